@@ -1,4 +1,4 @@
-"""What things cost, measured beside what they compete with. Each prints what it ran on.
+"""Costs of lowcomm, measured beside its alternatives. Each benchmark prints the machine it ran on.
 
 Must NOT be imported by anything.
 """

@@ -1,10 +1,10 @@
-"""What the compiled loops cost beside numpy: `python -m benchmarks.arithmetic [--mib 1,64] --json`.
+"""CPU time of the compiled loops and of numpy: `python -m benchmarks.arithmetic --mib 1,64`.
 
-The outer step's operations, the codecs of blocks and the cosine transform; for each instruction set
-of this CPU a process of its own, in which numpy has that set, too. One thread, CPU time, normal
-numbers; the compiled loops, numpy's and a plain copy take turns, and each figure is the median of
-its turns. Arrays of 1 MiB stay in the caches from one call to the next, those of 64 MiB do not.
-Must NOT compare figures of two runs: the machine may be busy.
+It measures the outer step's operations, the block codecs and the cosine transform, for each
+instruction set of this CPU in a process of its own, in which numpy uses that set too. One thread,
+CPU time, normal numbers; the compiled loops, numpy's and a plain copy take turns, and each figure
+is the median of its turns. Arrays of 1 MiB stay in the caches from one call to the next, those of
+64 MiB do not. Must NOT compare figures of two runs: the machine may be busy.
 """
 
 import json
@@ -40,17 +40,17 @@ from sims.terminal import bar, run
 REPEATS = 9
 SEED = 20250512
 PEERS = (2, 4, 8, 16)
-"""How many contributions a mean is of."""
+"""Numbers of contributions in a mean."""
 CHUNKS = (8, 64)
-"""Values of a vector that is transformed; tiles are vectors and squares of them."""
+"""Lengths of the transformed vectors; tiles are vectors, and squares with these sides."""
 TURN_BYTES = 64 << 20
-"""Of one array in one turn, so that a turn lasts long enough for the clock."""
+"""Bytes of one array in one turn, so that a turn lasts long enough for the clock."""
 Q = typer.Option
 CHILD_TIMEOUT_S = 3600.0
 LR, BETA = np.float32(0.7), np.float32(0.9)
 INSTALLED = "installed"
-"""Instead of an instruction set: the loops that this installation has; none if no compiler was
-there."""
+"""In place of an instruction set: the loops of this installation; none if there was no compiler
+when it was installed."""
 
 Work = Callable[[], object]
 
@@ -61,22 +61,23 @@ class Compiled:
 
     outer: Loops | None
     codecs: Mapping[str, Kernels | None]
-    """By the codec's name."""
+    """Compiled loops by the codec's name."""
     cosines: dct.Loops | None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one operation on arrays of one size. GB/s of one array, not of all that it touches."""
+    """Rates of one operation on arrays of one size, in GB/s of one array, not of all arrays it
+    touches."""
 
     instruction_set: str
     operation: str
     mib: int
     compiled_gb_s: float | None
-    """None: this installation has nothing compiled."""
+    """None: this installation has no compiled loops."""
     numpy_gb_s: float
     copy_gb_s: float
-    """Of a plain copy, in the same turns."""
+    """Rate of a plain copy, in the same turns."""
     of_numpy: float | None
     """The compiled loop's rate as a multiple of numpy's: the median of the turns' quotients."""
 
@@ -88,7 +89,7 @@ def measure(
     instruction_set: str = INSTALLED,
     repeats: int = REPEATS,
 ) -> list[Result]:
-    """Each operation on arrays of this size."""
+    """Measure each operation on arrays of this size."""
     random = np.random.default_rng(SEED)
     arrays = [random.standard_normal(mib << 18, np.float32) for _ in range(max(PEERS))]
     out = np.zeros_like(arrays[0])
@@ -97,10 +98,10 @@ def measure(
     if ours.outer is not None:
         works |= {("compiled", name): work for name, work in operations(ours, arrays, out).items()}
     works["copy", ""] = partial(np.copyto, out, arrays[0])
-    order = sorted(works, key=lambda key: key[1])  # Those that are compared follow one another.
+    order = sorted(works, key=lambda key: key[1])  # Compared operations follow one another.
     times = max(1, TURN_BYTES // out.nbytes)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in works}
-    for _ in range(repeats + 1):  # The first one touches all pages, and does not count.
+    for _ in range(repeats + 1):  # The first turn touches all pages, and does not count.
         for key in order:
             seconds[key].append(cpu_seconds(works[key], times=times))
     for taken in seconds.values():
@@ -127,7 +128,8 @@ def measure(
 
 
 def operations(on: Compiled, arrays: list[F32], out: F32) -> Mapping[str, Work]:
-    """By name. What is written is never read for more than one of them: all numbers stay normal."""
+    """The operations by name. Their output is read by at most one of them, so all numbers stay
+    normal."""
     outer = on.outer
     assert outer is not None
     params, grad, momentum, moved = arrays[:4]
@@ -139,7 +141,7 @@ def operations(on: Compiled, arrays: list[F32], out: F32) -> Mapping[str, Work]:
             params, grad, momentum, LR, BETA, out, moved
         ),
     }
-    if out.nbytes >= LARGE_BYTES:  # numpy copies smaller ones.
+    if out.nbytes >= LARGE_BYTES:  # lowcomm copies smaller arrays by numpy.
         named["copy"] = lambda: outer.copy(params, out)
     squares = np.empty(out.size // NORM_ELEMENTS)
     named["all_finite"] = lambda: outer.all_finite(grad)
@@ -186,7 +188,7 @@ def _cosine_operations(on: Compiled, values: F32) -> dict[str, Work]:
 
 
 def installed() -> Compiled:
-    """The loops that this installation has."""
+    """The loops of this installation."""
     outer = loops()
     return Compiled(
         None if isinstance(outer, NumpyLoops) else outer,
@@ -196,7 +198,7 @@ def installed() -> Compiled:
 
 
 def built_for(name: str) -> Compiled:
-    """The loops built for the instruction set of this name."""
+    """The loops, built for the instruction set of this name."""
     (instruction_set,) = (one for one in INSTRUCTION_SETS if one.name == name)
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as folder:
         files = build(Path(folder), instruction_set)
@@ -210,7 +212,7 @@ def built_for(name: str) -> Compiled:
 
 
 def _measured_in_a_child(name: str, mib: str, repeats: int) -> list[Result]:
-    """In a process whose numpy has this instruction set and no larger one."""
+    """Measure in a process in which numpy uses this instruction set and no larger one."""
     (instruction_set,) = (one for one in INSTRUCTION_SETS if one.name == name)
     argv = [sys.executable, "-m", "benchmarks.arithmetic", "--only", name, "--here", "--json"]
     argv += ["--mib", mib, "--repeats", str(repeats)]
@@ -229,7 +231,7 @@ def _kernels(module: ModuleType, name: str) -> Kernels:
 
 
 def table(results: list[Result]) -> str:
-    """For a person: Markdown, so that it can go into docs/arithmetic.md as it is."""
+    """The results as Markdown, in the form of docs/arithmetic.md."""
     lines = [
         "| instruction set | operation | MiB | compiled GB/s | numpy GB/s | times "
         "| plain copy GB/s |",
@@ -246,10 +248,10 @@ def table(results: list[Result]) -> str:
 
 
 def main(
-    mib: Annotated[str, Q(help="MiB of one array; several with commas.")] = "1,64",
-    repeats: Annotated[int, Q(help="Turns of each that count.", min=1)] = REPEATS,
-    only: Annotated[str, Q(help="baseline, avx2, avx512f or installed; empty: each set.")] = "",
-    here: Annotated[bool, Q("--here", help="With numpy as it is.", hidden=True)] = False,
+    mib: Annotated[str, Q(help="Sizes of one array in MiB, comma-separated.")] = "1,64",
+    repeats: Annotated[int, Q(help="Timed turns of each operation.", min=1)] = REPEATS,
+    only: Annotated[str, Q(help="baseline, avx2, avx512f or installed; empty: all sets.")] = "",
+    here: Annotated[bool, Q("--here", help="Leave numpy as it is.", hidden=True)] = False,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """CPU time of each compiled loop and of numpy, on each instruction set of this CPU.
@@ -284,7 +286,7 @@ def main(
 
 
 def parse_mib(text: str) -> int:
-    """1 to 1024; raises ConfigError."""
+    """Parse a size from 1 to 1024; raises ConfigError."""
     if not text.strip().isdecimal() or not 1 <= int(text) <= 1024:
         raise ConfigError(f"--mib wants whole numbers from 1 to 1024, got {text!r}")
     return int(text)

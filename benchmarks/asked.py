@@ -1,7 +1,6 @@
-"""Every bar that this project holds itself to: what is asked, which command measures it, and how
-what that printed is judged.
+"""The bars of this project: each requirement, its command, and the judgement on the output.
 
-Must NOT measure anything, nor know where what was measured is kept: benchmarks.bars does.
+Must NOT measure anything, nor know where outputs are kept: benchmarks.bars does.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,26 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 Told = Mapping[str, Any]
-"""What a command printed."""
+"""The JSON output of a command."""
 Verdict = tuple[str, bool]
-"""(what was measured, whether that meets the bar)"""
+"""(measured figures, whether they meet the bar)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One thing that is asked for."""
+    """One requirement."""
 
     name: str
     asked: str
     command: str
-    """After `python -m benchmarks.`, without --json."""
+    """Arguments after `python -m benchmarks.`, without --json."""
     judge: Callable[[Told], Verdict]
 
 
 def share(least: float, *, pause_max_s: float | None = None) -> Callable[[Told], Verdict]:
-    """Of a line, by our first system, from the last contribution handed over to the last result
-    in a rank's buffer; beside it, while the data moves. `pause_max_s`: if the exchanges were to
-    follow one another faster."""
+    """At least this share of a line is used by payload of the first system, from the last
+    contribution handed over to the last result in a rank's buffer; the share while the data moves
+    is shown too. `pause_max_s`: the longest permitted pause between exchanges, in seconds."""
 
     def judge(told: Told) -> Verdict:
         found = told["results"][0]
@@ -43,7 +42,7 @@ def share(least: float, *, pause_max_s: float | None = None) -> Callable[[Told],
 
 
 def first_share(least: float) -> Callable[[Told], Verdict]:
-    """Of the exchange for which the connections had just been made."""
+    """The same for the first exchange, right after its connections were made."""
 
     def judge(told: Told) -> Verdict:
         found = told["results"][0]["first_share"]
@@ -53,8 +52,8 @@ def first_share(least: float) -> Callable[[Told], Verdict]:
 
 
 def ratio(most: float, *, over: int = 1, cpu: float | None = None) -> Callable[[Told], Verdict]:
-    """Of the first system's median to another one's; `cpu`: of its CPU seconds, too, at most. The
-    first one's results are the same on all peers."""
+    """The first system's median time is at most this multiple of another's; `cpu`: the same for CPU
+    seconds. The first system's results must be equal on all peers."""
 
     def judge(told: Told) -> Verdict:
         ours, other = told["results"][0], told["results"][over]
@@ -68,7 +67,8 @@ def ratio(most: float, *, over: int = 1, cpu: float | None = None) -> Callable[[
 
 
 def int8_exact(told: Told) -> Verdict:
-    """Bytes by the network's devices, with all heads; each sends as much as it has."""
+    """Bytes counted by the network devices, with all headers, per contributed element; and the
+    errors."""
     found = told["results"][0]
     element_bytes = found["wire_bytes"] / (told["peers"] * (told["mib"] << 18))
     errors = found["rms_error"], abs(found["mean_error"])
@@ -82,7 +82,7 @@ def int8_exact(told: Told) -> Verdict:
 
 
 def step(*, p50_ms: float, p99_ms: float) -> Callable[[Told], Verdict]:
-    """Of a stepwise run, from payload to mean."""
+    """Latency of a stepwise run, from payload to mean."""
 
     def judge(told: Told) -> Verdict:
         ours, gloo = told["results"]["lowcomm"], told["results"]["gloo all_reduce"]
@@ -100,12 +100,12 @@ def joiner(told: Told) -> Verdict:
 
 
 def slowed(figure: str) -> Callable[[Told], Verdict]:
-    """The members, while somebody joins."""
+    """Slowdown of the members while a peer joins."""
     return lambda told: (f"{told[figure]:.2f} times", told[figure] <= 1.2)
 
 
 def speed(codec: str, *, encode: float, decode: float) -> Callable[[Told], Verdict]:
-    """GB/s of fp32, one thread."""
+    """Least rates of a codec in GB/s of fp32, with one thread."""
 
     def judge(told: Told) -> Verdict:
         (one,) = [each for each in told["results"] if each["codec"] == codec]
@@ -122,26 +122,26 @@ def blocked(told: Told) -> Verdict:
 
 
 def lag(told: Told) -> Verdict:
-    """By which the loop of a daemon was late, while payload moved; beside it, in any case."""
+    """Lateness of a daemon's event loop while payload moves; the one at any time is shown too."""
     found = told["results"][0]
     busy_ms, any_ms = 1e3 * found["busy_lag_p99_s"], 1e3 * found["lag_p99_s"]
     return f"{busy_ms:.2f} ms ({any_ms:.2f} ms of the last minute)", busy_ms <= 10.0
 
 
 def heartbeats(told: Told) -> Verdict:
-    """From one daemon to another, with both their loops."""
+    """Lateness of heartbeats between two daemons, which contains that of both their loops."""
     found = told["results"][0]
     late_ms, lag_ms = (1e3 * found[key] for key in ("heartbeat_late_max_s", "lag_max_s"))
     return f"{late_ms:.0f} ms (one loop by itself {lag_ms:.0f} ms)", late_ms <= 50.0
 
 
 def memory(most: float) -> Callable[[Told], Verdict]:
-    """Fragments beyond the outer state."""
+    """Peak memory beyond the outer state, in fragments."""
     return lambda told: (f"{told['fragments']:.2f}", told["fragments"] <= most)
 
 
 def others(told: Told) -> Verdict:
-    """Ours is the fastest; who has no figure says in a line why."""
+    """lowcomm is the fastest; a system without a figure is shown with its error."""
     ours, *rest = (x["median_s"] for x in told["results"] if not x["error"])
     words = [f"{x['system']} {x['median_s']:.3f} s" for x in told["results"] if not x["error"]]
     words += [f"{x['system']}: {x['error']}" for x in told["results"] if x["error"]]
@@ -157,7 +157,7 @@ def _words(sealed: str) -> str:
 
 
 BESIDE = ("", " --encrypted")
-"""What is asked in the clear is reported over encrypted links, too."""
+"""Each bar without encryption is also reported over encrypted links."""
 LONG = "exchange --against none --encrypted --line 100mbit --rtt 100ms"
 COLD = f"{LONG} --idle 20s --warmup 1"
 SHARED = "exchange --against none --line 1gbit --warmup 1"
@@ -175,8 +175,9 @@ SHARES = (
     ("fp4", 2, 512, 0.97),
     ("fp4", 4, 256, 0.97),
 )
-"""(codec, peers, MiB that each contributes, least share). At least 64 MiB have to go over the line;
-a commit takes the same time whatever goes: more of them say more of the line, and less of it."""
+"""(codec, peers, MiB contributed by each peer, least share). At least 64 MiB pass over the line:
+the time of a commit does not depend on the bytes, so with more bytes the figure depends less on it.
+"""
 BARS = (
     *(
         Bar(
@@ -190,7 +191,7 @@ BARS = (
     ),
     Bar(
         "long-64-cold",
-        "100 Mbit/s, 100 ms, 64 MiB each way, after 20 s of nothing: at least 85 %",
+        "100 Mbit/s, 100 ms, 64 MiB each way, after 20 s without traffic: at least 85 %",
         f"{COLD} --mib 64",
         share(0.85),
     ),
@@ -202,7 +203,7 @@ BARS = (
     ),
     Bar(
         "long-16-cold",
-        "the same with 16 MiB, after 20 s of nothing: at least 65 %",
+        "the same with 16 MiB, after 20 s without traffic: at least 65 %",
         f"{COLD} --mib 16",
         share(0.65),
     ),
@@ -256,7 +257,7 @@ BARS = (
     Bar("codec-fp4", "fp4: encode 1.8, decode 6", CODECS, speed("fp4", encode=1.8, decode=6.0)),
     Bar(
         "blocked",
-        "training stands still for handing over and taking back 16 MiB: at most 3 ms",
+        "training is blocked by handing over and taking back 16 MiB: at most 3 ms",
         "exchange --against none --mib 16",
         blocked,
     ),

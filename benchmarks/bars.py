@@ -1,7 +1,7 @@
-"""Every bar that this project holds itself to, asked and measured: `python -m benchmarks.bars`.
+"""Measures and judges every bar of this project: `python -m benchmarks.bars`.
 
-Each is a command of its own (benchmarks.asked) whose JSON is kept, so that a run that was ended
-goes on where it was. Must NOT measure anything itself, nor judge.
+Each bar is measured by a command (benchmarks.asked). Its JSON is kept, so that an interrupted run
+continues. Must NOT measure anything itself, nor judge.
 """
 
 import json
@@ -26,14 +26,14 @@ Q = typer.Option
 
 
 def main(
-    only: Annotated[str, Q(help="Names, or how they begin, with commas between.")] = "",
-    keep: Annotated[Path | None, Q(help="DIR for what was measured.", show_default=False)] = None,
-    again: Annotated[bool, Q("--again", help="Measure what was measured before, too.")] = False,
+    only: Annotated[str, Q(help="Names or their beginnings, comma-separated.")] = "",
+    keep: Annotated[Path | None, Q(help="DIR of measured figures.", show_default=False)] = None,
+    again: Annotated[bool, Q("--again", help="Measure kept figures again.")] = False,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """All bars: what is asked, what was measured, with which command.
+    """All bars: the requirement, the measured figure and its command.
 
-    It takes about an hour, and may be ended and called again: what is measured is kept.
+    It takes about an hour, and may be interrupted and repeated: measured figures are kept.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def main(
 
 
 def choose(only: str) -> list[Bar]:
-    """Raises ConfigError."""
+    """The bars with these names or beginnings of names. Raises ConfigError."""
     wanted = [word for word in only.split(",") if word]
     for word in wanted:
         if not any(one.name.startswith(word) for one in BARS):
@@ -71,8 +71,8 @@ def choose(only: str) -> list[Bar]:
 
 
 def measure(command: str, file: Path) -> str:
-    """Have it measured, and keep what it printed. Returns how that went."""
-    file.unlink(missing_ok=True)  # What fails now is not what was measured before.
+    """Run the command, and keep its output in the file. Returns a word on its success."""
+    file.unlink(missing_ok=True)  # A failure now must not leave an earlier result.
     argv = dying_with_us([sys.executable, "-m", *f"benchmarks.{command} --json".split()])
     try:
         done = subprocess.run(
@@ -81,13 +81,13 @@ def measure(command: str, file: Path) -> str:
     except subprocess.TimeoutExpired:
         return f"not done after {TIMEOUT_S:g} s"
     if done.returncode:
-        return "failed; what it said is above"
+        return "failed; its output is above"
     file.write_text(done.stdout, encoding="utf-8")
     return "done"
 
 
 def judged(one: Bar, file: Path) -> dict[str, Any]:
-    """A row of the table; what could not be measured is not met."""
+    """A row of the table; a bar that could not be measured is not met."""
     row = {"name": one.name, "asked": one.asked, "command": one.command}
     if not file.exists():
         return {**row, "measured": "failed", "met": False, "machine": machine()}
@@ -97,7 +97,7 @@ def judged(one: Bar, file: Path) -> dict[str, Any]:
 
 
 def kept_in(directory: Path, command: str) -> Path:
-    """Bars of one command share what it measured."""
+    """The file of a command's output; bars with the same command share it."""
     return (
         directory
         / f"{command.split(maxsplit=1)[0]}-{xxhash.xxh3_64_hexdigest(command.encode())}.json"
@@ -105,7 +105,7 @@ def kept_in(directory: Path, command: str) -> Path:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown, so that it can go into the documentation as it is."""
+    """The rows as Markdown, for the documentation."""
     lines = ["| asked | measured | met | load | stolen | `python -m benchmarks.` |"]
     lines.append("|---|---|---|---|---|---|")
     for one in rows:

@@ -1,4 +1,4 @@
-"""What each codec costs, in bytes, time and error: `python -m benchmarks.codecs [--mib 64] --json`.
+"""Bytes, time and error of each codec: `python -m benchmarks.codecs [--mib 64] --json`.
 
 One thread, CPU time of this process, normal numbers; codecs and a plain copy take turns, and each
 figure is the median of its turns. Must NOT compare figures of two runs: the machine may be busy.
@@ -33,12 +33,14 @@ RESULT_CODECS = {
     "topk2bit": "",
     "powersgd": "",
 }
-"""How the mean of two peers comes back: bf16 for all others, and by gather ("") as it is."""
+"""By contribution codec, the codec of two peers' mean: "" for gather without a codec; bf16 if not
+listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one codec. Errors are on N(0, 1): of one peer's values, and of the mean of two peers'."""
+    """Figures of one codec. Errors are on N(0, 1): of one peer's values, and of the mean of two
+    peers'."""
 
     codec: str
     grain: int
@@ -48,7 +50,7 @@ class Result:
     """GB/s of fp32 values."""
     decode_gb_s: float
     encode_of_copy: float
-    """Its rate as a fraction of that of a plain copy, in the same run."""
+    """The rate as a fraction of that of a plain copy, in the same run."""
     decode_of_copy: float
     rms_error: float
     mean_error: float
@@ -64,7 +66,7 @@ def measure(
     repeats: int = REPEATS,
     advance: Callable[[str], None] = lambda _: None,
 ) -> tuple[float, list[Result]]:
-    """(GB/s of a plain copy, what each codec showed)."""
+    """Return (GB/s of a plain copy, the figures of each codec)."""
     random = np.random.default_rng(SEED)
     mine, other = random.standard_normal((2, elements), np.float32)
     back = np.zeros_like(mine)
@@ -73,7 +75,7 @@ def measure(
     copies: list[float] = []
     encodes: dict[str, list[float]] = {name: [] for name in names}
     decodes: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(repeats + 1):  # The first one touches all pages, and does not count.
+    for turn in range(repeats + 1):  # The first turn touches all pages, and does not count.
         copies.append(cpu_seconds(lambda: np.copyto(back, mine)))
         for one, payload in zip(codecs, payloads, strict=True):
             encodes[one.name].append(cpu_seconds(lambda: one.encode(mine, payload)))  # noqa: B023
@@ -110,7 +112,7 @@ def measure(
 
 
 def table(results: Sequence[Result], copy_gb_s: float) -> str:
-    """For a person: Markdown, so that it can go into docs/codecs.md as it is."""
+    """The results as Markdown, in the form of docs/codecs.md."""
     lines = [
         f"plain copy: {copy_gb_s:.1f} GB/s; in brackets the fraction of it",
         "",
@@ -131,8 +133,8 @@ def table(results: Sequence[Result], copy_gb_s: float) -> str:
 
 def main(
     mib: Annotated[int, typer.Option(help="MiB of fp32 values.", min=1, max=1024)] = 64,
-    only: Annotated[str, typer.Option(help="Codecs, with commas between; all if empty.")] = "",
-    repeats: Annotated[int, typer.Option(help="Turns of each that count.", min=1)] = REPEATS,
+    only: Annotated[str, typer.Option(help="Codecs, comma-separated; empty: all.")] = "",
+    repeats: Annotated[int, typer.Option(help="Timed turns of each codec.", min=1)] = REPEATS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Bytes, CPU time and error of each codec.
@@ -145,7 +147,7 @@ def main(
     """
     names = only.split(",") if only else list(known_codecs())
     for name in names:
-        codec(name)  # Says which ones there are, before anything takes time.
+        codec(name)  # Raises ConfigError with the known names, before measuring.
     with bar("codecs", repeats + 1) as (advance, _):
         copy_gb_s, results = measure(names, mib << 18, repeats=repeats, advance=advance)
     told = {"mib": mib, "repeats": repeats, "machine": machine(), "copy_gb_s": copy_gb_s}
@@ -157,7 +159,8 @@ def main(
 
 
 def _two_peers(one: Codec, result_name: str, mine: F32, other: F32) -> tuple[float, float]:
-    """As a round goes: both contributions are decoded, and their mean is sent in a codec again."""
+    """Errors of a round of two peers: both contributions are decoded, and their mean is encoded
+    again."""
     decoded: list[F32] = []
     for values in (mine, other):
         decoded.append(_there_and_back(one, values))
@@ -179,7 +182,7 @@ def _there_and_back(one: Codec, values: F32) -> F32:
 
 
 def _errors(values: F32, exact: F32) -> tuple[float, float]:
-    """(root of the mean square, mean)"""
+    """(root mean square, mean) of the error."""
     error = np.subtract(values, exact, dtype=np.float64)
     return float(np.sqrt(np.square(error).mean())), float(error.mean())
 

@@ -1,8 +1,8 @@
-"""What an event costs a core: `python -m benchmarks.core`.
+"""CPU time of a core for one event: `python -m benchmarks.core`.
 
-Plays simulated clusters without faults (rounds, several fragments, 24 peers, a stepwise run), keeps
-all events of each peer, gives them to fresh cores and prints the user time of an event, in us: the
-least of some repeats. Must NOT know anything of the core but its interface.
+It plays simulated clusters without faults (rounds, several fragments, 24 peers, a stepwise run),
+records all events of each peer, feeds them to new cores, and prints the user time of an event in
+us: the minimum of several repeats. Must NOT use anything of the core but its interface.
 """
 
 import gc
@@ -17,17 +17,17 @@ from sims.simulator.step_world import StepWorld
 from sims.simulator.world import World
 
 Life = tuple[Identity, str, list[tuple[float, v.Event]]]
-"""(who, where it joins, its events with their times)."""
+"""(identity, address that it joins or "", its events with their times) of one peer."""
 REPEATS = 5
 
 
 def play(scene: str) -> list[Life]:
-    """A cluster from start to end; what each of its peers lived through."""
+    """Run a cluster from start to end, and return the recorded events of each peer."""
     lives: dict[str, Life] = {}
     handle = PeerCore.handle
 
     def note(self: PeerCore, event: v.Event, now: float) -> list[c.Command]:
-        if type(self) is PeerCore:  # And no twin.
+        if type(self) is PeerCore:  # Not a subclass.
             contact = next(iter(lives.values()))[0].address if lives else ""
             lives.setdefault(self.me.peer, (self.me, contact, []))[2].append((now, event))
         return handle(self, event, now)

@@ -1,6 +1,6 @@
-"""What one exchange costs, beside others: `python -m benchmarks.exchange --peers 2 --mib 64`.
+"""The cost of one exchange, beside others: `python -m benchmarks.exchange --peers 2 --mib 64`.
 
-Real processes on this machine, in turns in one run. Must NOT compare figures of two runs: the
+Real processes on this machine take turns in one run. Must NOT compare figures of two runs: the
 machine may be busy.
 """
 
@@ -38,25 +38,25 @@ Q = typer.Option
 
 
 def main(
-    peers: Annotated[int, Q(help="How many.", min=2, max=PEERS_MAX)] = 2,
-    mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=1, max=1024)] = 64,
-    codec: Annotated[str, Q(help="Of all who have it; int8,fp32: ours with each.")] = "fp32",
+    peers: Annotated[int, Q(help="Number of peers.", min=2, max=PEERS_MAX)] = 2,
+    mib: Annotated[int, Q(help="MiB of fp32 contributed by each peer.", min=1, max=1024)] = 64,
+    codec: Annotated[str, Q(help="If a system has it; int8,fp32: lowcomm with both.")] = "fp32",
     against: Annotated[
-        str, Q(help="gloo,tcp,bare,torchft,hivemind, clear (ours, not encrypted): some; or none.")
+        str, Q(help="gloo,tcp,bare,torchft,hivemind,clear (lowcomm, not encrypted); or none.")
     ] = "gloo",
-    line: Annotated[str, Q(help="1gbit: one line that all share; with --rtt one for each.")] = "",
-    rtt: Annotated[str, Q(help="100ms: of every round trip.")] = "0",
-    loss: Annotated[str, Q(help="1%: of packets.")] = "0",
-    slow: Annotated[str, Q(help="20mbit: of the last peer's lines, with --rtt.")] = "",
-    congestion: Annotated[str, Q(help="reno, cubic, bbr: for all; the machine's if empty.")] = "",
+    line: Annotated[str, Q(help="Rate of the shared line, or with --rtt of each line.")] = "",
+    rtt: Annotated[str, Q(help="Round-trip time, as in 100ms.")] = "0",
+    loss: Annotated[str, Q(help="Share of lost packets, as in 1%.")] = "0",
+    slow: Annotated[str, Q(help="Rate of the last peer's lines, with --rtt, as in 20mbit.")] = "",
+    congestion: Annotated[str, Q(help="reno, cubic or bbr; empty: the machine's.")] = "",
     encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
-    rounds: Annotated[int, Q(help="Exchanges of each that count.", min=1)] = ROUNDS,
-    warmup: Annotated[int, Q(help="Exchanges of each that do not.", min=0)] = 3,
-    idle: Annotated[str, Q(help="30s: nothing happens for so long before each.")] = "0",
-    deadline: Annotated[str, Q(help="Of an exchange: its system ends with it.")] = "120s",
+    rounds: Annotated[int, Q(help="Timed exchanges of each system.", min=1)] = ROUNDS,
+    warmup: Annotated[int, Q(help="First exchanges of each system, not timed.", min=0)] = 3,
+    idle: Annotated[str, Q(help="Pause before each exchange, as in 30s.")] = "0",
+    deadline: Annotated[str, Q(help="Timeout of an exchange; it ends the system.")] = "120s",
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """What one exchange of a model between peers costs, beside what others take for it.
+    """The cost of one exchange of a model between peers, with lowcomm and with other systems.
 
     Timed from the last contribution handed over to the last result in a buffer, commit included.
     Each system has a network namespace of its own where this machine allows it (root).
@@ -94,7 +94,7 @@ def main(
     )
     ours = [lowcomm_system.system(), *map(lowcomm_system.system, more)]
     for one in ours:
-        one.codec(first)  # Ours must know it, before anything takes time.
+        one.codec(first)  # Raises ConfigError before anything takes time.
     systems = [*ours, *chosen(against)]
     check_memory(systems, plan, free_bytes=available_memory_bytes())
     results = _measured(systems, plan)
@@ -109,7 +109,7 @@ def main(
 
 
 def chosen(names: str) -> list[System]:
-    """Those to compare with. Raises ConfigError."""
+    """The systems to compare with. Raises ConfigError."""
     if names in ("", "none"):
         return []
     known = {**others(), "clear": lowcomm_system.in_the_clear()}
@@ -120,7 +120,7 @@ def chosen(names: str) -> list[System]:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """For a person; a figure that no system has is left out."""
+    """The results for people; a figure that no system has is left out."""
     shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     columns = [
         column
@@ -140,7 +140,7 @@ def table(results: Sequence[Result]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What a person sees of a Result."""
+    """One column of the table of Results."""
 
     heading: str
     field: str
@@ -176,16 +176,16 @@ def _show(results: Sequence[Result]) -> None:
 
 
 def _check_encryption(conditions: Conditions, *, encrypted: bool) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError if lowcomm must encrypt under these conditions but is told not to."""
     if conditions.routed and not encrypted:
         raise ConfigError(
-            "--rtt and --loss put each peer into a network of its own, and between networks ours "
-            "speaks encrypted only: add --encrypted, and leave clear out of --against"
+            "--rtt and --loss put each peer into a network of its own, and between networks "
+            "lowcomm always encrypts: add --encrypted, and leave clear out of --against"
         )
 
 
 def _told(plan: Plan) -> dict[str, object]:
-    """What was asked for."""
+    """The settings of the measurement, for the JSON output."""
     conditions = plan.conditions
     return {
         "peers": plan.peers,

@@ -1,8 +1,8 @@
-"""Bytes a parameter that a daemon takes in a run: `python -m benchmarks.memory --methods`.
+"""A daemon's memory in a run, in bytes a parameter: `python -m benchmarks.memory --methods`.
 
-Real daemons and ranks without a model, a few rounds of each method. What a daemon needs with hardly
-any model is subtracted; ranks are not counted, they stand for the training. Shared memory counts
-once, whoever has touched it. Must NOT change how daemons take memory.
+Real daemons and ranks without a model, a few rounds of each method. The memory of a daemon with a
+tiny model is subtracted; ranks are not counted, they stand for the training. Shared memory counts
+once, whichever process has touched it. Must NOT change how daemons take memory.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from sims.leader_loss import write_config
 from sims.terminal import Advance
 
 TIMEOUT_S = 1800.0
-"""Of one run."""
+"""Timeout of one run."""
 LOOK_S = 0.01
 INNER_STEPS = 8
 PEERS = 2
 ROUNDS = 3
-"""Of each fragment."""
+"""Rounds of each fragment."""
 METHODS = {
     "streaming": (
         "streaming_diloco",
@@ -33,7 +33,7 @@ METHODS = {
     ),
     "diloco": ("diloco", ()),
 }
-"""By what is asked for: the method, and how it is set."""
+"""By name of a measurement, the method and its settings."""
 OVERRIDES = (
     "run.method.outer_momentum=0.9",
     "node.insecure=true",
@@ -45,12 +45,12 @@ SLOTS = "/memfd:lowcomm-slots"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """By one daemon, bytes."""
+    """Memory of one daemon, in bytes."""
 
     own: int
-    """Its own memory ..."""
+    """Its private memory ..."""
     shared: int
-    """... and what it shares with its ranks."""
+    """... and the memory that it shares with its ranks."""
 
     @property
     def all(self) -> int:
@@ -59,24 +59,24 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Of the daemon that took most, of one method."""
+    """Memory of the daemon that took most, with one method."""
 
     method: str
     parameters: int
     peak_bytes_per_parameter: float
-    """At the busiest moment from the start to the end of the run."""
+    """The maximum from the start to the end of the run."""
     bytes_per_parameter: float
-    """The median over the time in which rounds were made."""
+    """The median over the second half of the run, during which rounds were made."""
     own_bytes_per_parameter: float
-    """At the busiest moment, of that alone which is not shared with ranks."""
+    """The maximum of the private memory."""
 
 
 def measure(mib: int, advance: Advance) -> list[Footprint]:
-    """Of each method, with so many MiB of fp32 parameters."""
+    """Measure each method, with so many MiB of fp32 parameters."""
     found: list[Footprint] = []
     for name in METHODS:
         bare = asyncio.run(_play(name, 1 << 16, ROUNDS))
-        advance(f"{name}, with hardly any model")
+        advance(f"{name}, with a tiny model")
         found.append(footprint(name, asyncio.run(_play(name, mib << 18, ROUNDS)), bare, mib))
         advance(f"{name}, {mib} MiB")
     return found
@@ -85,7 +85,8 @@ def measure(mib: int, advance: Advance) -> list[Footprint]:
 def footprint(
     name: str, seen: Sequence[Sequence[Taken]], bare: Sequence[Sequence[Taken]], mib: int
 ) -> Footprint:
-    """What the samples of each daemon say, with a model of `mib` and with hardly any."""
+    """Compute the footprint from samples of each daemon, with a model of `mib` and with a tiny
+    one."""
     parameters = mib << 18
     without = max(one.all for each in bare for one in each)
     without_own = max(one.own for each in bare for one in each)
@@ -104,7 +105,7 @@ def footprint(
 
 
 async def _play(name: str, elements: int, rounds: int) -> list[list[Taken]]:
-    """A run; what each daemon took at each look."""
+    """Run a method, and return the samples of each daemon."""
     method, settings = METHODS[name]
     argv = [sys.executable, "-m", "sims.paced.rank", "--elements", str(elements), "--tensors", "8"]
     argv += ["--step-s", "0.05"]
@@ -126,7 +127,7 @@ async def _play(name: str, elements: int, rounds: int) -> list[list[Taken]]:
 
 
 async def _looks(nodes: Sequence[LocalNode]) -> list[list[Taken]]:
-    """Until they have ended."""
+    """Sample all daemons until they have ended. Raises LowcommError if one failed."""
     seen: list[list[Taken]] = [[] for _ in nodes]
     ends = [asyncio.ensure_future(node.child.wait()) for node in nodes]
     while not all(end.done() for end in ends):
@@ -143,7 +144,7 @@ async def _looks(nodes: Sequence[LocalNode]) -> list[list[Taken]]:
 
 
 def _taken(pid: int) -> Taken | None:
-    """None: it has ended."""
+    """A sample of one daemon; None if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         own = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("RssAnon:"))

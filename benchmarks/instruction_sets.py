@@ -1,8 +1,8 @@
-"""The compiled loops built for one instruction set of the CPU each.
+"""Builds the compiled loops for one instruction set of the CPU each.
 
 A normal build has every loop once per instruction set, and the loader takes the best one that the
-CPU has. These builds have each loop once, so that a benchmark or a test sees the code that runs on
-other CPUs. Must NOT be needed where lowcomm is installed: it wants the sources and a C compiler.
+CPU has. These builds have each loop once, so that a benchmark or a test runs the code of other
+CPUs. Must NOT be needed by an installed lowcomm: it needs the sources and a C compiler.
 """
 
 import shutil
@@ -20,28 +20,28 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300.0
-"""Of one compilation; the longest takes about 10 s here."""
+"""Timeout of one compilation; the longest takes about 10 s here."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """One of those that the loops are built for (FOR_EACH_CPU in the C files)."""
+    """One instruction set for which the loops are built (FOR_EACH_CPU in the C files)."""
 
     name: str
     target: str
-    """For the compiler's attribute of that name."""
+    """Value of the compiler's attribute `target`."""
     needs: tuple[str, ...]
     """CPU features, as numpy names them."""
     beyond: tuple[str, ...]
-    """How the names begin of the features of numpy that this set has not."""
+    """Prefixes of the numpy features that this set does not have."""
 
     def is_usable(self) -> bool:
-        """Whether this CPU has it, and there is a compiler."""
+        """Whether this CPU has the set, and there is a compiler."""
         features: Mapping[str, bool] = _umath().__cpu_features__
         return shutil.which("cc") is not None and all(map(features.get, self.needs))
 
     def environment(self) -> dict[str, str]:
-        """Makes numpy use this set, too; read when numpy is imported."""
+        """Environment that makes numpy use this set too; numpy reads it when it is imported."""
         dispatched: Sequence[str] = _umath().__cpu_dispatch__
         disabled = [name for name in dispatched if self.beyond and name.startswith(self.beyond)]
         return {"NPY_DISABLE_CPU_FEATURES": ",".join(disabled)}
@@ -50,14 +50,14 @@ class InstructionSet:
 BASELINE = InstructionSet(
     "baseline", "sse2", ("SSE2",), ("SSE", "SSSE", "POPCNT", "AVX", "F16C", "FMA", "X86_V")
 )
-"""What every x86-64 has; numpy's own baseline may be larger (its 2.4 wants x86-64-v2)."""
+"""The set of every x86-64; numpy's own baseline may be larger (its 2.4 needs x86-64-v2)."""
 AVX2 = InstructionSet("avx2", "avx2", ("AVX2",), ("AVX512", "X86_V4"))
 AVX512 = InstructionSet("avx512f", "avx512f", ("AVX512F",), ())
 INSTRUCTION_SETS = (BASELINE, AVX2, AVX512)
 
 
 def usable() -> list[InstructionSet]:
-    """Those that this CPU has; none where there is no compiler or another kind of CPU."""
+    """The sets that this CPU has; none without a compiler, or on another kind of CPU."""
     return [one for one in INSTRUCTION_SETS if one.is_usable()]
 
 
@@ -89,7 +89,7 @@ def build(
 
 
 def load(file: Path) -> ModuleType:
-    """The extension module in this file; it takes nothing's place in `sys.modules`."""
+    """Load the extension module in this file, without an entry in `sys.modules`."""
     name = file.name.partition(".")[0]
     spec = spec_from_file_location(name, file, loader=ExtensionFileLoader(name, str(file)))
     assert spec is not None

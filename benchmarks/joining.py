@@ -1,8 +1,8 @@
-"""What a joiner waits, and what it costs the others: `python -m benchmarks.joining --mib 64`.
+"""Joiners: waiting time, and cost for the members: `python -m benchmarks.joining --mib 64`.
 
-Real daemons on this machine, in the clear or encrypted; members rest (train) and exchange in turn,
-and joiners come and go, one after the other, at all moments of a round in turn. Must NOT compare
-rounds of two runs: the machine may be busy.
+Real daemons on this machine, encrypted or not. Members alternately rest (in place of training) and
+exchange; joiners come and go one after the other, at evenly spread moments of a round. Must NOT
+compare rounds of two runs: the machine may be busy.
 """
 
 import asyncio
@@ -36,30 +36,31 @@ ROUNDS_MAX = 1_000_000
 """The benchmark ends before the run does."""
 LOOK_S = 0.02
 RANK_LATER_S = 1.0
-"""A joiner's rank starts so long after its daemon, which has the state by then. To start costs half
-as much CPU as the transfer, and elsewhere than here the members do not share it."""
+"""Seconds from the start of a joiner's daemon, which has the state by then, to that of its rank.
+The rank's start costs half as much CPU as the transfer; on separate machines the members do not
+share it."""
 START_S = 120.0
-"""Of members that begin, on a busy machine."""
+"""Timeout of the members' start, on a busy machine."""
 PEERS_MAX = 16
 EXIT_TERMINATED = 143
 COPIES = 22
-"""So many times the model does one peer have in memory at most."""
+"""Peak memory of one peer, as a multiple of the model."""
 BASE_BYTES = 200 << 20
 Q = typer.Option
 
 
 def main(
     mib: Annotated[int, Q(help="MiB of fp32 of the model; its state is twice that.", min=1)] = 64,
-    peers: Annotated[int, Q(help="Members before anybody joins.", min=2, max=PEERS_MAX)] = 3,
-    joins: Annotated[int, Q(help="How many join, one after the other.", min=1)] = 9,
+    peers: Annotated[int, Q(help="Members before the first join.", min=2, max=PEERS_MAX)] = 3,
+    joins: Annotated[int, Q(help="Number of joins, one after the other.", min=1)] = 9,
     train: Annotated[float, Q(help="Seconds that ranks rest between two rounds.", min=0.0)] = 0.5,
     rounds: Annotated[int, Q(help="Rounds without a joiner before each join.", min=1)] = 4,
     encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
-    deadline: Annotated[float, Q(help="Seconds; a join that takes longer ends it.")] = 60.0,
+    deadline: Annotated[float, Q(help="Timeout of a join in seconds; it ends the run.")] = 60.0,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """How long a joiner takes from its first connection to a verified state, and how much longer
-    the members' exchanges take meanwhile, alone and with the training between two of them.
+    """The time of a joiner from its first connection to a verified state, and the slowdown of the
+    members' exchanges meanwhile, alone and with the training between two of them.
 
     \b
     Examples:
@@ -93,7 +94,7 @@ def main(
 
 
 class Bench:
-    """One run: its members, and those who join it."""
+    """One run: its members and its joiners."""
 
     def __init__(
         self, *, mib: int, peers: int, train_s: float, encrypted: bool, deadline_s: float
@@ -102,19 +103,19 @@ class Bench:
         self.deadline_s = deadline_s
         self.train_s = train_s
         self.ready = False
-        """All members exchange; who starts from now on joins them."""
+        """All members exchange; a node that starts from now on is a joiner."""
         self._elements = mib << 18
         self._settings = [
             x
             for x in settings("fp32", encrypted=encrypted)
-            if not x.startswith("run.method.outer_momentum")  # A state has a momentum.
+            if not x.startswith("run.method.outer_momentum")  # The state has a momentum.
         ]
         self._config = Path()
         self._token = ""
         self._members: list[LocalNode] = []
 
     async def begin(self, cluster: LocalCluster, directory: Path) -> None:
-        """All members exchange. Raises LowcommError."""
+        """Start all members, and wait until they exchange. Raises LowcommError."""
         self._config = write_config(directory, peers=self.peers, rounds=ROUNDS_MAX)
         for number in range(self.peers):
             node = self._start(cluster, f"m{number}")
@@ -138,13 +139,13 @@ class Bench:
         )
 
     def rounds(self) -> list[Round]:
-        """So far."""
+        """The rounds so far."""
         return rounds_of(
             _lines(node.directory.parent / f"{node.name}.rounds") for node in self._members
         )
 
     async def goes_on(self, count: int, *, within_s: float) -> None:
-        """Wait for so many rounds of all members. Raises LowcommError."""
+        """Wait for so many further rounds of all members. Raises LowcommError."""
         wanted = len(self.rounds()) + count
         try:
             async with asyncio.timeout(within_s):
@@ -155,7 +156,8 @@ class Bench:
             raise LowcommError(f"no {count} rounds of all members in {within_s:g} s") from None
 
     async def join(self, cluster: LocalCluster, name: str) -> Join:
-        """One comes, gets its state, is in, and leaves. Raises LowcommError."""
+        """Start a joiner, wait until it has its state and is a member, and stop it. Raises
+        LowcommError."""
         node = self._start(cluster, name)
         events, everybody = node.directory / EVENTS, [*self._members, node]
         spent: list[tuple[float, float]] = []
@@ -198,7 +200,7 @@ def _spent(nodes: Sequence[LocalNode]) -> tuple[float, float]:
 
 
 def _at(spent: Sequence[tuple[float, float]], when: float) -> float:
-    """CPU seconds at a time between two looks, as if they were spent evenly."""
+    """CPU seconds at a time between two samples, interpolated linearly."""
     for (a, x), (b, y) in pairwise(spent):
         if a <= when <= b:
             return x + (y - x) * (when - a) / (b - a)
@@ -206,7 +208,7 @@ def _at(spent: Sequence[tuple[float, float]], when: float) -> float:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole ones."""
+    """The complete lines of the file."""
     if not path.exists():
         return []
     data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, for whoever reads its figures. Must NOT change anything."""
+"""The machine of a benchmark, for readers of its figures. Must NOT change anything."""
 
 import importlib.metadata
 import os
@@ -10,7 +10,7 @@ from lowcomm.codecs.blocks import compiled
 
 
 def machine() -> dict[str, object]:
-    """Names and versions, and how busy it was, with us and with others beside it."""
+    """Names and versions, and the load by this process, other processes and other machines."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
@@ -25,7 +25,7 @@ def machine() -> dict[str, object]:
 
 
 def _stolen_s() -> float:
-    """CPU seconds that a hypervisor gave to other machines when this one wanted them."""
+    """CPU seconds that the hypervisor gave to other machines while this one wanted them."""
     with open("/proc/stat", encoding="ascii") as file:
         fields = file.readline().split()
     return int(fields[8]) / os.sysconf("SC_CLK_TCK")
@@ -40,4 +40,4 @@ def _cpu_name() -> str:
 
 
 _STOLEN_BEFORE_S = _stolen_s()
-"""When this process began."""
+"""The value at the start of this process."""

@@ -1,8 +1,8 @@
-"""What one exchange costs in memory: `python -m benchmarks.memory --mib 64 --codec int8`.
+"""Memory of one exchange: `python -m benchmarks.memory --mib 64 --codec int8`.
 
-Real daemons on this machine. What is there before there is a fragment is taken from daemons with
-the smallest one. With --methods: what a daemon takes in runs of whole methods, in bytes a
-parameter (footprint.py). Must NOT count the ranks: they stand for the training.
+Real daemons on this machine. The memory of daemons with the smallest fragment is subtracted. With
+--methods: the memory of a daemon in runs of whole methods, in bytes a parameter (footprint.py).
+Must NOT count the ranks: they stand for the training.
 """
 
 import asyncio
@@ -26,43 +26,44 @@ from protocols.types.errors import LowcommError
 from sims.terminal import Advance, bar, run
 
 TIMEOUT_S = 120.0
-"""Of one exchange."""
+"""Timeout of one exchange."""
 SETTLED = 10
-"""After so many exchanges a peer has what it needs, and nothing should grow any more."""
+"""After so many exchanges a peer has all the memory it needs, and should not grow any more."""
 STATE_COPIES = 2
 """Outer parameters and their momentum."""
 MOMENTUM = "run.method.outer_momentum=0.9"
-"""Without it there is none to keep, and runs have one."""
+"""Runs have a momentum; without this setting the benchmark would keep none."""
 MIB = 1 << 20
 Q = typer.Option
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Of the peer that needs most, bytes."""
+    """Memory of the peer that needs most, in bytes."""
 
     peak: int
-    """The most that was ever resident, what it shares with ranks included."""
+    """Peak resident memory, with the memory shared with ranks."""
     settled: int
     """Resident after SETTLED exchanges ..."""
     last: int
-    """... and after all of them."""
+    """... and after all exchanges."""
     mappings: tuple[tuple[str, int, int], ...]
-    """The larger ones at the end: (what is mapped, "" is its own memory; bytes; resident)."""
+    """The larger mappings at the end: (mapped file, "" for private memory; bytes; resident
+    bytes)."""
 
 
 def main(
-    peers: Annotated[int, Q(help="How many.", min=2, max=16)] = 2,
-    mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=4, max=1024)] = 64,
-    codec: Annotated[str, Q(help="Of contributions.")] = "fp32",
+    peers: Annotated[int, Q(help="Number of peers.", min=2, max=16)] = 2,
+    mib: Annotated[int, Q(help="MiB of fp32 contributed by each peer.", min=4, max=1024)] = 64,
+    codec: Annotated[str, Q(help="Codec of contributions.")] = "fp32",
     encrypted: Annotated[bool, Q("--encrypted", help="Over encrypted links.")] = False,
-    rounds: Annotated[int, Q(help="Exchanges.", min=SETTLED)] = 20,
+    rounds: Annotated[int, Q(help="Number of exchanges.", min=SETTLED)] = 20,
     methods: Annotated[
-        bool, Q("--methods", help="Of runs of whole methods: bytes a parameter.")
+        bool, Q("--methods", help="Measure runs of whole methods, in bytes a parameter.")
     ] = False,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """How much memory a peer needs beyond its outer state, in fragments; and whether it grows.
+    """The memory of a peer beyond its outer state, in fragments, and its growth.
 
     \b
     Examples:
@@ -75,7 +76,7 @@ def main(
         _tell_methods(mib, as_json=as_json)
         return
     with bar("exchanges", SETTLED + rounds) as (advance, tell):
-        tell("daemons with almost nothing to exchange: what a peer needs anyway")
+        tell("daemons with almost nothing to exchange: the memory of the program")
         bare = asyncio.run(_play(peers, 1, codec, SETTLED, advance, encrypted=encrypted))
         tell(f"daemons with {mib} MiB")
         held = asyncio.run(_play(peers, mib, codec, rounds, advance, encrypted=encrypted))
@@ -116,13 +117,13 @@ def _tell_methods(mib: int, *, as_json: bool) -> None:
 
 
 def fragments(held: Held, bare: Held, mib: int) -> float:
-    """What a peer needs at most beyond program and outer state, in fp32 fragments of `mib`."""
+    """Peak memory beyond program and outer state, in fp32 fragments of `mib`."""
     return (held.peak - bare.peak) / ((mib - 1) * MIB) - STATE_COPIES
 
 
 def mappings(lines: Iterable[str], *, larger_than: int) -> list[tuple[str, int, int]]:
-    """(what is mapped, bytes, resident bytes), from the lines of /proc/PID/smaps; those with most
-    first, and none that has less than `larger_than` of it resident."""
+    """(mapped file, bytes, resident bytes), from the lines of /proc/PID/smaps, largest resident
+    first; only those with more than `larger_than` bytes resident."""
     found: list[tuple[str, int, int]] = []
     name, size = "", 0
     for line in lines:
@@ -162,7 +163,7 @@ async def _play(
 
 
 async def _exchange(side: Side, first: int, end: int, advance: Callable[[str], None]) -> int:
-    """These exchanges; what the largest peer has then."""
+    """Run these exchanges; return the resident bytes of the largest peer afterwards."""
     for number in range(first, end):
         await side.gate.ask({"do": "prepare", "sign": sign_of(number)}, within_s=TIMEOUT_S)
         await side.gate.ask({"do": "exchange"}, within_s=TIMEOUT_S)

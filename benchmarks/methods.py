@@ -1,8 +1,8 @@
-"""All methods beside each other: `python -m benchmarks.methods --json`.
+"""Compares all methods: `python -m benchmarks.methods --json`.
 
 The same model, text, tokens and warm start for each, a grid of the same size, then three seeds of
-the best point. What was trained is kept in small files, so that it may be ended and called again,
-on another machine too. Must NOT train anything itself, nor leave out what failed.
+the best point. Results are kept in small files, so that a run can be interrupted and continued, on
+another machine too. Must NOT train anything itself, nor omit a failure.
 """
 
 import json
@@ -57,16 +57,16 @@ Findings = Mapping[str, Finding]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which settings there are, of the rows that were asked for."""
+    """The settings of the rows that were asked for."""
 
     picked: Sequence[Row]
     directory: Path
-    """Of results."""
+    """Folder of the results."""
     quick: bool
 
     @property
     def tried(self) -> list[tuple[Row, Point, Setting]]:
-        """The grid."""
+        """The settings of the grid."""
         bases = {base_of(row).name: base_of(row) for row in self.picked}
         return [
             (row, point, setting(point, GRID, seed=GRID.seeds[0]))
@@ -75,7 +75,7 @@ class Plan:
         ]
 
     def point_of(self, row: Row) -> Point | None:
-        """None while the grid is not all trained."""
+        """The chosen point of the row; None until the grid is trained."""
         base = base_of(row)
         if self.quick:
             return base.points[0]
@@ -83,7 +83,7 @@ class Plan:
         return chosen(base, [kept(self.directory, one) for one in settings])
 
     def settings(self, size: Size) -> dict[str, list[Setting]]:
-        """By row, of its point, as far as that is chosen."""
+        """By row, the settings of its point, if one is chosen."""
         found: dict[str, list[Setting]] = {}
         for row in self.picked:
             point = self.point_of(row)
@@ -94,7 +94,7 @@ class Plan:
         return found
 
     def findings(self, size: Size) -> dict[str, Finding]:
-        """What is kept of them."""
+        """By row, the kept outcomes of these settings."""
         by_name = {row.name: row for row in self.picked}
         found: dict[str, Finding] = {}
         for name, settings in self.settings(size).items():
@@ -110,18 +110,22 @@ class Plan:
 
 
 def main(
-    quick: Annotated[bool, Q("--quick", help="Within 10 minutes: short, no grid.")] = False,
-    only: Annotated[str, Q(help="How rows begin, with commas between.")] = "",
+    quick: Annotated[
+        bool, Q("--quick", help="Short runs without a grid: 10 minutes at most.")
+    ] = False,
+    only: Annotated[str, Q(help="Beginnings of row names, comma-separated.")] = "",
     listed: Annotated[bool, Q("--list", help="Print the settings, and train none.")] = False,
-    as_kept: Annotated[bool, Q("--kept", help="Tell what is kept, and train nothing.")] = False,
-    jobs: Annotated[int, Q(help="Settings at a time, one core each.", min=1)] = 2,
+    as_kept: Annotated[
+        bool, Q("--kept", help="Print the kept results, and train nothing.")
+    ] = False,
+    jobs: Annotated[int, Q(help="Settings trained at a time, one core each.", min=1)] = 2,
     keep: Annotated[Path | None, Q(help="DIR of results.", show_default=False)] = None,
     plots: Annotated[Path | None, Q(help="DIR: draw two charts there.")] = None,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Held-out loss, bytes, and time to the same loss, of every method at equal tokens.
 
-    All of it takes hours, and may be ended and called again: what is trained is kept.
+    All of it takes hours, and may be interrupted and repeated: finished runs are kept.
 
     \b
     Examples:
@@ -147,11 +151,11 @@ def main(
         write_plots(plots, found[0])
     print(json.dumps(told) if as_json else _text(plan, told))
     if failed:
-        raise LowcommError(f"{len(failed)} runs failed; call this again to try them again")
+        raise LowcommError(f"{len(failed)} runs failed; repeat the command to try them again")
 
 
 def _train(plan: Plan, sizes: Sequence[Size], place: Place, corpus: Corpus) -> list[str]:
-    """What was kept of another text is refused before anything is added to it."""
+    """Train all settings. If results of another text are kept, refuse before adding any."""
     check_corpus(_outcomes(plan, sizes), corpus.digest)
     failed: list[str] = []
     if not plan.quick:

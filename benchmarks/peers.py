@@ -1,8 +1,8 @@
-"""What an exchange takes with more and more peers: `python -m benchmarks.peers --mib 16`.
+"""The time of an exchange with more and more peers: `python -m benchmarks.peers --mib 16`.
 
-Each number of peers is a run of `benchmarks.exchange` by itself. In theory an exchange takes as
-long as all bytes of all peers do: over the line that they share, or, without one, through the cores
-that they share, at the rate that the fewest peers had. Must NOT explain what is not so.
+Each number of peers is a separate run of `benchmarks.exchange`. In theory the time grows with the
+bytes of all peers, at the rate of their shared line or, without one, at the rate that the smallest
+number of peers reached on the shared cores. Must NOT explain deviations.
 """
 
 import json
@@ -36,15 +36,17 @@ Q = typer.Option
 
 
 def main(
-    numbers: Annotated[str, Q("--peers", help="How many, with commas between.")] = "2,4,8,16",
-    mib: Annotated[int, Q(help="MiB of fp32 that each contributes.", min=1, max=256)] = 16,
-    codec: Annotated[str, Q(help="Of contributions and results: fp32, bf16 or int8.")] = "fp32",
-    line: Annotated[str, Q(help="1gbit: one line that all share; loopback if empty.")] = "",
-    rounds: Annotated[int, Q(help="Exchanges that count, each.", min=1)] = 5,
-    plot: Annotated[Path | None, Q(help="FILE.svg: draw it there.")] = None,
+    numbers: Annotated[str, Q("--peers", help="Numbers of peers, comma-separated.")] = "2,4,8,16",
+    mib: Annotated[int, Q(help="MiB of fp32 contributed by each peer.", min=1, max=256)] = 16,
+    codec: Annotated[
+        str, Q(help="Codec of contributions and results: fp32, bf16 or int8.")
+    ] = "fp32",
+    line: Annotated[str, Q(help="Rate of the shared line, as in 1gbit; empty: loopback.")] = "",
+    rounds: Annotated[int, Q(help="Timed exchanges for each number of peers.", min=1)] = 5,
+    plot: Annotated[Path | None, Q(help="FILE.svg: write a chart there.")] = None,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """The same payload between 2, 4, 8 and 16 peers, and what that takes in theory.
+    """The time to exchange the same payload between 2, 4, 8 and 16 peers, measured and in theory.
 
     \b
     Examples:
@@ -87,12 +89,13 @@ def main(
 
 
 def moved_bytes(peers: int, elements: int, codec: str) -> int:
-    """Everybody owns an equal part: N - 1 contributions and N - 1 results go from peer to peer."""
+    """Bytes from peer to peer: each peer owns an equal part, so N - 1 contributions and N - 1
+    results."""
     return 2 * (peers - 1) * codec_of(codec).encoded_bytes(elements)
 
 
 def exchange(typed: Sequence[str]) -> dict[str, Any]:
-    """What `benchmarks.exchange` measures of ours alone. Raises LowcommError."""
+    """Run `benchmarks.exchange` for lowcomm alone, and return its JSON. Raises LowcommError."""
     command = [sys.executable, "-m", "benchmarks.exchange", "--against", "none", "--json", *typed]
     try:
         done = subprocess.run(
@@ -105,18 +108,18 @@ def exchange(typed: Sequence[str]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise LowcommError(f"{' '.join(command[1:])}: not done after {TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise LowcommError(f"{' '.join(command[1:])} failed; what it said is above")
+        raise LowcommError(f"{' '.join(command[1:])} failed; its output is above")
     return json.loads(done.stdout)
 
 
 def row(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of one number of peers."""
+    """The figures of one number of peers."""
     names = ("median_s", "min_s", "data_path_s", "cpu_s", "wire_bytes", "line_share")
     return {name: result[name] for name in names}
 
 
 def chart(rows: Sequence[Mapping[str, Any]], *, what: str) -> str:
-    """An SVG file of its own."""
+    """The SVG file of the results."""
     series = [
         Series(label, css, [(float(one["peers"]), float(one[field])) for one in rows])
         for label, css, field in (
@@ -131,7 +134,7 @@ def chart(rows: Sequence[Mapping[str, Any]], *, what: str) -> str:
 
 
 def _counts(typed: str) -> list[int]:
-    """Raises ConfigError."""
+    """Parse the numbers of peers. Raises ConfigError."""
     words = typed.split(",")
     if not all(word.isdecimal() and 2 <= int(word) <= PEERS_MAX for word in words):
         raise ConfigError(f"--peers {typed}: give numbers from 2 to {PEERS_MAX}, as in 2,4,8")

@@ -1,6 +1,6 @@
-"""What one step of a stepwise run costs: `python -m benchmarks.steps --peers 2 --kib 4 --json`.
+"""The time of one step of a stepwise run: `python -m benchmarks.steps --peers 2 --kib 4 --json`.
 
-Real daemons and ranks on this machine, and gloo's processes, in turns in one run. Must NOT compare
+Real daemons and ranks on this machine take turns with gloo's processes in one run. Must NOT compare
 figures of two runs: the machine may be busy.
 """
 
@@ -27,22 +27,22 @@ from sims.terminal import run
 
 TIMEOUT_S = 180.0
 WARMUP_STEPS = 100
-"""The first ones of each turn, which do not count."""
+"""First steps of each turn, which are not timed."""
 EXIT_FAILED = 1
 Q = typer.Option
 Samples = dict[str, list[float]]
-"""By system: seconds of steps."""
+"""By system, the seconds of its steps."""
 
 
 def main(
-    peers: Annotated[int, Q(help="How many.", min=2, max=16)] = 2,
+    peers: Annotated[int, Q(help="Number of peers.", min=2, max=16)] = 2,
     kib: Annotated[int, Q(help="KiB of fp32 in each payload.", min=1, max=65536)] = 4,
-    steps: Annotated[int, Q(help="Of each system in each turn, that count.", min=100)] = 1000,
-    turns: Annotated[int, Q(help="How often each system has its turn.", min=1)] = 4,
-    encrypted: Annotated[bool, Q("--encrypted", help="Ours over encrypted links.")] = False,
+    steps: Annotated[int, Q(help="Timed steps of each system in each turn.", min=100)] = 1000,
+    turns: Annotated[int, Q(help="Turns of each system.", min=1)] = 4,
+    encrypted: Annotated[bool, Q("--encrypted", help="Encrypt the links of lowcomm.")] = False,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """From a rank's payload handed over to the mean of all in the rank's own buffer.
+    """The time from a rank's payload handed over to the mean of all in the rank's own buffer.
 
     \b
     Examples:
@@ -58,7 +58,9 @@ def main(
     figures = {system: told(seconds) for system, seconds in taken.items()}
     if as_json:
         asked = {"peers": peers, "kib": kib, "steps": steps, "turns": turns, "encrypted": encrypted}
-        congestion = {"tcp_congestion_control": default_congestion()}  # Ours: reno on loopback.
+        congestion = {
+            "tcp_congestion_control": default_congestion()
+        }  # lowcomm's sockets use reno on loopback.
         print(json.dumps({**asked, **congestion, "machine": machine(), "results": figures}))
         return
     for system, figure in figures.items():
@@ -66,7 +68,7 @@ def main(
 
 
 def told(seconds: Sequence[float]) -> Mapping[str, float]:
-    """Of all steps of all ranks."""
+    """Quantiles and mean over all steps of all ranks."""
     cuts = statistics.quantiles(seconds, n=100)
     return {
         "p10_ms": 1e3 * cuts[9],

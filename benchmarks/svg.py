@@ -1,4 +1,4 @@
-"""A chart as a file of its own, for documents. Must NOT draw."""
+"""Writes a chart as a file of its own, for documents. Must NOT draw."""
 
 from markupsafe import Markup
 
@@ -6,8 +6,7 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def svg_file(drawn: Markup, *, style: str) -> str:
-    """What `lowcomm.reports.svg_charts` drew, with the colours and type that a page would give
-    it.
-    """
+    """A chart of `lowcomm.reports.svg_charts` with the colours and fonts that a page would give
+    it."""
     first, _, rest = str(drawn).replace("<svg", f'<svg xmlns="{NAMESPACE}"', 1).partition(">")
     return f"{first}><style>{style}</style>{rest}\n"

@@ -1,11 +1,11 @@
-"""How long work takes, for benchmarks whose parts take turns. Must NOT decide what is measured."""
+"""CPU time of work, for benchmarks with parts that take turns. Must NOT decide what is measured."""
 
 import time
 from collections.abc import Callable
 
 
 def cpu_seconds(work: Callable[[], object], *, times: int = 1) -> float:
-    """CPU time of this process for doing it once, on average."""
+    """Average CPU seconds of this process for one call of `work`."""
     start = time.process_time()
     for _ in range(times):
         work()

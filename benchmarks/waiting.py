@@ -1,7 +1,7 @@
-"""How long nodes of different speeds wait for each other: `python -m benchmarks.waiting`.
+"""The time that nodes of different speeds wait for each other: `python -m benchmarks.waiting`.
 
-Real daemons on this machine with ranks that keep time instead of training (sims/paced/rank.py), and
-what they write down. Must NOT judge.
+Real daemons on this machine with ranks that sleep instead of training (sims/paced/rank.py); the
+figures come from their event files. Must NOT judge.
 """
 
 import asyncio
@@ -29,37 +29,41 @@ from sims.terminal import run
 
 FRAGMENT = 0
 LATER_S = 60.0
-"""Beside the time that all rounds should take."""
+"""Seconds of timeout beyond the expected time of all rounds."""
 Q = typer.Option
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """One node, in all rounds but the first, in which nodes come one after the other."""
+    """Waiting of one node, in all rounds but the first, in which nodes start one after the
+    other."""
 
     name: str
     steps: int
     for_others: float
-    """Share of the time from its contribution to the last one of the round."""
+    """Share of the time from the node's contributions to the last ones of the rounds."""
     for_exchange: float
-    """And from that one to the commit."""
+    """Share of the time from the last contributions to the commits."""
 
 
 def main(
-    speeds: Annotated[str, Q(help="One node each, relative to the slowest.")] = "1,1,2,4",
-    step: Annotated[float, Q(help="Seconds that a step takes at speed 1.", min=0.0)] = 0.13,
-    round_s: Annotated[float, Q("--round", help="Seconds; 0: --steps of all.", min=0.0)] = 4.0,
-    steps: Annotated[int, Q(help="The most inner steps of a round.", min=1)] = 500,
-    rounds: Annotated[int, Q(help="Rounds of the run.", min=3)] = 12,
-    method: Annotated[str, Q(help="Its name, as in [run.method].")] = "diloco",
+    speeds: Annotated[str, Q(help="Speeds of the nodes, relative to the slowest.")] = "1,1,2,4",
+    step: Annotated[float, Q(help="Seconds of a step at speed 1.", min=0.0)] = 0.13,
+    round_s: Annotated[
+        float, Q("--round", help="Seconds of a round; 0: --steps steps.", min=0.0)
+    ] = 4.0,
+    steps: Annotated[int, Q(help="Most inner steps of a round.", min=1)] = 500,
+    rounds: Annotated[int, Q(help="Number of rounds.", min=3)] = 12,
+    method: Annotated[str, Q(help="Name of the method, as in [run.method].")] = "diloco",
     fragments: Annotated[
-        int | None, Q(help="Of the model, if the method has them.", min=1, max=TENSORS)
+        int | None, Q(help="Fragments of the model, if the method has them.", min=1, max=TENSORS)
     ] = None,
-    overlap: Annotated[int | None, Q(help="Its overlap_steps, if it has them.", min=0)] = None,
+    overlap: Annotated[int | None, Q(help="overlap_steps, if the method has them.", min=0)] = None,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """The share of the time that each node waits for the others, and for the exchange. With a
-    method whose nodes train on meanwhile it is the share in which a round is not done yet.
+    """The share of the time that each node waits for the others, and for the exchange.
+
+    If the method's nodes train on meanwhile, it is the share in which a round is not complete yet.
 
     \b
     Examples:
@@ -71,7 +75,9 @@ def main(
     try:
         paces = [Pace(step_s=step / float(speed)) for speed in speeds.split(",")]
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(f"--speeds {speeds}: numbers above 0, with commas between") from None
+        raise ConfigError(
+            f"--speeds {speeds}: give numbers above 0, comma-separated, as in 1,1,2"
+        ) from None
     longest_s = round_s or steps * max(pace.step_s for pace in paces)
     given = {"fragments": fragments, "overlap_steps": overlap}
     keys = {"inner_steps": steps, "round_s": round_s}
@@ -91,7 +97,7 @@ def main(
         print(json.dumps({**asked, **times, "machine": machine(), "nodes": nodes}))
         return
     console = Console()
-    times = f"a round took {took_s:.3f} s; by itself the fastest node takes {alone_s:.3f} s"
+    times = f"a round took {took_s:.3f} s; the fastest node alone takes {alone_s:.3f} s"
     console.print(times, highlight=False)
     for each in found:
         shares = f"waited {each.for_others:.1%} for others, {each.for_exchange:.1%} for exchange"
@@ -99,7 +105,7 @@ def main(
 
 
 def waited(events: Sequence[Event]) -> list[Waited]:
-    """Of each node, by its events; by name."""
+    """Waiting of each node, from its events, sorted by name."""
     ready: dict[int, dict[str, Ready]] = {}
     applied: dict[str, dict[int, float]] = {}
     for event in events:
@@ -125,7 +131,7 @@ def waited(events: Sequence[Event]) -> list[Waited]:
 
 
 def mean_round_s(events: Sequence[Event]) -> float:
-    """From the first round's end to the last one's."""
+    """Mean seconds of a round, from the end of the first round to that of the last."""
     ends: dict[int, float] = {}
     for event in events:
         if isinstance(event, Commit) and event.fragment == FRAGMENT:
@@ -135,7 +141,8 @@ def mean_round_s(events: Sequence[Event]) -> float:
 
 
 async def _play(run_dir: Path, config: Path, paces: Sequence[Pace], *, limit_s: float) -> None:
-    """Raises LowcommError if it does not end well."""
+    """Run the cluster until it is finished. Raises LowcommError if a node fails or the time is
+    over."""
     names = [f"n{number}" for number in range(len(paces))]
     async with LocalCluster(run_dir) as cluster:
         nodes = await start_all(cluster, names, config, pace=paces)

@@ -1,7 +1,7 @@
 """Train one model on many nodes joined by slow, unreliable links.
 
-Imports nothing by itself: the daemon lives in this package too, and must reach neither torch nor
-numpy by accident. Names are resolved when they are first asked for (PEP 562).
+This module imports nothing by itself: the daemon is in this package too, and must not import torch
+or numpy by accident. Names are resolved when they are first used (PEP 562).
 """
 
 from importlib import import_module
@@ -37,7 +37,7 @@ __all__ = [
     "attach",
 ]
 
-# No module may have the name of an export: importing it would put the module in its place.
+# No module may have the name of an export: its import would replace the export by the module.
 _EXPORTS = {
     "attach": "lowcomm.training.attach",
     "AllReduce": "lowcomm.training.step_methods",

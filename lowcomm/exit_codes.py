@@ -1,6 +1,6 @@
-"""How a program of ours ends, as the shell that started it sees it.
+"""Exit codes of the project's programs.
 
-Must NOT import anything heavy: the command line does so before it knows the command.
+Must NOT import any slow module: the command line imports this one before it knows the command.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
     from protocols.interface.commands import Outcome
 
 EXIT_CONFIG = 2
-"""What somebody typed cannot work."""
+"""A command line or configuration that cannot work."""
 EXIT_REFUSED = 3
 EXIT_FAILED = 4
-"""Anything else that stopped us."""
+"""Every other error."""
 EXIT_CODES: Mapping[Outcome, int] = MappingProxyType(
     {"finished": 0, "left": 0, "dropped": 0, "refused": EXIT_REFUSED, "failed": EXIT_FAILED}
 )
-"""Of a peer that no signal ended. One whose branch was dropped joins anew in the same process."""
+"""Exit codes of a peer that no signal ended. If its branch was dropped, it joins again in the same
+process."""
 EXIT_INTERRUPTED, EXIT_TERMINATED = SIGNALLED + 2, SIGNALLED + 15
-"""By SIGINT and by SIGTERM, although the program wound up and said so to others."""
+"""Exit codes after SIGINT and SIGTERM, even if the program left the run in order."""
 LEAVE_TIMEOUT_S = 1.5
-"""For the leader to write down that we leave."""
+"""Seconds to wait until the leader has logged that this peer leaves."""
 
 
 def exit_code_of(outcome: Outcome, *, signalled: int) -> int:
-    """Of a peer; `signalled` is the signal because of which it left, 0: none."""
+    """The exit code of a peer. `signalled`: the number of the signal that made it leave; 0:
+    none."""
     if outcome == "left" and signalled:
         return SIGNALLED + signalled
     return EXIT_CODES[outcome]

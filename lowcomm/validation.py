@@ -1,7 +1,7 @@
-"""Plain data into dataclasses, and what every number and text in a configuration must obey.
+"""Turns plain data into dataclasses, and checks every number and text in a configuration.
 
-What does not fit is a ConfigError of one line, whoever sent the data. Must NOT import torch, nor
-know any table or key by its name.
+Data that does not fit raises a ConfigError of one line, from whatever source it came. Must NOT
+import torch, nor know any table or key by its name.
 """
 
 import math
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SHOWN_CHARS_MAX = 100
-"""Of a value in a message."""
+"""Characters of a value that a message shows."""
 INTEGER_BITS = 64
-"""Signed: every integer fits into what msgpack, numpy and torch take for a whole number."""
+"""Size of a signed integer in a configuration: msgpack, numpy and torch take no larger ones."""
 _QUOTED = re.compile(r"'([^']*)'")
-"""A choice, as pydantic lists them."""
+"""One choice in pydantic's list of choices."""
 
 
 def validate(cls: type, raw: object, *, where: str) -> object:
     """Turn plain data into the dataclass `cls`: no unknown keys, no coercion.
 
-    Raises ConfigError naming `where`, the key, what it is and what it should be.
+    Raises ConfigError, which names `where`, the key, its value and the rule that it breaks.
     """
-    # Loaded by whoever has data to check, not by whoever knows a configuration class.
+    # Imported only where data is checked, not where a configuration class is used.
     from pydantic import TypeAdapter
     from pydantic_core import SchemaValidator, ValidationError
 
     schema = _strict(TypeAdapter(cls).core_schema)
     try:
         return SchemaValidator(schema).validate_python(raw)
-    except ConfigError as error:  # From a __post_init__, which does not know whose data it is.
+    except ConfigError as error:  # From a __post_init__, which does not know `where`.
         raise ConfigError(f"{where}: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
@@ -60,7 +60,7 @@ def check_values(
     positive: Sequence[str] = (),
     not_negative: Sequence[str] = (),
 ) -> None:
-    """Raise ConfigError for a value of `config` that no key of its type may have.
+    """Raise ConfigError if a value of `config` breaks a rule for all values of its type.
 
     Floats are finite, integers fit into 64 bits, texts are printable (so no line feed, NUL or lone
     surrogate). The keys named in `positive` are > 0, those in `not_negative` >= 0.
@@ -79,10 +79,10 @@ def check_values(
 
 
 def shown(value: object) -> str:
-    """The value as a message may show it: on one line, and not too much of it."""
+    """The value as text for a message: one line, at most SHOWN_CHARS_MAX characters of it."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # An integer of over 4300 digits; a list in a list in ...
+    except (ValueError, RecursionError):  # An integer of over 4300 digits; a list nested too deep.
         return f"something too large to show ({type(value).__name__})"
     return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
 
@@ -103,7 +103,7 @@ def _fault(value: object) -> str:
 
 
 def _strict(schema: Any) -> Any:
-    """Make every leaf of a pydantic core schema strict and every dataclass closed.
+    """Make every leaf of a pydantic core schema strict, and forbid unknown keys in every dataclass.
 
     Strict mode as a whole would refuse a table where a dataclass is expected; lax mode takes "30"
     and true for 30. The dataclasses themselves stay free of pydantic.
@@ -124,14 +124,15 @@ def _strict(schema: Any) -> Any:
 
 
 def _shown_key(loc: Sequence[int | str]) -> str:
-    """ "model.layers"; an unknown key may be any text that somebody sent."""
+    """Text such as "model.layers". An unknown key may be any text, so it may have to be
+    shortened."""
     key = ".".join(map(str, loc))
     return key if key.isprintable() and len(key) <= SHOWN_CHARS_MAX else shown(key)
 
 
 def _table_of(cls: Any, loc: Sequence[int | str]) -> tuple[Any, list[int | str]]:
-    """The table in which the last key of `loc` is, and `loc` as a person would write it: pydantic
-    puts the name of a table's kind between the table and its keys."""
+    """(the table that has the last key of `loc`, `loc` as a person would write it). Pydantic puts
+    the name of a table's kind between the table and its keys; it is removed here."""
     typed: list[int | str] = []
     kinds: dict[str, Any] = {}
     for number, part in enumerate(loc):
@@ -140,7 +141,7 @@ def _table_of(cls: Any, loc: Sequence[int | str]) -> tuple[Any, list[int | str]]
             continue
         typed.append(part)
         if isinstance(part, str) and number < len(loc) - 1:
-            # A number is a place in a tuple: its type is an argument too.
+            # A number is an index of a tuple: its type is among the arguments too.
             hint = get_type_hints(cls)[part]
             choices = [arg for arg in get_args(hint) if is_dataclass(arg)]
             kinds = {_kind(choice): choice for choice in choices} if len(choices) > 1 else {}
@@ -149,7 +150,7 @@ def _table_of(cls: Any, loc: Sequence[int | str]) -> tuple[Any, list[int | str]]
 
 
 def _unknown_name(error: Any, key: str) -> str:
-    """ "run.method.name is 'dilocko'; known: allreduce, diloco. Did you mean 'diloco'?" """
+    """Text: "run.method.name is 'dilocko'; known: allreduce, diloco. Did you mean 'diloco'?"."""
     name, known = str(error["ctx"]["tag"]), str(error["ctx"]["expected_tags"])
     names = sorted(part.strip("'") for part in known.split(", "))
     said = shown(error["input"].get("name"))
@@ -157,18 +158,19 @@ def _unknown_name(error: Any, key: str) -> str:
 
 
 def _meant(given: object, known: Sequence[str]) -> str:
-    """ ". Did you mean 'int8'?" of "int9"; "" if nothing is near."""
+    """Text such as ". Did you mean 'int8'?" for "int9"; "" if no known name is near."""
     near = get_close_matches(given, known, n=1) if isinstance(given, str) else []
     return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def _kind(cls: Any) -> str:
-    """Which of several tables a table is: what its key `name` says, unless it leaves it out."""
+    """The kind of a table among several: the default of its key `name`."""
     return next(str(field.default) for field in fields(cls) if field.name == "name")
 
 
 def _by_name(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of tables that may stand in one place, the one that the key `name` says; else the first."""
+    """Choose among tables that may stand in one place by the key `name`; without it, take the
+    first."""
     choices = {_kind(choice["cls"]): choice for choice in schema["choices"]}
     first = next(iter(choices))
 

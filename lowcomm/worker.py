@@ -1,6 +1,6 @@
 """The built-in training program: one rank of a node trains the Llama of `[run.model]`.
 
-Its loop is what a user's own program looks like. Must NOT know of other nodes.
+Its loop is a model for a user's own program. Must NOT know of other nodes.
 """
 
 import os
@@ -29,11 +29,12 @@ PROMPT = b"def "
 SAMPLE_TOKENS = 200
 SAMPLE_TEMPERATURE = 0.8
 STEP_METHODS = {each.name: each for each in (AllReduce, FlexDeMo)}
-"""By `run.method.name`."""
+"""Classes of stepwise methods by `run.method.name`."""
 
 
 def main() -> int:
-    """Train until the run is finished; the exit status. Needs what the daemon sets."""
+    """Train until the run has finished; return the exit status. Needs the environment variables
+    that the daemon sets."""
     try:
         return _train()
     except ConfigError as error:
@@ -46,7 +47,7 @@ def _train() -> int:
     run = peer.run
     with peer.fitting():
         device = rank_device(peer.node.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
-    # One thread unless somebody asks for more: it also makes a CPU trajectory repeat bit by bit.
+    # One thread by default, which also makes a CPU trajectory repeat bit by bit.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(run.seed)
     mesh = join_node(device, world_size=peer.world_size)
@@ -65,12 +66,13 @@ def _train() -> int:
     for tokens_BT1 in peer.batches():
         loss = next_token_loss(model, tokens_BT1.to(device))
         loss.backward()
-        if run.optimizer.grad_clip > 0 and not isinstance(method, AllReduce):  # It clips the mean.
+        # AllReduce clips the mean of all nodes' gradients.
+        if run.optimizer.grad_clip > 0 and not isinstance(method, AllReduce):
             clip_grad_norm_(model.parameters(), run.optimizer.grad_clip)
         if isinstance(method, Method):
             optimizer.step()
             optimizer.zero_grad()
-        method.step()  # A per-step method makes the step itself, of all nodes' gradients.
+        method.step()  # A per-step method makes the optimizer step itself, from all nodes' data.
         meter.count(loss.detach())
         evaluate_if_due(model, peer)
     meter.report()
@@ -80,8 +82,8 @@ def _train() -> int:
 
 
 def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
-    """The one that `[run.optimizer]` and the method describe. After `shard_model`: the parameters
-    are other objects then."""
+    """The optimizer that `[run.optimizer]` and the method describe. Call this after `shard_model`,
+    which replaces the parameters."""
     config = run.optimizer
     if isinstance(run.method, methods.FlexDeMo) and run.method.step == "sgd":
         return SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
@@ -103,12 +105,13 @@ def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
-        fused=True,  # A third of the time of a loop over the parameters, on the CPU too.
+        fused=True,  # Takes a third of the time of a loop over the parameters, on the CPU too.
     )
 
 
 def evaluate_if_due(model: Llama, peer: Peer) -> None:
-    """Held-out loss and a sample, if the daemon asked for them. All ranks run it in lockstep."""
+    """If the daemon asked for it, report the held-out loss and a sample. All ranks run this in
+    lockstep."""
     if not peer.evaluation_due:
         return
     run = peer.run

@@ -103,7 +103,7 @@ class Driver:
             first, *others = group.exceptions
             if others:
                 raise
-            raise first from None  # Its text may be one line for a person.
+            raise first from None  # The text of a single error may be one line for a person.
         finally:
             self._waiting = False  # If cancelled, the core has not stopped.
             self.snapshots.close()
@@ -150,7 +150,7 @@ class Driver:
                     event = await self._inbox.get()
             except TimeoutError:
                 event = v.DeadlineReached()
-            assert self._waiting, "what was taken at once broke off"
+            assert self._waiting, "an event that was handled at once has failed"
             self._take(event)
 
     def _take(self, event: v.Event) -> None:
@@ -214,9 +214,9 @@ class Driver:
                 size = self.states.state_bytes(fragment)
                 self._releases.put_off(fragment, round_, copied_bytes=size)
             case c.Discard():
-                pass  # The exchange has not kept it.
+                pass  # The exchange has not kept this payload.
             case c.Resume():
-                losses = self._losses_taken  # After the steps whose results it shows to the ranks.
+                losses = self._losses_taken  # After the outer steps that it shows to the ranks.
                 self.in_turn(lambda: self._resume(command, losses))
             case c.Leased():  # With the results of this event, and no earlier one.
                 self.in_turn(lambda: self._listener.handle(command))
@@ -227,7 +227,7 @@ class Driver:
                 if lineage != self._lineage:
                     # After contributions of the earlier lineage, before those of this one.
                     self._lineage = lineage
-                    self._releases.make()  # Of rounds of the earlier lineage.
+                    self._releases.make()  # Releases of rounds of the earlier lineage.
                     self.in_turn(self._restored)
             case c.Note() | c.Stop():
                 self._listener.handle(command)
@@ -246,8 +246,8 @@ class Driver:
         """Queue a command that needs arithmetic for the worker thread, in order."""
         match command:
             case c.Encode(fragment=fragment, round=round_):
-                self._releases.make(fragment)  # Its next steps are made as results arrive.
-                # After the steps that it builds on. No two contributions have the same name.
+                self._releases.make(fragment)  # The next result is applied as it arrives.
+                # After the outer steps on which it builds. No two contributions have the same name.
                 name = secrets.token_hex(16)
                 self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))
             case c.ApplyRound(stamp=stamp, borders=borders):
@@ -368,7 +368,7 @@ class Driver:
             self.feed(v.AdmitAsked(number, admit))
 
     def refused(self, why: str) -> None:
-        if self.core.raft.run:  # Other peers are known: this one may be gone, or not back yet.
+        if self.core.raft.run:  # Other peers are known: this one may only be away.
             self._listener.handle(c.Note("dial", why))
         else:
             self._listener.handle(c.Stop(why, "refused"))
@@ -396,7 +396,7 @@ class Driver:
         elif self.stepping is not None:
             place = self.stepping.payloads.place(peer, chunk, size)
         if place is not None:
-            self.snapshots.pace.moved(size)  # States do not give way to unwanted payload.
+            self.snapshots.pace.moved(size)  # Unwanted payload does not slow state transfers down.
         return place
 
     def payload_received(self, peer: PeerId, chunk: m.Chunk, size: int, *, kept: bool) -> None:

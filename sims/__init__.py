@@ -1,1 +1,1 @@
-"""The world made artificial: local clusters of real processes, and a simulator in virtual time."""
+"""Test environments: local clusters of real processes, and a simulator in virtual time."""

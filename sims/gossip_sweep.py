@@ -1,7 +1,8 @@
-"""Thousands of seeds of gossip runs under faults: `python -m sims.gossip_sweep --seeds 300`.
+"""Runs many seeds of gossip runs under faults: `python -m sims.gossip_sweep --seeds 300`.
 
-The clusters of sims.sweep, but peers exchange in pairs, each has a state of its own, and no bit of
-one flips: nobody could notice. A failing seed prints its story and the command that replays it.
+The clusters are those of sims.sweep, but peers exchange in pairs, and each has a state of its own.
+No state is corrupted, since no peer could notice it. A failing seed prints its story and the
+command that replays it.
 """
 
 from functools import partial
@@ -16,23 +17,23 @@ from sims.sweep import SeedResult, again_with, in_turn, report
 from sims.terminal import run
 
 PEERS = (2, 9)
-"""At the start of a seed, at least and at most."""
+"""The least and the most peers at the start of a seed."""
 
 
 def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
-    """One cluster, from start to end."""
+    """Run one cluster from start to end."""
     return sweep.run_seed(seed, plan=plan, peers=PEERS, gossip=True)
 
 
 def main(
     seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    processes: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 2,
+    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
     show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
 ) -> None:
-    """Run simulated clusters; exit with 1 if anything that must hold did not.
+    """Run simulated clusters; exit with 1 if a checker finds a violation.
 
     \b
     Examples:

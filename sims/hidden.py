@@ -1,8 +1,7 @@
-"""Clusters in which half of the peers listen nowhere, and speak with each other through the others:
-`python -m sims.hidden --seeds 300`.
+"""Runs clusters in which half of the peers cannot be dialled: `python -m sims.hidden --seeds 300`.
 
-As sims.sweep does for peers that all listen, with the same phases, faults and checkers; with
-`--stepwise` as sims.step_sweep does.
+These peers do not listen, and reach each other through the others. Phases, faults and checkers are
+those of sims.sweep, or with `--stepwise` those of sims.step_sweep.
 """
 
 import random
@@ -23,14 +22,14 @@ from sims.sweep import SAFETY_S, SeedResult, draw_training, in_turn, play, repor
 from sims.terminal import run
 
 PEERS, STEP_PEERS = (3, 8), (3, 6)
-"""At the start of a seed, at least and at most."""
+"""The least and the most peers at the start of a seed."""
 ROUNDS = (16, 24)
-"""Of all fragments together."""
+"""Rounds of all fragments together."""
 LEAVING = ("leave", "sole")
 
 
 class HiddenWorld(World):
-    """Every other peer, from the second one on, has no address."""
+    """A world in which every other peer, from the second one on, has no address."""
 
     def start(self, me: Identity) -> Node:
         hidden = int(me.name.removeprefix("p")) % 2 == 1
@@ -40,20 +39,21 @@ class HiddenWorld(World):
         return bool(node.core.me.address) and super().is_elsewhere(node, peer)
 
     def _is_needed(self, node: Node) -> bool:
-        """Without anybody who listens the others do not hear each other."""
+        """A peer with an address is also needed if fewer than two live ones have one: without any,
+        the others cannot reach each other."""
         listening = [one for one in self.live if one.core.me.address]
         return super()._is_needed(node) or bool(node.core.me.address and len(listening) < 2)
 
 
 class HiddenStepWorld(HiddenWorld, StepWorld):
-    """The same peers make steps together."""
+    """The same world for a stepwise run."""
 
 
 def run_seed(seed: int, *, plan: list[Fault] | None = None, stepwise: bool = False) -> SeedResult:
-    """One cluster, from start to end."""
+    """Run one cluster from start to end."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     world = _step_world(seed, source) if stepwise else _world(seed, source)
-    # When the last one that listens has left, as a person wanted, nobody finds the others again.
+    # No peer is asked to leave: without the last listening one, no peer finds the others again.
     drawn = [x for x in draw_plan(seed, until_s=SAFETY_S) if x.kind not in LEAVING]
     return play(seed, world, drawn if plan is None else plan)
 
@@ -81,14 +81,14 @@ def main(
     seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     stepwise: Annotated[
-        bool, typer.Option("--stepwise", help="They agree on every step, not on rounds.")
+        bool, typer.Option("--stepwise", help="Stepwise runs: peers agree on every step.")
     ] = False,
-    processes: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 2,
+    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
     show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run simulated clusters in which half of the peers cannot be dialled; exit with 1 if anything
-    that must hold did not.
+    """Run simulated clusters in which half of the peers cannot be dialled; exit with 1 if a checker
+    finds a violation.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""The leader is killed again and again, each time with a replacement joining.
+"""Kills the leader of a run repeatedly, each time with a replacement that joins.
 
-`python -m sims.leader_loss` plays it with real daemons and paced ranks on this machine and says how
-long the others took to the next commit. Must NOT judge: its callers do.
+`python -m sims.leader_loss` does it with real daemons and paced ranks on this machine, and prints
+the time to the next commit. Must NOT judge the times: its callers do.
 """
 
 import asyncio
@@ -49,26 +49,26 @@ class Loss:
 
     name: str
     next_commit_s: float
-    """From the SIGKILL to the first commit that a survivor applied afterwards."""
+    """Seconds from the SIGKILL to the first commit that a survivor applied afterwards."""
     member_s: float
-    """From the start of the replacement until it was a member."""
+    """Seconds from the start of the replacement until a round counted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of it."""
+    """The outcome of a run."""
 
     peers: int
     losses: tuple[Loss, ...]
     rounds: int
     digests_equal: bool
-    """Of every round, at everybody who applied it."""
+    """True if in each round all peers that applied it had the same state digest."""
     finished: int
-    """How many saw the end of the run."""
+    """The number of peers that saw the end of the run."""
 
 
 class Watcher:
-    """Reads the events of all nodes as they come."""
+    """Reads the events of all nodes as they are written."""
 
     def __init__(self, run_dir: Path) -> None:
         self.events: list[Event] = []
@@ -80,7 +80,8 @@ class Watcher:
         return new
 
     async def commit_after(self, moment: float, *, but: str, count: int = 1) -> Commit:
-        """Wait for the next commits of others. Raises LowcommError."""
+        """Wait for `count` Commit events after `moment` (Unix time in seconds) of nodes other than
+        `but`; return the first. Raises TimeoutError."""
         async with asyncio.timeout(WAIT_MAX_S):
             while True:
                 self.read()
@@ -95,7 +96,7 @@ class Watcher:
 
 
 async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Pace) -> Played:
-    """Start `peers`, kill the leader `kills` times, see the run to its end."""
+    """Start `peers` nodes, kill the leader `kills` times, and wait for the end of the run."""
     watcher, losses = Watcher(run_dir), list[Loss]()
     async with LocalCluster(run_dir) as cluster:
         names = [f"p{number}" for number in range(peers)]
@@ -137,7 +138,7 @@ def _judged(events: list[Event], peers: int, losses: list[Loss]) -> Played:
 
 
 async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:
-    """The node that the others say leads. Raises TimeoutError."""
+    """The node that a majority reports as leader. Raises TimeoutError."""
     async with asyncio.timeout(WAIT_MAX_S):
         while True:
             said = [str(status.get("leader", "")) for status in await cluster.statuses()]
@@ -149,7 +150,7 @@ async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:
 
 
 async def _counted(watcher: Watcher, name: str) -> None:
-    """Until the replacement contributes. Raises TimeoutError."""
+    """Wait until a commit counts the replacement. Raises TimeoutError."""
     async with asyncio.timeout(WAIT_MAX_S):
         while True:
             watcher.read()
@@ -162,7 +163,8 @@ async def _counted(watcher: Watcher, name: str) -> None:
 def write_config(
     directory: Path, *, peers: int, rounds: int, method: str = "inner_steps = 5"
 ) -> Path:
-    """A run whose model nobody looks at. `method`: the lines of that table."""
+    """Write the configuration of a run on arbitrary text, and return its path. `method`: the lines
+    of the table [run.method]."""
     text = directory / "text"
     text.mkdir(parents=True, exist_ok=True)
     for number in range(8):
@@ -192,7 +194,7 @@ def main(
         pace = Pace(step_s=0.02, elements=65536)
         played = asyncio.run(play(run_dir, config, peers=peers, kills=kills, pace=pace))
     if not (played.digests_equal and played.finished):
-        raise LowcommError(f"the run did not come to a good end: {played}")
+        raise LowcommError(f"the run failed: states differ, or no peer saw its end: {played}")
     if as_json:
         print(json.dumps(asdict(played)))  # noqa: T201
         return

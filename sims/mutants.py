@@ -1,8 +1,8 @@
-"""Would the simulator notice a bug? `python -m sims.mutants --json` plants one after the other.
+"""Checks that the simulator notices bugs: `python -m sims.mutants --json` plants one at a time.
 
-Each mutant runs seeds of sims.sweep in a process of its own until something that must hold does
-not; the seed that caught it must pass without it. A mutant that names tests is given to these
-instead. Must NOT change what a seed does, nor judge it: the checkers do.
+For each mutant, seeds of sims.sweep run in a process of their own until a checker finds a
+violation; the seed that caught the mutant must pass without it. If a mutant names tests, these run
+instead. Must NOT change the world of a seed, nor judge it: the checkers do.
 """
 
 import itertools
@@ -32,41 +32,42 @@ from sims.scenarios.fault_plan import FaultKind, draw_plan
 from sims.terminal import run
 
 SEED_CPU_S = 20.0
-"""A healthy seed takes about one; a mutant may go round in circles for ever."""
+"""CPU seconds that a seed may take. A healthy seed takes about one; with a mutant it may loop for
+ever."""
 HUNT_S = 3600.0
-"""No hunt takes longer: what does not answer by then is lost."""
+"""Seconds that a hunt may take; its process counts as lost then."""
 
 
 class StuckError(RuntimeError):
-    """A seed used up its time."""
+    """A seed used up its CPU time."""
 
 
 PLOTS: Mapping[str, FaultKind] = {
     "restores-a-void-branch": "relapse",
     **dict.fromkeys((known.name for known in REVOCATION_MUTANTS), "revoke"),
 }
-"""What has to happen before a mutant can do harm, and what few seeds have."""
+"""By mutant: the fault without which it does no harm, and which few seeds have."""
 SEEDS: Mapping[Kind, Callable[[int], sweep.SeedResult]] = {
     "rounds": sweep.run_seed,
     "steps": step_sweep.run_seed,
     "gossip": gossip_sweep.run_seed,
 }
 RAISED = (*sweep.RAISED, RuntimeError)
-"""What a planted bug can end a seed with, beyond what the sweep reports itself."""
+"""The exceptions with which a planted bug can end a seed; the sweep reports most of them itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What a worker shall do."""
+    """The task of one worker process."""
 
     name: str
     file: str
-    """Where the mutant is defined; "": the mutant is one of ours."""
+    """The file that defines the mutant; "" for a mutant of the catalogue."""
     first: int
     seeds: int
-    """At most."""
+    """Number of seeds to try, at most."""
     runs: Kind | None = None
-    """Where the mutant of a file is hunted; None: where a known one of this name would be."""
+    """The kind of runs for the mutant of a file; None: that of the catalogue for its name."""
 
     @property
     def kind(self) -> Kind:
@@ -74,11 +75,12 @@ class Hunt:
 
     @property
     def mutant(self) -> str:
-        """As `find` takes it."""
+        """The mutant in the form that `find` takes."""
         return f"{self.file}:{self.name}" if self.file else self.name
 
     def tries(self) -> Iterator[int]:
-        """The seeds to try: only a pair can fork, and some bugs show in one plot alone."""
+        """The seeds to try: only worlds of two peers can fork, and some bugs need the fault in
+        PLOTS."""
         return itertools.islice(filter(self._fits, itertools.count(self.first)), self.seeds)
 
     def _fits(self, seed: int) -> bool:
@@ -94,21 +96,22 @@ class Hunt:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of it."""
+    """The outcome of one hunt."""
 
     name: str
     caught: bool
     seeds: int
-    """How many were run; 0: tests were run."""
+    """Number of seeds that were run; 0 if tests were run."""
     seed: int
-    """The last one of them: it caught it, if any did."""
+    """The last seed that was run: if the mutant was caught by a seed, by this one."""
     by: str
-    """The first thing that did not hold, or the first test that failed."""
+    """The first violation, or the first test that failed."""
     seconds: float
 
 
 def hunt(task: Hunt) -> Verdict:
-    """Plant a bug into this process, which is good for nothing else from then on, and look."""
+    """Plant a mutant into this process, which must not be used for others afterwards, and run
+    seeds."""
     began = time.monotonic()
 
     def verdict(seeds: int, seed: int, by: str, *, caught: bool) -> Verdict:
@@ -131,20 +134,21 @@ def hunt(task: Hunt) -> Verdict:
 
 
 def what_fails(seed: int, kind: Kind = "rounds") -> str:
-    """The first thing that did not hold with this seed, in one line; "" if everything did."""
+    """The first violation of this seed, in one line; "" if there is none."""
     try:
         with cpu_limit(SEED_CPU_S):
             violations = SEEDS[kind](seed).violations
     except RAISED as error:
         return f"{type(error).__name__}: {error}"
-    # Of a traceback the last line says what happened; the others are indented.
+    # The last line of a traceback names the error; the others are indented.
     telling = [line for line in violations if not line.startswith((" ", "Traceback"))]
     return (telling or violations or [""])[0]
 
 
 @contextmanager
 def cpu_limit(seconds: float) -> Generator[None]:
-    """Raise StuckError inside after so much CPU time: how busy the machine is changes nothing."""
+    """Raise StuckError inside the block after so many CPU seconds, so that the load of the machine
+    does not matter."""
 
     def stuck(_signal: int, _frame: FrameType | None) -> None:
         raise StuckError(f"a seed took {seconds} s")
@@ -159,7 +163,8 @@ def cpu_limit(seconds: float) -> Generator[None]:
 
 
 def hunt_all(tasks: list[Hunt], *, jobs: int) -> Iterator[Verdict]:
-    """In the order in which they end; a fresh process each, so that no bug meets another."""
+    """Yield the verdicts in the order of their completion. Each hunt has a fresh process, so that
+    no two bugs are in one."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
         verdicts = pool.imap_unordered(hunt, tasks, chunksize=1)
@@ -168,7 +173,7 @@ def hunt_all(tasks: list[Hunt], *, jobs: int) -> Iterator[Verdict]:
 
 
 def unhealthy(seeds: set[int], kind: Kind, *, jobs: int) -> list[int]:
-    """Those of the seeds that fail without any bug of ours: they have caught nothing."""
+    """The seeds that fail without a mutant, and have caught none."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs) as pool:
         order = sorted(seeds)
@@ -180,7 +185,7 @@ def unhealthy(seeds: set[int], kind: Kind, *, jobs: int) -> list[int]:
 def overlooked_of(
     verdicts: list[Verdict], kinds: Mapping[str, Kind], *, jobs: int
 ) -> tuple[list[str], list[int]]:
-    """The mutants that nothing noticed, and the seeds that fail without any."""
+    """The mutants that were not noticed, and the seeds that fail without a mutant."""
     overlooked, failed = [v.name for v in verdicts if not v.caught], list[int]()
     for kind in SEEDS:
         caught = {
@@ -191,14 +196,14 @@ def overlooked_of(
         failed += sick
     tests = {v.name: v.by for v in verdicts if v.caught and not v.seeds}
     if not are_healthy(tests.values()):
-        overlooked += tests  # They fail without any bug, too.
+        overlooked += tests  # The tests fail without a mutant, too.
     return overlooked, failed
 
 
 def tasks_of(
     mutant: str, only: list[str] | None, *, kind: Kind, first: int, seeds: int
 ) -> list[Hunt]:
-    """All known mutants, or those of a file. Raises ConfigError."""
+    """The hunts of all known mutants, or of those of a file. Raises ConfigError."""
     if mutant:
         names = [found.name for found in read_mutants(mutant)]
         file = str(Path(mutant).resolve())
@@ -216,14 +221,16 @@ def main(
     mutant: Annotated[
         str,
         typer.Option(
-            help="The mutants of this Python file (with MUTANTS, or a function plant()), not ours."
+            help="Plant the mutants of this Python file (MUTANTS, or a function plant()) instead."
         ),
     ] = "",
     runs: Annotated[
-        str, typer.Option(help="Where a file's mutants are hunted: rounds, steps or gossip.")
+        str, typer.Option(help="Kind of runs for a file's mutants: rounds, steps or gossip.")
     ] = "rounds",
-    only: Annotated[list[str] | None, typer.Option(help="Only this one. Repeat.")] = None,
-    seeds: Annotated[int, typer.Option(help="At most, for each mutant.", min=1)] = 500,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this mutant; repeat for more.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds for each mutant, at most.", min=1)] = 500,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     jobs: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -259,7 +266,7 @@ def main(
 
 
 def describe(verdict: Verdict) -> str:
-    """One line for a person."""
+    """The verdict in one line, for a person."""
     if verdict.caught and not verdict.seeds:
         return f"{verdict.name}: in {verdict.seconds} s: {verdict.by}"
     if verdict.caught:

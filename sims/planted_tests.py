@@ -1,7 +1,7 @@
-"""Would the tests notice a bug? Runs pytest in a process of its own, with one bug planted.
+"""Runs pytest in a process of its own with one bug planted, to check that the tests notice it.
 
 `tests/conftest.py` plants it (`pytest --plant NAME`) before any test is collected. Must NOT judge
-what a test says.
+the result of a test.
 """
 
 import re
@@ -19,7 +19,7 @@ from sims.shell_mutations.all import SHELL_MUTANTS
 
 ROOT = Path(__file__).parent.parent
 RUN_S = 900.0
-"""No run of pytest takes longer."""
+"""Seconds that a run of pytest may take."""
 _FAILED = re.compile(r"^FAILED (\S+::\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -29,9 +29,9 @@ class Run:
 
     passed: bool
     failed: str
-    """The test that failed; "": none did, or the run did not get as far as a test."""
+    """The test that failed; "" if none did, or the run ended before any test."""
     output: str
-    """The last lines, for a run that neither passed nor failed."""
+    """The last lines of the output, for a run that neither passed nor failed."""
     seconds: float
 
 
@@ -48,14 +48,15 @@ def plant(text: str) -> None:
 
 
 def are_healthy(failed: Iterable[str]) -> bool:
-    """Do the tests that noticed bugs pass without any? All cases of each: the name that pytest
-    prints of one may be cut off."""
+    """True if the tests that noticed bugs pass without any. All cases of each test run, since
+    pytest may cut off the name of one."""
     functions = {test.partition("[")[0] for test in failed}
     return not functions or run_tests(sorted(functions), stop=False).passed
 
 
 def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> Run:
-    """Run these files or test ids, of those that `make test` runs; `stop`: at the first failure."""
+    """Run these test files or ids, without tests marked `long`; `stop`: end at the first
+    failure."""
     began = time.monotonic()
     options = ["-m", "not long", "-p", "no:cacheprovider", *(["-x"] if stop else [])]
     planted = ["--plant", mutant] if mutant else []

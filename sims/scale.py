@@ -1,7 +1,7 @@
-"""How much each peer says and hears as a run grows: `python -m sims.scale --peers 200 --json`.
+"""Counts the messages of each peer as a run grows: `python -m sims.scale --peers 200 --json`.
 
-A healthy simulated world, no faults. Messages are counted between two commits, so that joining is
-not in it. Must NOT judge: the figures stand in docs/scale.md, their bounds in the tests.
+The world is simulated, and has no faults. Messages are counted between two commits, so that joins
+are not included. Must NOT judge the figures: they are in docs/scale.md, their bounds in the tests.
 """
 
 import json
@@ -25,7 +25,7 @@ from sims.node.toy_model import Value
 from sims.simulator.world import World
 
 WARM_UP_ROUNDS = 2
-"""Not counted: the first round begins while the last peers join."""
+"""Rounds that are not counted: the first round begins while the last peers join."""
 GROWTH = (10, 25, 50, 100, 200)
 VIRTUAL_S_MAX = 3600.0
 DELAY_S = 0.01
@@ -34,18 +34,18 @@ COMPUTE_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the peers of one role sent and received, per peer and counted round."""
+    """Messages that the peers of one role sent and received, per peer and counted round."""
 
     peers: int
     sent: float
     received: float
     sent_max: float
-    """By the busiest of them."""
+    """Messages of the busiest peer, per counted round."""
     received_max: float
     bulk_sent: float
     bulk_received: float
     beats_sent_per_s: float
-    """Heartbeats, virtual seconds."""
+    """Heartbeats per peer and virtual second."""
     beats_received_per_s: float
     sent_by_type: dict[str, float]
     received_by_type: dict[str, float]
@@ -53,18 +53,18 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run."""
+    """The figures of one run."""
 
     peers: int
     rounds: int
-    """Committed."""
+    """Number of committed rounds."""
     wall_s: float
     cpu_s: float
     virtual_s: float
     joining_virtual_s: float
-    """Until the first round was committed."""
+    """Virtual seconds until the first round was committed."""
     round_s: float
-    """Virtual, on average, of those that are counted."""
+    """Mean virtual seconds of a counted round."""
     ordinary: Load | None
     relays: Load | None
     leader: Load
@@ -73,7 +73,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Tally:
-    """What one peer sent and received while the count was on."""
+    """Messages that one peer sent and received in the counted rounds."""
 
     sent: Counter[str] = field(default_factory=Counter[str])
     received: Counter[str] = field(default_factory=Counter[str])
@@ -84,12 +84,13 @@ class Tally:
 
 
 class CountingWorld(World):
-    """Counts what is handed to the network, from the end of the warm-up to the last commit."""
+    """A world that counts messages handed to the network, from the end of the warm-up to the last
+    commit."""
 
     def __init__(self, seed: int, *, peers: int, rounds: int) -> None:
         self.tallies: dict[PeerId, Tally] = {}
         self.committed_at: list[float] = []
-        """By round, from the first one on."""
+        """Virtual time of each commit, from the first round on."""
         self.leader: PeerId | None = None
         self.relays: frozenset[PeerId] = frozenset()
         self._warm_up, self._rounds = min(WARM_UP_ROUNDS, rounds - 1), rounds
@@ -99,11 +100,11 @@ class CountingWorld(World):
 
     @property
     def counted_s(self) -> float:
-        """Virtual."""
+        """Virtual seconds of the counted rounds."""
         return self.committed_at[-1] - self.committed_at[self._warm_up - 1]
 
     def draw_compaction(self, seed: int) -> int:
-        """As a real node has it."""
+        """The entries after which a real node makes a snapshot."""
         return COMPACT_ENTRIES[-1]
 
     def draw_rounds_ahead(self, seed: int) -> int:
@@ -150,8 +151,9 @@ class CountingWorld(World):
         return office is not None and not office.relays.via.keys().isdisjoint((one, other))
 
     def _is_beat(self, sender: PeerId, to: PeerId, message: m.Control) -> bool:
-        """It says only that its sender lives: an append, or its answer, without anything new.
-        Who has a relay gets no other appends of the leader."""
+        """True if a message tells only that its sender lives: a heartbeat, or an append or its
+        answer without news. Between the leader and a peer with a relay, each append without entries
+        and each answer is one: entries pass through the relay."""
         if isinstance(message, m.Append | m.Appended) and self._is_relayed(sender, to):
             return not (isinstance(message, m.Append) and message.entries)
         match message:
@@ -170,7 +172,7 @@ class CountingWorld(World):
 
 
 def measure(peers: int, rounds: int, *, seed: int = 0) -> Measured:
-    """One healthy run. Raises ConfigError if it does not come to its end."""
+    """Run one healthy world. Raises ConfigError if it does not commit all rounds."""
     began, cpu_began = time.monotonic(), time.process_time()
     world = CountingWorld(seed, peers=peers, rounds=rounds)
     world.run(until_s=VIRTUAL_S_MAX)
@@ -200,7 +202,7 @@ def measure(peers: int, rounds: int, *, seed: int = 0) -> Measured:
 
 
 def _load(tallies: Sequence[Tally], rounds: int, seconds: float) -> Load | None:
-    """None: nobody has this role."""
+    """The load of the peers of a role; None if there are none."""
     if not tallies:
         return None
     per = len(tallies) * rounds
@@ -225,15 +227,15 @@ def _load(tallies: Sequence[Tally], rounds: int, seconds: float) -> Load | None:
 
 
 def main(
-    peers: Annotated[int, typer.Option(help="How many.", min=3, max=PEERS_MAX)] = 200,
+    peers: Annotated[int, typer.Option(help="Number of peers.", min=3, max=PEERS_MAX)] = 200,
     rounds: Annotated[int, typer.Option(help="Outer steps to commit.", min=2)] = 50,
     growth: Annotated[
         bool, typer.Option("--growth", help="Measure 10, 25, 50, 100 and 200 peers.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the peers' speeds and the lines' jitter.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the peers' speeds and the lines' jitter.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Count what each peer of a healthy simulated run sends and receives.
+    """Count the messages that each peer of a healthy simulated run sends and receives.
 
     Per peer and round: control messages and bulk payloads; heartbeats per peer and second.
 
@@ -260,7 +262,7 @@ def main(
 
 
 def table(results: Sequence[Measured]) -> str:
-    """For a person: one line per size, in Markdown."""
+    """The results as a Markdown table, one line per size."""
     lines = [
         "| peers | wall s | ordinary: sent, received | relay: sent, received "
         "| leader: sent, received | heartbeats/s: ordinary, relay, leader |",

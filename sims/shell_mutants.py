@@ -1,7 +1,7 @@
-"""Would the tests notice a bug in the shell? `python -m sims.shell_mutants` plants one at a time.
+"""Checks that the tests notice bugs of the shell: `python -m sims.shell_mutants` plants them.
 
 Each mutant gets a run of pytest in a process of its own, on the test files that it names, up to the
-first failure; the tests that failed must pass without it. Must NOT judge what a test says.
+first failure; the tests that failed must pass without it. Must NOT judge the result of a test.
 """
 
 import json
@@ -25,32 +25,33 @@ TABLE_BEGINS = "<!-- python -m sims.shell_mutants --table writes from here to th
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one mutant."""
+    """The outcome of one mutant."""
 
     name: str
     why: str
     caught: bool
     test: str
-    """The first test that failed; of one that was not caught, what pytest said at the end."""
+    """The first test that failed; if the mutant was not caught, the last lines of pytest's
+    output."""
     seconds: float
 
 
 def try_all(mutants: Sequence[Mutant], *, jobs: int) -> Iterator[Verdict]:
-    """In the order in which they end."""
-    with ThreadPoolExecutor(jobs) as threads:  # Each waits for a process.
+    """Yield the verdicts in the order of their completion."""
+    with ThreadPoolExecutor(jobs) as threads:  # Each thread waits for a process.
         for done in as_completed(threads.submit(_try, mutant) for mutant in mutants):
             yield done.result()
 
 
 def sample(seed: int, count: int) -> tuple[Mutant, ...]:
-    """So many of all mutants; consecutive seeds give other ones until all had their turn."""
+    """`count` of all mutants; consecutive seeds give other ones until all had their turn."""
     first = seed * count
     size = len(SHELL_MUTANTS)
     return tuple(SHELL_MUTANTS[(first + place) % size] for place in range(min(count, size)))
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """For docs/planted-bugs.md, in the order of the mutants."""
+    """The table of docs/planted-bugs.md, in the order of the mutants."""
     order = [mutant.name for mutant in SHELL_MUTANTS]
     lines = ["| planted bug | why it is one | first test that fails |", "|---|---|---|"]
     for each in sorted(verdicts, key=lambda verdict: order.index(verdict.name)):
@@ -60,11 +61,13 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def main(
-    only: Annotated[list[str] | None, typer.Option(help="Only this one. Repeat.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this mutant; repeat for more.")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     table_file: Annotated[
-        Path | None, typer.Option("--table", help="Write the table into this document, too.")
+        Path | None, typer.Option("--table", help="Also write the table into this document.")
     ] = None,
 ) -> None:
     """Plant known bugs into the shell, one at a time; exit with 1 if the tests overlook any.
@@ -98,13 +101,15 @@ def main(
 
 
 def overlooked_of(verdicts: Sequence[Verdict]) -> list[str]:
-    """The mutants that no test noticed, and those whose test fails without them, too."""
+    """The mutants that no test noticed; all of them if a test that failed also fails without
+    them."""
     healthy = are_healthy([verdict.test for verdict in verdicts if verdict.caught])
     return [verdict.name for verdict in verdicts if not (verdict.caught and healthy)]
 
 
 def write_table(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """Behind the line TABLE_BEGINS of the document. Raises ConfigError if it has none."""
+    """Write the table behind the line TABLE_BEGINS of a document. Raises ConfigError if there is
+    none."""
     text, line, _ = path.read_text().partition(TABLE_BEGINS)
     if not line:
         raise ConfigError(f"{path} has no line {TABLE_BEGINS}")

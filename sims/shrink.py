@@ -1,8 +1,9 @@
-"""The fewest faults with which a seed still fails: `python -m sims.shrink --seed 4711`.
+"""Finds the fewest faults with which a seed still fails: `python -m sims.shrink --seed 4711`.
 
 Delta debugging of the plan (Zeller and Hildebrandt 2002): faults are dropped in ever smaller
-groups, then one by one, then what is left is made shorter, as long as the run fails in the same
-way. Must NOT judge a run: the checkers do; nor change a seed's world: only its faults.
+groups, then one by one, then the remaining ones are made shorter, as long as the run fails in the
+same way. Must NOT judge a run, which the checkers do, nor change the world of a seed but for its
+faults.
 """
 
 import re
@@ -22,13 +23,13 @@ from sims.sweep import parse_peers, replay, run_seed
 from sims.terminal import bar, run
 
 SHORTER = (0.0, 0.1, 0.25, 0.5)
-"""Of a fault's duration: the shortest one that still does it."""
+"""Shares of the duration of a fault, to try in this order."""
 Plan = list[Fault]
 Fails = Callable[[Sequence[Fault]], bool]
 
 
 def shrink(plan: Sequence[Fault], fails: Fails) -> Plan:
-    """The smallest plan that was found; dropping any one fault of it makes the failure go away."""
+    """The smallest plan found. If any one fault of it is dropped, the failure goes away."""
     smallest, size = list(plan), (len(plan) + 1) // 2
     while size >= 1:
         before = len(smallest)
@@ -36,7 +37,7 @@ def shrink(plan: Sequence[Fault], fails: Fails) -> Plan:
         if size > 1:
             size = (size + 1) // 2
         elif len(smallest) == before:
-            break  # A whole turn, and every single one was needed.
+            break  # In a whole pass every single fault was needed.
     for index, fault in enumerate(smallest):
         for share in SHORTER:
             shorter = replace(fault, duration_s=round(fault.duration_s * share, 3))
@@ -48,8 +49,8 @@ def shrink(plan: Sequence[Fault], fails: Fails) -> Plan:
 
 
 def _without_groups(plan: Plan, size: int, fails: Fails) -> Plan:
-    """Each group of so many neighbours is dropped if the failure does not need it: the last ones
-    first, for what comes late is mostly what happened after it."""
+    """Drop each group of `size` neighbours that the failure does not need. The last groups come
+    first, since late faults mostly happen after the failure."""
     end = len(plan)
     while end > 0:
         start = max(0, end - size)
@@ -61,8 +62,8 @@ def _without_groups(plan: Plan, size: int, fails: Fails) -> Plan:
 
 
 def kinds(violations: Sequence[str]) -> list[str]:
-    """How a run failed, whoever it was and at which number: lines of a traceback but the last are
-    no kind of their own."""
+    """The kinds of violations of a run, without peers and numbers. Of a traceback only the last
+    line counts."""
     telling = [line for line in violations if not line.startswith((" ", "Traceback"))]
     return list(dict.fromkeys(map(_kind, telling)))
 
@@ -71,14 +72,14 @@ def _kind(violation: str) -> str:
     text = re.sub(r"\bp\d+\.[0-9a-f]{8}\b", "PEER", violation.splitlines()[0])
     text = re.sub(r"\b[0-9a-f]{32}\b|\d+(\.\d+)?", "N", text)
     head, _, rest = text.partition(": ")
-    # Of an error its message is the kind; what follows a checker's colon is detail.
+    # The message of an error is its kind; the text after a checker's colon is detail.
     return f"{head}: {rest}" if head.isidentifier() and head.endswith("Error") else head
 
 
 def failures(
     seed: int, *, plan: Sequence[Fault] | None, peers: tuple[int, int]
 ) -> tuple[Plan, list[str]]:
-    """The faults of a seed, and how it fails with them, if it does."""
+    """The faults of a seed, and the kinds of its violations with them."""
     try:
         with cpu_limit(SEED_CPU_S):
             result = run_seed(seed, plan=plan, peers=peers)
@@ -90,12 +91,12 @@ def failures(
 def main(
     seed: Annotated[int, typer.Option(help="The seed that fails.")],
     mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
-    peers: Annotated[str, typer.Option(help="As the sweep had it.")] = "3-9",
+    peers: Annotated[str, typer.Option(help="Peers at the start, as in the sweep.")] = "3-9",
     plan: Annotated[
         Path | None, typer.Option(help="Begin with the faults in this file, not the seed's own.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the plan is written.  [default: plan-SEED.json]")
+        Path | None, typer.Option(help="File for the plan found.  [default: plan-SEED.json]")
     ] = None,
 ) -> None:
     """Find the fewest faults with which a seed still fails; exit with 1 if it does not fail.

@@ -1,7 +1,8 @@
-"""Thousands of seeds of a stepwise cluster under faults: `python -m sims.step_sweep --seeds 300`.
+"""Runs many seeds of a stepwise cluster under faults: `python -m sims.step_sweep --seeds 300`.
 
-As sims.sweep does for rounds, with the same two phases and the same figures; `rounds_committed`
-counts step commits. A failing seed prints its story and the command that replays it.
+The counterpart of sims.sweep, which is for rounds, with the same two phases and the same figures;
+`rounds_committed` counts step commits. A failing seed prints its story and the command that replays
+it.
 """
 
 import random
@@ -18,17 +19,19 @@ from sims.sweep import SAFETY_S, SeedResult, again_with, in_turn, play, report
 from sims.terminal import run
 
 PEERS = (2, 6)
-"""At the start of a seed, at least and at most: each step is a message for every pair."""
+"""The least and the most peers at the start of a seed. They are few, since each step is a message
+for every pair."""
 STEPS = (200, 240)
 WITNESSES = 0.2
-"""In so many of the seeds there is one."""
+"""Share of the seeds that have a witness."""
 SALT = 0xB61
 GUARDED, GUARDED_SALT = 0.8, 0xA88
-"""In so many of the seeds that draw revocations, peers have certificates that can be revoked."""
+"""Share of the seeds with revocations in which peers have certificates that can be revoked, and the
+salt of its random source."""
 
 
 def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
-    """One cluster, from start to end."""
+    """Run one cluster from start to end."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     peers, steps = source.randint(*PEERS), source.choice(STEPS)
     world = StepWorld(seed, peers=peers, outer_steps=steps, witness=has_witness(seed))
@@ -37,14 +40,14 @@ def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
 
 
 def has_witness(seed: int) -> bool:
-    """Does a witness vote with the peers of this seed? None that showed a bug before there were
-    witnesses has one: each is still the cluster that it was."""
+    """True if a witness votes with the peers of this seed. Seeds that showed a bug before witnesses
+    existed have none, so that they replay unchanged."""
     return random.Random(seed ^ SALT).random() < WITNESSES  # noqa: S311 (as above)
 
 
 def guard(world: World, seed: int) -> None:
-    """In some of the seeds that draw revocations peers need certificates, and may lose them. As
-    with witnesses, each seed that showed a bug before is still the cluster that it was."""
+    """Require certificates, which may be revoked, in a share of the seeds with revocations. Seeds
+    that showed a bug before this existed replay unchanged."""
     source = random.Random(seed ^ GUARDED_SALT)  # noqa: S311 (as above)
     if draw_revocations(seed, until_s=SAFETY_S) and source.random() < GUARDED:
         world.dialling.gates.close()
@@ -53,13 +56,12 @@ def guard(world: World, seed: int) -> None:
 def main(
     seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    processes: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 2,
+    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
     show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
 ) -> None:
-    """Run simulated clusters that agree on every step; exit with 1 if anything that must hold
-    did not.
+    """Run simulated clusters that agree on every step; exit with 1 if a checker finds a violation.
 
     \b
     Examples:

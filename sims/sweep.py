@@ -1,8 +1,8 @@
-"""Thousands of seeds of a whole cluster under faults: `python -m sims.sweep --seeds 300`.
+"""Runs many seeds of a whole cluster under faults: `python -m sims.sweep --seeds 300`.
 
 Each seed runs two phases: safety (anything may fail) and liveness (a majority of the voters lives
 and hears each other; the run must finish within LIVENESS_S). A failing seed prints its story and
-the command that replays it; `python -m sims.shrink --seed SEED` finds the faults that it takes.
+the command that replays it; `python -m sims.shrink --seed SEED` finds the faults that it needs.
 """
 
 import gc
@@ -40,64 +40,67 @@ from sims.terminal import bar, run
 
 SAFETY_S = 30.0
 LIVENESS_S = 400.0
-"""Virtual seconds in which what is left of the rounds must be committed and everybody done."""
+"""Virtual seconds in which the remaining rounds must be committed, and all peers finish."""
 ROUNDS, SLOW_ROUNDS = (20, 24, 30), 16
-"""Of all fragments together. Over slow lines a round takes seconds, and nearly all would come when
-all is healed, one like the other."""
+"""Rounds of all fragments together, and the number over slow lines. There a round takes seconds,
+and nearly all rounds would come after the last fault, where they are all alike."""
 PAIR_EVERY = 8
-"""Of so many seeds one has two peers, which may go on alone."""
+"""One of so many seeds has two peers, which may go on alone."""
 VOID_EVERY, VOID_ONE_IN = 5, 6
-"""Of so many seeds, in one, of so many contributions one cannot be averaged with others."""
+"""In one of VOID_EVERY seeds, one of VOID_ONE_IN contributions cannot be averaged with others."""
 PLAIN = 0.5
-"""How often ranks train one fragment, and wait for each result."""
+"""Share of seeds in which ranks train one fragment, and wait for each result."""
 IN_FLIGHT_EVERY, IN_FLIGHT = 49, (12, 16, 24, 29, 46)
-"""Of so many seeds, in these results come after boundaries of other fragments. No seed that failed
-before this was here is among them: those stay the clusters that they were."""
+"""Seeds, modulo IN_FLIGHT_EVERY, in which results come after boundaries of other fragments. Seeds
+that failed before this existed are not among them, so that these replay unchanged."""
 LINES_EVERY, LINES_IN = 54, (7, 23, 28, 38, 41, 46, 53)
-"""Of so many seeds, in these some lines are slow. Nor did any of these fail before."""
+"""Seeds, modulo LINES_EVERY, in which some lines are slow. None of these failed before."""
 ANSWERS_EVERY = 120
 ANSWERS_IN = (4, 11, 23, 34, 38, 45, 49, 53, 69, 73, 78, 89, 95, 103, 106, 114)
-"""Of so many seeds, in these who is late contributes early. Nor did any of these fail before."""
+"""Seeds, modulo ANSWERS_EVERY, in which stragglers contribute early. None of these failed
+before."""
 PEERS = (3, 9)
-"""At the start of a seed, at least and at most."""
+"""The least and the most peers at the start of a seed."""
 MANY_EVERY = 120
 MANY_IN = (38, 49, 53, 69, 71, 78, 85, 89, 103, 106, 114, 116)
-"""Of so many seeds, in these there are more peers: enough that learners read through relays. None
-of these has failed before."""
+"""Seeds, modulo MANY_EVERY, with so many peers that learners read the log through relays. None of
+these failed before."""
 MANY_PEERS, MANY_ROUNDS = (12, 24), 6
 GARBAGE = 10_000
-"""New objects between two collections: a seed makes hundreds of thousands that go by themselves."""
+"""New objects between two garbage collections: a seed makes hundreds of thousands that are freed
+without one."""
 RAISED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(LowcommError, TypeError, ValueError),
 )
-"""What a bug can end a seed with: the seed fails, and the others go on."""
+"""Exceptions with which a bug can end a seed: that seed fails, and the others go on."""
 Job = TypeVar("Job")
 
 
 @dataclass(slots=True)
 class SeedResult:
-    """What one seed showed."""
+    """The outcome of one seed."""
 
     seed: int
     virtual_s: float
     commits: int
-    """Rounds (or states of steps) that were committed, also if a Restore took them back."""
+    """Number of committed rounds (or states of steps), those that a Restore took back included."""
     happened: dict[str, int]
-    """Faults that took place, and what came of them."""
+    """Number of faults that took place, and of their outcomes, by kind."""
     log: dict[str, int]
-    """Log entries by kind."""
+    """Number of log entries, by kind."""
     moves: dict[str, int]
-    """Changes of role that peers made."""
+    """Number of role changes of peers, by kind."""
     comparisons: int
-    """Events after which a core was compared with one that looks at everything."""
+    """Number of events after which a core was compared with its twin, in which all parts run."""
     violations: list[str]
     story: list[str]
     plan: list[Fault] = field(default_factory=list[Fault])
 
 
 def draw_training(seed: int) -> Training:
-    """Other seeds have several fragments in flight, and results that come while ranks train."""
+    """Draw how the ranks of a seed train: with one fragment and no overlap, or with several
+    fragments in flight and results that come while ranks train."""
     source = random.Random(seed ^ 0xF7A6)  # noqa: S311 (a simulation, no secrets)
     void_one_in = VOID_ONE_IN if seed % VOID_EVERY == VOID_EVERY - 1 else 0
     in_flight = seed % IN_FLIGHT_EVERY in IN_FLIGHT
@@ -130,8 +133,8 @@ def run_seed(
     log: TextIO | None = None,
     gossip: bool = False,
 ) -> SeedResult:
-    """One cluster, from start to end. `plan`: other faults than the seed's own; `log`: where all
-    events and commands are written; `gossip`: its peers exchange in pairs."""
+    """Run one cluster from start to end. `plan`: faults instead of the seed's own; `log`: the file
+    for all events and commands; `gossip`: peers exchange in pairs."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     if log is not None:
         log.write(f"seed {seed}\n")
@@ -159,7 +162,7 @@ def run_seed(
 
 
 def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
-    """Both phases of a world that was drawn from this seed."""
+    """Run both phases of a world that was drawn from this seed."""
     inject(world, plan)
     world.at(SAFETY_S, world.heal)
     violations: list[str] = []
@@ -171,7 +174,7 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     world.extremes.check(world)
     violations += [*world.checkers.violations, *_unfinished(world)]
     if not world.twins.comparisons:
-        violations.append("no core was compared with one that looks at everything")
+        violations.append("no core was compared with its twin")
     return SeedResult(
         seed=seed,
         virtual_s=world.now,
@@ -187,10 +190,10 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
 
 
 def _unfinished(world: World) -> list[str]:
-    """Whoever is alive must have come to a good end."""
+    """Violations of live peers that did not end well."""
     found: list[str] = []
     if not any(disk.kept for disk in world.disks.values()):
-        return found  # Its founder died before anybody had a state to go on from.
+        return found  # The founder died before any peer had a state to go on from.
     for peer, node in world.nodes.items():
         allowed = {"finished", "dropped"}
         if node.asked_to_leave:
@@ -198,10 +201,10 @@ def _unfinished(world: World) -> list[str]:
         if world.dialling.gates.is_revoked(peer):
             allowed.add("refused")
         if world.finished:
-            allowed.add("alone")  # It came, or slept, while the run ended without it.
+            allowed.add("alone")  # It came, or was paused, while the run ended without it.
         if node.alive and node.outcome not in allowed:
-            # It came, or came back, when all others were gone: nobody tells it any more.
-            # What is in a snapshot on its disk is committed, though nobody has told it.
+            # It came, or came back, when all others were gone: no peer tells it of the end.
+            # Entries in a snapshot on its disk are committed, though no peer has told it.
             core = node.core
             alone = core.me.incarnation > 1 and (
                 _met_late_ones(world, node) or not core.raft.commit_index
@@ -215,22 +218,22 @@ def _unfinished(world: World) -> list[str]:
 
 
 def _met_late_ones(world: World, node: Node) -> bool:
-    """It came back after the last peer had gone, and so did each peer that it met; a peer that it
-    met may also be a joiner that was never let in, or know of no run."""
+    """True if the node and each peer that it met came after the last peer had ended, or know no
+    run. A peer that was never let in does not count: it cannot tell that the run has ended."""
     met = [node, *(world.nodes[peer] for peer in node.met if _belongs(world, peer))]
     known = [one.core for one in met if one.core.members.run is not None]
     return all(core.part.since > world.ended_at for core in known)
 
 
 def _belongs(world: World, peer: PeerId) -> bool:
-    """Did the last one of those who finished know it as one of theirs?"""
+    """True if the peer that finished with the longest log had it as a member or a witness."""
     logs = [node.core.members for node in world.nodes.values() if node.outcome == "finished"]
     last = max(logs, key=lambda members: members.index, default=Membership())
     return peer in last.members or peer in last.witnesses
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, object]:
-    """What the seeds showed together; `violations` is a count."""
+    """The figures of all seeds together; `violations` is a count."""
     happened, log, moves = Counter[str](), Counter[str](), Counter[str]()
     for result in results:
         happened.update(result.happened)
@@ -265,11 +268,11 @@ def _run_all(seeds: range, *, peers: tuple[int, int], processes: int) -> Iterato
 def in_turn(
     play_job: Callable[[Job], SeedResult], jobs: Iterable[Job], *, processes: int
 ) -> Iterator[SeedResult]:
-    """The results in the order of the jobs. `play_job` has a name at the top of its module.
+    """Yield the results in the order of the jobs. `play_job` is a function of a module.
 
     The processes are forks of this one: a bug that was planted here is in all of them.
     """
-    gc.freeze()  # What was imported stays: no collection in a seed shall look at it again.
+    gc.freeze()  # Imported objects stay: no garbage collection in a seed looks at them again.
     gc.set_threshold(GARBAGE)
     if processes == 1:
         yield from map(play_job, jobs)
@@ -281,7 +284,8 @@ def in_turn(
 def _run_noted(
     seeds: range, *, peers: tuple[int, int], plan: Path | None, log: Path | None
 ) -> Iterator[SeedResult]:
-    """One after the other, in this process: with faults from a file, or all that happens in one."""
+    """Run seeds one after the other in this process, with faults from a file, or with a log
+    file."""
     faults = read_plan(plan) if plan is not None else None
     with log.open("w") if log is not None else nullcontext() as file:
         for seed in seeds:
@@ -311,7 +315,7 @@ def replay(
     mutant: str = "",
     shrink: bool = False,
 ) -> str:
-    """The command that shows a seed again, or finds the faults that it takes."""
+    """The command that replays a seed, or that finds the faults that it needs."""
     which = f"sims.shrink --seed {seed}" if shrink else f"sims.sweep --first {seed} --seeds 1"
     command = [f"python -m {which} --peers {peers}"]
     if plan is not None:
@@ -322,7 +326,7 @@ def replay(
 
 
 def again_with(module: str, result: SeedResult, *, mutant: str) -> Iterator[str]:
-    """The command that shows a seed of another sweep again."""
+    """The command that replays a seed of another sweep."""
     planted = f" --mutant {shlex.quote(mutant)}" if mutant else ""
     yield f"replay: python -m {module} --first {result.seed} --seeds 1{planted} --story"
 
@@ -331,18 +335,18 @@ def main(
     seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     peers: Annotated[str, typer.Option(help="Peers at the start of a seed.")] = "3-9",
-    processes: Annotated[int, typer.Option(help="How many at a time.", min=1)] = 2,
+    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
     show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     log: Annotated[
         Path | None, typer.Option(help="Write every event and every command to this file.")
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(help="Faults from this file, not the seed's own.")
+        Path | None, typer.Option(help="Faults from this file, instead of the seed's own.")
     ] = None,
     mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
 ) -> None:
-    """Run simulated clusters; exit with 1 if anything that must hold did not.
+    """Run simulated clusters; exit with 1 if a checker finds a violation.
 
     \b
     Examples:
@@ -376,9 +380,9 @@ def report(
     show: bool,
     as_json: bool,
 ) -> NoReturn:
-    """What a person sees of so many seeds as they end; exits with 1 if something did not hold.
+    """Print the seeds as they end, and their figures; exit with 1 if there is a violation.
 
-    `again`: the commands with which a person can look at one of them.
+    `again`: the commands that replay a seed.
     """
     results: list[SeedResult] = []
     failed = 0

@@ -1,7 +1,6 @@
-"""What a command says to a person beside its result: how far it is, and what was wrong with the
-way it was called.
+"""Progress bars and error messages of commands, on the standard error.
 
-Must NOT be where a result is said: that goes to the standard output.
+Must NOT print a result: that goes to the standard output.
 """
 
 import sys
@@ -17,12 +16,13 @@ from protocols.types.errors import ConfigError
 Tell = Callable[[str], None]
 """Prints a line to the standard error, above the bar if there is one."""
 Advance = Callable[[str], None]
-"""One more is done; the text says how things stand."""
+"""Counts one more item as done, and shows the text beside the bar."""
 
 
 @contextmanager
 def bar(what: str, total: int | None) -> Generator[tuple[Advance, Tell]]:
-    """`total` None: nobody knows how many there will be."""
+    """A progress bar on the standard error: functions that advance it and that print above it.
+    `total`: the number of items; None if it is not known."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -47,7 +47,8 @@ def bar(what: str, total: int | None) -> Generator[tuple[Advance, Tell]]:
 
 
 def run(command: Callable[..., None]) -> None:
-    """With what the command line says; a mistake in it is one line, and the exit status is 2."""
+    """Run a command with the arguments of the command line. A ConfigError is printed as one line,
+    and the exit status is 2."""
     try:
         typer.run(command)
     except ConfigError as error:

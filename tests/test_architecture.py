@@ -36,7 +36,7 @@ CODEC = "lowcomm/codecs/b.py"
 CODECS = "lowcomm/codecs/__init__.py"
 FLOORS = ("sims", "lowcomm", "peers", "protocols")
 ROOM_FILES_MAX = 12
-PLAIN = ("protocols/", "peers/")
+PLAIN = ("benchmarks/", "lowcomm/", "peers/", "protocols/", "sims/")
 """Floors and rooms that are rewritten in plain technical English. Each new one comes here."""
 PERSONAL = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody)\b(?!`)", re.IGNORECASE)
 CATALOGUES = ("lowcomm/codecs", "lowcomm/methods", "sims/checkers", "sims/mutations", "sims/wan")

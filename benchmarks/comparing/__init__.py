@@ -1,1 +1,1 @@
-"""Methods beside each other: the same model, text, tokens and warm start, and what each sends."""
+"""Compares methods: the same model, text, tokens and warm start, and the bytes that each sends."""

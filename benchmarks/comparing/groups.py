@@ -1,4 +1,4 @@
-"""What all groups have: the nodes of a run, as its method trains them.
+"""The interface of all groups: the nodes of a run, trained as its method defines.
 
 A method of rounds is a Meetings (in_rounds.py), one that agrees on each step a Group of its own
 (per_step.py). Must NOT know a method.
@@ -18,37 +18,39 @@ from lowcomm.models.llama import Llama
 
 
 class Group(Protocol):
-    """`advance` for each step of the run; then `evaluated` may be looked at."""
+    """The nodes of a run. Call `advance` for each step of the run; then `evaluated` is up to
+    date."""
 
     def advance(self, step: int) -> None:
-        """Make inner step `step`, from 0 on, and what the method does behind it."""
+        """Make inner step `step`, from 0 on, and the method's work that follows it."""
         ...
 
     @property
     def evaluated(self) -> Llama:
-        """The model that the run would leave if it ended now."""
+        """The model that the run would return if it ended now."""
         ...
 
     @property
     def tokens(self) -> int:
-        """All that nodes have trained on."""
+        """Number of tokens on which all nodes have trained."""
         ...
 
     @property
     def waited(self) -> list[float]:
-        """Of each node: the share of virtual time that it stood still."""
+        """For each node, the share of virtual time that it waited."""
         ...
 
     @property
     def step_s(self) -> float:
-        """CPU time of an inner step of one node, the median: whatever else the machine does."""
+        """Median CPU seconds of an inner step of one node, independent of other load on the
+        machine."""
         ...
 
     def close(self) -> None: ...
 
 
 class Feed:
-    """The samples of a run, in the order in which its nodes ask for them."""
+    """The samples of a run, in the order in which its nodes draw them."""
 
     def __init__(self, setting: Setting, batches: Batches, *, first_step: int) -> None:
         self._batches, self._rows = batches, setting.data.batch
@@ -62,7 +64,7 @@ class Feed:
 
 
 class Pace:
-    """The learning rate's schedule, and the CPU time of inner steps, in this thread alone."""
+    """The learning rate's schedule, and the CPU seconds of inner steps, in this thread alone."""
 
     def __init__(self, setting: Setting) -> None:
         wanted = setting.optimizer
@@ -70,7 +72,8 @@ class Pace:
         self.taken: list[float] = []
 
     def train(self, node: Node, tokens_BT1: torch.Tensor, factor: float) -> None:
-        """One inner step."""
+        """Make one inner step of a node, and record its CPU time; `factor` scales the learning
+        rate."""
         start = time.thread_time()
         node.backward(tokens_BT1)
         node.step(factor)

@@ -1,7 +1,7 @@
-"""Methods whose nodes meet in rounds: each trains by itself, in virtual time.
+"""Methods of rounds: each node trains by itself, in virtual time, and meets the others in rounds.
 
-What they exchange has the daemons' own arithmetic (sims/lockstep/exchange.py). Must NOT evaluate,
-or know of files.
+Exchanges use the daemons' own arithmetic (sims/lockstep/exchange.py). Must NOT evaluate, or access
+files.
 """
 
 from collections.abc import Mapping
@@ -25,36 +25,38 @@ from sims.lockstep.exchange import Given, Lockstep
 from sims.lockstep.nodes import LockstepNodes
 
 JOIN_WARMUP_STEPS = 30
-"""Of who joins, with fresh moments: its learning rate rises for so many of its own steps."""
+"""A joiner has fresh moments: its learning rate rises over so many of its own steps."""
 
 
 class Meetings(Protocol):
-    """What the nodes of a method of rounds do between their inner steps, in virtual time."""
+    """A method's work between the inner steps of its nodes, in virtual time."""
 
     def waits(self, own_step: int) -> bool:
-        """Whether nobody trains on before the exchange that follows this many steps."""
+        """Do all nodes wait for the exchange that follows this many steps?"""
         ...
 
     def after(self, own_step: int, nodes: Mapping[int, Node]) -> None:
-        """All that is due after so many steps of the method; `nodes` are those that are there."""
+        """Do all work that is due after so many steps of the method; `nodes`: the present ones."""
         ...
 
     def outer(self) -> F32:
-        """fp32 [P]: what is evaluated, and what a node begins with that joins."""
+        """fp32 [P]: the parameters to evaluate, with which a joiner also begins."""
         ...
 
     def close(self) -> None: ...
 
 
 class WholeRounds:
-    """The model is one fragment, and everybody who is there waits for each result."""
+    """Rounds in which the model is one fragment, and all present nodes wait for each result."""
 
     def __init__(self, setting: Setting, node: Node) -> None:
         """All nodes begin with the parameters of this one."""
         method = setting.method
         assert isinstance(method, RoundMethod)
         if method.overlap_steps or len(fragment_slices(node.layout)) > 1:
-            raise ConfigError(f"{method.name}: in this world whole models meet, without overlap")
+            raise ConfigError(
+                f'{method.name}: the world "{setting.world}" needs one fragment and no overlap'
+            )
         self._inner_steps = method.inner_steps
         self._lockstep = Lockstep(method, node.layout, nodes=setting.nodes)
         self._lockstep.begin(0, node.params_P)
@@ -113,29 +115,29 @@ class NodeState:
 
 
 class RankRounds:
-    """Any method of rounds, its ranks as under a daemon: equal nodes, of which none is lost."""
+    """Any method of rounds, with ranks as under a daemon: all nodes are equal, and none is lost."""
 
     def __init__(self, setting: Setting, nodes: Mapping[int, Node]) -> None:
         layout = [TensorPlace(t.fragment, t.name, t.shape, t.offset) for t in nodes[0].layout]
         self._tokens = setting.step_tokens
-        # Each node waits for a run's last results, in which nobody trains on.
+        # Each node waits for a run's last results, during which no node trains on.
         self._lockstep = LockstepNodes(setting.run, layout, nodes=setting.nodes)
         for each, node in zip(self._lockstep.nodes, nodes.values(), strict=True):
             each.begin(NodeState(node))
             each.go_on()
 
     def waits(self, own_step: int) -> bool:
-        return False  # Equal nodes are always there together.
+        return False  # Equal nodes make their steps at the same time.
 
     def after(self, own_step: int, nodes: Mapping[int, Node]) -> None:
         for each in self._lockstep.nodes:
             each.step(tokens=self._tokens)
-        # What the last of them contributes may be what the first one waits for.
+        # The first node may wait for the contribution of the last one.
         for _ in range(1 + len(self._lockstep.sizes)):
             able = [each.go_on() or each.finished for each in self._lockstep.nodes]
             if all(able):
                 return
-        raise AssertionError("a node of equals waits for another one")
+        raise AssertionError("one of several equal nodes waits for another one")
 
     def outer(self) -> F32:
         sizes = range(len(self._lockstep.sizes))
@@ -146,7 +148,7 @@ class RankRounds:
 
 
 class RoundGroup:
-    """Each node trains by itself, in virtual time, and meets the others as its method says."""
+    """Each node trains by itself, in virtual time, and meets the others as its method defines."""
 
     def __init__(self, setting: Setting, batches: Batches, state: State | None) -> None:
         """`state`: of the warm start, if the setting has one."""
@@ -174,7 +176,7 @@ class RoundGroup:
         )
         self._away: dict[int, Node] = {}
         self._joined: dict[int, int] = {}
-        """Of who joined: its own steps since."""
+        """For each joiner, its own steps since it joined."""
         self._own_steps = 0
         self._tokens = 0
 
@@ -223,11 +225,11 @@ class RoundGroup:
         self._tokens += node.tokens - before
 
     def _lose(self, number: int) -> None:
-        """What it has trained since the last exchange is lost with it."""
+        """Lose the node, with its training since the last exchange."""
         self._away[number] = self.nodes.pop(number)
 
     def _join(self, number: int) -> None:
-        """Another node, with the outer parameters and nothing else."""
+        """Add a new node, which has the outer parameters and nothing else."""
         node = self._away.pop(number)
         node.params_P[:] = self._meetings.outer()
         node.forget()

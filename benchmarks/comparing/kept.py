@@ -1,6 +1,6 @@
-"""What came of settings: one small JSON file each, to be committed, so that work goes on elsewhere.
+"""Outcomes of settings: one small JSON file each.
 
-Must NOT train.
+They are committed, so that other machines can continue. Must NOT train.
 """
 
 import json
@@ -18,28 +18,28 @@ SECONDS_DIGITS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one setting."""
+    """The outcome of one setting."""
 
     loss: float | None
-    """Held out, nats per byte, at the end; None: it did not get there."""
+    """Held-out loss in nats per byte at the end; None: the run did not reach the end."""
     error: str
-    """Why not."""
+    """The reason why the run did not reach the end; "" if it did."""
     curve: Sequence[tuple[int, float]]
     """(inner steps of the run, held-out loss), from the end of the warm start on."""
     tokens: int
-    """That its nodes trained on after the warm start."""
+    """Tokens that its nodes trained on after the warm start."""
     waited: Sequence[float]
-    """Of each node: the share of virtual time that it stood still."""
+    """For each node, the share of virtual time that it waited."""
     step_s: float
-    """CPU time of an inner step of one node, in one thread, the median."""
+    """Median CPU seconds of an inner step of one node, in one thread."""
     seconds: float
     corpus: str
-    """Its digest."""
+    """Digest of the text."""
     machine: dict[str, Any]
 
 
 def keep(directory: Path, setting: Setting, outcome: Outcome) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the outcome, completely or not at all. Raises OSError."""
     rounded = {
         **asdict(outcome),
         "loss": None if outcome.loss is None else round(outcome.loss, LOSS_DIGITS),
@@ -57,8 +57,8 @@ def keep(directory: Path, setting: Setting, outcome: Outcome) -> None:
 
 
 def kept(directory: Path, setting: Setting) -> Outcome | None:
-    """None too if a default is another one now than when it was made. Raises ConfigError for a
-    file that this module did not write."""
+    """The kept outcome; None if there is none, or if a default has changed since. Raises
+    ConfigError if this module did not write the file."""
     path = file_of(directory, setting)
     try:
         told = json.loads(path.read_text(encoding="ascii"))
@@ -75,18 +75,18 @@ def kept(directory: Path, setting: Setting) -> Outcome | None:
 
 
 def file_of(directory: Path, setting: Setting) -> Path:
-    """Its name says what it is, for people, and which setting exactly."""
+    """Path of the setting's file; its name describes the setting, and contains its digest."""
     begins = "warm" if setting.warm_steps else "scratch"
     parts = (setting.method.name, setting.world, begins, f"s{setting.seed}", digest(setting))
     return directory / f"{'-'.join(parts)}.json"
 
 
 def check_corpus(outcomes: Sequence[Outcome], corpus: str) -> None:
-    """Raise ConfigError if any of them is of another text than this machine has."""
+    """Raise ConfigError if any outcome is of another text than this machine has."""
     for one in outcomes:
         if one.corpus != corpus:
             raise ConfigError(
-                f"what is kept is of a text with digest {one.corpus[:8]}, and this Python's "
-                f"standard library has {corpus[:8]}: use the Python that it was made with "
-                f"({one.machine['python']}), or --keep another folder"
+                f"the kept results are of a text with digest {one.corpus[:8]}, but this Python's "
+                f"standard library has {corpus[:8]}: use the Python that made them "
+                f"({one.machine['python']}), or set --keep to another folder"
             )

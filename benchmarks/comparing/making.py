@@ -1,7 +1,6 @@
-"""Train what is not kept yet, a few settings at a time, each in a process of its own.
+"""Trains the settings without a kept result, a few at a time, each in a process of its own.
 
-Whoever ends the parent ends them all, and loses no more than they were at. Must NOT choose what is
-trained.
+If the parent ends, all end; only the runs in progress are lost. Must NOT choose what is trained.
 """
 
 import json
@@ -28,29 +27,29 @@ LINE_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where things are."""
+    """Folders, and the number of processes."""
 
     directory: Path
-    """Of results."""
+    """Folder of the results."""
     text: Path
-    """Of the built text, and of warm starts beside it."""
+    """Folder of the built text and of the warm starts."""
     jobs: int
-    """So many at a time."""
+    """Number of processes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One process."""
+    """One training process."""
 
     argv: Sequence[str]
     about: str
     tokens: int
-    """That it trains on."""
+    """Number of tokens that it trains on."""
 
 
 def make_all(settings: Sequence[Setting], place: Place, corpus: Corpus) -> list[str]:
-    """Warm starts first. Returns what failed, in words; what it did not keep is tried again when
-    it is asked for again."""
+    """Train all settings that are not kept, warm starts first. Returns one line for each failure; a
+    setting without a kept result is tried again in the next call."""
     missing = [one for one in settings if kept(place.directory, one) is None]
     begins = {warm_file(one, corpus, place.text): one for one in missing if one.warm_steps}
     warm = [_job(one, place, warm=True) for path, one in begins.items() if not path.exists()]
@@ -91,8 +90,8 @@ def _job(setting: Setting, place: Place, *, warm: bool) -> Job:
 
 
 def _train(job: Job) -> str:
-    """What was wrong, or nothing."""
-    # One thread each: with more, those of two processes would wait for each other.
+    """Run the process; return its error, or ""."""
+    # One thread each: with more, the threads of two processes would wait for each other.
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         dying_with_us(job.argv), env=env, stderr=subprocess.PIPE, text=True, check=False

@@ -1,6 +1,6 @@
 """One node of the comparison: the project's own model, its inner optimizer, its parameters.
 
-Replicas share nothing. The parameters are views into one array, in the method's layout, so that a
+Nodes share nothing. The parameters are views into one array, in the method's layout, so that a
 fragment is a slice of it. Must NOT know when nodes meet, nor draw data.
 """
 
@@ -23,13 +23,13 @@ from lowcomm.worker import make_optimizer
 from protocols.types.ids import TensorSpec
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each parameter."""
+"""Names of AdamW's state tensors of each parameter."""
 State = Mapping[str, Tensor]
-"""Of a warm start: `parameter:NAME`, and each of AdamW's moments as `exp_avg:NAME`."""
+"""The state of a warm start: `parameter:NAME`, and each of AdamW's moments as `exp_avg:NAME`."""
 
 
 class Node:
-    """`backward`, then `step`, again and again; what it trained is counted until it is reset."""
+    """Call `backward`, then `step`, repeatedly; `steps` and `tokens` count until they are reset."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -45,22 +45,22 @@ class Node:
             parameter.data = place
             start += parameter.numel()
         self.params_P: F32 = flat_P.numpy()
-        """fp32 [P], fragment after fragment; to write to it is to change the model."""
+        """fp32 [P], fragment after fragment; writing to it changes the model."""
         self.forget()
         self.steps = 0
-        """Inner steps since the last contribution, as `tokens`."""
+        """Inner steps since the last contribution; `tokens` counts since then too."""
         self.tokens = 0
 
     def forget(self) -> None:
-        """A fresh inner optimizer, as who joins has it."""
+        """Make a fresh inner optimizer, as a joiner has it."""
         self._optimizer = make_optimizer(self.model, self._setting.run)
 
     def backward(self, tokens_BT1: Tensor, *, share: float = 1.0) -> None:
-        """Add `share` of the mean loss' gradient to what is there."""
+        """Add `share` of the gradient of the mean loss to the gradients."""
         (next_token_loss(self.model, tokens_BT1) * share).backward()
 
     def step(self, factor: float) -> None:
-        """One inner step with the gradients that are there; `factor` is on the learning rate."""
+        """Make one inner step with the present gradients; `factor` scales the learning rate."""
         self._clip()
         for group in self._optimizer.param_groups:
             group["lr"] = self._setting.optimizer.lr * factor
@@ -70,7 +70,7 @@ class Node:
         self.tokens += self._setting.step_tokens
 
     def take_gradients(self) -> list[Tensor]:
-        """In place of a step: the gradients, clipped, by parameter; none are left."""
+        """Take the clipped gradients, by parameter, in place of a step; none remain."""
         self._clip()
         found: list[Tensor] = []
         for parameter in self._named.values():
@@ -80,7 +80,7 @@ class Node:
         return found
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of all that a warm start is; the number of steps is the setting's."""
+        """Copies of the state of a warm start; its number of steps is in the setting."""
         found: dict[str, Tensor] = {}
         for name, parameter in self._named.items():
             found[f"parameter:{name}"] = parameter.detach().clone()
@@ -89,8 +89,8 @@ class Node:
         return found
 
     def begin(self, state: State, *, steps: int) -> None:
-        """Go on from a warm start of so many steps. Copies: who shared moments with another node
-        would learn from its gradients, unsent."""
+        """Continue from a warm start of so many steps. The tensors are copied: nodes that shared
+        moments would get each other's gradients without an exchange."""
         names = {parameter: name for name, parameter in self._named.items()}
         with torch.no_grad():
             for group in self._optimizer.param_groups:
@@ -104,12 +104,12 @@ class Node:
     def _moments(
         self, name: str, group: Mapping[str, Any], state: State, steps: int
     ) -> dict[str, Tensor]:
-        """What our optimizer keeps of a parameter in this group, after AdamW's warm start."""
-        if "betas" in group:  # AdamW's, and all that Muon leaves to it.
+        """The optimizer's state of a parameter in this group, after AdamW's warm start."""
+        if "betas" in group:  # Of AdamW, also of the parameters that Muon leaves to it.
             moments = {moment: state[f"{moment}:{name}"].clone() for moment in MOMENTS}
             return {"step": torch.tensor(float(steps)), **moments}
         if isinstance(self._optimizer, Muon):
-            # A sum where AdamW has a mean: what it would be if all gradients had been that mean.
+            # A sum, where AdamW has a mean: its value if all gradients had been that mean.
             return {"momentum_buffer": state[f"exp_avg:{name}"] / (1 - group["momentum"])}
         return {}
 
@@ -120,7 +120,7 @@ class Node:
 
 
 def layout_of(named: Mapping[str, nn.Parameter], setting: Setting) -> tuple[TensorSpec, ...]:
-    """The parameters by fragment, and within one as the model has them."""
+    """The parameters by fragment, and within a fragment in the model's order."""
     shapes = [Parameter(name, tuple(each.shape)) for name, each in named.items()]
     method = setting.method
     numbers: Sequence[int] = (0,) * len(shapes)
@@ -135,7 +135,7 @@ def layout_of(named: Mapping[str, nn.Parameter], setting: Setting) -> tuple[Tens
 
 
 def fragment_slices(layout: Sequence[TensorSpec]) -> list[slice]:
-    """Where each fragment lies in `params_P`."""
+    """The slice of each fragment in `params_P`."""
     sizes = np.zeros(1 + max(each.fragment for each in layout), np.int64)
     for each in layout:
         sizes[each.fragment] += math.prod(each.shape)

@@ -1,6 +1,6 @@
-"""Methods that agree on each step: all nodes have the same parameters all the time.
+"""Methods that agree on each step: all nodes have equal parameters at all times.
 
-Equal nodes, so one model stands for all. Must NOT evaluate, or know of files.
+The nodes are equal, so one model stands for all. Must NOT evaluate, or access files.
 """
 
 import time
@@ -23,7 +23,7 @@ from sims.lockstep.step_lockstep import StepLockstep
 
 
 class _StepGroup(ABC):
-    """A subclass says what a step is."""
+    """Base class; a subclass defines a step."""
 
     def __init__(self, setting: Setting, batches: Batches, state: State | None) -> None:
         """`state`: of the warm start, if the setting has one."""
@@ -59,19 +59,19 @@ class _StepGroup(ABC):
         return self._pace.step_s
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
         return
 
     @abstractmethod
     def _step(self, factor: float) -> None:
-        """Of all nodes together; `factor` is on the learning rate."""
+        """Make one step of all nodes together; `factor` scales the learning rate."""
         ...
 
 
 class AllReduceGroup(_StepGroup):
-    """Every step the mean of all nodes' gradients.
+    """Each step applies the mean of all nodes' gradients.
 
-    The optimizer is torch's, as in a node that trains by itself;
+    The optimizer is torch's, as in a node that trains alone;
     `lowcomm/training/deterministic_ops.py` has the same AdamW with one rounding an operation.
     """
 
@@ -83,9 +83,10 @@ class AllReduceGroup(_StepGroup):
 
 
 class FlexDeMoGroup(_StepGroup):
-    """Every step the mean of what each node says of its own momentum, which begins with zero.
+    """Each step applies the mean of all nodes' payloads, which each node extracts from its
+    momentum; the momentum starts at zero.
 
-    Nodes compress as ranks do, and their payloads have the daemons' own arithmetic. Each clips its
+    Nodes compress as ranks do, and their payloads get the daemons' arithmetic. Each node clips its
     own gradients, as `lowcomm/worker.py` does.
     """
 
@@ -129,5 +130,5 @@ class FlexDeMoGroup(_StepGroup):
 
 
 def _rows(tensor: Tensor) -> Tensor:
-    """[rows, columns], as a replicator has it."""
+    """The tensor as [rows, columns], the form that a replicator takes."""
     return tensor.reshape(len(tensor), -1)

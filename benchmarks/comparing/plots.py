@@ -11,7 +11,8 @@ WIDTH, HEIGHT = 760, 380
 RATE = "100 Mbit/s"
 FILES = ("methods-steps.svg", "methods-seconds.svg")
 COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a")
-"""Easily told apart, also by the colour-blind. More lines have them once more, in dashes."""
+"""Colours that are easily distinguished, also by colour-blind people. Further lines repeat them in
+dashes."""
 STYLE = (
     "text{font:12px sans-serif;fill:#777}.end{text-anchor:end}.mid{text-anchor:middle}"
     ".grid{stroke:#bbb}.line{fill:none;stroke-width:1.6}"
@@ -19,7 +20,8 @@ STYLE = (
 
 
 def write_plots(directory: Path, findings: Mapping[str, Finding]) -> None:
-    """Of the rows that came to an end; `directory` is made if it is not there. Raises OSError."""
+    """Draw the completed rows into `directory`, which is created if it is missing. Raises
+    OSError."""
     step_s, begin = step_seconds(findings), "after the common warm start"
     steps = chart(findings, lambda _: 1.0, x_label=f"inner steps {begin}")
     seconds = chart(
@@ -35,7 +37,7 @@ def write_plots(directory: Path, findings: Mapping[str, Finding]) -> None:
 def chart(
     findings: Mapping[str, Finding], scale: Callable[[Finding], float], *, x_label: str
 ) -> str:
-    """`scale`: what one inner step is on the x axis."""
+    """One chart; `scale`: the length of one inner step on the x axis."""
     series = [
         Series(
             one.row.name,
@@ -58,7 +60,7 @@ def chart(
 
 
 def _line_style(number: int) -> str:
-    """Of a line and its label: no other number has the same colour and dashes."""
+    """CSS of a line and its label: no other number has the same colour and dashes."""
     turn, at = divmod(number, len(COLOURS))
     dashes = f";stroke-dasharray:{4 * turn} {2 + turn}" if turn else ""
     colour = COLOURS[at]

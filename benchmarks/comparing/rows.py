@@ -1,6 +1,6 @@
-"""What is compared: methods, the points tried of each, sizes, and the bars.
+"""The comparison's methods, the points tried of each, the sizes of runs, and the bars.
 
-A new method is one Row, and a Bar if something is asked of it. Must NOT train or judge.
+A new method is one Row, and a Bar if it has to meet one. Must NOT train or judge.
 """
 
 from collections.abc import Sequence
@@ -29,45 +29,46 @@ MUON = MuonConfig(lr=OPTIMIZER.lr)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Of a method's grid."""
+    """One point of a method's grid."""
 
     method: AnyMethod
     lr: float = OPTIMIZER.lr
-    """Of the inner optimizer, at the schedule's top."""
+    """Peak learning rate of the inner optimizer."""
     optimizer: AdamWConfig | MuonConfig = OPTIMIZER
-    """The inner optimizer, but for its learning rate."""
+    """The inner optimizer; its learning rate is replaced by `lr`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Of the table: a method, with the best of its points."""
+    """A row of the table: a method, with the best of its points."""
 
     name: str
     points: Sequence[Point] = ()
     like: str = ""
-    """It has no points: it takes the one that was chosen for this row."""
+    """If not "", the row has no points, and takes the one that was chosen for this row."""
     world: World = "equal"
     scratch: bool = True
-    """Whether it is tried without a warm start too."""
+    """Whether it is also tried without a warm start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """What is asked of a row: met if the mean is within the bound and one standard error."""
+    """A requirement on a row: met if the mean is within the bound and one standard error."""
 
     row: str
     against: str
     within: float
-    """The held-out loss is at most this share above that of `against`."""
+    """The held-out loss may exceed that of `against` by at most this share."""
     waits_most: float = 1.0
     """No node waits for more than this share of its time."""
     fewer_bytes: float = 0.0
-    """It sends at most 1 / this of what `against` does in each round, both at their least."""
+    """In each round it sends at most 1 / this of the bytes of `against`, both by the best
+    exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How long runs are, and of which seeds."""
+    """Length and seeds of runs."""
 
     steps: int
     warm_steps: int
@@ -86,15 +87,16 @@ GRID_POINTS_MAX = 4
 OUTER = ((0.7, 0.5), (1.0, 0.0))
 """Learning rate and momentum of the outer step: the best two in a dozen rounds."""
 MEAN_LRS = (6e-3, 9e-3, 1.2e-2, 1.6e-2)
-"""Of the inner optimizer, where a mean is all that is made of what nodes exchange."""
+"""Learning rates of the inner optimizer if the method only averages."""
 ROUND_LRS = (6e-3, 1.2e-2)
-"""Where each is tried with two outer steps; half of it was worse (docs/experiments.md)."""
+"""Learning rates that are each tried with two outer steps; half of 6e-3 was worse
+(docs/experiments.md)."""
 SIGN_LRS = (4e-3, 2e-3, 8e-3, 1.6e-2)
-"""Of FlexDeMo where each step moves every element by the learning rate (docs/experiments.md)."""
+"""Learning rates of FlexDeMo if each step moves every element by the rate (docs/experiments.md)."""
 RANDOM_LRS = (2e-2, 4e-2, 8e-2, 1.6e-1)
-"""Where it moves one element in 16."""
+"""Learning rates if each step moves one element in 16."""
 STRIDING_LRS = (1e-2, 2e-2, 5e-3, 4e-2)
-"""Lower: those that it moves are the same columns of all rows."""
+"""Lower learning rates: each step moves the same columns of all rows."""
 
 
 def _flexdemo(method: FlexDeMo, lrs: Sequence[float]) -> Row:
@@ -103,7 +105,7 @@ def _flexdemo(method: FlexDeMo, lrs: Sequence[float]) -> Row:
 
 
 def _outer_grid(method: DecoupledDiLoCo | DiLoCo | NoLoCo | StreamingDiLoCo) -> list[Point]:
-    """Two learning rates of the inner optimizer, each with the two best outer steps."""
+    """Points with two learning rates of the inner optimizer, each with the two best outer steps."""
     return [
         Point(method=replace(method, outer_lr=outer_lr, outer_momentum=momentum), lr=lr)
         for lr in ROUND_LRS
@@ -170,7 +172,7 @@ ROWS = (
     Row(name="diloco speeds 1:1:2:4", like="diloco", world="speeds", scratch=False),
     Row(name="diloco churn", like="diloco", world="churn", scratch=False),
 )
-"""The first point of a row is what `--quick` takes."""
+"""All rows; `--quick` takes the first point of each."""
 BARS = (
     Bar(row="diloco", against=BASELINE, within=0.05),
     Bar(row="streaming_diloco fp4", against="diloco", within=0.01),
@@ -196,8 +198,8 @@ def setting(point: Point, size: Size, *, seed: int, world: World = "equal") -> S
 
 
 def choose(only: str) -> list[Row]:
-    """The rows whose names begin like one of these words, with commas between, in the table's
-    order, and those they need. Raises ConfigError."""
+    """The rows with a name that begins with one of these comma-separated words, in the table's
+    order, and the rows that they need. Raises ConfigError."""
     words = [word for word in only.split(",") if word]
     for word in words:
         if not any(row.name.startswith(word) for row in ROWS):
@@ -209,6 +211,6 @@ def choose(only: str) -> list[Row]:
 
 
 def base_of(row: Row) -> Row:
-    """The row whose points it has."""
+    """The row that has this row's points."""
     (base,) = [each for each in ROWS if each.name == (row.like or row.name)]
     return base

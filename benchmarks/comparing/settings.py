@@ -1,4 +1,4 @@
-"""One training run of the comparison, as data: all that changes its result, and its name.
+"""One training run of the comparison, as data: all parameters that change its result, and its name.
 
 Must NOT train, nor know which settings are compared (rows.py).
 """
@@ -19,31 +19,32 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ENGINE = 1
-"""Raise it when the same setting comes to another result: what was kept is then made again."""
+"""Increase it if the same setting gives another result: kept results are then made again."""
 FORMER_DEFAULTS: Mapping[tuple[type, str], Any] = {(DecoupledDiLoCo, "fragments"): 8}
-"""Of keys whose default is another one now: names still leave out what they left out before."""
+"""Former defaults of keys; names still omit these values, so that kept files keep their names."""
 World = Literal["equal", "speeds", "churn"]
 MODEL = ModelConfig(context=128)
 """0.86 M parameters."""
 OPTIMIZER = AdamWConfig(lr=6e-3)
-"""The learning rate that was best for all-reduce (docs/experiments.md)."""
+"""The best learning rate for all-reduce (docs/experiments.md)."""
 DATA = DataConfig(window=128, batch=16, eval_window=128)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Nodes with a model each; the first steps of the run are the warm start that all have."""
+    """A run of nodes with a model each; its first steps are the warm start that all settings
+    share."""
 
     method: AnyMethod
-    """After the warm start."""
+    """The method after the warm start."""
     seed: int = 0
-    """Of the initial parameters, the order of the data, and virtual time."""
+    """Seed of the initial parameters, the order of the data, and virtual time."""
     steps: int = 720
-    """Inner steps of each node, those of the warm start too; a node at half speed makes half."""
+    """Inner steps of each node, warm start included; a node at half speed makes half of them."""
     warm_steps: int = 300
-    """Of them by all-reduce. 0: from scratch."""
+    """Number of these steps that are by all-reduce; 0: no warm start."""
     warm_optimizer: AdamWConfig = OPTIMIZER
-    """Of the warm start: the same one for all points of all methods."""
+    """Optimizer of the warm start, the same one for all points of all methods."""
     nodes: int = 4
     world: World = "equal"
     """`speeds`: nodes of several speeds. `churn`: a node is lost, and another one joins."""
@@ -55,29 +56,31 @@ class Setting:
         if not 0 <= self.warm_steps < self.steps:
             raise ConfigError(
                 f"warm_steps must be in [0, {self.steps}), got {self.warm_steps}: "
-                "some steps are the method's own"
+                "the method needs steps of its own"
             )
         own = self.steps - self.warm_steps
         if not isinstance(self.method, RoundMethod):
             if self.world != "equal":
                 raise ConfigError(f"{self.method.name} has no rounds: its world must be equal")
         elif self.method.qsr_alpha or self.method.round_s:
-            raise ConfigError("qsr_alpha and round_s: here all rounds have inner_steps")
+            raise ConfigError(
+                "qsr_alpha and round_s cannot be set here: all rounds have inner_steps steps"
+            )
         elif own % self.method.inner_steps:
             raise ConfigError(
                 f"{own} steps after the warm start are no whole rounds of "
                 f"{self.method.inner_steps}: change steps or warm_steps"
             )
-        _ = self.run  # What no run could be is no setting.
+        _ = self.run  # Raises ConfigError if no run could have this configuration.
 
     @property
     def warm(self) -> "Setting":
-        """Equal for all settings that begin with the same warm start."""
+        """The setting of the warm start, equal for all settings that begin with the same one."""
         return replace(self, method=AllReduce(), optimizer=self.warm_optimizer, world="equal")
 
     @property
     def run(self) -> RunConfig:
-        """What daemons and ranks would be told of the steps after the warm start."""
+        """The configuration that daemons and ranks would get for the steps after the warm start."""
         own, method = self.steps - self.warm_steps, self.method
         return RunConfig(
             outer_steps=own // method.inner_steps if isinstance(method, RoundMethod) else own,
@@ -91,18 +94,19 @@ class Setting:
 
     @property
     def step_tokens(self) -> int:
-        """Of one inner step of one node."""
+        """Tokens of one inner step of one node."""
         return self.data.batch * self.data.window
 
     @property
     def own_tokens(self) -> int:
-        """Of all nodes, after the warm start, if none is slow or lost."""
+        """Tokens of all nodes after the warm start, if no node is slow or lost."""
         return (self.steps - self.warm_steps) * self.nodes * self.step_tokens
 
 
 def digest(setting: Setting) -> str:
-    """16 hex digits. Only what differs from its default counts, so a key that a configuration
-    gets later leaves results as they are; see `agrees` for a default that changes."""
+    """The setting's name, 16 hex digits. Only values that differ from their defaults count, so
+    results keep their names if a configuration gets a new key; see `agrees` for a default that
+    changes."""
     text = json.dumps({"engine": ENGINE, "setting": said(setting)}, sort_keys=True)
     return xxhash.xxh3_64_hexdigest(text.encode("ascii"))
 
@@ -120,12 +124,13 @@ def said(config: "DataclassInstance") -> dict[str, Any]:
 
 
 def recorded(setting: Setting) -> dict[str, Any]:
-    """All keys, as JSON has them."""
+    """All keys and values of the setting, as JSON types."""
     return json.loads(json.dumps(asdict(setting)))
 
 
 def agrees(record: Mapping[str, Any], setting: Setting) -> bool:
-    """Whether a record is of this setting, as defaults are now: each of its keys has this value."""
+    """Is this the record of the setting, with today's defaults? Each of its keys must have the same
+    value."""
     return _within(record, recorded(setting))
 
 

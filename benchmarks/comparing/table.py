@@ -1,8 +1,8 @@
-"""What the comparison found: figures of each row, verdicts on the bars, and both as markdown.
+"""Results of the comparison: figures of each row, verdicts on the bars, and both as markdown.
 
-Seconds are computed, not measured: the steps to a loss, an inner step as the fastest of all runs
-with such steps had it, and what `traffic.py` counts on a line of a rate. Must NOT train, nor leave
-a failure out.
+Seconds are computed, not measured: from the steps to a loss, the fastest inner step of all runs
+with such steps, and the bytes that `traffic.py` counts on a line of a rate. Must NOT train, nor
+omit a failure.
 """
 
 import math
@@ -20,7 +20,7 @@ from lowcomm.methods import FlexDeMo
 from lowcomm.reports.svg_charts import decimal_bytes_text, seconds_text
 
 TARGET_ABOVE = 0.05
-"""The loss whose time is told is so much above what all-reduce comes to."""
+"""The time is given to a loss that exceeds all-reduce's final loss by this share."""
 RATES_BPS = {"10 Mbit/s": 1e7, "100 Mbit/s": 1e8, "1 Gbit/s": 1e9}
 NOTHING = "-"
 EVERYBODYS = ("name", "inner_steps")
@@ -29,17 +29,17 @@ EVERYBODYS = ("name", "inner_steps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Of one row."""
+    """The results of one row."""
 
     row: Row
     point: Point
     traffic: Traffic
     outcomes: Sequence[Outcome | None]
-    """By seed, in the same order in all findings; None: not trained yet."""
+    """Outcomes by seed, in the same order in all findings; None: not trained yet."""
 
     @property
     def whole(self) -> bool:
-        """Whether all seeds came to an end."""
+        """Whether the runs of all seeds were completed."""
         return all(one is not None and one.loss is not None for one in self.outcomes)
 
     @property
@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def curve(self) -> list[tuple[int, float]]:
-        """The mean over all seeds, by inner steps of the run."""
+        """The mean loss over all seeds, by inner steps of the run."""
         curves = [one.curve for one in self.outcomes if one is not None and one.loss is not None]
         return [
             (points[0][0], statistics.fmean(loss for _, loss in points))
@@ -57,24 +57,24 @@ class Finding:
 
     @property
     def waited(self) -> float:
-        """Of the node that waited most."""
+        """The share of time that the node waited that waited most."""
         return max((max(one.waited) for one in self.outcomes if one is not None), default=0.0)
 
 
 def spread(values: Sequence[float]) -> float:
-    """The sample's standard deviation; of one value 0."""
+    """The sample's standard deviation; 0 for one value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def above(one: Finding, other: Finding) -> tuple[float, float]:
-    """By how much of its loss `one` is above `other`, seed by seed: (mean, standard error). Both
-    are whole."""
+    """By which share the loss of `one` exceeds that of `other`, seed by seed: (mean, standard
+    error). Both must be whole."""
     shares = [a / b - 1 for a, b in zip(one.losses, other.losses, strict=True)]
     return statistics.fmean(shares), spread(shares) / math.sqrt(len(shares))
 
 
 def judged(bar: Bar, findings: Mapping[str, Finding]) -> dict[str, Any]:
-    """What is missing or failed is not met."""
+    """The verdict on a bar; it is not met if a run is missing or failed."""
     row = {**asdict(bar), "measured": NOTHING, "met": False}
     one, other = findings.get(bar.row), findings.get(bar.against)
     if one is None or other is None or not one.whole or not other.whole:
@@ -93,8 +93,8 @@ def judged(bar: Bar, findings: Mapping[str, Finding]) -> dict[str, Any]:
 
 
 def steps_to(curve: Sequence[tuple[int, float]], loss: float) -> float | None:
-    """Inner steps from the curve's begin until it first is at this loss, straight between its
-    points; None: it never is."""
+    """Inner steps from the curve's begin until it first reaches this loss, interpolated linearly;
+    None if it never does."""
     for (step, before), (later, after) in pairwise(curve):
         if after <= loss:
             part = (before - loss) / (before - after) if before > loss else 0.0
@@ -103,8 +103,8 @@ def steps_to(curve: Sequence[tuple[int, float]], loss: float) -> float | None:
 
 
 def step_seconds(findings: Mapping[str, Finding]) -> dict[str, float]:
-    """Of each row: CPU time of an inner step. Of all runs whose steps compute the same it is that
-    of the fastest, which others on the machine disturbed least; 0 if there are none."""
+    """By row, CPU seconds of an inner step: the fastest of all runs with the same work in a step,
+    since other processes disturbed it least; 0 if there are none."""
     found: dict[tuple[str, ...], float] = {}
     for one in findings.values():
         made = [each.step_s for each in one.outcomes if each is not None]
@@ -115,7 +115,7 @@ def step_seconds(findings: Mapping[str, Finding]) -> dict[str, float]:
 
 
 def rows(findings: Mapping[str, Finding]) -> list[dict[str, Any]]:
-    """Of the table, for people and programs."""
+    """The rows of the table as data, for people and programs."""
     baseline = findings.get(BASELINE)
     base = baseline if baseline is not None and baseline.whole else None
     target = statistics.fmean(base.losses) * (1 + TARGET_ABOVE) if base else None
@@ -155,7 +155,8 @@ def _row(one: Finding, base: Finding | None, target: float | None, step_s: float
 
 
 def words(point: Point, among: Sequence[Point]) -> str:
-    """The keys in which any of those it was chosen from is not as by default."""
+    """The point's values of keys that differ from their default in any of the points, and its
+    learning rate."""
     keys = [key for each in (*among, point) for key in said(each.method)]
     told = [
         f"{key} {getattr(point.method, key)}"
@@ -166,7 +167,7 @@ def words(point: Point, among: Sequence[Point]) -> str:
 
 
 def markdown(found: Sequence[Mapping[str, Any]]) -> str:
-    """The table itself."""
+    """The table as markdown."""
     rates = list(RATES_BPS)
     lines = [
         "| method | chosen | held-out loss | to all-reduce | sent | at least | in one step | "
@@ -207,7 +208,7 @@ def bars_markdown(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def grid(points: Sequence[tuple[Row, Point, Outcome | None]]) -> list[dict[str, Any]]:
-    """All points that were tried, the failed ones too."""
+    """All points that were tried, with the failed ones."""
     return [
         {
             "name": row.name,
@@ -236,13 +237,13 @@ def chosen(row: Row, outcomes: Sequence[Outcome | None]) -> Point | None:
 
 
 def _work(point: Point) -> tuple[str, ...]:
-    """Of an inner step: what it takes besides the gradient."""
+    """A key for the work of an inner step beyond the gradient."""
     method = point.method
     return (method.replicator,) if isinstance(method, FlexDeMo) else (point.optimizer.name,)
 
 
 def _with_error(value: str, error: str, seeds: int) -> str:
-    """One seed says nothing about how far others are from it."""
+    """The value with its error; without it for a single seed, which shows no spread."""
     return value if seeds == 1 else f"{value} +- {error}"
 
 

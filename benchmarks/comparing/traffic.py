@@ -1,4 +1,4 @@
-"""What a method sends, counted from its codecs, and how long that takes on a line.
+"""The bytes that a method sends, counted from its codecs, and the time that they take on a line.
 
 Payload only, of one node. Must NOT measure anything.
 """
@@ -14,17 +14,19 @@ from protocols.types.ids import TensorSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Of one node, in so many steps that each fragment is exchanged once. Tuples: by fragment."""
+    """Bytes of one node while each fragment is exchanged once. Tuples are by fragment."""
 
     sent: tuple[int, ...]
-    """Bytes by our daemons: they sum in parts, one a peer; what cannot be summed goes to each."""
+    """Bytes by lowcomm's daemons: they sum in parts, one a peer; values that cannot be summed go to
+    each peer."""
     least: tuple[int, ...]
-    """Bytes by the best there is: a ring for what can be summed; else one copy, published."""
+    """Bytes by the best known exchange: a ring for values that can be summed; else one published
+    copy."""
     line: tuple[int, ...]
-    """Bytes in the fuller direction of the node's line, with the best there is."""
+    """Bytes in the busier direction of the node's line, with the best exchange."""
     round_steps: int = 1
     hidden_steps: int = 0
-    """So many inner steps go on while a fragment travels."""
+    """Number of inner steps that go on while a fragment is exchanged."""
 
     @property
     def sent_bytes(self) -> int:
@@ -36,18 +38,19 @@ class Traffic:
 
     @property
     def window_bytes(self) -> int:
-        """The most that our daemons send in a window of one inner step, on a line that is fast
-        enough: all of a fragment's exchange, for nobody spreads it over the steps that go on
-        meanwhile. No two fragments are contributed after the same step."""
+        """The most bytes that lowcomm's daemons send in the time of one inner step, on a fast
+        enough line: all of one fragment's exchange, since it is not spread over the steps that go
+        on meanwhile. No two fragments are contributed after the same step."""
         return max(self.sent)
 
     def bytes_of(self, steps: int) -> tuple[float, float]:
-        """(sent, least) in so many inner steps."""
+        """(sent, least) bytes in so many inner steps."""
         rounds = steps / self.round_steps
         return rounds * self.sent_bytes, rounds * self.least_bytes
 
     def step_seconds(self, *, step_s: float, rate_bps: float) -> float:
-        """An inner step and its share of the exchanges, on a line of this rate each way."""
+        """Seconds of an inner step with its share of the exchanges, on a line of this rate each
+        way."""
         moving_s = [8 * carried / rate_bps for carried in self.line]
         standing_s = sum(max(each - self.hidden_steps * step_s, 0.0) for each in moving_s)
         return step_s + standing_s / self.round_steps
@@ -56,7 +59,7 @@ class Traffic:
 def traffic_of(
     method: RoundMethod | StepMethod, layout: Sequence[TensorSpec], *, nodes: int
 ) -> Traffic:
-    """`layout`: of the model. Raises LayoutError."""
+    """Count the bytes of a method. `layout`: of the model. Raises LayoutError."""
     others, fragments = nodes - 1, fragment_elements(layout)
     if isinstance(method, StepMethod):
         parameters = [Parameter(tensor.name, tensor.shape) for tensor in layout]
@@ -68,7 +71,7 @@ def traffic_of(
     payloads = [method.codec.encoded_bytes(elements) for elements in fragments]
     mean = method.mean_codec
     if not method.replicas_equal:
-        sent = least = tuple(payloads)  # To one other; who is alone in a round sends nothing.
+        sent = least = tuple(payloads)  # To one partner; a node without one sends nothing.
     elif mean is None:
         sent = tuple(others * payload for payload in payloads)
         least = tuple(payloads)
@@ -86,7 +89,7 @@ def traffic_of(
 
 
 def _can_be_summed(method: StepMethod) -> bool:
-    """All nodes send the same elements, in numbers whose sum is one of them."""
+    """Do all nodes send the same elements, in an encoding that a sum of values can have too?"""
     if isinstance(method, FlexDeMo):
         return method.replicator != "demo" and method.values != "sign"
     return isinstance(method, AllReduce)

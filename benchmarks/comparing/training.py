@@ -1,10 +1,10 @@
-"""Train one setting and keep what came of it; a process by itself, with one thread.
+"""Trains one setting and keeps its outcome, in a process of its own with one thread.
 
     python -m benchmarks.comparing.training SETTING_JSON DIRECTORY TEXT
     python -m benchmarks.comparing.training --warm SETTING_JSON DIRECTORY TEXT
 
-One thread, so that a setting repeats bit by bit, and that two of them keep two cores busy. Must NOT
-know what is compared.
+One thread, so that a setting repeats bit by bit, and two processes keep two cores busy. Must NOT
+know which settings are compared.
 """
 
 import json
@@ -32,18 +32,19 @@ from lowcomm.program.evaluate import held_out_loss
 from protocols.types.errors import ConfigError, LowcommError
 
 EVAL_STEPS = 30
-"""Between two evaluations."""
+"""Inner steps between two evaluations."""
 WARM = "warm"
-"""The folder of warm starts, in that of the text."""
+"""Name of the folder of warm starts, in the folder of the text."""
 STEP_GROUPS: Mapping[str, Callable[[Setting, Batches, State | None], Group]] = {
     "allreduce": AllReduceGroup,
     "flexdemo": FlexDeMoGroup,
 }
-"""Of methods that agree on each step, by name."""
+"""By name, the groups of methods that agree on each step."""
 
 
 def train(setting: Setting, corpus: Corpus, state: State | None) -> Outcome:
-    """`state`: of the warm start, if the setting has one. What fails is an outcome too."""
+    """Train the setting. `state`: of the warm start, if the setting has one. A failure is an
+    outcome too."""
     started = time.perf_counter()
     group = group_of(setting, _batches(setting, corpus), state)
     try:
@@ -64,17 +65,21 @@ def train(setting: Setting, corpus: Corpus, state: State | None) -> Outcome:
 
 
 def group_of(setting: Setting, batches: Batches, state: State | None) -> Group:
-    """`state`: of the warm start, if the setting has one. Raises ConfigError."""
+    """The group of the setting's method. `state`: of the warm start, if there is one. Raises
+    ConfigError."""
     name = setting.method.name
     if isinstance(setting.method, RoundMethod):
         return RoundGroup(setting, batches, state)
     if name not in STEP_GROUPS:
-        raise ConfigError(f"{name}: its steps are not compared yet; {', '.join(STEP_GROUPS)} are")
+        raise ConfigError(
+            f"{name} cannot be compared yet; of stepwise methods only {', '.join(STEP_GROUPS)} can"
+        )
     return STEP_GROUPS[name](setting, batches, state)
 
 
 def warm_start(setting: Setting, corpus: Corpus, directory: Path) -> State:
-    """Made, or made before: all settings that begin with it have one digest for it."""
+    """Return the warm start of a setting; train it if there is no file. Settings that share it
+    share its digest."""
     path = warm_file(setting, corpus, directory)
     if not path.exists():
         group = AllReduceGroup(setting.warm, _batches(setting, corpus), None)
@@ -88,12 +93,12 @@ def warm_start(setting: Setting, corpus: Corpus, directory: Path) -> State:
 
 
 def warm_file(setting: Setting, corpus: Corpus, directory: Path) -> Path:
-    """Where it is kept."""
+    """Path of the setting's warm start."""
     return directory / WARM / f"{digest(setting.warm)}-{corpus.digest[:8]}.safetensors"
 
 
 def _run(setting: Setting, group: Group, corpus: Corpus) -> tuple[list[tuple[int, float]], str]:
-    """The curve, by inner steps of the run, and what ended it before its time."""
+    """The loss curve, by inner steps of the run, and the error that ended it early, or ""."""
     curve = [(setting.warm_steps, _loss(setting, group, corpus))]
     for step in range(setting.warm_steps, setting.steps):
         try:
@@ -125,7 +130,7 @@ def _batches(setting: Setting, corpus: Corpus) -> Batches:
 
 
 def main(argv: list[str]) -> int:
-    """The exit status; what was wrong is one line."""
+    """Return the exit status; an error is one line on stderr."""
     torch.set_num_threads(1)
     only_warm = argv[0] == "--warm"
     text, directory, corpus_directory = argv[1:] if only_warm else argv

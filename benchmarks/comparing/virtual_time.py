@@ -1,4 +1,4 @@
-"""When nodes of several speeds make their steps, and who is there when.
+"""Virtual time: when nodes of several speeds make their steps, and which nodes are present.
 
 The unit of time is a step of a node at mean speed. Must NOT train.
 """
@@ -11,16 +11,17 @@ from lowcomm.daemon.round_clock import fits
 
 SPEEDS = (1.0, 1.0, 2.0, 4.0)
 JITTER = 0.1
-"""A step takes up to so much more or less than it should."""
+"""Largest deviation of a step's duration, as a share of its nominal duration."""
 CHURN_ROUNDS = 30
-"""So often a node is lost, and another one joins."""
+"""In so many rounds one node is lost, and another one joins."""
 AWAY_ROUNDS = 2
-"""A node is lost in the middle of a round, and who comes for it is there at the beginning of a
-round, so many later."""
+"""Rounds from a loss to the join of the replacement. A node is lost in the middle of a round, and
+its replacement is present from the beginning of a round."""
 
 
 class Clock:
-    """Of one node. Before a result that it needs it begins no step that would end too late."""
+    """The clock of one node. No step begins that would end after the time of the next needed
+    result."""
 
     def __init__(self, speed: float, *, jitter: float, seed: int) -> None:
         self._speed, self._jitter = speed, jitter
@@ -30,7 +31,7 @@ class Clock:
         self.waited = 0.0
 
     def steps_until(self, time: float) -> int:
-        """How many steps end by then."""
+        """Make the steps that end by this time, and return their number."""
         steps = 0
         while fits(self._now, self._step, until=time):
             self._now += self._step
@@ -39,7 +40,7 @@ class Clock:
         return steps
 
     def meet(self, time: float) -> None:
-        """Stand still until then."""
+        """Wait until this time."""
         self.waited += max(time - self._now, 0.0)
         self._now = max(self._now, time)
 
@@ -48,7 +49,7 @@ class Clock:
 
 
 def clocks(nodes: int, *, unequal: bool, seed: int) -> list[Clock]:
-    """Their mean speed is 1. Equal ones are in lockstep."""
+    """Clocks with a mean speed of 1. Equal ones are in lockstep."""
     speeds = [SPEEDS[node % len(SPEEDS)] if unequal else 1.0 for node in range(nodes)]
     mean, jitter = sum(speeds) / nodes, JITTER if unequal else 0.0
     return [
@@ -59,7 +60,7 @@ def clocks(nodes: int, *, unequal: bool, seed: int) -> list[Clock]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of one node, at a moment of virtual time."""
+    """The loss or the join of one node, at a moment of virtual time."""
 
     time: float
     node: int
@@ -67,7 +68,8 @@ class Change:
 
 
 def changes(nodes: int, *, rounds: int, inner_steps: int) -> list[Change]:
-    """By time: one loss and one join in each CHURN_ROUNDS rounds, or in all if they are fewer."""
+    """Changes by time: one loss and one join in each CHURN_ROUNDS rounds, or in all rounds if they
+    are fewer."""
     found: list[Change] = []
     for number, first in enumerate(range(min(rounds, CHURN_ROUNDS) // 3, rounds, CHURN_ROUNDS)):
         node = (nodes - 1 - number) % nodes

@@ -1,8 +1,8 @@
-"""The bytes and the arithmetic of an exchange of ours, and nothing else.
+"""The bytes and the arithmetic of a lowcomm exchange, and nothing else.
 
-One process a peer, with our compiled loops and plain sockets: no daemon beside a rank, no log, no
-commit, no attempt, nothing that could be lost or refused. What ours takes beyond it is what these
-cost. Must NOT be taken for a system: whoever dies here takes all others along.
+One process a peer, with lowcomm's compiled loops and plain sockets: no daemon beside a rank, no
+log, no commit, no attempts, no handling of lost peers or invalid data. The time that lowcomm takes
+beyond this one is the cost of these. Must NOT be used as a system: if one process dies, all fail.
 """
 
 import selectors
@@ -18,28 +18,29 @@ from peers.exchange.pieces import digest_of, spans
 from peers.sockets.options import tune
 
 AHEAD = 2
-"""So many pieces of a contribution more are under way to an owner than came back from it: what is
-summed lies in a cache, and not in the kernel's buffers."""
+"""Pieces of a contribution that may be under way to an owner beyond those that came back from it. A
+small window keeps the data to sum in a cache, and not in the kernel's buffers."""
 
 
 class Link:
-    """With one other peer: it owns `theirs`, we own `ours`; both are cut into pieces."""
+    """The link with one other peer: it owns `theirs`, this peer owns `ours`, both cut into
+    pieces."""
 
     def __init__(self, connection: socket.socket, theirs: slice, ours: slice) -> None:
         self.connection = connection
         self.theirs, self.ours = _pieces(theirs), _pieces(ours)
         self.slice_P = np.zeros(ours.stop - ours.start, np.float32)
-        """Of its contribution, what we sum."""
+        """The other peer's contribution to our part, which we sum."""
         self.begin()
 
     def begin(self) -> None:
         self.contributed = self.returned = 0
-        """Pieces of theirs that we sent, and that came back."""
+        """Number of pieces of `theirs` that we sent, and that came back as results."""
         self.came = self.sent = 0
-        """Pieces of ours: of its contribution, and of the result that it was sent."""
+        """Number of pieces of `ours` that came as contribution, and that we sent as results."""
         self.outgoing: list[memoryview] = []
         self.incoming: tuple[bool, memoryview] | None = None
-        """Is it a result, and what is missing of the piece."""
+        """Whether the arriving piece is a result, and the part of its memory still to be filled."""
 
     @property
     def over(self) -> bool:
@@ -48,7 +49,8 @@ class Link:
 
 
 class Bare:
-    """A mean by part owners, and a step by it; the result is copied into a buffer of its own."""
+    """A mean computed by part owners, and a step by it; the result is copied into a separate
+    buffer."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -59,7 +61,7 @@ class Bare:
             np.zeros(task.elements, np.float32) for _ in range(5)
         )
         self._summed = 0
-        """Pieces of our part."""
+        """Number of pieces of our part that are summed."""
         self._weights, self._inverse = operations.mean_weights((1,) * task.peers)
         self._links = {
             other: Link(connection, parts[other], parts[task.node])
@@ -70,7 +72,7 @@ class Bare:
             link.connection.setblocking(False)
 
     def prepare(self, sign: int) -> None:
-        """From outer parameters of 0 the training led to minus what is to be contributed."""
+        """Set the trained parameters to minus the contribution; the outer parameters are 0."""
         signed_source(self._task.source, self._local_P, -sign)
         self._summed = 0
         for link in self._links.values():
@@ -132,7 +134,7 @@ class Bare:
                 link.outgoing[0] = link.outgoing[0][count:]
 
     def _next(self, link: Link) -> bool:
-        """Results go first, as in ours."""
+        """Take the next piece to send; results go first, as in lowcomm."""
         if link.sent < self._summed:
             kind, piece_P = b"r", self._mean_P[link.ours[link.sent]]
             link.sent += 1
@@ -146,7 +148,7 @@ class Bare:
         return True
 
     def _difference(self, here: slice) -> F32:
-        """In place of what was trained."""
+        """Compute the pseudo-gradient of this range, in place of the trained parameters."""
         local_P = self._local_P[here]
         operations.pseudo_gradient(self._outer_P[here], local_P, local_P)
         return local_P

@@ -1,4 +1,4 @@
-"""From what was recorded of each exchange to what is told of a system. Pure functions.
+"""Figures of a system from the records of its exchanges. Pure functions.
 
 Must NOT measure.
 """
@@ -17,15 +17,15 @@ class Exchanged:
     """One timed exchange of one system."""
 
     marks: tuple[Marks, ...]
-    """Of each worker."""
+    """The record of each worker."""
     cpu_s: float
-    """Of all processes of the system, until they were idle again."""
+    """CPU seconds of all processes of the system, until they were idle again."""
     wire_bytes: int | None
-    """Sent by all peers; None: nobody could count."""
+    """Bytes sent by all peers; None: they could not be counted."""
     digests: int
-    """How many different results there were."""
+    """Number of different results."""
     mean_square: float
-    """Of the worst result's error: what the mean should be is computed in fp64."""
+    """Mean squared error of the worst result, against the mean in fp64."""
     mean_error: float
 
     @property
@@ -38,12 +38,13 @@ class Exchanged:
 
 
 def seconds(marks: Sequence[Marks]) -> float:
-    """From the last contribution handed over to the last result in a buffer."""
+    """Seconds from the last contribution handed over to the last result in a buffer."""
     return max(m.received for m in marks) - max(m.handed for m in marks)
 
 
 def data_path_s(marks: Sequence[Marks]) -> float | None:
-    """Moving and summing the data alone, on the slowest peer; None: it is not known of all."""
+    """Seconds for moving and summing the data, on the slowest peer; None: not known of all
+    peers."""
     moments = _known(m.reduced for m in marks)
     if moments:
         return max(moments) - max(m.handed for m in marks)
@@ -53,78 +54,81 @@ def data_path_s(marks: Sequence[Marks]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The busiest one, in one exchange."""
+    """The busiest line, in one exchange."""
 
     rate_bps: float
     shared: bool
-    """By all peers; the devices count what it carries."""
+    """Whether all peers share the line; then the devices count its bytes."""
     payload_bytes: int | None
-    """What it has to carry at least: encoded values, and no head of anything."""
+    """Bytes that the line must carry at least: encoded values without any headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of one system. What could not be had is None, and `error` or `note` says why."""
+    """The result of one system. A figure that could not be measured is None; `error` or `note` says
+    why."""
 
     system: str
     version: str
     codec: str = ""
-    """What it really sends."""
+    """The codec that the system really uses."""
     error: str = ""
     note: str = ""
     rounds: int = 0
-    """That were timed."""
+    """Number of timed exchanges."""
     median_s: float | None = None
     min_s: float | None = None
     max_s: float | None = None
     data_path_s: float | None = None
-    """Median; moving and summing the data alone."""
+    """Median seconds for moving and summing the data."""
     cpu_s: float | None = None
-    """Median, of all peers together."""
+    """Median CPU seconds of all peers together."""
     wire_bytes: int | None = None
-    """Median, of all peers together, with the headers that the network devices saw."""
+    """Median bytes of all peers together, with the headers that the network devices count."""
     line_share: float | None = None
-    """Of what a shaped line that all share could have carried in the median exchange."""
+    """Share of a shaped, shared line's capacity that was used in the median exchange."""
     payload_share: float | None = None
-    """The same of payload alone, of one direction's line if each has its own ..."""
+    """The same for payload alone; of one direction's line if each direction has its own ..."""
     data_path_share: float | None = None
-    """... and in the time for the data alone."""
+    """... and for payload alone during `data_path_s`."""
     first_s: float | None = None
-    """Of the run's first exchange: its connections have just been made."""
+    """Seconds of the run's first exchange, right after its connections were made."""
     first_share: float | None = None
-    """Of payload in that."""
+    """The payload share of the first exchange."""
     peak_rss_bytes: int | None = None
-    """Of the peer that needed most: the most memory that its processes ever had, what they share
-    counted once. Without our rank, which stands for the training."""
+    """Peak memory of the peer that needed most, over all its processes, with shared memory counted
+    once. Without lowcomm's rank, which stands for the training."""
     rss_shmem_bytes: int | None = None
-    """Shared memory in it, now."""
+    """Shared memory in it at the end of the run."""
     bit_identical: bool | None = None
-    """All peers had the same result, in every timed exchange."""
+    """Whether all peers had the same result, in every timed exchange."""
     rms_error: float | None = None
     mean_error: float | None = None
-    """Of the exchange where it was largest: contributions change their sign with each."""
+    """The mean error of the exchange where it was largest: contributions alternate their sign."""
     lag_p99_s: float | None = None
-    """By how much a peer's loop was late, in the last minute of which it told; the worst one ..."""
+    """Lateness of the worst peer's event loop, in the last minute that it reported ..."""
     lag_max_s: float | None = None
-    """... and at most, in any minute of which it told."""
+    """... and the maximum, in any minute that a peer reported."""
     busy_lag_p99_s: float | None = None
-    """The first one, of those samples alone in which payload moved."""
+    """As `lag_p99_s`, over the samples during which payload moved."""
     heartbeat_late_p99_s: float | None = None
-    """As `lag_p99_s`, of the heartbeats that peers heard of each other, line included."""
+    """As `lag_p99_s`, for heartbeats between the peers, with the delay of the line."""
     heartbeat_late_max_s: float | None = None
     copy_in_s: float | None = None
-    """Median; for so long the slowest peer's training thread was blocked by writing ..."""
+    """Median seconds for which the slowest peer's training thread was blocked by writing ..."""
     copy_out_s: float | None = None
     """... and by reading."""
     congestion: tuple[str, ...] = ()
-    """Of its sockets."""
+    """Congestion control algorithms of the system's sockets."""
     times_s: tuple[float, ...] = ()
     pause_max_s: float | None = None
-    """At most, from the end of an exchange to the begin of the next; None: there is only one."""
+    """Largest pause from the end of an exchange to the start of the next; None: there is only
+    one."""
 
 
 def with_figures(result: Result, exchanges: Sequence[Exchanged], *, line: Line | None) -> Result:
-    """The same, with what its exchanges show; there is at least one. `line`: if it is shaped."""
+    """Return the result with the figures of its exchanges, at least one. `line`: the shaped line,
+    if any."""
     times = [one.seconds for one in exchanges]
     wires = [one.wire_bytes for one in exchanges if one.wire_bytes is not None]
     wire_bytes = round(statistics.median(wires)) if wires else None
@@ -162,12 +166,12 @@ def with_figures(result: Result, exchanges: Sequence[Exchanged], *, line: Line |
 
 
 def _pause_s(before: Exchanged, after: Exchanged) -> float:
-    """From the last result of one to the last contribution to the other."""
+    """Seconds from the last result of one exchange to the last contribution to the next."""
     return max(m.handed for m in after.marks) - max(m.received for m in before.marks)
 
 
 def _newest(exchanges: Sequence[Exchanged], of: Callable[[Marks], float | None]) -> float | None:
-    """The largest of what each worker told last; None: some told nothing."""
+    """The largest of the workers' last reported values; None: some worker reported none."""
     newest = [
         next((told for mark in reversed(marks) if (told := of(mark)) is not None), None)
         for marks in zip(*(one.marks for one in exchanges), strict=True)
@@ -176,7 +180,7 @@ def _newest(exchanges: Sequence[Exchanged], of: Callable[[Marks], float | None])
 
 
 def _most(exchanges: Sequence[Exchanged], of: Callable[[Marks], float | None]) -> float | None:
-    """The largest that any worker ever told; None: some told nothing."""
+    """The largest value that any worker reported; None: some worker reported none."""
     told = [
         max((late for mark in marks if (late := of(mark)) is not None), default=None)
         for marks in zip(*(one.marks for one in exchanges), strict=True)
@@ -185,14 +189,14 @@ def _most(exchanges: Sequence[Exchanged], of: Callable[[Marks], float | None]) -
 
 
 def share(line: Line | None, carried_bytes: int | None, seconds: float | None) -> float | None:
-    """Of what the line could have carried."""
+    """The share of the line's capacity that was used in this time."""
     if line is None or carried_bytes is None or not seconds:
         return None
     return 8 * carried_bytes / (line.rate_bps * seconds)
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
-    """All of them, or none."""
+    """All values if all are known, else none."""
     values = list(values)
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []

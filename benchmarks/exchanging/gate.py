@@ -1,6 +1,6 @@
-"""The harness's side of the gate: the workers of one system wait behind it.
+"""The harness's side of the gate, at which the workers of one system wait.
 
-Must NOT look at what the workers do, nor judge how long they took.
+Must NOT look at the workers' data, nor judge their times.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ LINE_BYTES_MAX = 1 << 16
 
 
 class GateError(LowcommError):
-    """Some workers did not do what they were to do. The text says which, and what is known."""
+    """Some workers did not carry out an order. The text names them, and what is known."""
 
 
 class Gate:
@@ -49,11 +49,11 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """All workers are there."""
+        """Whether all workers are connected."""
         return len(self._there) == self._workers
 
     async def opened(self, *, within_s: float) -> None:
-        """Wait until all workers are there. Raises GateError."""
+        """Wait until all workers are connected. Raises GateError."""
         try:
             async with asyncio.timeout(within_s):
                 while not self.is_open:
@@ -62,11 +62,11 @@ class Gate:
         except TimeoutError:
             missing = sorted(set(range(self._workers)) - set(self._there))
             raise GateError(
-                f"{self.system}: no word of {_listed(missing)} {within_s:g} s after the start"
+                f"{self.system}: {_listed(missing)} did not connect within {within_s:g} s"
             ) from None
 
     async def ask(self, order: Mapping[str, Any], *, within_s: float) -> list[dict[str, Any]]:
-        """All workers do it at once; their answers, in their order. Raises GateError."""
+        """Give all workers the order at once; return their answers by number. Raises GateError."""
         line = json.dumps(order).encode() + b"\n"
         for number in range(self._workers):
             self._there[number][1].write(line)

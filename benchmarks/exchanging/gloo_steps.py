@@ -1,4 +1,4 @@
-"""Small exchanges by torch's gloo: how long until the mean is here?
+"""Small exchanges by torch's gloo: the time from a payload to the mean.
 
     python -m benchmarks.exchanging.gloo_steps RANK PEERS ELEMENTS STEPS DIRECTORY
 
@@ -20,7 +20,7 @@ TIMEOUT = timedelta(minutes=2)
 
 
 def main(rank: int, peers: int, elements: int, steps: int, directory: Path) -> None:
-    """The seconds of each exchange are in a file of the directory then."""
+    """Measure the exchanges, and write the seconds of each to a file in the directory."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -40,7 +40,7 @@ def main(rank: int, peers: int, elements: int, steps: int, directory: Path) -> N
 
 
 def timed(exchange: Callable[[], torch.Tensor], steps: int) -> list[float]:
-    """Of each."""
+    """Seconds of each exchange."""
     seconds: list[float] = []
     for _ in range(steps):
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def all_reduced(values: torch.Tensor, peers: int) -> torch.Tensor:
 
 
 def gathered(values: torch.Tensor, peers: int) -> torch.Tensor:
-    """Everybody's, added up here: as in a stepwise run."""
+    """The mean of all peers' values, gathered and added up locally, as in a stepwise run."""
     parts = [torch.empty_like(values) for _ in range(peers)]
     dist.all_gather(parts, values)
     mean = parts[0]

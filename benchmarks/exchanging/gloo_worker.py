@@ -1,4 +1,4 @@
-"""All-reduce by torch's gloo, as anybody would call it. Must NOT import anything of lowcomm."""
+"""All-reduce by torch's gloo, called in the usual way. Must NOT import anything of lowcomm."""
 
 import os
 from datetime import timedelta
@@ -9,11 +9,11 @@ import torch.distributed as dist
 
 from benchmarks.exchanging.worker import F32, Marks, Task, main, now, signed_source
 
-TIMEOUT = timedelta(minutes=30)  # The harness has a shorter one.
+TIMEOUT = timedelta(minutes=30)  # The timeout of the harness is shorter.
 
 
 class Gloo:
-    """A sum over all, divided by how many they are: the mean is in the tensor of each."""
+    """The sum over all workers, divided by their number: each worker's tensor has the mean."""
 
     def __init__(self, task: Task) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = task.device

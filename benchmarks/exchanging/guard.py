@@ -1,7 +1,8 @@
-"""Runs a command, and ends with it; when our own parent ends first, all processes of our group end.
+"""Runs a command, and ends with it; kills all processes of the group if the parent ends first.
 
 `python -m benchmarks.exchanging.guard PARENT_PID COMMAND...`, in a session of its own. A death
-signal alone would reach the command, and not what it has started. Must NOT outlive its parent.
+signal to the command alone would not reach the processes that it started. Must NOT outlive its
+parent.
 """
 
 import ctypes
@@ -17,12 +18,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status of the command, as in a shell."""
+    """Run the command, and return its exit status as a shell would."""
     signal.signal(signal.SIGTERM, _end_all)
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         return 1
     if os.getppid() != int(argv[0]):
-        return 1  # It ended before the call above.
+        return 1  # The parent ended before the call above.
     with subprocess.Popen(argv[1:], stdin=subprocess.DEVNULL) as command:
         code = command.wait()
     return shell_status(code)

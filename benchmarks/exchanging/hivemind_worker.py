@@ -19,11 +19,11 @@ COMPRESSIONS = {
 
 
 class Hivemind:
-    """The averager's own shared tensor is the buffer: nothing is copied for it."""
+    """The averager's own shared tensor is the buffer, so no values are copied."""
 
     def __init__(self, task: Task) -> None:
         hivemind: Any = import_module("hivemind")
-        # It forgets some of its sockets; here they go with the directory.
+        # hivemind leaves some sockets behind; here they are removed with the directory.
         import_module("hivemind.p2p").P2P._UNIX_SOCKET_PREFIX = f"/unix{task.directory}/"
         contact = hear(task.directory, CONTACT).split() if task.node else []
         self._dht: Any = hivemind.DHT(
@@ -37,7 +37,7 @@ class Hivemind:
             [tensor],
             self._dht,
             prefix="exchange",
-            target_group_size=task.peers,  # A full group waits for nobody.
+            target_group_size=task.peers,  # A full group does not wait for more peers.
             min_group_size=task.peers,
             compression=compression(),
             start=True,

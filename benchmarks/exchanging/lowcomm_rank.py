@@ -22,8 +22,8 @@ from sims.paced.moves import FRAGMENT, tensors
 
 
 class Rank:
-    """The outer optimizer has a learning rate of 1 and no momentum, so that the outer parameters
-    move by minus the mean of what was contributed."""
+    """A rank that exchanges on order. The outer optimizer has a learning rate of 1 and no momentum,
+    so the outer parameters move by minus the mean of the contributions."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -39,7 +39,7 @@ class Rank:
         self._take(self._peer.client.wait_result(FRAGMENT))
 
     def prepare(self, sign: int) -> None:
-        """Train: move the parameters by minus what is to be contributed."""
+        """Train: move the parameters by minus the contribution."""
         self._before_P[:] = self._theta_P
         move = np.subtract if sign > 0 else np.add
         for block in blocks(self._task.elements):

@@ -1,6 +1,6 @@
-"""Our own side: real daemons with their log and links, and ranks without a model.
+"""lowcomm as a system: real daemons with their log and links, and ranks without a model.
 
-Must NOT take anything from a daemon that its files do not tell.
+Must NOT use anything of a daemon beyond its files and its status.
 """
 
 import importlib.metadata
@@ -34,9 +34,9 @@ LATENESS = (
     "heartbeat_late_p99_s",
     "heartbeat_late_max_s",
 )
-"""Of a daemon's status, and of marks."""
+"""Keys of a daemon's status, and fields of Marks."""
 NODE_SETTINGS = (
-    "node.checkpoint_every_rounds=1000000",  # Nobody else keeps anything either.
+    "node.checkpoint_every_rounds=1000000",  # The other systems keep no checkpoint either.
     "node.hang_timeout_s=86400.0",  # Ranks wait at the gate, and do not hang.
 )
 SETTINGS = (
@@ -45,14 +45,14 @@ SETTINGS = (
     # The outer parameters move by minus the mean.
     "run.method.outer_lr=1.0",
     "run.method.outer_momentum=0.0",
-    "run.method.feedback_decay=0.0",  # An exchange's error is its own.
+    "run.method.feedback_decay=0.0",  # No exchange's error is carried to the next.
     *NODE_SETTINGS,
 )
 
 
 def system(only: str = "", *, overrides: Sequence[str] = ()) -> System:
-    """`only`: it sends this codec, whatever the others are asked for. `overrides`: for all daemons,
-    as `--set` takes them."""
+    """lowcomm as a system. `only`: the codec to send, whichever codec the others are asked for.
+    `overrides`: for all daemons, as `--set` takes them."""
     return System(
         name=f"lowcomm-{only}" if only else "lowcomm",
         version=importlib.metadata.version("lowcomm"),
@@ -66,7 +66,7 @@ def system(only: str = "", *, overrides: Sequence[str] = ()) -> System:
 
 
 def in_the_clear() -> System:
-    """Ours, not encrypted whatever is asked for: beside it stands what encryption costs."""
+    """lowcomm without encryption, to show the cost of encryption beside the encrypted one."""
 
     def start(order: Order) -> AbstractAsyncContextManager[Side]:
         return _start(replace(order, encrypted=False), overrides=())
@@ -75,17 +75,17 @@ def in_the_clear() -> System:
 
 
 def settings(name: str, *, encrypted: bool = False, congestion: str = "") -> list[str]:
-    """What the run needs beyond `write_config`; `name`: of a codec."""
+    """The settings of the run beyond `write_config`; `name`: the codec."""
     result = RESULT_CODECS.get(name, "bf16")
     if name in GATHERED:
-        result = GATHER  # Unless told otherwise, as runs do.
+        result = GATHER  # The default, as in runs.
     codecs = (f'run.method.contribution_codec="{name}"', f'run.method.result_codec="{result}"')
     node = (f'node.congestion="{congestion}"', f"node.insecure={str(not encrypted).lower()}")
     return [*SETTINGS, *codecs, *node]
 
 
 class Journals:
-    """What the daemons wrote down since they were asked last."""
+    """Reads the events that the daemons wrote since the last call."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
@@ -93,7 +93,8 @@ class Journals:
         self._offsets = [0] * len(self._files)
 
     def complete(self, marks: Sequence[Marks]) -> tuple[Marks, ...]:
-        """Who counted, and how long the data took, of each node's last round; how late it was."""
+        """Add to each node's marks its contributors and its data path of the last round, and its
+        lateness."""
         return tuple(
             with_lag(with_events(mark, self._new(node)), ask(directory, timeout_s=ASK_TIMEOUT_S))
             for node, (mark, directory) in enumerate(zip(marks, self._directories, strict=True))
@@ -109,7 +110,7 @@ class Journals:
 
 
 def with_events(marks: Marks, events: Sequence[dict[str, Any]]) -> Marks:
-    """The marks of a rank with what its daemon wrote since the exchange before."""
+    """Add the events that the rank's daemon wrote since the previous exchange to its marks."""
     for event in events:
         if event["kind"] == "commit":
             marks = replace(marks, contributors=len(event["roster"]))
@@ -119,7 +120,8 @@ def with_events(marks: Marks, events: Sequence[dict[str, Any]]) -> Marks:
 
 
 def with_lag(marks: Marks, status: Mapping[str, Any] | None) -> Marks:
-    """The marks of a rank with what its daemon says of its loop, and of others' heartbeats."""
+    """Add the lateness of the daemon's loop and of others' heartbeats, by its status, to the
+    marks."""
     if status is None:
         return marks
     return replace(marks, **{key: float(status[key]) for key in LATENESS})
@@ -134,7 +136,7 @@ def _payload_bytes(name: str, elements: int) -> int | None:
 
 def _codec(name: str) -> str:
     overrides = settings(name)
-    load_config(None, overrides)  # Raises ConfigError, which names those that exist.
+    load_config(None, overrides)  # Raises ConfigError, which names the known codecs.
     return name
 
 

@@ -1,7 +1,7 @@
-"""Where the peers of each system are: a network of its own for each, so that one can count what it
-sends and choose how.
+"""The network of each system's peers.
 
-Must NOT change anything of the machine's own network.
+Each system has one of its own, so that its bytes can be counted and its properties chosen. Must NOT
+change anything of the machine's own network.
 """
 
 import contextlib
@@ -21,58 +21,60 @@ TOOL_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the network is to be like; the default is this machine's loopback."""
+    """Properties of the network; the default is this machine's loopback."""
 
     rate_bps: float | None = None
     rtt_s: float = 0.0
     loss: float = 0.0
     slow_bps: float | None = None
-    """Of the last peer's lines, where each direction has its own."""
+    """Rate of the last peer's lines in bits a second, if each direction has its own line."""
     congestion: str = ""
-    """TCP's congestion control, for all; "" leaves it as it is."""
+    """TCP congestion control of all sockets; "" leaves it as it is."""
 
     @property
     def shared_rate_bps(self) -> float | None:
-        """Of the one line that all peers share, if there is one."""
+        """Rate of the line that all peers share, in bits a second; None if there is no such
+        line."""
         return None if self.routed else self.rate_bps
 
     @property
     def routed(self) -> bool:
-        """Each peer has a namespace of its own, and every direction its own line."""
+        """Whether each peer has a namespace of its own, and each direction its own line."""
         return bool(self.rtt_s or self.loss)
 
     @property
     def plain(self) -> bool:
-        """The machine's own loopback would do as well."""
+        """Whether the machine's own loopback has these properties."""
         return not (self.routed or self.rate_bps or self.congestion)
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError if this machine cannot have these conditions, or they contradict each
+        other."""
         known = ALGORITHMS.read_text(encoding="ascii").split()
         if self.congestion and self.congestion not in known:
             raise ConfigError(f"--congestion {self.congestion}: this kernel has {', '.join(known)}")
         if self.slow_bps and not self.routed:
-            raise ConfigError("--slow: one line that all share is nobody's: set --rtt as well")
+            raise ConfigError("--slow: without --rtt all peers share one line: set --rtt as well")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Of one system."""
+    """The network of one system."""
 
     places: tuple[Place, ...]
     device: str
-    """Which has the peers' addresses."""
+    """Name of the device with the peers' addresses."""
     congestion_control: str
-    """That all are to use; "" leaves it to them."""
+    """Congestion control for all sockets; "" leaves it to the system."""
     own: bool
-    """Nobody else sends in it: its devices count what the system sends."""
+    """Whether no other process sends in it: then its devices count the bytes of the system."""
 
     def namespaces(self) -> tuple[Place, ...]:
-        """One place in each of them."""
+        """One place in each namespace."""
         return tuple({place.prefix: place for place in self.places}.values())
 
     def congestion(self) -> tuple[str, ...]:
-        """What the sockets that are open now use, sorted; nothing if nobody can say."""
+        """Algorithms of the sockets that are open now, sorted; () if they are not known."""
         if not self.own:
             return ()
         words: set[str] = set()
@@ -82,13 +84,13 @@ class Network:
 
 
 def default_congestion() -> str:
-    """What sockets of this machine use that do not say what they want."""
+    """The algorithm of sockets of this machine that do not choose one."""
     return Path(ALGORITHM).read_text(encoding="ascii").strip()
 
 
 @contextlib.contextmanager
 def network(conditions: Conditions, peers: int) -> Generator[Network]:
-    """Raises WanError when the conditions need what this machine does not have."""
+    """Set up a network. Raises WanError if this machine cannot provide the conditions."""
     if conditions.plain and why_not("loopback"):
         places = tuple(Place(peer, (), "127.0.0.1:0", "", (), {}) for peer in range(peers))
         yield Network(places, "lo", "", own=False)
@@ -110,7 +112,8 @@ def network(conditions: Conditions, peers: int) -> Generator[Network]:
 
 
 def _set_congestion(place: Place, algorithm: str) -> None:
-    """Of what the place's routes carry. The namespace's own setting is not everywhere root's."""
+    """Set the algorithm for the place's routes: root may not change the namespace's setting
+    everywhere."""
     ip = place.command(["ip", "-4", "route"])
     for route in _output([*ip, "show", "table", "all"]).splitlines():
         if not route.startswith("broadcast"):

@@ -1,6 +1,6 @@
-"""What we are compared with: where it comes from, and what it can send.
+"""The systems that lowcomm is compared with: how each is installed, and which codecs it has.
 
-Must NOT import torch, nor any of them.
+Must NOT import torch, nor any of these systems.
 """
 
 import importlib.metadata
@@ -12,12 +12,13 @@ from protocols.types.errors import ConfigError
 
 TORCHFT = ("torchft-nightly==2026.10.26",)
 HIVEMIND = ("hivemind==1.1.12", "numpy==2.2.6")
-"""With numpy 2.4 it decodes no 8-bit values, says so in a log, and goes on without the others."""
+"""With numpy 2.4 hivemind fails to decode 8-bit values: it logs that, and averages without the
+others."""
 HIVEMIND_CODECS = ("fp32", "fp16", "int8")
 
 
 def others() -> dict[str, System]:
-    """By name."""
+    """The systems by name."""
     gloo = System(
         name="gloo",
         version=f"torch {importlib.metadata.version('torch')}",
@@ -75,14 +76,15 @@ def _starts(name: str) -> Callable[[Order], AbstractAsyncContextManager[Side]]:
 
 
 def _all_to_all(codec: str, elements: int) -> int | None:
-    """More than 8 bytes an element, with more than two: how many they are is not known here."""
+    """None: more than 8 bytes an element with more than two peers, and their number is not known
+    here."""
     del codec, elements
     return None
 
 
 def _torchft_codec(name: str) -> str:
     if name != "fp32":
-        raise ConfigError(f"torchft: no {name} on CPUs, where it sends fp32 without a word")
+        raise ConfigError(f"torchft has no {name} on CPUs: it would send fp32 without a warning")
     return name
 
 

@@ -1,7 +1,7 @@
-"""What the nodes contribute, and how far what they got is from its mean.
+"""The nodes' contributions, and the error of their results.
 
-In files of memory, which workers read and write, so that neither a disk nor a worker's own memory
-pays for it. Must NOT know which system moved the data.
+They lie in memory files that workers read and write, so that neither the disk nor a worker's own
+memory is affected. Must NOT know which system moved the data.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ SEED = 20251122
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Of one exchange; errors are those of the worst result."""
+    """The check of one exchange; the errors are those of the worst result."""
 
     digests: int
     mean_square: float
@@ -29,7 +29,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """By node: arrays fp32 [elements], and where another process finds them."""
+    """By node: arrays fp32 [elements], and the paths under which other processes open them."""
 
     sources: tuple[F32, ...]
     results: tuple[F32, ...]
@@ -37,13 +37,13 @@ class Payloads:
     result_paths: tuple[str, ...]
 
     def check(self, sign: int) -> Checked:
-        """What all workers have kept, after they contributed `sign` x their sources."""
+        """Check all results, after the workers contributed `sign` x their sources."""
         distinct = {xxhash.xxh3_128_hexdigest(result.data): result for result in self.results}
         errors = [self._error(result, sign) for result in distinct.values()]
         return Checked(len(distinct), *max(errors))
 
     def _error(self, result: F32, sign: int) -> tuple[float, float]:
-        """(mean of its square, its mean)"""
+        """(mean of the squared error, mean error), computed in fp64."""
         squares = total = 0.0
         for block in blocks(result.size):
             mean = np.zeros(block.stop - block.start, np.float64)
@@ -58,7 +58,7 @@ class Payloads:
 
 @contextlib.contextmanager
 def payloads(peers: int, elements: int) -> Generator[Payloads]:
-    """Normal numbers, N(0, 1), the same in every run."""
+    """Sources of normal numbers, N(0, 1), the same in every run, and empty results."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_file(4 * elements)) for _ in range(2 * peers)]
         arrays = tuple(array for array, _ in files)
@@ -73,7 +73,7 @@ def _file(size: int) -> Generator[tuple[F32, str]]:
     descriptor = os.memfd_create("lowcomm-benchmark", os.MFD_CLOEXEC)
     try:
         os.truncate(descriptor, size)
-        # Not closed: arrays of it may still be held; it goes with the last of them.
+        # Not closed: arrays of it may still be in use; it is freed with the last of them.
         array = np.frombuffer(mmap.mmap(descriptor, size), np.float32)
         yield array, f"/proc/{os.getpid()}/fd/{descriptor}"
     finally:
@@ -81,5 +81,6 @@ def _file(size: int) -> Generator[tuple[F32, str]]:
 
 
 def sign_of(exchange: int) -> int:
-    """Contributions change their sign each time, so that outer parameters do not drift away."""
+    """The sign of an exchange's contributions; it alternates, so that outer parameters do not
+    drift."""
     return 1 if exchange % 2 == 0 else -1

@@ -1,4 +1,7 @@
-"""What processes have cost so far, as the kernel (Linux) counts it. Must NOT change anything."""
+"""CPU time, memory and bytes of processes, as the Linux kernel counts them.
+
+Must NOT change anything.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -7,18 +10,18 @@ from pathlib import Path
 
 NANO = 1e-9
 _CPUCLOCK_SCHED = 2
-"""Of a whole process, ended threads included; see `clock_getcpuclockid` and the kernel's
-posix-cpu-timers."""
+"""The CPU clock of a whole process, ended threads included; see `clock_getcpuclockid` and the
+kernel's posix-cpu-timers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one process, bytes."""
+    """Memory of one process, in bytes; all but the peak are current values."""
 
     peak_rss: int
     rss: int
     rss_shmem: int
-    """Memory that it shares on purpose; this, the last and the next are of now."""
+    """Memory that it shares on purpose."""
     rss_file: int
     """Programs and libraries."""
 
@@ -29,14 +32,14 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def memory(pid: int) -> Memory:
-    """Raises OSError."""
+    """Read the memory of a process. Raises OSError."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return Memory(*(_bytes(lines[name]) for name in ("VmHWM", "VmRSS", "RssShmem", "RssFile")))
 
 
 def together(memories: Sequence[Memory]) -> Memory:
-    """Of several processes of one program, which share what can be shared."""
+    """Memory of several processes of one program, with shared memory counted once."""
     shared = [one.rss_shmem + one.rss_file for one in memories]
     return Memory(
         peak_rss=sum(one.peak_rss for one in memories) - sum(shared) + max(shared),
@@ -47,20 +50,20 @@ def together(memories: Sequence[Memory]) -> Memory:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that it started, and what that started."""
+    """The process, its children, and all of their descendants."""
     found = [pid]
     for thread in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
             children = (thread / "children").read_text(encoding="ascii").split()
         except OSError:
-            continue  # The thread has ended meanwhile.
+            continue  # The thread has ended.
         for child in children:
             found += family(int(child))
     return found
 
 
 def sent_bytes(pid: int) -> int:
-    """By all devices of the network namespace that the process is in. Raises OSError."""
+    """Bytes sent by all devices of the process's network namespace. Raises OSError."""
     return transmitted(Path(f"/proc/{pid}/net/dev").read_text(encoding="ascii").splitlines())
 
 

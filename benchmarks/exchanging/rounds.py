@@ -1,6 +1,6 @@
-"""All systems side by side: started, let through their gates in turns, timed, ended.
+"""Runs all systems side by side: starts them, lets them exchange in turns, times and ends them.
 
-One system works at a time. Must NOT know what an exchange of a system is.
+One system works at a time. Must NOT know how a system exchanges.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from protocols.types.errors import ConfigError, LowcommError
 
 SETTLE_LOOK_S = 0.05
 SETTLE_LOOKS = 2
-"""Quiet ones: on a busy machine a process may have to wait for its turn."""
+"""Consecutive idle measurements needed: on a busy machine a process may wait for a CPU."""
 SETTLE_MAX_S = 2.0
 IDLE = 0.05
-"""A system that uses less than this share of one core has ended its exchange: heartbeats remain."""
+"""Below this share of one core a system has ended its exchange: only heartbeats remain."""
 PREPARE_TIMEOUT_S = 60.0
 COPIES = 2
-"""What each peer contributes and gets, in files of memory; all systems share them."""
+"""Each peer's source and result, in memory files that all systems share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be measured."""
+    """The settings of a measurement."""
 
     peers: int
     mib: int
@@ -41,11 +41,11 @@ class Plan:
     warmup: int
     rounds: int
     deadline_s: float
-    """Of one exchange."""
+    """Timeout of one exchange."""
     encrypted: bool = False
-    """Ours; the others do as they do."""
+    """Whether lowcomm encrypts; the others have no such choice."""
     idle_s: float = 0.0
-    """Nothing is to be done for so long before each exchange."""
+    """Seconds of pause before each exchange."""
 
     @property
     def elements(self) -> int:
@@ -60,14 +60,14 @@ class Contestant:
     result: Result
     network: Network
     running: AsyncExitStack
-    """All its processes end with it."""
+    """Closing it ends all processes of the system."""
     side: Side | None = None
     exchanges: list[Exchanged] = field(default_factory=list[Exchanged])
     done: int = 0
 
     async def failed(self, why: str) -> None:
-        """It is out, and takes no time of the others, which go on."""
-        await asyncio.sleep(SETTLE_LOOK_S)  # Who ended just now is known to have.
+        """End the system with this error, so that it takes no time from the others, which go on."""
+        await asyncio.sleep(SETTLE_LOOK_S)  # So that the exit of a process is noticed.
         words = self.side.last_words() if self.side is not None else ""
         self.result = replace(self.result, error=f"{why}: {words}" if words else why)
         self.side = None
@@ -75,7 +75,8 @@ class Contestant:
 
 
 def check_memory(systems: Sequence[System], plan: Plan, *, free_bytes: int) -> None:
-    """Refuse now, rather than have the kernel kill something. Raises ConfigError."""
+    """Raise ConfigError if the run needs more memory than is free, so that the kernel need not kill
+    processes."""
     copies = COPIES + sum(one.copies for one in systems)
     each_bytes = copies * 4 * plan.elements + sum(one.base_bytes for one in systems)
     needed = plan.peers * each_bytes
@@ -95,7 +96,7 @@ async def compare(
     advance: Callable[[str], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
-    """What each system showed, in their order. Raises WanError."""
+    """Return the result of each system, in their order. Raises WanError."""
     contestants: list[Contestant] = []
     async with AsyncExitStack() as stack:
         for system in systems:
@@ -109,7 +110,7 @@ async def compare(
             if one.result.error:
                 tell(one.result.error)
         for turn in range(plan.warmup + plan.rounds):
-            first = turn % len(contestants)  # Who comes after whom must not matter.
+            first = turn % len(contestants)  # The order of the systems must not matter.
             for one in (*contestants[first:], *contestants[:first]):
                 if one.side is not None:
                     await _turn(one, plan, payloads, timed=turn >= plan.warmup)
@@ -158,7 +159,7 @@ async def _turn(one: Contestant, plan: Plan, payloads: Payloads, *, timed: bool)
 async def _exchange(
     one: Contestant, plan: Plan, payloads: Payloads, *, timed: bool
 ) -> Exchanged | None:
-    """None: it does not count."""
+    """Run one exchange; None if it was not timed."""
     assert one.side is not None
     side, sign = one.side, sign_of(one.done)
     one.done += 1
@@ -190,7 +191,7 @@ async def _exchange(
 
 
 def _sent_bytes(one: Contestant) -> int | None:
-    """By all peers so far. Raises OSError."""
+    """Bytes sent by all peers so far; None if other traffic uses the network. Raises OSError."""
     assert one.side is not None
     if not one.network.own:
         return None
@@ -199,7 +200,7 @@ def _sent_bytes(one: Contestant) -> int | None:
 
 
 async def _idle(pids: Sequence[int]) -> None:
-    """Wait until these processes do hardly anything any more, or long enough."""
+    """Wait until these processes are nearly idle, at most SETTLE_MAX_S."""
     deadline, before, quiet = time.monotonic() + SETTLE_MAX_S, proc.cpu_s(pids), 0
     while quiet < SETTLE_LOOKS and time.monotonic() < deadline:
         await asyncio.sleep(SETTLE_LOOK_S)
@@ -223,7 +224,8 @@ def _told(one: Contestant, plan: Plan) -> Result:
 
 
 def _line(one: Contestant, plan: Plan) -> Line | None:
-    """What all share, or a direction between two peers: everybody owns an equal part."""
+    """The line that all peers share, or one direction between two peers; each peer owns an equal
+    part."""
     rate_bps, shared = plan.conditions.rate_bps, not plan.conditions.routed
     if rate_bps is None:
         return None

@@ -1,4 +1,4 @@
-"""A rank of a stepwise run that computes nothing: how long is it from payload to mean?
+"""A rank of a stepwise run that computes nothing: the time from a payload to the mean.
 
     lowcomm peer run.toml --new -- python -m benchmarks.exchanging.step_rank ELEMENTS FILE
 
@@ -24,8 +24,9 @@ class TimedSteps:
 
     def __init__(self, elements: int) -> None:
         self.seconds: list[float] = []
-        """Of each step, from the payload handed over to the mean in our own buffer."""
-        # No payload has the bytes of another one: those would not be received again.
+        """Seconds of each step, from the payload handed over to the mean in this rank's own
+        buffer."""
+        # Each payload differs from the others: equal bytes would not be received again.
         self._values_P: F32 = np.arange(elements, dtype=np.float32)
         self._values_P += np.float32(os.getpid())
         self._mean_P: F32 = np.zeros(elements, np.float32)
@@ -42,7 +43,7 @@ class TimedSteps:
         self.seconds.append(time.perf_counter() - self._handed)
 
     def keep(self, directory: str, step: int) -> None:
-        return  # Nothing here outlives the measurement.
+        return  # No state is kept after the measurement.
 
     def write_state(self, state: memoryview) -> None:
         np.frombuffer(state, np.float32)[: self._mean_P.size] = self._mean_P
@@ -52,7 +53,7 @@ class TimedSteps:
 
 
 def main(elements: int, file: Path) -> None:
-    """Until the run is finished; then the seconds are in the file."""
+    """Follow the run until it is finished; then write the seconds of each step to the file."""
     peer, state = attach(), TimedSteps(elements)
     peer.join(tensors(elements), elements=elements)
     rank = StepRank(peer, state)

@@ -1,6 +1,6 @@
-"""What a system is to the harness, and how its workers are started.
+"""The harness's interface to a system, and the start of its workers.
 
-Must NOT time anything, nor know one system from another: each has a file of its own.
+Must NOT time anything, nor distinguish systems: each has a file of its own.
 """
 
 import asyncio
@@ -23,23 +23,23 @@ from peers.processes.processes import Child, start_child
 from protocols.types.errors import LowcommError
 
 START_TIMEOUT_S = 180.0
-"""Four processes that import torch, on a busy machine."""
+"""Enough for four processes that import torch, on a busy machine."""
 ROOT = Path(benchmarks.__file__).parent.parent
 LOG_LINES_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be exchanged, where."""
+    """One exchange: the peers, the payloads and the network."""
 
     peers: int
     codec: str
     payloads: Payloads
     network: Network
     directory: Path
-    """Of this system alone; it exists."""
+    """A directory of this system alone; it exists."""
     python: str
-    """The interpreter for its workers."""
+    """Path of the interpreter for the workers."""
     encrypted: bool = False
 
     @property
@@ -68,15 +68,16 @@ class Peer:
     child: Child
     log: Path
     is_daemon: bool = False
-    """Of ours: what it started stands for the training. Otherwise it only guards the others."""
+    """Whether the child is lowcomm's daemon, and its children its training. Otherwise it is only a
+    guard."""
 
     def working(self) -> list[int]:
-        """Who takes part."""
+        """Process ids that take part in the exchange."""
         family = proc.family(self.child.pid)
         return family if self.is_daemon else family[1:]
 
     def exchanging(self) -> list[int]:
-        """Whose memory it needs for the exchange."""
+        """Process ids that count for the memory of the exchange."""
         return [self.child.pid] if self.is_daemon else self.working()
 
 
@@ -90,10 +91,11 @@ class Side:
     gate: Gate
     peers: tuple[Peer, ...]
     complete: Complete = tuple
-    """Adds to the marks of an exchange what the workers cannot know."""
+    """Adds to the marks of an exchange the fields that workers cannot know."""
 
     def last_words(self) -> str:
-        """From the logs of the peers that have ended, or of all, for who wants to know why."""
+        """The last log lines and exit status of the peers that have ended, or of all peers, for an
+        error text."""
         told: list[str] = []
         ended = [peer for peer in self.peers if peer.child.returncode is not None]
         for peer in ended or self.peers:
@@ -106,32 +108,34 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One of those that can be compared."""
+    """A system that can be compared."""
 
     name: str
     version: str
     start: Callable[[Order], AbstractAsyncContextManager[Side]]
-    """Its workers, until the end of the context. Raises LowcommError."""
+    """Starts the workers, and ends them with the context. Raises LowcommError."""
     codec: Callable[[str], str]
-    """What it sends when it is asked for a codec; raises ConfigError when that is no comparison."""
+    """The codec that it sends if asked for this one; raises ConfigError if there is no comparable
+    one."""
     payload_bytes: Callable[[str, int], int | None] = lambda _, elements: 8 * elements
-    """What a codec makes of so many elements, contribution and result together; None: that depends
-    on how many contribute."""
+    """Encoded bytes of so many elements, contribution and result together; None if that depends on
+    the number of contributors."""
     copies: float
-    """So many times what is exchanged does one peer have in memory at most, as measured ..."""
+    """Peak memory of one peer, as a multiple of the exchanged values, as measured ..."""
     base_bytes: int
-    """... and this much for its programs."""
+    """... and bytes for its programs."""
     note: str = ""
     requirements: tuple[str, ...] = ()
-    """What pip is asked for, if it does not come with what runs this."""
+    """Requirements for pip, if the system is not part of this installation."""
     python: str = sys.executable
-    """The interpreter for its workers."""
+    """Path of the interpreter for the workers."""
     missing: str = ""
-    """Why it cannot be had here."""
+    """Why the system cannot be used here; "" if it can."""
 
 
 def prepared(system: System, *, codec: str, tell: Callable[[str], None]) -> System:
-    """With an interpreter that has it, or with the reason why not."""
+    """Return the system with an interpreter that can import it, or with the reason why there is
+    none."""
     try:
         system.codec(codec)
         if system.requirements:
@@ -143,7 +147,7 @@ def prepared(system: System, *, codec: str, tell: Callable[[str], None]) -> Syst
 
 @asynccontextmanager
 async def workers(order: Order, module: str, *, name: str) -> AsyncGenerator[Side]:
-    """One process for each peer, which runs a module of this package."""
+    """Start one process for each peer, which runs a module of this package."""
     path = os.environ.get("PYTHONPATH", "")
     env = {
         **os.environ,
@@ -171,7 +175,7 @@ def new_gate(order: Order, name: str) -> Gate:
 
 
 async def opened(side: Side) -> None:
-    """Wait for all workers, but not for those of a process that has ended. Raises GateError."""
+    """Wait until all workers are connected. Raises GateError, at once if a process has ended."""
     arriving = asyncio.ensure_future(side.gate.opened(within_s=START_TIMEOUT_S))
     ending = [asyncio.ensure_future(peer.child.wait()) for peer in side.peers]
     try:

@@ -1,4 +1,4 @@
-"""What plain TCP does: one connection for each pair, and everybody sends all that it has to all.
+"""Plain TCP: one connection for each pair, and every peer sends all of its values to all others.
 
 With two peers each direction carries as many bytes as any exchange has to move. Must NOT import
 anything of lowcomm.
@@ -14,7 +14,7 @@ RECEIVED_BYTES = 1 << 20
 
 
 class Tcp:
-    """The mean of all, in the order of the nodes."""
+    """The mean of all contributions, summed in the order of the nodes."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -45,7 +45,7 @@ class Tcp:
         return self._mean_P[block]
 
     def _move(self) -> None:
-        """Send to all and receive from all, whatever is ready."""
+        """Send to all and receive from all, as each socket is ready."""
         size = self._values_P.nbytes
         sent, got = dict.fromkeys(self._links, 0), dict.fromkeys(self._links, 0)
         ours = self._values_P.data.cast("B")

@@ -15,11 +15,11 @@ from torch._C._distributed_c10d import TCPStore
 from benchmarks.exchanging.worker import F32, Marks, Task, hear, main, now, say, signed_source
 
 LIGHTHOUSE = "lighthouse"
-TIMEOUT = timedelta(minutes=30)  # The harness has a shorter one.
+TIMEOUT = timedelta(minutes=30)  # The timeout of the harness is shorter.
 
 
 class Torchft:
-    """One replica group of one rank; the first worker has the lighthouse, too."""
+    """One replica group of one rank; the first worker also runs the lighthouse."""
 
     def __init__(self, task: Task) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = task.device
@@ -77,7 +77,7 @@ class Torchft:
 
 
 def _load(state: object) -> None:
-    del state  # All begin alike, and nobody is lost.
+    del state  # All replicas begin with the same state, and none is lost.
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Other systems, each installed into an environment of its own that is kept for the next time.
+"""Installs other systems, each into an environment of its own that is kept for the next run.
 
-It sees what this installation has: the same torch for everybody, and nothing large to fetch. Must
-NOT change this installation.
+The environment includes this installation's packages: all systems use the same torch, and no large
+package is fetched. Must NOT change this installation.
 """
 
 import importlib.metadata
@@ -16,13 +16,13 @@ from pathlib import Path
 from protocols.types.errors import LowcommError
 
 MADE = ".made"
-"""A file in an environment that is complete."""
+"""Name of a file that marks a complete environment."""
 INSTALL_TIMEOUT_S = 900.0
 ERROR_CHARS_MAX = 300
 
 
 def python_with(requirements: Sequence[str], *, tell: Callable[[str], None]) -> str:
-    """The interpreter of an environment that has them, and whatever else is installed here.
+    """Return the interpreter of an environment with these packages and those installed here.
 
     Raises LowcommError with one line.
     """
@@ -38,7 +38,7 @@ def python_with(requirements: Sequence[str], *, tell: Callable[[str], None]) -> 
     packages = next(directory.glob("lib/python*/site-packages"))
     (packages / "host.pth").write_text(host_paths(), encoding="utf-8")
     constraints = directory / "constraints.txt"
-    # Another torch would be gigabytes, and another comparison.
+    # Another version of torch would be gigabytes, and the comparison would not be equal.
     constraints.write_text(f"torch=={importlib.metadata.version('torch')}\n", encoding="utf-8")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(constraints)]
     _run([*pip, *requirements], what=f"{named} cannot be installed")
@@ -57,7 +57,7 @@ def environment_name(requirements: Sequence[str]) -> str:
 
 
 def host_paths() -> str:
-    """Where this installation's packages are, one directory a line."""
+    """The directories of this installation's packages, one a line."""
     paths = sysconfig.get_paths()
     return "".join(f"{path}\n" for path in dict.fromkeys([paths["purelib"], paths["platlib"]]))
 

@@ -1,5 +1,4 @@
-"""The side of the gate that a system's own process is on: it does what the harness says, when it
-says so, and writes down when each thing was done.
+"""A worker's side of the gate: carries out the harness's orders, and records their times.
 
 Runs in environments of other systems too: must NOT import anything of this project but this file,
 nor torch before a system's own file does.
@@ -24,75 +23,78 @@ BLOCK_ELEMENTS = 1 << 18
 LOOK_S = 0.01
 FILE_TIMEOUT_S = 60.0
 now = time.monotonic
-"""One clock for all processes of the machine."""
+"""The clock of all processes of the machine, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a worker is told when it starts, as JSON."""
+    """The arguments of a worker, passed as JSON at its start."""
 
     node: int
     peers: int
     elements: int
     codec: str
     gate: str
-    """The harness listens here, a Unix socket."""
+    """Path of the Unix socket on which the harness listens."""
     source: str
-    """A file of what this node contributes: fp32 [elements]."""
+    """Path of a file with this node's contribution: fp32 [elements]."""
     result: str
-    """A file for what came of it: fp32 [elements]."""
+    """Path of a file for this node's result: fp32 [elements]."""
     directory: str
-    """Shared by the workers of a system, to find each other."""
+    """A directory shared by the workers of a system, in which they find each other."""
     host: str
     """The address of this node."""
     device: str
-    """The network device that has it."""
+    """The network device that has this address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """One exchange, as one worker saw it. Moments are of `now`."""
+    """The record of one exchange by one worker. Times are in seconds on the clock `now`."""
 
     handed: float
-    """The contribution is handed over."""
+    """When the contribution was handed over."""
     received: float
-    """The result is in the worker's own buffer."""
+    """When the result was in the worker's own buffer."""
     contributors: int = 0
-    """Whose contributions are in the mean; 0: nobody could say."""
+    """Number of contributions in the mean; 0: not known."""
     reduced: float | None = None
-    """The data has been moved and summed; quorum, commit and division may follow."""
+    """When the data was moved and summed; quorum, commit and division may follow. None: not
+    known."""
     data_path_s: float | None = None
-    """The same, as a duration, from the first byte of this worker on."""
+    """Seconds for moving and summing the data, from this worker's first byte on."""
     lag_p99_s: float | None = None
-    """How late its loop was, in the last minute; None: nobody said so since the last exchange."""
+    """Lateness of the daemon's event loop in the last minute; None: no report since the last
+    exchange."""
     lag_max_s: float | None = None
     busy_lag_p99_s: float | None = None
-    """The same while payload moved, of as many samples as a minute has."""
+    """The same while payload moved, over as many samples as a minute has."""
     heartbeat_late_p99_s: float | None = None
-    """The same of others' heartbeats that it heard."""
+    """The same for heartbeats received from other daemons."""
     heartbeat_late_max_s: float | None = None
     copy_in_s: float = 0.0
-    """The training thread was blocked by this, before `handed` ..."""
+    """Seconds for which the training thread was blocked before `handed` ..."""
     copy_out_s: float = 0.0
-    """... and by this, before `received`."""
+    """... and before `received`, both by copying."""
 
 
 class Exchanger(Protocol):
-    """What each system's file implements."""
+    """The interface that each system's file implements."""
 
     def prepare(self, sign: int) -> None:
-        """Have `sign` x the source at hand; nobody looks at the time."""
+        """Put `sign` x the source in place. Not timed."""
         ...
 
     def exchange(self) -> Marks: ...
 
     def result(self, block: slice) -> F32:
-        """A piece of the mean, as this worker has it after `exchange`."""
+        """A block of the mean, as this worker has it after `exchange`."""
         ...
 
 
 def main(make: Callable[[Task], Exchanger], argv: Sequence[str] = ()) -> None:
-    """Make the exchanger, go to the gate, do as told until the harness ends us."""
+    """Make the exchanger, connect to the gate, and carry out orders until the harness ends the
+    process."""
     values: dict[str, Any] = json.loads((argv or sys.argv)[1])
     task = Task(**values)
     exchanger = make(task)
@@ -113,7 +115,7 @@ def main(make: Callable[[Task], Exchanger], argv: Sequence[str] = ()) -> None:
 
 
 def read_source(path: str, out_P: F32, *, start: int = 0) -> None:
-    """`out_P.size` elements of the source, from element `start` on."""
+    """Fill `out_P` with elements of the source, from element `start` on."""
     view = out_P.data.cast("B")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -127,7 +129,7 @@ def read_source(path: str, out_P: F32, *, start: int = 0) -> None:
 
 
 def signed_source(path: str, out_P: F32, sign: int) -> None:
-    """The whole source, or its negative."""
+    """Read the whole source, or its negative, into `out_P`."""
     read_source(path, out_P)
     if sign < 0:
         np.negative(out_P, out=out_P)
@@ -141,7 +143,7 @@ def blocks(elements: int) -> list[slice]:
 
 
 def say(directory: str, name: str, text: str) -> None:
-    """Leave a word for the other workers of this system."""
+    """Publish a text under this name for the other workers of this system."""
     path = os.path.join(directory, name)
     with open(path + ".new", "w", encoding="ascii") as file:
         file.write(text)
@@ -149,18 +151,18 @@ def say(directory: str, name: str, text: str) -> None:
 
 
 def hear(directory: str, name: str) -> str:
-    """Wait for the word that another worker leaves. Raises TimeoutError."""
+    """Wait for the text that another worker publishes under this name. Raises TimeoutError."""
     path, deadline = os.path.join(directory, name), now() + FILE_TIMEOUT_S
     while not os.path.exists(path):
         if now() > deadline:
-            raise TimeoutError(f"nobody left {name} within {FILE_TIMEOUT_S:g} s")
+            raise TimeoutError(f"no worker published {name} within {FILE_TIMEOUT_S:g} s")
         time.sleep(LOOK_S)
     with open(path, encoding="ascii") as file:
         return file.read()
 
 
 def connected(task: Task, name: str) -> dict[int, socket.socket]:
-    """A TCP connection with each other worker of the system `name`, which does the same."""
+    """Open a TCP connection with each other worker of the system `name`, which does the same."""
     links: dict[int, socket.socket] = {}
     with socket.create_server((task.host, 0)) as server:
         port = server.getsockname()[1]
@@ -176,7 +178,7 @@ def connected(task: Task, name: str) -> dict[int, socket.socket]:
 
 
 def _keep(exchanger: Exchanger, task: Task) -> None:
-    # Written, not mapped: what is mapped would count as this worker's memory.
+    # Written, not mapped: a mapping would count as memory of this worker.
     with open(task.result, "r+b", buffering=0) as file:
         for block in blocks(task.elements):
             data = np.ascontiguousarray(exchanger.result(block)).data.cast("B")

@@ -1,1 +1,1 @@
-"""What a joiner costs the others, and how long it waits: parts of `benchmarks.joining`."""
+"""A joiner's waiting time, and its cost for the members: parts of `benchmarks.joining`."""

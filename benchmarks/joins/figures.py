@@ -1,4 +1,4 @@
-"""Figures of joins, from what ranks and daemons wrote down.
+"""Figures of joins, from the records of ranks and daemons.
 
 Must NOT read or write anything.
 """
@@ -17,31 +17,31 @@ class Round:
 
     number: int
     began: float
-    """When the last of them handed its contribution over."""
+    """When the last member handed its contribution over."""
     ended: float
-    """When the last of them had the result."""
+    """When the last member had the result."""
     since: float | None = None
-    """When the last of them had the result of the round before."""
+    """When the last member had the result of the previous round; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """One joiner, in unix seconds."""
+    """One joiner; times are in unix seconds."""
 
     began: float
     """When its process was started."""
     connected: float
-    """When it was first connected with anybody."""
+    """When it was first connected with a peer."""
     verified: float
-    """When it had a state that is the log's."""
+    """When it had the state that the log names."""
     ended: float
     """When its process had ended."""
     granted_s: float
-    """From its place in the run to the verified state."""
+    """Seconds from its place in the run to the verified state."""
     donor_bytes: tuple[int, ...]
-    """What each donor gave."""
+    """Bytes sent by each donor."""
     cpu_s: float
-    """Of all daemons from its connection to the verified state, for whatever they did."""
+    """CPU seconds of all daemons from its connection to the verified state, for any purpose."""
 
     @property
     def seconds(self) -> float:
@@ -50,16 +50,16 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Medians, but for what says otherwise. None: nothing was measured."""
+    """Medians, unless stated otherwise. None: nothing was measured."""
 
     joins: int
     connection_to_verified_s: float | None
     connection_to_verified_max_s: float | None
     cut_to_verified_s: float | None
     donors_used: int
-    """In the join with fewest."""
+    """The smallest number of donors of a join."""
     bytes_by_donor: tuple[float, ...]
-    """Sorted, largest first."""
+    """Bytes by donor, sorted, largest first."""
     state_bytes: int
     rounds_alone: int
     rounds_during: int
@@ -68,16 +68,16 @@ class Figures:
     """Of rounds that were under way between a joiner's connection and its verified state."""
     ratio: float | None
     period_alone_s: float | None
-    """From one result to the next: members train, or rest, and exchange."""
+    """Seconds from one result to the next: members train, or rest, and exchange."""
     period_during_s: float | None
-    """Of those in which a joiner got its state."""
+    """The same for periods in which a joiner got its state."""
     period_ratio: float | None
     transfer_cpu_s: float | None
-    """CPU seconds of all daemons, of joins during which no round was under way."""
+    """CPU seconds of all daemons, over joins during which no round was under way."""
 
 
 def rounds_of(told: Iterable[Sequence[Mapping[str, float]]]) -> list[Round]:
-    """Of what each member's rank wrote: those rounds in which all of them were."""
+    """The rounds that are in the records of all members' ranks."""
     by_number: list[dict[int, Mapping[str, float]]] = [
         {int(line["round"]): line for line in lines} for lines in told
     ]
@@ -97,8 +97,8 @@ def rounds_of(told: Iterable[Sequence[Mapping[str, float]]]) -> list[Round]:
 
 
 def figures(rounds: Sequence[Round], joins: Sequence[Join]) -> Figures:
-    """Rounds that overlap a joiner's life but not its transfer count nowhere: its process starts
-    and ends on the same machine."""
+    """Compute the figures. Rounds that overlap a joiner's lifetime but not its transfer are not
+    counted: its process starts and ends on the same machine."""
     exchanges = [(x.began, x.ended) for x in rounds]
     alone, during, ratio = _compared(exchanges, joins)
     periods = [(x.since, x.ended) for x in rounds if x.since is not None]
@@ -132,7 +132,8 @@ def figures(rounds: Sequence[Round], joins: Sequence[Join]) -> Figures:
 def _compared(
     spans: Sequence[Span], joins: Sequence[Join]
 ) -> tuple[list[float], list[float], float | None]:
-    """(seconds of those without a joiner, of those during a transfer, how many times as long)."""
+    """(seconds of the spans without a joiner, of those during a transfer, the ratio of their
+    medians)."""
     alone = [b - a for a, b in spans if not any(_overlap((a, b), j.began, j.ended) for j in joins)]
     during = [
         b - a for a, b in spans if any(_overlap((a, b), j.connected, j.verified) for j in joins)

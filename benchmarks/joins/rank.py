@@ -1,6 +1,6 @@
-"""A rank under a real daemon that rests instead of training, and writes down when it waited.
+"""A rank under a real daemon that rests instead of training, and records its waits.
 
-Its clock is that of the daemons' journals. Must NOT import torch.
+Its clock is that of the daemons' event files. Must NOT import torch.
 """
 
 import json
@@ -17,7 +17,7 @@ from sims.paced.moves import FRAGMENT, tensors
 
 
 class Rank:
-    """Contributes every `train_s`, for as long as its daemon lives."""
+    """Contributes every `train_s` seconds, until its daemon ends."""
 
     def __init__(self, *, elements: int, train_s: float, told: Path) -> None:
         self._train_s = train_s

@@ -1,17 +1,19 @@
-"""Checkpoints: a cut of the run on disk, whole or not at all (I6).
+"""Checkpoints: one cut of the run on disk, complete or not present (I6).
 
     <directory>/round-000012/model.safetensors     outer parameters, named and shaped as in the
                                                    model: exporting is copying
                              momentum.safetensors  outer momentum under the same names; in a
-                                                   stepwise run all else of the state
-                             cut.json              what they mean; their sizes and digests; its own
-                             log.msgpack           what the log said at the cut: with it a node
-                                                   whose log is lost begins another
-                             residues.safetensors  this peer's alone, if any (residue_file.py)
+                                                   stepwise run the other arrays of the state
+                             cut.json              the cut; sizes and digests of the files; its
+                                                   own digest
+                             log.msgpack           the state of the log at the cut: with it a node
+                                                   that has lost its log begins another one
+                             residues.safetensors  residues of this peer, if any (residue_file.py)
 
-A checkpoint is filled in a hidden directory beside (`cut.json` last), synced, then renamed, so that
-a crash at any moment leaves the one before. One process and thread writes to a directory. Must NOT
-import torch, unpickle anything, or choose which cut a run goes on from.
+A checkpoint is written to a hidden directory beside its final one (`cut.json` last), synced, then
+renamed, so a crash at any moment leaves the previous checkpoint. Only one process and thread writes
+to a directory. Must NOT import torch, unpickle anything, or choose the cut that a run continues
+from.
 """
 
 import hashlib
@@ -45,9 +47,10 @@ from protocols.types.sample_ranges import ALL_REMAIN, Remaining
 from protocols.wire.codec import decode_image
 
 CHECKPOINTS = "checkpoints"
-"""A node's checkpoints are in this folder of its directory ..."""
+"""Folder in a node's directory with its checkpoints."""
 RANK_STATES = "rank-state"
-"""... and what each rank needs to go on from one in this."""
+"""Folder in a node's directory with the state that each rank needs to continue from a
+checkpoint."""
 SCHEMA = 3
 MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
 LOG = "log.msgpack"
@@ -58,12 +61,12 @@ _WRITING = ".writing-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentCut:
-    """Where one fragment is."""
+    """The position of one fragment at the cut."""
 
     version: int
     """Its last committed round."""
     inner_step: int
-    """Committed global inner steps."""
+    """Committed inner steps, counted over the whole run."""
     tokens: int
     """Committed tokens."""
     state_digest: str
@@ -71,13 +74,13 @@ class FragmentCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCut:
-    """What is this peer's own: another one loads the checkpoint without it."""
+    """The part of a cut that belongs to this peer; another peer loads the checkpoint without it."""
 
     peer: str
     incarnation: int
     data_slot: int
     rank_state: str
-    """Name of the directory that holds the snapshot of the ranks, or ""."""
+    """Name of the directory with the snapshot of the ranks; "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,26 +93,27 @@ class Cut:
     fragments: tuple[FragmentCut, ...]
     own: PeerCut
     remaining: Remaining = ALL_REMAIN
-    """Which samples are not committed at that round."""
+    """The samples that are not committed at that round."""
     arrays: tuple[str, ...] = ()
-    """Of a stepwise run, whose state is one vector: the names of its arrays, the parameters first
-    and each shaped as they are. Of a run of rounds there are none."""
+    """A stepwise run's state is one vector; these are the names of its arrays, the parameters
+    first. Each array has the shapes of the parameters. In a run of rounds: empty."""
 
     def __post_init__(self) -> None:
         assert self.fragments, "a cut has at least fragment 0"
 
     @property
     def round(self) -> int:
-        """The round that names the checkpoint: that of fragment 0, the anchor."""
+        """The round that names the checkpoint: the version of fragment 0, the anchor."""
         return self.fragments[0].version
 
 
 class FragmentArrays(NamedTuple):
-    """The outer state of one fragment: fp32, one-dimensional, as many elements as its layout."""
+    """The outer state of one fragment: one-dimensional fp32 arrays with as many elements as its
+    layout."""
 
     outer: F32
     momentum: F32
-    """Empty, of all fragments, where the method keeps none."""
+    """Empty in all fragments if the method keeps no momentum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,7 @@ class _Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """The content of `cut.json`, but for the digest over all of this."""
+    """The content of `cut.json`, except the digest over all of it."""
 
     schema: int
     cut: Cut
@@ -128,7 +132,7 @@ class _Record:
     model: _Seal
     momentum: _Seal
     log: _Seal | None = None
-    """None: an earlier version wrote none."""
+    """None if an earlier version of lowcomm wrote the checkpoint, without a log file."""
 
 
 def write_checkpoint(
@@ -141,14 +145,13 @@ def write_checkpoint(
     *,
     log: bytes = b"",
 ) -> Path:
-    """Write `<directory>/round-<cut.round>`, durably, and return its path.
+    """Write `<directory>/round-<cut.round>` durably, and return its path.
 
     `outer` and `momentum` hold one array for each fragment, as in FragmentArrays; they must not
-    change meanwhile. `own` writes into the checkpoint what is this peer's alone, and returns what
-    there is to sync. `log`: what `pack_log` made at the cut, if it is known. An older checkpoint
-    of the same round is replaced. Raises CheckpointError when the disk refuses, when the layout
-    does not fit the arrays, or when their digest is not the cut's; what was there before is then
-    still there.
+    change meanwhile. `own` writes this peer's own files into the checkpoint, and returns the paths
+    to sync. `log`: the result of `pack_log` at the cut, if the log is known. An older checkpoint of
+    the same round is replaced. Raises CheckpointError if the disk refuses, if the layout does not
+    fit the arrays, or if the arrays' digest is not the cut's; an earlier checkpoint then stays.
     """
     assert len(cut.fragments) == len(layout) == len(outer) == len(momentum)
     final = directory / f"round-{cut.round:06d}"
@@ -174,17 +177,17 @@ def write_checkpoint(
         sync(temporary)
         _publish(temporary, final)
     except (OSError, CheckpointError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)  # A full disk is not helped by half a file.
+        shutil.rmtree(temporary, ignore_errors=True)  # Half a file would only fill a full disk.
         why = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(f"cannot write {final}: {why}") from error
     return final
 
 
 def newest_checkpoint(directory: Path) -> tuple[Path | None, list[str]]:
-    """Find the complete checkpoint of the highest round, every byte of it verified.
+    """Find the complete checkpoint of the highest round, and verify every byte of it.
 
-    Also returns one line about each newer one that was passed over, and about each unfinished one.
-    Raises CheckpointError when the directory itself cannot be read.
+    Also returns one line about each newer checkpoint that was passed over, and about each
+    unfinished one. Raises CheckpointError if the directory itself cannot be read.
     """
     reasons = [f"{path.name}: its write did not finish" for path in _unfinished(directory)]
     for path in _candidates(directory):
@@ -215,22 +218,25 @@ def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]
 
 
 def read_cut(path: Path) -> Cut:
-    """What a checkpoint is of, without its arrays. Raises CheckpointError if it is not whole."""
+    """Read a checkpoint's cut, without its arrays. Raises CheckpointError if the checkpoint is not
+    complete."""
     return _inspect(path, digests=False).cut
 
 
 def pack_log(snapshot: Snapshot, term: int) -> bytes:
-    """For `write_checkpoint`: what the log said at the cut, and the newest term by then."""
+    """Pack the state of the log at the cut and the newest term of that time, for
+    `write_checkpoint`."""
     fields = [term, snapshot.index, snapshot.term, snapshot.image]
     return cast(bytes, msgpack.packb(fields))
 
 
 def read_log(path: Path) -> tuple[Snapshot, int]:
-    """What `pack_log` was given. Raises CheckpointError unless it is whole, and can be read."""
+    """Read the arguments of `pack_log` back from a checkpoint. Raises CheckpointError if the
+    checkpoint is not complete, or its log cannot be read."""
     if _inspect(path, digests=False).log is None:
         raise CheckpointError(
-            f"{path}: an earlier version of lowcomm wrote it, without {LOG}: it does not say what "
-            "its run had agreed on"
+            f"{path} has no {LOG}, because an earlier version of lowcomm wrote it: the state of "
+            "its run's log is not known"
         )
     try:
         raw = cast(object, msgpack.unpackb((path / LOG).read_bytes()))
@@ -240,16 +246,16 @@ def read_log(path: Path) -> tuple[Snapshot, int]:
                 return Snapshot(index, of, image), term
             case _:
                 raise CheckpointError(f"{path / LOG} has other fields than this version writes")
-    except (OSError, ValueError) as error:  # A WireError is a ValueError, too.
+    except (OSError, ValueError) as error:  # A WireError is a ValueError too.
         raise CheckpointError(f"{path / LOG}: {error}") from error
 
 
 def prune(directory: Path, keep: int) -> list[str]:
-    """Delete all but the `keep` newest complete checkpoints; return the names deleted.
+    """Delete all but the `keep` newest complete checkpoints; return the names of the deleted ones.
 
-    The newest complete one is verified byte by byte and always kept, and so is anything newer; of
-    older ones only the sizes are looked at. Deletes nothing when no checkpoint is complete, else
-    also what unfinished writes left. Raises CheckpointError when the disk refuses.
+    The newest complete checkpoint is verified byte by byte and always kept, as is anything newer;
+    of older ones only the sizes are checked. If no checkpoint is complete, nothing is deleted;
+    otherwise unfinished ones are deleted too. Raises CheckpointError if the disk refuses.
     """
     assert keep >= 1, "the newest complete checkpoint is never deleted"
     newest, _ = newest_checkpoint(directory)
@@ -271,7 +277,8 @@ def prune(directory: Path, keep: int) -> list[str]:
 
 
 def _candidates(directory: Path) -> list[Path]:
-    """All that is named like a checkpoint, newest first; `.old` was replaced by its namesake."""
+    """Paths that are named like a checkpoint, newest first. A `.old` one was replaced by the one of
+    the same name."""
     named = [(path, _NAME.fullmatch(path.name)) for path in _listed(directory)]
     found = [(int(match[1]), match[2] is None, path) for path, match in named if match]
     return [path for *_, path in sorted(found, reverse=True)]
@@ -299,7 +306,8 @@ def _complete(path: Path, *, digests: bool) -> bool:
 
 
 def _inspect(path: Path, *, digests: bool) -> _Record:
-    """Read `cut.json` and compare the files to it: their sizes and, if asked, every byte."""
+    """Read `cut.json`, and compare the sizes of the files with it; with `digests`, every byte
+    too."""
     try:
         record = _decode((path / CUT).read_bytes())
         _check_file(path / MODEL, record.model, digests=digests)
@@ -317,7 +325,7 @@ def _check_file(path: Path, seal: _Seal, *, digests: bool) -> None:
     if size_bytes != seal.size_bytes:
         raise CheckpointError(f"{path.name} has {size_bytes} bytes, expected {seal.size_bytes}")
     if digests and _file_digest(path) != seal.xxh3_128:
-        raise CheckpointError(f"{path.name} is corrupt: its digest is not the one in {CUT}")
+        raise CheckpointError(f"{path.name} is corrupt: its digest differs from the one in {CUT}")
 
 
 def _decode(text: bytes) -> _Record:
@@ -329,7 +337,7 @@ def _decode(text: bytes) -> _Record:
         raise CheckpointError(f"{CUT} is corrupt: not a JSON object")
     body = cast(dict[str, Any], raw)
     if body.pop("digest", None) != _digest(body):
-        raise CheckpointError(f"{CUT} is corrupt: its digest is not its own")
+        raise CheckpointError(f"{CUT} is corrupt: its digest does not match its content")
     if body.get("schema") != SCHEMA:
         raise CheckpointError(f"{CUT} has schema {body.get('schema')}; this version reads {SCHEMA}")
     try:
@@ -364,7 +372,8 @@ def _log_written(path: Path, log: bytes) -> _Seal:
 
 
 def _digest_of(state: FragmentArrays) -> str:
-    """Of a stepwise run: as lowcomm/outer_state/step_replica.py digests the whole vector."""
+    """The digest of a stepwise run's state, as lowcomm/outer_state/step_replica.py computes it over
+    the whole vector."""
     found = xxhash.xxh3_128()
     for array in state:
         found.update(array.data)
@@ -374,7 +383,7 @@ def _digest_of(state: FragmentArrays) -> str:
 def _check_states(cut: Cut, arrays: Iterable[FragmentArrays]) -> None:
     for fragment, (place, state) in enumerate(zip(cut.fragments, arrays, strict=True)):
         if place.state_digest == gossip_pairs.state_digest(place.version):
-            continue  # It names the round alone: the files' own digests are all there is.
+            continue  # A digest of the round number only; the files' own digests were checked.
         digest = _digest_of(state) if cut.arrays else state_digest(state.outer, state.momentum)
         if place.state_digest != digest:
             raise CheckpointError(
@@ -384,9 +393,9 @@ def _check_states(cut: Cut, arrays: Iterable[FragmentArrays]) -> None:
 
 
 def _publish(temporary: Path, final: Path) -> None:
-    """Rename into place. A directory cannot replace a full one in one step, so a complete
-    namesake is first moved aside, where `newest_checkpoint` still finds it.
-    """
+    """Rename a checkpoint into place. A directory cannot replace one that is not empty in one step,
+    so a complete checkpoint of the same name is first moved aside, where `newest_checkpoint` still
+    finds it."""
     old = final.with_name(final.name + ".old")
     if final.exists() and _complete(final, digests=True):
         if old.exists():

@@ -1,11 +1,11 @@
 """Residues of error feedback beside a checkpoint: this node's own part of the cut.
 
-    <checkpoint>/residues.safetensors     one fp32 vector for each fragment, "0", "1", ...; of which
-                                          state each is, and its digest, in the file's metadata
+    <checkpoint>/residues.safetensors     one fp32 vector for each fragment, "0", "1", ...; the
+                                          file's metadata has each vector's state and digest
 
 Another node loads the checkpoint without them. A residue belongs to one state of its fragment and
-counts with no other; one that is damaged is as good as none. Must NOT decide when a residue changes
-(outer_state/error_feedback.py).
+is used with no other; a damaged residue is treated as missing. Must NOT decide when a residue
+changes (outer_state/error_feedback.py).
 """
 
 import json
@@ -28,7 +28,7 @@ SEAL = "seal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Of:
-    """What one residue belongs to, and its own digest."""
+    """The state of a fragment that one residue belongs to, and the residue's own digest."""
 
     version: int
     state_digest: str
@@ -38,10 +38,10 @@ class _Of:
 def write_residues(
     directory: Path, fragments: Sequence[FragmentCut], residues: Sequence[F32]
 ) -> list[Path]:
-    """Write the file into a checkpoint that is being made; returns what there is to sync.
+    """Write the file into a checkpoint that is being made; return the paths to sync.
 
-    `residues`: of each fragment, at the version that the cut says. Without any, nothing is
-    written. Raises CheckpointError.
+    `residues`: fp32, one for each fragment, at the version that the cut has. If there are none,
+    nothing is written. Raises CheckpointError.
     """
     from safetensors import SafetensorError, numpy
 
@@ -54,7 +54,7 @@ def write_residues(
     tensors = {str(fragment): residue_P for fragment, residue_P in enumerate(residues)}
     try:
         numpy.save_file(tensors, directory / FILE, metadata={SEAL: json.dumps(seals)})
-    except SafetensorError as error:  # Its own type also for a full disk.
+    except SafetensorError as error:  # safetensors raises its own type, also for a full disk.
         raise CheckpointError(f"{FILE}: {error}") from error
     return [directory / FILE]
 
@@ -62,7 +62,8 @@ def write_residues(
 def find_residue(
     checkpoints: Path, fragment: int, version: int, state_digest: str, *, elements: int
 ) -> F32 | None:
-    """That of exactly this state, fp32 of so many elements, if a checkpoint here has it."""
+    """The residue of exactly this state, fp32 [elements], if a checkpoint in this directory has it;
+    otherwise None."""
     for path in sorted(checkpoints.glob(f"round-*/{FILE}"), reverse=True):
         found = _read(path, fragment, version, state_digest)
         if found is not None and found.shape == (elements,) and found.dtype == np.float32:
@@ -74,7 +75,9 @@ def _read(path: Path, fragment: int, version: int, state_digest: str) -> F32 | N
     from safetensors import SafetensorError, safe_open
 
     try:
-        with cast(Any, safe_open)(path, framework="numpy") as file:  # Ships no annotations.
+        with cast(Any, safe_open)(
+            path, framework="numpy"
+        ) as file:  # safetensors has no annotations.
             seals = cast(
                 list[_Of], validate(list[_Of], json.loads(file.metadata()[SEAL]), where="")
             )
@@ -83,7 +86,7 @@ def _read(path: Path, fragment: int, version: int, state_digest: str) -> F32 | N
                 return None
             residue_P = cast(F32, file.get_tensor(str(fragment)))
     except (OSError, SafetensorError, ConfigError, ValueError, LookupError, TypeError):
-        return None  # Torn, or not ours: to begin without one costs a little of one contribution.
+        return None  # Damaged or not ours: beginning without one costs a little of a contribution.
     return residue_P if _digest(residue_P) == of.xxh3_128 else None
 
 

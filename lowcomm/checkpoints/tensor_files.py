@@ -1,6 +1,6 @@
-"""Arrays of a model in safetensors files, named and shaped as its parameters.
+"""A model's arrays in safetensors files, with the names and shapes of its parameters.
 
-Must NOT import torch, nor know what a checkpoint is (checkpoint.py).
+Must NOT import torch, nor know of checkpoints (checkpoint.py).
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,17 @@ from protocols.types.errors import LowcommError
 LayoutEntry = tuple[str, tuple[int, ...], int]
 """A parameter's name, its shape, and its offset in the fragment (elements)."""
 Layout = Sequence[Sequence[LayoutEntry]]
-"""For each fragment its parameters, densely packed."""
+"""For each fragment its parameters, without gaps."""
 
 
 class CheckpointError(LowcommError):
-    """A checkpoint that cannot be written or must not be trusted: which, and why."""
+    """A checkpoint cannot be written or must not be trusted. The message says which one, and
+    why."""
 
 
 def write_arrays(path: Path, layout: Layout, arrays: Sequence[F32]) -> None:
-    """One array a fragment. Raises CheckpointError; OSError when the disk refuses."""
+    """Write one array for each fragment to a file. Raises CheckpointError, or OSError if the disk
+    refuses."""
     from safetensors import SafetensorError, numpy
 
     tensors: dict[str, F32] = {}
@@ -34,37 +36,41 @@ def write_arrays(path: Path, layout: Layout, arrays: Sequence[F32]) -> None:
                 raise CheckpointError(f"two parameters are named {name}")
             tensors[name] = array[place].reshape(shape)
     try:
-        # Hugging Face loaders refuse a file that does not say which framework's layout it has.
+        # Hugging Face loaders refuse a file if its metadata does not name a framework's layout.
         numpy.save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # Its own type also for a full disk.
+    except SafetensorError as error:  # safetensors raises its own type, also for a full disk.
         raise CheckpointError(f"{path.name}: {error}") from error
 
 
 def read_arrays(path: Path, layout: Layout, *, may_lack: bool = False) -> list[F32]:
-    """One array a fragment; `may_lack`: there may be none in it. Raises CheckpointError."""
+    """Read one array for each fragment from a file, fp32. With `may_lack`, a file without arrays
+    gives empty ones. Raises CheckpointError."""
     from safetensors import SafetensorError, safe_open
 
     arrays: list[F32] = []
     try:
-        with cast(Any, safe_open)(path, framework="numpy") as file:  # Ships no annotations.
+        with cast(Any, safe_open)(
+            path, framework="numpy"
+        ) as file:  # safetensors has no annotations.
             lacks = may_lack and not file.keys()
             for entries in nothing(layout) if lacks else layout:
                 array = np.empty(sum(prod(shape) for _, shape, _ in entries), np.float32)
                 for name, _, place in _places(entries, array.size):
                     array[place] = file.get_tensor(name).reshape(-1)
                 arrays.append(array)
-    except (OSError, SafetensorError, ValueError) as error:  # ValueError: another size.
+    except (OSError, SafetensorError, ValueError) as error:  # ValueError: wrong size.
         raise CheckpointError(f"{path.name}: {error}") from error
     return arrays
 
 
 def nothing(layout: Layout) -> Layout:
-    """Of as many fragments."""
+    """A layout with as many fragments, all empty."""
     return tuple(() for _ in layout)
 
 
 def beside(layout: Layout, names: Sequence[str]) -> Layout:
-    """Of as many arrays behind each other, each like the parameters; no names: of one."""
+    """A layout with an array for each name, one after the other, each with all parameters. Without
+    names: the layout itself."""
     if not names:
         return layout
     made: list[list[LayoutEntry]] = []
@@ -83,7 +89,8 @@ def beside(layout: Layout, names: Sequence[str]) -> Layout:
 def _places(
     entries: Sequence[LayoutEntry], elements: int
 ) -> list[tuple[str, tuple[int, ...], slice]]:
-    """Name, shape and place of each parameter, once it is sure that they fill the fragment."""
+    """Name, shape and slice of each parameter. Raises CheckpointError unless the parameters fill
+    the fragment without gaps."""
     places: list[tuple[str, tuple[int, ...], slice]] = []
     end = 0
     for name, shape, offset in entries:

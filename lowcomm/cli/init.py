@@ -1,4 +1,4 @@
-"""`lowcomm init` and `lowcomm token`: who opens a run, and for whom.
+"""The commands `lowcomm init` and `lowcomm token`: make a run's directory, and join tokens.
 
 Must NOT import anything slow before a command runs.
 """
@@ -8,27 +8,29 @@ from typing import Annotated
 
 import typer
 
-Uses = Annotated[int, typer.Option("--uses", help="How many nodes a token lets in.")]
-Hours = Annotated[float, typer.Option("--hours", help="For how long it does.")]
+Uses = Annotated[int, typer.Option("--uses", help="Number of nodes that the token admits.")]
+Hours = Annotated[float, typer.Option("--hours", help="Hours for which the token is valid.")]
 
 
 def init(
-    directory: Annotated[Path, typer.Argument(help="The run's directory, a new one or yours.")],
+    directory: Annotated[
+        Path, typer.Argument(help="The run's directory; it is made if it does not exist.")
+    ],
     advertise: Annotated[
         str,
         typer.Option(
             "--advertise",
             metavar="HOST:PORT",
-            help="Where others will dial the node that begins the run.  [default: as in run.toml]",
+            help="The address of the node that begins the run.  [default: as in run.toml]",
         ),
     ] = "",
     uses: Uses = 16,
     hours: Hours = 24.0,
 ) -> None:
-    """Open a run: its authority and a first join token.
+    """Make the certificate authority and first token of a run.
 
-    The directory gets a certificate authority, which says who belongs to the run, and a run.toml to
-    start from if it has none.
+    The certificate authority certifies the nodes of the run. If the directory has no run.toml, it
+    gets one to start from.
 
     \b
     Examples:
@@ -41,15 +43,15 @@ def init(
     made = open_run(directory, advertise=advertise)
     word = new_token(directory, uses=uses, hours=hours, advertise=advertise)
     print(f"made in {directory}: {', '.join(made)}")  # noqa: T201
-    print(f"a token, good for {uses} nodes within {hours:g} hours:\n{word}")  # noqa: T201
+    print(f"a join token for {uses} nodes, valid for {hours:g} hours:\n{word}")  # noqa: T201
     print("next:")  # noqa: T201
     print(f"  lowcomm peer {directory / RUN_FILE} --new    # here")  # noqa: T201
-    print("  lowcomm peer --join TOKEN    # on the others, with the token above")  # noqa: T201
+    print("  lowcomm peer --join TOKEN    # on the other nodes, with the token above")  # noqa: T201
 
 
 def token(
     directory: Annotated[
-        Path, typer.Argument(help="A run's directory, or that of a node that votes in it.")
+        Path, typer.Argument(help="The directory of a run, or of a node that votes in it.")
     ],
     uses: Uses = 16,
     hours: Hours = 24.0,
@@ -58,14 +60,14 @@ def token(
         typer.Option(
             "--advertise",
             metavar="HOST:PORT",
-            help="Where to join.  [default: at the nodes whose directories these are]",
+            help="The address in the token.  [default: those of the nodes in DIRECTORY]",
         ),
     ] = "",
 ) -> None:
     """Print another join token.
 
-    Any machine of the run that has a voter's directory will do, also when the one that began the
-    run is gone.
+    Any machine with the directory of a voter can print one, even if the node that began the run is
+    gone.
 
     \b
     Examples:

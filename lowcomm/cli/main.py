@@ -1,7 +1,8 @@
 """The command line. Commands of sims/ are found through the entry-point group lowcomm.commands.
 
-Every error that a person can mend is one line: what, why, what to do; 2 for configuration, 3 for
-a refusal. Must NOT import torch, nor anything heavy before a command needs it.
+Every error that a person can correct is one line: the effect, the cause, and what to do. The exit
+status is 2 for configuration and 3 for a refusal. Must NOT import torch, nor any slow module before
+a command needs it.
 """
 
 import sys
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from protocols.state.tokens import Token
 
     class Life(Protocol):
-        """A daemon: a node's, or a witness's."""
+        """The daemon of a node or of a witness."""
 
         rejoins_at: str
 
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
 
 COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
-"""Starts all nodes of a run directory again: whoever can start several has it."""
+"""Entry-point group of a function that starts all nodes of a run directory again."""
 RUNS = Path("runs")
 AUTHORITY = "ca.pem"
-"""Where it is, `lowcomm init` made a run's directory."""
+"""A directory with this file is a run's directory that `lowcomm init` made."""
 JOINED, WITNESSED = "joined", "witnessed"
-"""The run's name in the path of a joiner or a witness: it learns the real one too late."""
+"""Names that stand for the run's in the path of a joiner or witness, which do not know it yet."""
 
 
 class Commands(TyperGroup):
-    """Our own commands, and those that other packages of the distribution announce."""
+    """The commands of this module, and those that entry points of other packages name."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore
         announced = [entry.name for entry in entry_points(group=COMMANDS)]
@@ -65,7 +66,7 @@ class Commands(TyperGroup):
 
 
 def _plain_typer(cls: type[TyperGroup] | None = None) -> typer.Typer:
-    """Help as plain text, in which "[run]" is no markup, and no tracebacks of its own."""
+    """A typer application with plain-text help ("[run]" is not markup) and Python's tracebacks."""
     return typer.Typer(
         cls=cls,
         no_args_is_help=cls is not None,
@@ -81,16 +82,19 @@ app.command()(init.init)
 app.command()(init.token)
 
 ConfigFile = Annotated[
-    Path | None, typer.Argument(help="TOML with [run] and [node]. A joiner may leave [run] out.")
+    Path | None,
+    typer.Argument(help="TOML with [run] and [node]. A joiner may leave [run] out."),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="As in the file, e.g. node.ranks=2. Repeat."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a configuration key, e.g. node.ranks=2. Repeatable."
+    ),
 ]
 
 
 def main() -> None:
-    """The program `lowcomm`."""
+    """Run the program `lowcomm`."""
     command: list[str] = []
     if sys.argv[1:2] == ["peer"] and "--" in sys.argv:
         at = sys.argv.index("--")
@@ -131,9 +135,11 @@ def lowcomm(
 def peer(
     ctx: typer.Context,
     config: ConfigFile = None,
-    new: Annotated[bool, typer.Option("--new", help="Start a run; others join us.")] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start a new run, which other nodes join.")
+    ] = False,
     join: Annotated[
-        str, typer.Option("--join", metavar="TOKEN", help="Join the run that the token is of.")
+        str, typer.Option("--join", metavar="TOKEN", help="Join the run that issued this token.")
     ] = "",
     overrides: Overrides = None,
     fault: Annotated[
@@ -141,14 +147,15 @@ def peer(
         typer.Option(
             "--fault",
             metavar="WHAT",
-            help="Fail on purpose: kill@round=R,chunk=C sends itself SIGKILL when chunk C "
-            "(contributions and results, from 1) of round R has left.",
+            help="Fail on purpose: with kill@round=R,chunk=C the daemon sends itself SIGKILL after "
+            "chunk C (contributions and results, from 1) of round R.",
         ),
     ] = "",
 ) -> None:
     """Run this node's peer daemon: start a run, or join one.
 
-    Ctrl+C leaves the run; the others go on. After -- comes a training program of your own.
+    Ctrl+C leaves the run; the other nodes go on. The command after -- is a training program of
+    your own.
 
     \b
     Examples:
@@ -186,17 +193,21 @@ def peer(
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
+    directory: Annotated[Path, typer.Argument(help="The directory of a run or one of its nodes.")],
     join: Annotated[
         str,
-        typer.Option("--join", metavar="TOKEN", help="Where the run is now, if not where it was."),
+        typer.Option(
+            "--join",
+            metavar="TOKEN",
+            help="A token of the run, if its nodes have other addresses now.",
+        ),
     ] = "",
 ) -> None:
     """Go on from the newest checkpoint in DIRECTORY.
 
-    The directory of a run of `lowcomm sim` or `lowcomm demo` starts all its nodes again on this
-    machine. The directory of one node starts that node: it joins the others again, and if nobody
-    kept the state in memory, all of them go on from the newest checkpoint that one of them has.
+    If DIRECTORY is that of a run of `lowcomm sim` or `lowcomm demo`, start all its nodes again on
+    this machine. If it is that of one node, start that node: it joins the other nodes again. If no
+    node has kept the state in memory, all nodes go on from the newest checkpoint of any of them.
 
     \b
     Examples:
@@ -213,7 +224,7 @@ def resume(
         for entry in entry_points(group=RESUME):
             entry.load()(directory)
             return
-        raise ConfigError(f"{directory} is a run's directory: give that of a node in it")
+        raise ConfigError(f"{directory} is a run's directory: give that of one of its nodes")
     if over := finished([directory]):
         print(f"{record.name} {over}")  # noqa: T201
         return
@@ -233,9 +244,9 @@ def witness(
 ) -> None:
     """Vote in a run, and train nothing.
 
-    Of two nodes neither is a majority: when one is gone, the other waits, and then goes on alone in
-    a branch of its own. With a witness on a third machine, either one may die and the run goes on.
-    It needs no GPU, no data and next to no memory, and ends with the run.
+    If one of two nodes is lost, the other one has no majority: it waits, then goes on alone in a
+    branch of its own. With a witness on a third machine, the run goes on if either node is lost. A
+    witness needs no GPU, no data and little memory, and ends with the run.
 
     \b
     Examples:
@@ -258,10 +269,12 @@ app.command()(revoke.revoke)
 
 @app.command()
 def status(
-    directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a node.")] = False,
+    directory: Annotated[Path, typer.Argument(help="The directory of a run or one of its nodes.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each node.")
+    ] = False,
 ) -> None:
-    """Ask running daemons what they do, and whom they wait for.
+    """Show what running daemons do and which peers they await.
 
     \b
     Examples:
@@ -281,9 +294,10 @@ def status(
 
 
 def _way_in(join: str, config: "FileConfig", *, typed: bool = True) -> tuple[str, "Token | None"]:
-    """Where the run is, and the token that lets us in. Raises ConfigError.
+    """(address of a peer of the run, token to join with or None). Raises ConfigError.
 
-    What was not typed may be an address: where this node joined anew, with the certificate it had.
+    `typed`: a person typed `join`, so it is a token. If it comes from node.json, it may be an
+    address: that at which this node joined again with its earlier certificate.
     """
     from lowcomm.config.addresses import check_way
     from protocols.state.tokens import PREFIX, decode_token
@@ -294,7 +308,7 @@ def _way_in(join: str, config: "FileConfig", *, typed: bool = True) -> tuple[str
 
 
 def _run_daemon(config: "FileConfig", directory: Path, start: "Start") -> NoReturn:
-    """Until the daemon ends; exits with its code."""
+    """Run a node's daemon; exit with its code."""
 
     def make(listening: "Listening", rejoins_at: str) -> "Life":
         from lowcomm.daemon.daemon import Daemon
@@ -310,7 +324,7 @@ def _run_daemon(config: "FileConfig", directory: Path, start: "Start") -> NoRetu
 def _run_witness(
     config: "FileConfig", directory: Path, *, address: str, token: "Token | None"
 ) -> NoReturn:
-    """Until the run ends; exits with the witness's code."""
+    """Run a witness; exit with its code."""
 
     def make(listening: "Listening", rejoins_at: str) -> "Life":
         from lowcomm.daemon.witness import WitnessDaemon
@@ -330,7 +344,8 @@ def _live(
     *,
     contact: str,
 ) -> NoReturn:
-    """Run what `make(socket, where to join anew)` gives, again while it has to join anew."""
+    """Run the daemon of `make(socket, address at which to join again or "")`, and a new one as long
+    as it has to join again; then exit with its code."""
     import asyncio
 
     from lowcomm.config.addresses import listen_at
@@ -338,7 +353,7 @@ def _live(
 
     code, rejoins_at = 0, ""
     while True:
-        # Others may dial while we load the rest.
+        # Peers may dial while the rest is imported.
         listening = listen(listen_at(config.node, contact))
 
         async def life(listening: "Listening" = listening, at: str = rejoins_at) -> tuple[int, str]:
@@ -349,14 +364,14 @@ def _live(
             code, rejoins_at = runner.run(life())
         if not rejoins_at:
             sys.exit(code)
-        # Its branch of the run was given up: it comes as another peer, with an empty log.
+        # Its branch of the run was given up: it joins as a new peer with an empty log.
         from lowcomm.startup.startup import set_aside
 
         set_aside(directory)
 
 
 def _loop_factory() -> "Callable[[], AbstractEventLoop]":
-    """uvloop where it is installed, asyncio's own loop elsewhere."""
+    """The factory of uvloop's event loop if it is installed; else of asyncio's."""
     import asyncio
 
     try:

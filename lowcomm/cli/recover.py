@@ -1,7 +1,7 @@
-"""The command `lowcomm recover`: what a person reads and says before a node goes on alone.
+"""The command `lowcomm recover`: shows what is lost, and with --force lets a node go on alone.
 
-Must NOT decide who survives (a person does), nor how (recover_forced.py,
-recover_from_checkpoint.py).
+Must NOT decide which node goes on (a person does), nor change the node's files itself
+(recover_forced.py, recover_from_checkpoint.py).
 """
 
 from pathlib import Path
@@ -13,26 +13,27 @@ from protocols.types.errors import ConfigError
 
 
 def recover(
-    directory: Annotated[Path, typer.Argument(help="A run directory, or one node's in it.")],
+    directory: Annotated[Path, typer.Argument(help="The directory of a run or one of its nodes.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Do it; else only say what is lost.")
+        bool, typer.Option("--force", help="Recover. Without this, only show what is lost.")
     ] = False,
     from_checkpoint: Annotated[
         bool,
         typer.Option(
             "--from-checkpoint",
-            help="The node's log cannot be read: begin another at its newest checkpoint.",
+            help="If the node's log cannot be read, begin another one at its newest checkpoint.",
         ),
     ] = False,
 ) -> None:
     """Go on without a majority, or without a readable log.
 
-    Do this only if they will not come back: a majority that still runs somewhere goes on without
-    this node, and when the two meet, the one with fewer committed tokens is given up. Of several
-    nodes in DIRECTORY the one with most committed tokens in its newest checkpoint is taken.
+    Do this only if the other voters will not come back. If a majority of them still runs, it goes
+    on without this node; when the two branches meet, the one with fewer committed tokens is given
+    up. If DIRECTORY has several nodes, the one whose newest checkpoint has most committed tokens is
+    taken.
 
-    A log that cannot be read is put aside by --from-checkpoint. Where other nodes voted too, it
-    needs --force as well: while a majority of them runs, join it from another directory instead.
+    If a log cannot be read, --from-checkpoint puts it aside. If other nodes voted too, --force is
+    needed as well: while a majority of them runs, join it from another directory instead.
 
     \b
     Examples:
@@ -49,7 +50,7 @@ def recover(
         print("\n".join(plan.lines()))  # noqa: T201
         if not force:
             raise ConfigError(
-                "nothing is changed; if the others are gone for good, say it with --force"
+                "nothing is changed; if the other voters are gone for good, add --force"
             )
         plan.write()
     print(f"done; start it with: lowcomm resume {plan.directory}")  # noqa: T201
@@ -63,7 +64,7 @@ def _begin_anew(directory: Path, *, force: bool) -> None:
         if plan.others and not force:
             raise ConfigError(
                 f"nothing is changed; other nodes vote too ({', '.join(plan.others)}): if they are "
-                "gone for good, say it with --force"
+                "gone for good, add --force"
             )
         plan.write()
     print(f"done; start it with: lowcomm resume {plan.directory}")  # noqa: T201

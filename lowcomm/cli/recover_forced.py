@@ -1,8 +1,8 @@
-"""`lowcomm recover --force`: one survivor goes on when a majority is gone for good.
+"""`lowcomm recover --force`: one node goes on if a majority of the voters is gone for good.
 
-What its log holds, committed or not, is followed by a Restore that names it as the only voter and
-opens a new lineage (protocol.md section 8); `lowcomm resume` then starts it as ever. Must NOT
-decide who survives: a person does.
+To the node's log, committed or not, it appends a Restore that names the node as the only voter and
+opens a new lineage (protocol.md section 8); `lowcomm resume` then starts the node as usual. Must
+NOT decide which node goes on: a person does.
 """
 
 from collections.abc import Generator
@@ -26,22 +26,22 @@ from protocols.state.log_applier import Logbook
 from protocols.types.errors import ConfigError, LogError
 from protocols.types.ids import PeerId
 
-STOPPED = "leave it alone: a node that runs needs no recovery unless its voters are gone for good"
+STOPPED = "leave it running: a node needs no recovery unless other voters are gone for good"
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What would be done to one node's directory."""
+    """The planned recovery of one node's directory."""
 
     directory: Path
     _wal: Wal
     _me: PeerId
     _book: Logbook
-    """The whole log that the node holds: nobody else can say which of it was committed."""
+    """The node's whole log, since no other peer can tell which of its entries are committed."""
     _kept: Kept
 
     def lines(self) -> list[str]:
-        """What happens and what is lost, for a person."""
+        """Lines for a person: what happens, and what is lost."""
         members, kept, me = self._book.members, self._kept, self._me
         names = {peer: info.name for peer, info in {**members.seats, **members.witnesses}.items()}
         others = [names.get(peer, peer) for peer in members.voters if peer != me]
@@ -51,23 +51,23 @@ class Recovery:
         return [
             f"{names.get(me, me)} goes on alone from its checkpoint of {unit} {round_} "
             f"(inner step {kept.inner_step:,}, {kept.tokens:,} committed {members.progress_unit})",
-            f"no longer voters: {', '.join(others) or 'nobody'}",
+            f"no longer voters: {', '.join(others) or 'none'}",
             f"lost: {rounds} committed {unit}s ({steps:,} inner steps, "
             f"{tokens:,} {members.progress_unit})"
             if rounds
             else f"lost: no committed {unit} that its log knows of",
-            "also lost is what others committed that its log does not hold; a node that comes "
-            "back gives up what it has and joins anew",
+            "also lost: all that other nodes committed and its log does not hold; a node that "
+            "comes back gives up its own state and joins again",
         ]
 
     def write(self) -> None:
-        """Do it: the log ends with the fork, safe on the disk. Raises WalError."""
+        """Append the fork to the log and fsync it. Raises WalError."""
         fork = fork_of(self._book.members, self._me, self._kept, lonely=False)
         seize(self.directory, self._wal, self._me, self._book, fork)
 
 
 def seize(directory: Path, wal: Wal, me: PeerId, book: Logbook, fork: Restore) -> None:
-    """End the log of this node with the fork, safe on the disk. Raises WalError."""
+    """Append the fork to the log of this node, fsync it, and write an event. Raises WalError."""
     book.raft.seize(0.0, fork, after=book.raft.log.last_index)
     for command in book.raft.take():
         if isinstance(command, Persist):
@@ -79,9 +79,10 @@ def seize(directory: Path, wal: Wal, me: PeerId, book: Logbook, fork: Restore) -
 
 @contextmanager
 def recovery(directory: Path) -> Generator[Recovery]:
-    """For one node's directory, or the best one in a run's; holds it meanwhile.
+    """The recovery of one node's directory, or of the best one in a run's. The directory stays
+    locked while the context lasts.
 
-    Raises ConfigError: the node runs, or has nothing to go on from.
+    Raises ConfigError if the node runs, or has nothing to go on from.
     """
     chosen = best_of(directory)
     with closing(NodeDirectory(chosen, remedy=STOPPED)) as node:
@@ -102,8 +103,8 @@ def recovery(directory: Path) -> Generator[Recovery]:
 
 
 def best_of(directory: Path) -> Path:
-    """This node's directory; of a run's, that with most committed tokens in its newest checkpoint.
-    Raises ConfigError."""
+    """The given node's directory; in a run's directory, that of the node whose newest checkpoint
+    has most committed tokens. Raises ConfigError."""
     found = node_directories(directory)
     return max(found, key=_tokens) if len(found) > 1 else found[0]
 
@@ -113,7 +114,8 @@ def cannot(directory: Path, why: str) -> ConfigError:
 
 
 def _tokens(directory: Path) -> int:
-    """Committed, in the newest checkpoint of a node."""
+    """Committed tokens in the newest checkpoint of a node; -1 if the node cannot be recovered from
+    one."""
     record = read_record(directory)
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
     if record is None or record.witness or path is None:
@@ -122,7 +124,7 @@ def _tokens(directory: Path) -> int:
 
 
 def read_log_of(me: PeerId, saved: Saved, directory: Path) -> Logbook:
-    """All that a node's disk held, applied. Raises ConfigError."""
+    """Apply the whole log of a node. Raises ConfigError."""
     try:
         return startup.whole_log(me, saved)
     except LogError as error:

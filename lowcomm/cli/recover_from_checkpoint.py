@@ -1,12 +1,13 @@
 """`lowcomm recover --from-checkpoint`: a node whose log cannot be read begins another one.
 
-A checkpoint holds what the log said at its cut. From there the node goes on as the only voter of a
-new lineage, as after `recover --force` (recover_forced.py): the same run and the same peer, so that
-certificates, revocations, spent tokens, seats and consumed samples stay as they were at the cut,
-and so that peers of the old lineage meet a branch and not a stranger. Fenced is what they send by
-the lineage, whose fork is drawn at random and whose term is far above any in which the lost log may
-have promised something. The old log is put aside, never deleted. Must NOT begin anything while the
-log can be read: there `lowcomm resume` loses nothing.
+A checkpoint contains a snapshot of the log at its cut. From there the node goes on as the only
+voter of a new lineage, as after `recover --force` (recover_forced.py). Run and peer stay the same,
+so certificates, revocations, spent tokens, participants and consumed samples stay as they were at
+the cut, and peers of the old lineage meet another branch of their run, not an unknown peer. The new
+lineage fences their messages: its fork is drawn at random, and its term is far above every term in
+which the peer may have voted or acknowledged entries in the lost log. The old log is put aside,
+never deleted. Must NOT begin a new log while the old one can be read: then `lowcomm resume` loses
+nothing.
 """
 
 import os
@@ -36,22 +37,23 @@ from protocols.types.errors import ConfigError
 from protocols.types.ids import PeerId
 
 ASIDE = "unreadable"
-"""Beneath it a log that was put aside, in a directory of its own."""
+"""The directory, in a node's directory, for logs that were put aside, each in a directory of its
+own."""
 TERM_LEAP = 1024
-"""The lost log may have promised something in later terms than the checkpoint knows: elections of
-a run are few, and none of them comes so far."""
+"""Terms added to that of the checkpoint. The lost log may contain votes of later terms; a run has
+far fewer elections than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """What would be done to one node's directory."""
+    """The planned recovery of one node's directory."""
 
     directory: Path
     why: str
-    """What is wrong with its log."""
+    """The reason why its log cannot be read."""
     _me: PeerId
     _book: Logbook
-    """What the checkpoint says of the log."""
+    """The log as of the checkpoint."""
     _kept: Kept
 
     @property
@@ -63,7 +65,7 @@ class Anew:
         return [infos[voter].name if voter in infos else voter for voter in voters]
 
     def lines(self) -> list[str]:
-        """What happens and what is lost, for a person."""
+        """Lines for a person: what happens, and what is lost."""
         members, kept = self._book.members, self._kept
         round_, unit = kept.versions[0].round, "step" if members.stepwise else "round"
         return [
@@ -72,34 +74,36 @@ class Anew:
             f"{round_} (inner step {kept.inner_step:,}, {kept.tokens:,} committed "
             f"{members.progress_unit})",
             f"no longer voters: {', '.join(self.others) or 'none'}",
-            f"lost: what was committed after that {unit}; the samples of it are trained again",
-            "also lost: revocations and spent tokens since then: revoke those peers again",
-            f"the old log stays, in {self.directory / ASIDE}; a node that comes back gives up what "
-            "it has and joins anew",
+            f"lost: all that was committed after that {unit}; its samples are trained again",
+            "also lost: revocations and spent tokens since then; revoke those peers again",
+            f"the old log stays in {self.directory / ASIDE}; a node that comes back gives up its "
+            "own state and joins again",
         ]
 
     def write(self) -> None:
-        """Do it; what a crash leaves in between can be done again. Raises WalError, ConfigError."""
+        """Put the old log aside and begin the new one. After a crash it can be repeated. Raises
+        WalError and ConfigError."""
         _put_aside(self.directory)
         wal, _ = Wal.open(self.directory)
         with closing(wal):
             fork = fork_of(self._book.members, self._me, self._kept, lonely=False)
-            # Drawn: the same checkpoint may be gone on from more than once.
+            # Random numbers, since the same checkpoint may be used for this more than once.
             fork = replace(fork, fork=secrets.randbits(63) | 1, salt=secrets.randbits(64))
             seize(self.directory, wal, self._me, self._book, fork)
 
 
 @contextmanager
 def beginning_anew(directory: Path) -> Generator[Anew]:
-    """For one node's directory, or the best one in a run's; holds it meanwhile.
+    """The recovery of one node's directory, or of the best one in a run's. The directory stays
+    locked while the context lasts.
 
-    Raises ConfigError: the node runs, its log can be read, or it has nothing to go on from.
+    Raises ConfigError if the node runs, its log can be read, or it has nothing to go on from.
     """
     chosen = best_of(directory)
     with closing(NodeDirectory(chosen, remedy=STOPPED)) as node:
         record, why = node.read(), _why_unreadable(node.path)
         if record is None or not record.run:
-            raise cannot(chosen, "it never was in a run")
+            raise cannot(chosen, "it has never joined a run")
         me = PeerId(record.peer)
         if not why:
             raise ConfigError(
@@ -110,16 +114,18 @@ def beginning_anew(directory: Path) -> Generator[Anew]:
         if path is None:
             raise cannot(chosen, "; ".join(["it has no complete checkpoint", *skipped]))
         try:
-            cut, _, _ = read_checkpoint(path)  # Each digest of its arrays, too.
+            cut, _, _ = read_checkpoint(path)  # Checks the digests of its arrays too.
             snapshot, term = read_log(path)
         except CheckpointError as error:
             raise cannot(chosen, str(error)) from error
         if cut.own.peer != me:
-            raise cannot(chosen, f"its checkpoint is of {cut.own.peer}, and this node is {me}")
+            raise cannot(
+                chosen, f"its checkpoint was written by {cut.own.peer}, but this node is {me}"
+            )
         book = read_log_of(me, Saved(term + TERM_LEAP, "", snapshot, ()), chosen)
         kept = startup.kept_in(cut)
         if me not in book.members.seats:
-            raise cannot(chosen, "it had no place in the run yet")
+            raise cannot(chosen, "it was not a member at its newest checkpoint")
         if not book.members.is_kept(kept.lineage, kept.versions):
             raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
         book.raft.disk.snapshot_taken(snapshot)
@@ -127,7 +133,7 @@ def beginning_anew(directory: Path) -> Generator[Anew]:
 
 
 def _why_unreadable(directory: Path) -> str:
-    """ "": it can be read. Raises WalError: the disk refuses."""
+    """The reason why the log cannot be read; "" if it can. Raises WalError if the disk fails."""
     if not (directory / FILE).exists():
         return f"{directory / FILE} is gone"
     try:
@@ -140,7 +146,7 @@ def _why_unreadable(directory: Path) -> str:
 
 def _put_aside(directory: Path) -> None:
     if not (directory / FILE).exists():
-        return  # It is gone, or was put there before a crash.
+        return  # The log is gone, or was put aside before a crash.
     number = 1
     while (place := directory / ASIDE / f"{number:03}").exists():
         number += 1

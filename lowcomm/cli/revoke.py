@@ -1,7 +1,7 @@
-"""`lowcomm revoke`: a person's word that a peer's certificate, or a join token, counts no more.
+"""The command `lowcomm revoke`: revokes a peer's certificate, or a join token.
 
-Asked at any node of the run that runs on this machine. Must NOT import anything slow: the command
-line does, before it listens.
+It asks any node of the run that runs on this machine. Must NOT import anything slow: the command
+line imports this module before it listens.
 """
 
 import time
@@ -13,39 +13,42 @@ import typer
 from protocols.types.errors import ConfigError, LowcommError
 
 WAIT_S = 20.0
-"""Until the log holds it: an election fits in."""
+"""Seconds to wait until the log holds the revocation; long enough for an election."""
 AGAIN_S = 0.2
 
 
 def revoke(
-    directory: Annotated[Path, typer.Argument(help="A node of the run that runs here.")],
+    directory: Annotated[
+        Path, typer.Argument(help="The directory of a node that runs on this machine.")
+    ],
     what: Annotated[
         str,
         typer.Argument(
-            metavar="PEER|TOKEN", help="Whom to shut out, by name or id; or a join token."
+            metavar="PEER|TOKEN", help="The node to shut out, by name or id; or a join token."
         ),
     ],
     why: Annotated[
-        str, typer.Option("--why", help="For the others, and for who is shut out.")
+        str, typer.Option("--why", help="The reason, shown to all nodes and to the revoked one.")
     ] = "",
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Also if no majority of the voters that remain can be reached."
+            "--force", help="Revoke even if no majority of the remaining voters can be reached."
         ),
     ] = False,
 ) -> None:
-    """Take a node's certificate back: it is out of the run. Or a join token: it lets nobody in.
+    """Revoke a node's certificate or a join token.
 
-    Nobody speaks with the node any more; who came with the token before stays. This is in the run's
-    log for good, whatever the run goes back to. A node that has ever voted has the key that
-    certificates are made with: if it is in wrong hands, begin another run.
+    No peer communicates with a revoked node any more. A revoked token admits no node; nodes that it
+    admitted before stay. A revocation stays in the run's log, even if the run is rolled back. A
+    node that has ever voted has the key with which certificates are made: if an attacker may have
+    that node, begin another run.
 
-    The run takes a node's vote away first. It refuses to, and changes nothing, where no majority of
-    the voters that remain can be reached, for it could decide nothing more. --force writes the
-    revocation all the same: it holds as soon as a majority of those voters is there. If they are
-    gone for good, stop the nodes that remain, run `lowcomm recover --force` on the best of them,
-    and start it with `lowcomm resume`.
+    Before a node is revoked, the run ends its vote. If no majority of the remaining voters can be
+    reached, the run refuses and changes nothing, since it could decide nothing afterwards. --force
+    logs the revocation nevertheless: it takes effect once a majority of those voters is connected.
+    If they are gone for good, stop the remaining nodes, run `lowcomm recover --force` on the best
+    of them, and start it with `lowcomm resume`.
 
     \b
     Examples:
@@ -58,7 +61,7 @@ def revoke(
 
 
 def ask(directory: Path, what: str, why: str, *, force: bool) -> str:
-    """What became of it.
+    """Ask for the revocation and wait; return the confirmation.
 
     Raises ConfigError if it is refused, and LowcommError if the run could not decide in time.
     """
@@ -69,8 +72,7 @@ def ask(directory: Path, what: str, why: str, *, force: bool) -> str:
     record = read_record(directory)
     if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
         raise ConfigError(
-            f"{directory}: no node of the run runs there: give the directory of one that does "
-            "(runs/NAME/NODE)"
+            f"no node runs in {directory}: give the directory of a node that does (runs/NAME/NODE)"
         )
     deadline, again = time.monotonic() + WAIT_S, False
     while time.monotonic() < deadline:
@@ -87,12 +89,12 @@ def ask(directory: Path, what: str, why: str, *, force: bool) -> str:
         time.sleep(AGAIN_S)
     if force:
         raise LowcommError(
-            f"the run could not commit it within {WAIT_S:g} s, and decides nothing else before: it "
-            "holds when a majority of the voters that remain is there. If they are gone for good, "
-            "stop the nodes that remain, run `lowcomm recover --force DIRECTORY` on one of them, "
-            "then `lowcomm resume DIRECTORY`"
+            f"the run could not commit the revocation within {WAIT_S:g} s, and decides nothing "
+            "else before: it takes effect once a majority of the remaining voters is connected. If "
+            "they are gone for good, stop the remaining nodes, run `lowcomm recover --force "
+            "DIRECTORY` on one of them, then `lowcomm resume DIRECTORY`"
         )
     raise LowcommError(
-        f"the run could not decide within {WAIT_S:g} s (a majority of its voters has to be there): "
-        "it does so when it can, unless this node ends"
+        f"the run could not decide within {WAIT_S:g} s, which needs a majority of its voters: it "
+        "will decide once it has one, if this node keeps running"
     )

@@ -1,4 +1,4 @@
-"""What the daemons of a run on this machine do, asked over their buses, and whether it is over.
+"""The status of a run's daemons on this machine, asked over their buses, and whether it has ended.
 
 Must NOT change anything.
 """
@@ -15,11 +15,12 @@ from protocols.types.errors import ConfigError
 ASK_TIMEOUT_S = 2.0
 NOT_RUNNING = "not running"
 TOLD_WAIT_S = 1.0
-"""A wait that is shorter is no news."""
+"""Waits are shown with their times if they last at least so many seconds."""
 
 
 def node_directories(directory: Path) -> list[Path]:
-    """The node's own directory, or all those in a run directory. Raises ConfigError: neither."""
+    """A node's own directory, or those of all nodes in a run's. Raises ConfigError if it is
+    neither."""
     if is_node(directory):
         return [directory]
     found = sorted({path.parent for name in (RECORD, COPY) for path in directory.glob(f"*/{name}")})
@@ -35,7 +36,7 @@ def node_directories(directory: Path) -> list[Path]:
 def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, object] | None:
     """The status of the daemon of a node directory; None if none answers.
 
-    Numbers that are not finite (a loss before the first step) are None, as JSON wants it.
+    Numbers that are not finite (the loss before the first step) become None, as JSON requires.
     """
     from peers.ipc.command_bus import Status, ask_daemon
     from peers.ipc.msgpack_records import LinkError
@@ -51,8 +52,8 @@ def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, objec
 
 
 def ask_all(directory: Path) -> list[dict[str, object]]:
-    """A line for each node: what its daemon answers, or why there is no answer. None at all if no
-    daemon runs. Raises ConfigError when there is no node."""
+    """For each node the answer of its daemon, or the reason why there is none. An empty list if no
+    daemon runs. Raises ConfigError if there is no node."""
     lines = [_line(path) for path in node_directories(directory)]
     return lines if any(line["state"] != NOT_RUNNING for line in lines) else []
 
@@ -73,7 +74,7 @@ def _line(directory: Path) -> dict[str, object]:
 
 
 def finished(directories: Sequence[Path]) -> str:
-    """A sentence if the last life of one of these nodes reached the end of the run, else ""."""
+    """A sentence, if the last daemon of one of these nodes reached the end of the run; else ""."""
     from lowcomm.reports.events import Checkpoint, Finished, Start
     from lowcomm.reports.timeline import read_timeline
 
@@ -95,7 +96,7 @@ def finished(directories: Sequence[Path]) -> str:
 
 
 def print_tables(answers: Sequence[Mapping[str, object]]) -> None:
-    """For people."""
+    """Print the answers as tables for people."""
     from rich.console import Console
     from rich.table import Table
 
@@ -136,7 +137,7 @@ def print_tables(answers: Sequence[Mapping[str, object]]) -> None:
 
 
 def _wait(answer: Mapping[str, object]) -> str:
-    """Whom or what, since when, until when."""
+    """The reason of the wait, and the seconds that it has lasted and may still last."""
     reason, since_s, until_s = (answer.get(key) for key in ("reason", "since_s", "until_s"))
     if not reason:
         return ""
@@ -151,7 +152,7 @@ def _rate(answer: Mapping[str, object], key: str) -> str:
 
 
 def _lag(answer: Mapping[str, object]) -> str:
-    """Of a hundred things that the loop has to do, the second latest is so late."""
+    """The 99th percentile of the event loop's delays, as text."""
     value = answer.get("lag_p99_s")
     return milliseconds_text(value) if isinstance(value, int | float) else ""
 
@@ -161,7 +162,7 @@ def _at_least(seconds: object) -> bool:
 
 
 def _text(answer: Mapping[str, object], key: str) -> str:
-    """Without the control characters that a stranger's name may hold."""
+    """The value as text, without control characters, which the name of another node may contain."""
     from lowcomm.reports.timeline import printable
 
     return printable(str(answer.get(key, "")))

@@ -46,10 +46,10 @@ _CODECS: Mapping[str, Callable[[int], Codec]] = {
 
 
 def codec(name: str, key: int = 0) -> Codec:
-    """The codec of that name; raises ConfigError naming those that exist.
+    """Create the codec with this name; raises ConfigError with the known names if there is none.
 
-    `key` (64 bits, not negative) names the round, equal on all peers, to those that choose by
-    chance or in turn.
+    `key` (64 bits, not negative) names the round, and is equal on all peers. Codecs that choose
+    values by chance or in turn depend on it.
     """
     if name not in _CODECS:
         raise ConfigError(f"unknown codec {name!r}; known: {', '.join(known_codecs())}")
@@ -57,5 +57,5 @@ def codec(name: str, key: int = 0) -> Codec:
 
 
 def known_codecs() -> tuple[str, ...]:
-    """Their names, sorted."""
+    """The names of all codecs, sorted."""
     return tuple(sorted(_CODECS))

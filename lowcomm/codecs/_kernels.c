@@ -1,10 +1,10 @@
-/* The inner loops of the block-wise codecs: the bytes that the numpy code beside them makes, in one
- * pass over memory.
+/* The inner loops of block-wise codecs, in one pass over memory, with the same bytes as the numpy
+ * code in int8.py, int4.py and fp4.py.
  *
  * Each operation rounds once: the build forbids contraction (-ffp-contract=off), and nothing here
  * depends on the order of a sum. A block is 256 fp32 values; a record is a little-endian fp32 scale
- * and the packed codes. Must NOT be called with overlapping arrays, nor know a last block that is
- * not full (blocks.py fills it up).
+ * and the packed codes. Must NOT be called with overlapping arrays, nor handle a last block that is
+ * not full (blocks.py pads it).
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -16,10 +16,10 @@
 /* For tests and benchmarks: the loops for one instruction set, as a string. */
 #define FOR_EACH_CPU __attribute__((target(ONE_CPU), noinline))
 #elif defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-/* The loader picks what this CPU has; the bits are the same. */
+/* The loader picks the version for this CPU; all give the same bits. */
 #define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define FOR_EACH_CPU __attribute__((noinline)) /* As clones are: inlined, GCC 12 vectorises less. */
+#define FOR_EACH_CPU __attribute__((noinline)) /* Like clones: inlined, GCC 12 vectorises less. */
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
@@ -29,7 +29,7 @@ enum { BLOCK = 256 };
 #define INFINITY_WORD UINT32_C(0x7F800000)
 #define SCALED_MIN_WORD UINT32_C(0x0D800000) /* 2**-100: smaller blocks are sent as zeros. */
 #define NAN_WORD UINT32_C(0x7FC00000)
-#define MANTISSA_END 12582912.0f /* 1.5 x 2**23: adding it rounds to an integer, to even. */
+#define MANTISSA_END 12582912.0f /* 1.5 x 2**23: adding it rounds to an integer, half to even. */
 
 INLINE uint32_t word_of(float value)
 {
@@ -55,8 +55,8 @@ INLINE uint32_t largest(const float *values)
     return most;
 }
 
-/* One over the scale, or 0 for a block to be sent without values; the scale goes into the record.
- * `limit`: levels x scale must not overflow where the scale was rounded up. */
+/* The inverse of the scale, or 0 for a block to be sent without values. Writes the scale into the
+ * record. `limit`: the largest scale for which levels x scale does not overflow. */
 INLINE float scale_for(const float *values, float levels, float limit, char *record)
 {
     uint32_t most = largest(values);
@@ -79,7 +79,7 @@ INLINE float scale_in(const char *record)
     return scale;
 }
 
-/* The integer nearest to a small number, to even, as the lowest bits of a word. */
+/* The integer nearest to a small number, half to even, in the lowest bits of a word. */
 INLINE uint32_t nearest(float value)
 {
     return word_of(value + MANTISSA_END);
@@ -93,7 +93,7 @@ static void int8_encode(const void *restrict from, void *restrict to, Py_ssize_t
     for (Py_ssize_t b = 0; b < blocks; b++, values += BLOCK, records += 4 + BLOCK) {
         float inverse = scale_for(values, 127.0f, float_of(UINT32_C(0x7C010203)), records);
         uint8_t *codes = (uint8_t *)records + 4;
-        if (inverse == 0.0f) { /* NaN x 0 would be no zero. */
+        if (inverse == 0.0f) { /* NaN x 0 is NaN, not 0. */
             memset(codes, 0, BLOCK);
             continue;
         }
@@ -164,7 +164,7 @@ static void fp4_encode(const void *restrict from, void *restrict to, Py_ssize_t 
         uint8_t wide[BLOCK];
         for (int i = 0; i < BLOCK; i++) {
             uint32_t word = word_of(values[i]);
-            /* Exponent and first bit of the mantissa, from 2**-7 on: 1, 2 .. 15 for 1. */
+            /* Exponent and first mantissa bit, counted from 2**-7 on: 1 for it, 15 for 1. */
             float unit = inverse == 0.0f ? 0.0f : values[i] * inverse;
             int32_t halves = (int32_t)((word_of(unit) >> 22) & 0x1FF) - 239;
             halves = halves > 0 ? halves : 0;
@@ -191,7 +191,7 @@ static void fp4_decode(const void *restrict from, void *restrict to, Py_ssize_t 
             wide[2 * i + 1] = codes[i] >> 4;
         }
         for (int i = 0; i < BLOCK; i++) {
-            /* The sign to bit 31 and the code to the exponent: a number 2**120 too small. */
+            /* The sign moves to bit 31, the code to the exponent: 2**120 too small. */
             uint32_t word = wide[i] * ((UINT32_C(1) << 28) + (UINT32_C(1) << 23));
             values[i] = float_of(word & UINT32_C(0x83800000)) * rebase * scale;
         }
@@ -202,7 +202,7 @@ static void fp4_decode(const void *restrict from, void *restrict to, Py_ssize_t 
 
 typedef void (*Loop)(const void *, void *, Py_ssize_t);
 
-/* All blocks of `from` into `to`; a block takes so many bytes in each. */
+/* Convert all blocks of `from` into `to`, of from_bytes and to_bytes bytes each. */
 static PyObject *convert(PyObject *args, Loop loop, Py_ssize_t from_bytes, Py_ssize_t to_bytes)
 {
     Py_buffer from, to;

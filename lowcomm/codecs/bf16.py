@@ -1,8 +1,8 @@
-"""The upper half of each fp32 word, 2 bytes a value, rounded to nearest even.
+"""bf16: the upper half of each fp32 word, 2 bytes a value, rounded to nearest even.
 
 Error: at most 2**-8 of the value, or 2**-134 if it is denormal. A finite value beyond the largest
-bf16 is sent as that one, so that no codec makes an infinity; a NaN stays a NaN, an infinity an
-infinity. Must NOT flush small numbers: denormals are rounded like all others.
+bf16 number is sent as that number, so that no codec makes an infinity; a NaN stays a NaN, an
+infinity an infinity. Must NOT flush small numbers to zero: denormals are rounded like all others.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _WIRE = np.dtype("<u2")
 
 
 class Bf16:
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "bf16"
     grain = 1

@@ -1,6 +1,7 @@
-"""What codecs share about single numbers: bf16 rounding, and random numbers that are counted.
+"""Operations on single numbers that codecs share: bf16 rounding, and counter-based random numbers.
 
-Must NOT keep state: a random number is a function of a seed and an index, the same everywhere.
+Must NOT keep state: a random number is a function of a seed and an index, the same on every
+machine.
 """
 
 from typing import Any
@@ -15,14 +16,16 @@ U32 = npt.NDArray[np.uint32]
 
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 BF16_SATURATED_WORD = np.uint32(0x7F7F8000)
-"""From here on rounding to bf16 would give an infinity."""
+"""Rounding to bf16 makes an infinity of magnitudes from this word on."""
 INFINITY_WORD = np.uint32(0x7F800000)
 
 
 def to_bf16(values_P: F32, out_P: U16, one_P: U32, two_P: U32) -> None:
-    """The upper halves of the words, rounded to nearest even; both scratches are overwritten.
+    """Write the upper halves of the fp32 words, rounded to nearest even. Overwrites both scratch
+    arrays.
 
-    A finite value beyond the largest bf16 becomes that one; a NaN keeps its sign and stays one.
+    A finite value beyond the largest bf16 number becomes that number; a NaN stays a NaN and keeps
+    its sign.
     """
     words_P = values_P.view(np.uint32)
     np.right_shift(words_P, np.uint32(16), out=one_P)
@@ -42,24 +45,24 @@ def to_bf16(values_P: F32, out_P: U16, one_P: U32, two_P: U32) -> None:
 
 
 def bf16_of(values_P: F32) -> U16:
-    """What `to_bf16` makes of few values."""
+    """The result of `to_bf16` for a few values, uint16 [P]."""
     halves_P = np.empty(values_P.size, np.uint16)
     to_bf16(values_P, halves_P, *np.empty((2, values_P.size), np.uint32))
     return halves_P
 
 
 def from_bf16(halves: npt.NDArray[Any], out: F32) -> None:
-    """Exact. Both of one shape."""
+    """Decode bf16 halves to fp32, exactly. Both arrays have the same shape."""
     words = out.view(np.uint32)
     np.copyto(words, halves)
     np.left_shift(words, np.uint32(16), out=words)
 
 
 def counted_bits(seeds_R: npt.NDArray[np.uint64], out_RN: U32) -> None:
-    """32 well mixed bits for each index 0..N-1 of each seed (arithmetic modulo 2**32).
+    """Write 32 well-mixed bits for each index 0..N-1 of each seed, uint32 [R, N], modulo 2**32.
 
     The steps are those of `lowbias32` (Ellis and Wellons), taken twice: once for each half of the
-    seed. Seeds are hashes: the same indices under 1 and 2 would be the same numbers, exchanged.
+    seed. Seeds must be hashes: seeds 1 and 2 would give the same numbers, with indices exchanged.
     """
     lower_R = (seeds_R & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     upper_R = (seeds_R >> np.uint64(32)).astype(np.uint32)

@@ -1,12 +1,12 @@
-"""What block-wise codecs share: a record for each block (a header, then packed codes).
+"""The shared part of block-wise codecs: each block becomes a record (a header, then packed codes).
 
-Where a codec has compiled loops (_kernels.c) and this installation could build them, one call does
-all blocks. Else numpy does, many blocks at a time, in pieces that stay in the L2 cache: a numpy
-call costs a microsecond, and a pass over memory as much as the arithmetic in it. Both make the same
-bytes. Must NOT know any codec's numbers, or sum in an order that numpy may choose: the bytes are
-the same on every machine.
+If a codec has compiled loops (_kernels.c) and this installation could build them, one call converts
+all blocks. Otherwise numpy does, many blocks at a time, in pieces that stay in the L2 cache: a
+numpy call costs a microsecond, and a pass over memory as much as the arithmetic in it. Both make
+the same bytes. Must NOT contain a constant of a single codec, or sum in an order that numpy may
+choose: the bytes are the same on every machine.
 
-Shapes: R blocks, B values in each.
+Shapes: R blocks of B values, packed into C bytes.
 """
 
 from collections.abc import Callable
@@ -26,26 +26,27 @@ Array = npt.NDArray[Any]
 U8 = npt.NDArray[np.uint8]
 
 WORK_ELEMENTS = 1 << 16
-"""256 KiB of fp32: a piece, its scratch and its bytes stay in the L2 cache."""
+"""Values in a piece (256 KiB of fp32): the piece, its scratch and its bytes stay in the L2
+cache."""
 SCALED_MIN = np.float32(2.0**-100)
-"""A block whose largest magnitude is below this is sent as zeros: no scale, and no reciprocal of
-one, is then denormal or infinite."""
+"""If a block's largest magnitude is below this, the block is sent as zeros, so that no scale, and
+no reciprocal of a scale, is denormal or infinite."""
 _SCALED_MIN_WORD = SCALED_MIN.view(np.uint32)
 NAN = np.uint32(0x7FC00000).view(np.float32)
-"""Of all NaNs the one that we send: CPUs differ in those that they make."""
+"""The only NaN that codecs send: CPUs differ in the NaNs that they make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Compiled loops over whole blocks; they hold no lock while they run."""
+    """The compiled loops of a codec, over whole blocks. They do not hold the GIL."""
 
     encode: Callable[[F32, Array], None]
-    """From values_RB into records_R."""
+    """Encodes values_RB into records_R."""
     decode: Callable[[Array, F32], None]
 
 
 def compiled(name: str) -> Kernels | None:
-    """Those of a codec; None where there was no compiler when this was installed."""
+    """The compiled loops of a codec; None if no C compiler was present at installation."""
     try:
         loops = import_module("lowcomm.codecs._kernels")
     except ImportError:
@@ -54,11 +55,11 @@ def compiled(name: str) -> Kernels | None:
 
 
 class Scratch:
-    """Arrays for one piece of R blocks; pages that nobody touches cost nothing."""
+    """Scratch arrays for one piece of R blocks. Pages that are never touched cost nothing."""
 
     def __init__(self, elements: int) -> None:
         self._floats = np.empty(elements, np.float32)
-        self._indices = np.empty(-(-elements // 2), np.intp)  # At least two values a number.
+        self._indices = np.empty(-(-elements // 2), np.intp)  # A number holds two values or more.
         self._bytes = np.empty((2, elements), np.uint8)
 
     def floats(self, shape: tuple[int, ...]) -> F32:
@@ -72,32 +73,33 @@ class Scratch:
 
 
 class BlockCodec:
-    """See `lowcomm.codecs.base.Codec`. A codec of this kind says the five names and two kernels.
+    """Implements `lowcomm.codecs.base.Codec`. A subclass sets `name`, `grain`, `record` and `bits`,
+    may set `kernels`, and implements `encode_blocks` and `decode_blocks`.
 
-    Values that are packed into one byte lie side by side, the first in the lowest bits, so that a
-    last block that is not full is the beginning of a record.
+    Values that are packed into one byte are neighbours, the first in the lowest bits. So the record
+    of a last block that is not full is the beginning of a full record.
     """
 
     name: str
     grain: int
-    """B: a power of two."""
+    """Values in a block (B), a power of two."""
     record: np.dtype[Any]
     bits: int
-    """Of one packed value."""
+    """Bits of one packed value."""
     kernels: Kernels | None = None
     reducible = True
 
     def encode_blocks(
         self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
     ) -> None:
-        """Fill the records. `filled`: values in each block; the rest are zeros, not to be sent."""
+        """Fill the records. `filled`: values that are sent of each block; the others are zeros."""
         raise NotImplementedError
 
     def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
         raise NotImplementedError
 
     def check_blocks(self, records_R: Array) -> None:
-        """Raise CodecError for records that no values have."""
+        """Raise CodecError for records that no values are encoded as."""
 
     def encoded_bytes(self, elements: int) -> int:
         blocks, rest = divmod(elements, self.grain)
@@ -163,9 +165,10 @@ class BlockCodec:
 
 
 def largest(values_RB: F32, magnitudes_RB: U32) -> U32:
-    """The bits of the largest magnitude of each block; those of all go into `magnitudes_RB`.
+    """The bits of each block's largest magnitude, uint32 [R]; those of all magnitudes go into
+    `magnitudes_RB`.
 
-    As integers magnitudes have the order of the numbers, NaNs last, and numpy's maximum of
+    As integers, magnitudes have the order of the numbers, with NaNs last, and numpy's maximum of
     integers is four times as fast as that of floats.
     """
     np.bitwise_and(values_RB.view(np.uint32), MAGNITUDE, out=magnitudes_RB)
@@ -174,10 +177,11 @@ def largest(values_RB: F32, magnitudes_RB: U32) -> U32:
 
 
 def scales(largest_R: U32, levels: int) -> tuple[F32, F32, npt.NDArray[np.bool_] | None]:
-    """(scale, 1 / scale, blocks to be sent without values) for blocks of these largest magnitudes.
+    """(scales, their inverses, blocks to be sent without values or None), each [R], for blocks with
+    these largest magnitudes.
 
-    The scale is largest / levels; that of a block to be sent without values is 0 (too small to
-    matter) or NaN (not all are finite), and one over it is 0.
+    A scale is largest / levels. For a block to be sent without values it is 0 (too small to matter)
+    or NaN (not all values are finite), and its inverse is 0.
     """
     peak_R = largest_R.view(np.float32)
     void_R = None
@@ -197,8 +201,8 @@ def scales(largest_R: U32, levels: int) -> tuple[F32, F32, npt.NDArray[np.bool_]
 
 
 def to_units(values_RB: F32, levels: int, scratch: Scratch) -> tuple[F32, F32]:
-    """(each value as a number of scales, in `scratch`; the scales), zeros for blocks to be sent
-    without values."""
+    """(values divided by their block's scale, [R, B], in `scratch`; scales, [R]). A block to be
+    sent without values becomes zeros."""
     units_RB = scratch.floats(values_RB.shape)
     peak_R = largest(values_RB, units_RB.view(np.uint32))
     scale_R, inverse_R, void_R = scales(peak_R, levels)
@@ -209,22 +213,24 @@ def to_units(values_RB: F32, levels: int, scratch: Scratch) -> tuple[F32, F32]:
 
 
 def scale_rows(units_RB: F32, scale_R: Array, out_RB: F32) -> None:
-    """Write each block times its scale. To spread the scales over `out` first is faster than to
-    multiply row by row: beginning a row of a product costs numpy more than its 256 values do."""
+    """Write each block times its scale. Spreading the scales over `out_RB` first is faster than
+    multiplying row by row: numpy takes longer to begin a row of a product than to compute its 256
+    values."""
     np.copyto(out_RB, scale_R.copy()[:, None])
     np.multiply(units_RB, out_RB, out=out_RB)
 
 
 def take_values(table: Array, packed: Array, out_RB: F32, scratch: Scratch) -> None:
-    """Unpack by table: each number in `packed` picks one entry, several values wide."""
+    """Unpack by table: each number in `packed` selects one entry, which is several values wide."""
     index = scratch.indices(packed.shape)
     np.copyto(index, packed)
-    # mode="raise" would go through a copy of `out`; the table has an entry for every number.
+    # mode="raise" would write to a copy of `out` first; the table has an entry for every number.
     np.take(table, index.reshape(-1), out=out_RB.reshape(-1).view(table.dtype), mode="wrap")
 
 
 def value_table(codes: tuple[float, ...], *, numbers: int, entry: type[Any] | str) -> Array:
-    """For every number below `numbers`, the values of the codes packed in it, as one entry."""
+    """A table of the values of the codes that are packed in each number below `numbers`, one entry
+    for each."""
     bits = (len(codes) - 1).bit_length()
     width = np.dtype(entry).itemsize // 4
     shifts = np.arange(width, dtype=np.int64) * bits
@@ -233,7 +239,7 @@ def value_table(codes: tuple[float, ...], *, numbers: int, entry: type[Any] | st
 
 
 def pack_nibbles(codes_RB: U8, out_RC: U8) -> None:
-    """Two codes below 16 a byte. `codes_RB` is overwritten."""
+    """Pack two codes below 16 into each byte. Overwrites `codes_RB`."""
     pairs = codes_RB.view(np.uint16)
     shifted = pairs >> np.uint16(4)
     np.bitwise_or(pairs, shifted, out=pairs)
@@ -241,7 +247,7 @@ def pack_nibbles(codes_RB: U8, out_RC: U8) -> None:
 
 
 def pack_quarters(codes_RB: U8, out_RC: U8) -> None:
-    """Four codes below 4 a byte. `codes_RB` is overwritten."""
+    """Pack four codes below 4 into each byte. Overwrites `codes_RB`."""
     fours = codes_RB.view(np.uint32)
     fours |= fours >> np.uint32(6)
     fours |= fours >> np.uint32(12)
@@ -249,7 +255,7 @@ def pack_quarters(codes_RB: U8, out_RC: U8) -> None:
 
 
 def unpack_nibbles(packed_RC: Array, scratch: Scratch) -> U8:
-    """The inverse of `pack_nibbles`, in `scratch`."""
+    """Unpack the codes of `pack_nibbles`, uint8 [R, B], in `scratch`."""
     shape = (packed_RC.shape[0], 2 * packed_RC.shape[1])
     codes_RB, spare_RB = scratch.bytes(0, shape), scratch.bytes(1, shape)
     pairs, shifted = codes_RB.view(np.uint16), spare_RB.view(np.uint16)
@@ -262,7 +268,8 @@ def unpack_nibbles(packed_RC: Array, scratch: Scratch) -> U8:
 
 @cache
 def _scale_limit(levels: int) -> np.float32:
-    """levels x scale must not overflow where the scale was rounded up."""
+    """The largest scale for which levels x scale does not overflow, even if the scale was rounded
+    up."""
     return np.nextafter(np.finfo(np.float32).max / np.float32(levels), np.float32(0))
 
 

@@ -1,6 +1,6 @@
-"""Values where they lie: no copy for the codec whose bytes are the values themselves.
+"""Avoids copies for fp32: its payload is the values' own bytes.
 
-Must NOT change what a codec makes of anything: only whether it is copied.
+Must NOT change the result of any codec: only whether values are copied.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ from lowcomm.numerics.operations import F32
 
 
 def decoded(codec: Codec, payload: Payload, scratch_P: F32) -> F32:
-    """What the payload says, fp32 [P]: `scratch_P` filled, or the payload's own bytes, not to be
-    written to. Raises CodecError."""
+    """The decoded payload, fp32 [P]: either `scratch_P`, filled, or a view of the payload's own
+    bytes, which must not be written to. Raises CodecError."""
     if not isinstance(codec, Fp32):
         codec.decode(payload, scratch_P)
         return scratch_P
@@ -21,16 +21,17 @@ def decoded(codec: Codec, payload: Payload, scratch_P: F32) -> F32:
 
 
 def to_encode(codec: Codec, out: WritablePayload, scratch_P: F32) -> F32:
-    """Where to put P values that `encode` then brings into `out`: there at once, or `scratch_P`."""
+    """The array, fp32 [P], into which the caller puts the values for `encode`: a view of `out` if
+    the codec is fp32, otherwise `scratch_P`."""
     return np.frombuffer(out, WIRE) if isinstance(codec, Fp32) else scratch_P
 
 
 def in_place(codec: Codec, values_P: F32) -> memoryview | None:
-    """These values' own bytes, where the codec's are the values themselves."""
+    """A view of the values' own bytes if they are the payload; otherwise None."""
     return values_P.view(np.uint8).data if isinstance(codec, Fp32) else None
 
 
 def encode(codec: Codec, values_P: F32, out: WritablePayload) -> None:
-    """Of what `to_encode` gave."""
+    """Encode the array that `to_encode` returned into `out`, if it is not there already."""
     if not isinstance(codec, Fp32):
         codec.encode(values_P, out)

@@ -1,9 +1,9 @@
 """IEEE half precision, 2 bytes a value, rounded to nearest even.
 
-Error: at most 2**-11 of the value, or 2**-25. A finite value beyond 65504 is sent as that, so that
+Error: at most 2**-11 of the value, or 2**-25. A finite value beyond 65504 is sent as 65504, so that
 no codec makes an infinity; a NaN stays a NaN, an infinity an infinity. numpy's own conversion has
 the same results eight times as slowly, and its NaNs depend on the CPU. Must NOT depend on how the
-CPU treats denormals: the small ones are made by an addition of normal numbers.
+CPU treats denormals: small numbers are made by adding normal numbers.
 """
 
 import numpy as np
@@ -18,11 +18,11 @@ _NORMAL_WORD = np.float32(2.0**-14).view(np.uint32)
 """The smallest normal number of half precision."""
 _HALF = np.float32(0.5)
 _ROUND_AND_REBASE = np.uint32((0xFFF - (112 << 23)) % 2**32)
-"""112: between the two exponents' biases, 127 and 15."""
+"""The rounding term, minus 112, the difference between the exponents' biases, 127 and 15."""
 
 
 class Fp16:
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "fp16"
     grain = 1
@@ -66,7 +66,7 @@ def _encode(words: U32, out: U16, magnitude: U32, half: U32, spare: U32) -> None
     np.right_shift(half, np.uint32(13), out=half)
     small = magnitude < _NORMAL_WORD
     if small.any():
-        # Beside 0.5 the last bit of fp32 is worth 2**-24, as in a small half: the sum rounds.
+        # The last bit of an fp32 number at 0.5 is worth 2**-24, as in a small half: the sum rounds.
         np.add(magnitude.view(np.float32), _HALF, out=spare.view(np.float32), where=small)
         np.subtract(spare, _HALF.view(np.uint32), out=half, where=small)
     half[void_N] = void_bits_N
@@ -86,7 +86,7 @@ def _decode(halves: U16, out: U32, magnitude: U32, sign: U32) -> None:
     small = magnitude < np.uint32(0x400 << 13)
     np.add(magnitude, np.uint32(112 << 23), out=out)
     if small.any():
-        # (2**-14 and the bits) - 2**-14: exact, and without a denormal number.
+        # 2**-14 with these mantissa bits, minus 2**-14: exact, and without a denormal number.
         spare = (magnitude + _NORMAL_WORD).view(np.float32)
         np.subtract(spare, _NORMAL_WORD.view(np.float32), out=out.view(np.float32), where=small)
     if void:

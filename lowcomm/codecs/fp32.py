@@ -1,6 +1,6 @@
-"""The codec that changes nothing: little-endian fp32, 4 bytes a value.
+"""fp32, the identity codec: little-endian, 4 bytes a value.
 
-Must NOT touch the values: NaN payloads and signed zeros arrive as they were sent.
+Must NOT change the values: NaN payloads and signed zeros arrive as they were sent.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ WIRE = np.dtype("<f4")
 
 
 class Fp32:
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "fp32"
     grain = 1

@@ -1,12 +1,12 @@
-"""E3M0, as in Streaming DiLoCo (arXiv:2501.18512): a sign and three bits of exponent, 4 in all.
+"""E3M0, as in Streaming DiLoCo (arXiv:2501.18512): 4 bits, a sign and three bits of exponent.
 
-The paper gives no scale and no rounding; these are ours. For 256 values one fp32 scale, their
-largest magnitude; codes 1..7 stand for scale x 2**-6 .. scale x 2**0, code 0 for 0. Nearest value,
-halfway between two the larger one: the borders are 2**-7 and 1.5 x 2**k of the scale, taken of
-x x fp32(1 / scale). Error: at most a third of the value, or scale x 2**-7 (and 2**-20 of either),
-or the value where the largest is below 2**-100: such a block is sent as zeros. A block with a NaN
-or an infinity is decoded as NaNs. 0.516 bytes a value. Must NOT be used for a sum of what it
-encoded: use a finer result codec.
+The paper gives no scale and no rounding; these are ours. Each 256 values have one fp32 scale, their
+largest magnitude; codes 1..7 stand for scale x 2**-6 .. scale x 2**0, code 0 for 0. A value gets
+the nearest code, and the larger one halfway between two: the borders are 2**-7 and 1.5 x 2**k of
+the scale, compared with value x fp32(1 / scale). Error: at most a third of the value, or scale x
+2**-7 (plus 2**-20 of either). If the largest magnitude is below 2**-100, the block is sent as
+zeros. A block with a NaN or an infinity is decoded as NaNs. 0.516 bytes a value. Must NOT encode a
+sum of values that it encoded before: use a finer result codec.
 """
 
 import numpy as np
@@ -25,14 +25,15 @@ from lowcomm.codecs.blocks import (
 from lowcomm.numerics.operations import F32
 
 _ZERO_BELOW = 240
-"""Exponent and first bit of the mantissa of 2**-7: (127 - 7) x 2."""
+"""Exponent and first mantissa bit of 2**-7, as one number: (127 - 7) x 2. Smaller values become
+0."""
 _REBASE = np.float32(2.0**120)
 _LARGE = np.float32(2.0**7)
-"""A scale from here on may not be multiplied by 2**120."""
+"""A scale from here on could overflow if it were multiplied by 2**120."""
 
 
 class Fp4(BlockCodec):
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "fp4"
     grain = 256
@@ -43,28 +44,28 @@ class Fp4(BlockCodec):
     def encode_blocks(
         self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
     ) -> None:
-        del filled  # Zeros make no scale larger.
+        del filled  # Padding zeros do not raise a scale.
         units_RB, records_R["scale"] = to_units(values_RB, 1, scratch)
         shape, words_RB = values_RB.shape, units_RB.view(np.uint32)
-        # At most 1: exponent and first bit of the mantissa fit into eight bits, the sign does not.
+        # Units are at most 1: exponent and first mantissa bit fit into 8 bits; the sign is cut off.
         np.right_shift(words_RB, np.uint32(22), out=words_RB)
         codes_RB = scratch.bytes(0, shape)
         np.copyto(codes_RB, words_RB, casting="unsafe")
         _nearest(codes_RB, scratch.bytes(1, shape))
         sign_RB = scratch.bytes(1, shape)
         np.signbit(values_RB, out=sign_RB.view(np.bool_))
-        np.multiply(sign_RB, np.uint8(8), out=sign_RB)  # A shift takes numpy nine times as long.
+        np.multiply(sign_RB, np.uint8(8), out=sign_RB)  # numpy's shift takes nine times as long.
         np.bitwise_or(codes_RB, sign_RB, out=codes_RB)
         pack_nibbles(codes_RB, records_R["codes"])
 
     def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
         words_RB = scratch.floats(out_RB.shape).view(np.uint32)
         np.copyto(words_RB, unpack_nibbles(records_R["codes"], scratch))
-        # The sign to bit 31 and the code to the exponent: a number 2**120 too small, and 0 for 0.
+        # The sign moves to bit 31, the code to the exponent: 2**120 too small, and 0 for code 0.
         np.multiply(words_RB, np.uint32((1 << 28) + (1 << 23)), out=words_RB)
         np.bitwise_and(words_RB, np.uint32(0x83800000), out=words_RB)
         units_RB, scale_R = words_RB.view(np.float32), records_R["scale"].astype(np.float32)
-        if (np.abs(scale_R) < _LARGE).all():  # A sender may write what it likes, below 0 too.
+        if (np.abs(scale_R) < _LARGE).all():  # A sender may write any scale, also below 0.
             scale_R *= _REBASE
         else:
             np.multiply(units_RB, _REBASE, out=units_RB)
@@ -72,7 +73,8 @@ class Fp4(BlockCodec):
 
 
 def _nearest(halves_RB: U8, spare_RB: U8) -> None:
-    """From half exponents (240: 2**-7, 241: 1.5 x 2**-7, 242: 2**-6 ...) to codes, in place."""
+    """Convert numbers of exponent and first mantissa bit (240: 2**-7, 241: 1.5 x 2**-7, 242: 2**-6
+    ...) to codes, in place."""
     sent_RB = spare_RB.view(np.bool_)
     np.greater_equal(halves_RB, np.uint8(_ZERO_BELOW), out=sent_RB)
     np.subtract(halves_RB, np.uint8(_ZERO_BELOW - 1), out=halves_RB)

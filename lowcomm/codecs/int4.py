@@ -1,9 +1,9 @@
-"""4 bits a value and one fp32 scale for 256 of them: 0.516 bytes a value, round to nearest.
+"""4-bit integers with one fp32 scale for each 256 values: 0.516 bytes a value, rounded to nearest.
 
-A code q in -7..7, sent as q + 8, stands for q x scale, scale = largest magnitude / 7. Error: at
-most half a scale (and 2**-22 of the value), or the value where the largest is below 2**-100: such a
-block is sent as zeros. A block with a NaN or an infinity is decoded as NaNs. Must NOT round up or
-down by the value of a neighbour: there is no dither.
+A code q in -7..7, sent as q + 8, stands for q x scale; scale = largest magnitude / 7. Error: at
+most half a scale (plus 2**-22 of the value). If the largest magnitude is below 2**-100, the block
+is sent as zeros. A block with a NaN or an infinity is decoded as NaNs. Must NOT let a neighbour's
+value decide the rounding: there is no dither.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ OFFSET = 8
 
 
 class Int4(BlockCodec):
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "int4"
     grain = 256
@@ -36,9 +36,9 @@ class Int4(BlockCodec):
     def encode_blocks(
         self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
     ) -> None:
-        del filled  # Zeros make no scale larger.
+        del filled  # Padding zeros do not raise a scale.
         units_RB, records_R["scale"] = to_units(values_RB, LEVELS, scratch)
-        np.rint(units_RB, out=units_RB)  # To even, where it lies between two.
+        np.rint(units_RB, out=units_RB)  # Halfway between two integers, to the even one.
         codes_RB = scratch.bytes(0, values_RB.shape)
         np.copyto(codes_RB.view(np.int8), units_RB, casting="unsafe")
         np.add(codes_RB, np.uint8(OFFSET), out=codes_RB)

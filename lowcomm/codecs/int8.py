@@ -1,9 +1,9 @@
-"""8 bits a value and one fp32 scale for 256 of them: 1.016 bytes a value, round to nearest.
+"""8-bit integers with one fp32 scale for each 256 values: 1.016 bytes a value, rounded to nearest.
 
-A code q in -127..127 stands for q x scale, scale = largest magnitude / 127. Error: at most half a
-scale (and 2**-22 of the value), or the value where the largest is below 2**-100: such a block is
-sent as zeros. A block with a NaN or an infinity is decoded as NaNs. Must NOT round up or down by
-the value of a neighbour: there is no dither.
+A code q in -127..127 stands for q x scale; scale = largest magnitude / 127. Error: at most half a
+scale (plus 2**-22 of the value). If the largest magnitude is below 2**-100, the block is sent as
+zeros. A block with a NaN or an infinity is decoded as NaNs. Must NOT let a neighbour's value decide
+the rounding: there is no dither.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ LEVELS = 127
 
 
 class Int8(BlockCodec):
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "int8"
     grain = 256
@@ -26,9 +26,9 @@ class Int8(BlockCodec):
     def encode_blocks(
         self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
     ) -> None:
-        del filled  # Zeros make no scale larger.
+        del filled  # Padding zeros do not raise a scale.
         units_RB, records_R["scale"] = to_units(values_RB, LEVELS, scratch)
-        np.rint(units_RB, out=units_RB)  # To even, where it lies between two.
+        np.rint(units_RB, out=units_RB)  # Halfway between two integers, to the even one.
         np.copyto(records_R["codes"], units_RB, casting="unsafe")
 
     def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:

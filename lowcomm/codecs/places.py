@@ -1,9 +1,10 @@
-"""Which values of a chunk are sent, and the 12 bits that say so of each: what top-k codecs share.
+"""The shared part of top-k codecs: which values of a chunk are sent, and their places in 12 bits
+each.
 
-`lowcomm.flexdemo.torch_codecs` has the same in torch. Must NOT know what is sent beside the places,
-nor accept indices out of order, twice, or beyond the chunk.
+`lowcomm.flexdemo.torch_codecs` has the same in torch. Must NOT know how the values are encoded, nor
+accept indices out of order, twice, or beyond the chunk.
 
-Shapes: R chunks of C values, K of each sent; S bytes.
+Shapes: R chunks of C values, K of each sent; S bytes of K packed places.
 """
 
 import numpy as np
@@ -17,16 +18,17 @@ U8 = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.intp]
 
 CHUNK = 4096
-"""What 12 bits can tell apart."""
+"""Values in a chunk: as many as 12 bits can address."""
 
 
 def index_bytes(keep: int) -> int:
-    """Of so many places."""
+    """Bytes of `keep` packed places."""
     return -(-3 * keep // 2)
 
 
 def chunks(values_P: F32, at_once: int) -> list[F32]:
-    """Views [R, C] of so many whole chunks each, then of the rest, as a chunk of its own length."""
+    """Views [R, C] of `values_P`: up to `at_once` whole chunks in each, then the rest as one
+    shorter chunk."""
     assert values_P.flags.c_contiguous, "not contiguous"
     whole, step = values_P.size // CHUNK * CHUNK, at_once * CHUNK
     grids = [
@@ -38,14 +40,14 @@ def chunks(values_P: F32, at_once: int) -> list[F32]:
 
 
 def largest_places(values_RC: F32, keep: int) -> Places:
-    """Of each row the places of the largest magnitudes, ascending. Of equal ones the first are
-    taken; a NaN is larger than all."""
+    """Places of the `keep` largest magnitudes of each row, ascending, [R, K]. Of equal magnitudes
+    the first are taken; a NaN is larger than all numbers."""
     magnitude_RC = values_RC.view(np.uint32) & MAGNITUDE
     at = values_RC.shape[1] - keep
     border_R1 = np.partition(magnitude_RC, at, axis=1)[:, at : at + 1]
     chosen_RC = magnitude_RC >= border_R1
     for row in np.flatnonzero(np.count_nonzero(chosen_RC, axis=1) > keep):
-        # More have the border's magnitude than there is room for.
+        # More values have the border's magnitude than can be kept.
         equal = np.flatnonzero(magnitude_RC[row] == border_R1[row])
         surplus = np.count_nonzero(chosen_RC[row]) - keep
         chosen_RC[row, equal[equal.size - surplus :]] = False
@@ -53,7 +55,8 @@ def largest_places(values_RC: F32, keep: int) -> Places:
 
 
 def pack_places(places_RK: Places) -> U8:
-    """12 bits each, the first in the lowest ones; an odd last one is followed by 4 zero bits."""
+    """Pack each place into 12 bits, the first in the lowest bits, uint8 [R, S]. If K is odd, 4 zero
+    bits follow the last place."""
     rows, keep = places_RK.shape
     pairs = np.zeros((rows, -(-keep // 2), 2), np.uint16)
     pairs.reshape(rows, -1)[:, :keep] = places_RK
@@ -66,7 +69,8 @@ def pack_places(places_RK: Places) -> U8:
 
 
 def unpack_places(codec: str, packed_RS: U8, keep: int, width: int) -> Places:
-    """The inverse. Raises CodecError in the codec's name for what `pack_places` never makes."""
+    """Unpack the places that `pack_places` packed, [R, K]. Raises CodecError, with the codec's
+    name, for bytes that `pack_places` never makes."""
     rows, pairs = packed_RS.shape[0], -(-keep // 2)
     three = np.zeros((rows, 3 * pairs), np.int64)
     three[:, : packed_RS.shape[1]] = packed_RS

@@ -1,14 +1,14 @@
-"""Each 65536 values as a 256 x 256 matrix of rank 4 (PowerSGD, arXiv:1905.13727): 0.0625 bytes a
+"""PowerSGD (arXiv:1905.13727): each 65536 values as a 256 x 256 matrix of rank 4, 0.0625 bytes a
 value.
 
-The paper takes one step of the power iteration a round, from the basis that the last round left, in
-two all-reduces with a basis that all agree on. Here each contributor takes both steps for itself
-from a constant basis, and sends the two thin matrices: one round trip, and nothing that a joiner
-would need or a lost round could spoil. Matrices are squares of consecutive values, not the model's
-own: of a tensor whose rows are 256 wide, or a multiple of it or a fraction, structure of rank r is
-of rank 2 r at most for each doubling. Goes by gather, with error feedback: what the rank leaves out
-is at most the matrix. All sums are taken in one written order, so that all machines make the same
-bytes. Must NOT use matmul.
+In the paper each round takes one step of the power iteration, from the basis of the last round, in
+two all-reduces with a basis that all nodes share. Here each contributor takes both steps by itself
+from a constant basis, and sends the two thin matrices: this needs one round trip, and no state that
+a joiner would need or a lost round could spoil. Matrices are squares of consecutive values, not the
+model's own. If a tensor of rank r has rows of 256 values, its squares have rank r at most; each
+factor of two between its row length and 256 at most doubles that. Used with gather and error
+feedback: the part that the rank leaves out is at most as large as the matrix. All sums are taken in
+a fixed order, so that all machines make the same bytes. Must NOT use matmul.
 
 Shapes: N rows, M columns, K rank.
 """
@@ -27,15 +27,16 @@ from lowcomm.numerics.operations import F32
 SIDE = 256
 RANK = 4
 POWER_STEPS = 2
-"""Where singular values fall like 1/k, two leave out 1.06 times what the best four columns leave,
-one 1.51 times, three 1.03 times (means of 12 matrices). Each is as much work as the first."""
+"""Steps of the power iteration. If singular values fall like 1/k, two steps leave out 1.06 times as
+much as the best four columns do, one step 1.51 times, three steps 1.03 times (means of 12
+matrices). Each step is as much work as the first."""
 _VANISHED = 1e-5
-"""A column that loses all but this of its norm to those before it is a combination of them: what
-is left is rounding of fp32."""
+"""If a column keeps at most this share of its norm after earlier columns are subtracted, it is a
+combination of them; the rest is fp32 rounding."""
 _TINY = np.float32(2.0**-100)
-"""A matrix without anything larger is sent as zeros."""
+"""If a matrix's largest magnitude is below this, the matrix is sent as zeros."""
 _LARGEST = np.float32(2.0**125)
-"""Four products with it still have a finite sum."""
+"""Limit of the right factor's values: four products with such values still have a finite sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,13 @@ class _Shape:
 
     @property
     def numbers(self) -> int:
-        """That are sent."""
+        """The number of values that are sent."""
         return self.rank * (self.rows + self.columns)
 
 
 def _shape(elements: int) -> _Shape:
-    """About square, and a power of two wide as most tensors are; one row where that is shorter."""
+    """The shape of the matrix for that many values: about square, and a power of two wide, as most
+    tensors are. If one row takes fewer numbers, it is one row."""
     columns = 1
     while columns * columns < elements:
         columns *= 2
@@ -64,7 +66,7 @@ _WHOLE = _shape(SIDE * SIDE)
 
 
 class PowerSGD:
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "powersgd"
     grain = SIDE * SIDE
@@ -99,7 +101,8 @@ class PowerSGD:
 
 
 def _numbers(values: F32, shape: _Shape) -> F32:
-    """What is sent of one matrix, fp32: its left columns, then its right ones."""
+    """The numbers that are sent for one matrix, fp32 [K (N + M)]: its left factor, then its right
+    one."""
     with np.errstate(all="ignore"):
         peak = np.abs(values).max()
         if not np.isfinite(peak):
@@ -107,17 +110,18 @@ def _numbers(values: F32, shape: _Shape) -> F32:
         if peak < _TINY:
             return np.zeros(shape.numbers, np.float32)
         _, exponent = np.frexp(peak)
-        scaled = np.ldexp(values, -exponent)  # No sum of products overflows.
+        scaled = np.ldexp(values, -exponent)  # So that no sum of products overflows.
         left_KN, right_KM = _factors(scaled, shape)
         right_KM = np.clip(np.ldexp(right_KM, exponent), -_LARGEST, _LARGEST)
     return np.concatenate([left_KN.reshape(-1), right_KM.reshape(-1)])
 
 
 def _factors(values: F32, shape: _Shape) -> tuple[F32, F32]:
-    """[K, N] with orthonormal rows in bf16, and [K, M] of what the matrix has along them."""
+    """(left factor, [K, N], with orthonormal rows in bf16; right factor, [K, M], the matrix
+    projected on those rows)."""
     if shape.rows == 1:
         return np.ones((1, 1), np.float32), values.reshape(1, -1)
-    # Sums are taken by halves: rows are filled up to a power of two.
+    # Sums are taken by halves, so rows are padded to a power of two.
     grid_NM = np.zeros((1 << (shape.rows - 1).bit_length(), shape.columns), np.float32)
     grid_NM.reshape(-1)[: values.size] = values
     grid_MN = np.ascontiguousarray(grid_NM.T)
@@ -130,7 +134,7 @@ def _factors(values: F32, shape: _Shape) -> tuple[F32, F32]:
 
 
 def _times(each_KN: F32, grid_NM: F32) -> F32:
-    """each x grid, every sum taken by halves."""
+    """The product each x grid, fp32 [K, M]; every sum is taken by halves."""
     out_KM = np.empty((len(each_KN), grid_NM.shape[1]), np.float32)
     terms_NM = np.empty_like(grid_NM)
     for each_N, out_M in zip(each_KN, out_KM, strict=True):
@@ -141,7 +145,7 @@ def _times(each_KN: F32, grid_NM: F32) -> F32:
 
 
 def _sum_rows(terms_NM: npt.NDArray[np.floating]) -> None:
-    """Into the first one. N is a power of two."""
+    """Sum all rows into the first one, by halves. N is a power of two."""
     rows = len(terms_NM)
     while rows > 1:
         rows //= 2
@@ -149,18 +153,19 @@ def _sum_rows(terms_NM: npt.NDArray[np.floating]) -> None:
 
 
 def _orthonormal(rows_KN: F32) -> F32:
-    """Gram-Schmidt in fp64, in bf16 at the end; zeros for a row that vanishes."""
+    """The rows made orthonormal by Gram-Schmidt in fp64, then rounded to bf16; zeros for a row that
+    vanishes."""
     done: list[npt.NDArray[np.float64]] = []
     for row_N in rows_KN.astype(np.float64):
         before, vector_N = np.sqrt(_dot(row_N, row_N)), row_N
-        for _ in range(2):  # The second time takes away what rounding left.
+        for _ in range(2):  # The second pass removes the rest that rounding left.
             for other_N in done:
                 vector_N = vector_N - other_N * _dot(vector_N, other_N)
         norm = np.sqrt(_dot(vector_N, vector_N))
         keep = norm > _VANISHED * before
         done.append(vector_N / norm if keep else np.zeros_like(vector_N))
     left_P = np.concatenate(done).astype(np.float32)
-    # So that what the matrix has along them is what is made of it.
+    # The right factor is then computed with the left factor that receivers decode.
     from_bf16(bf16_of(left_P), left_P)
     return left_P.reshape(rows_KN.shape)
 
@@ -172,7 +177,8 @@ def _dot(one_N: npt.NDArray[np.float64], other_N: npt.NDArray[np.float64]) -> np
 
 
 def _product(left_KN: F32, right_KM: F32) -> F32:
-    """left transposed x right: products added one after the other."""
+    """The product of left, transposed, and right, fp32 [N, M]; products are added one after the
+    other."""
     with np.errstate(all="ignore"):
         out_NM = left_KN[0][:, None] * right_KM[0]
         for left_N, right_M in zip(left_KN[1:], right_KM[1:], strict=True):
@@ -182,7 +188,7 @@ def _product(left_KN: F32, right_KM: F32) -> F32:
 
 @cache
 def _basis() -> F32:
-    """[K, M], random numbers in [-1, 1)."""
+    """The constant basis, fp32 [K, M]: random numbers in [-1, 1)."""
     seed = xxhash.xxh3_64_intdigest(b"powersgd")
     bits_1P = np.empty((1, RANK * SIDE), np.uint32)
     counted_bits(np.array([seed], np.uint64), bits_1P)

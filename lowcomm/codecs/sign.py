@@ -1,10 +1,11 @@
-"""One bit a value and one fp32 for 1024 of them: 0.129 bytes a value. Goes with error feedback.
+"""Signs and a mean magnitude: one bit a value and one fp32 for each 1024, 0.129 bytes a value.
 
-Every value of a block is decoded as plus or minus the mean of their magnitudes, which makes the
-error smallest; 0.0 is positive and -0.0 negative. Error: how far the value's magnitude is from the
-mean one, and 2**-23 of that or 2**-149 for rounding. The mean is summed in fp64 in one fixed order.
-A block with a NaN or an infinity is decoded as NaNs. `lowcomm.flexdemo.torch_codecs` makes the same
-bytes in torch. Must NOT be used without error feedback where magnitudes matter: it is biased.
+Every value of a block is decoded as plus or minus the block's mean magnitude, which minimises the
+squared error; 0.0 is positive and -0.0 negative. Error: the difference between the value's
+magnitude and the mean magnitude, plus 2**-23 of the mean or 2**-149 for rounding. The mean is
+summed in fp64 in one fixed order. A block with a NaN or an infinity is decoded as NaNs.
+`lowcomm.flexdemo.torch_codecs` makes the same bytes in torch. Must NOT be used without error
+feedback where magnitudes matter: it is biased.
 """
 
 from functools import cache
@@ -25,7 +26,7 @@ from lowcomm.numerics.operations import F32
 
 
 class Sign(BlockCodec):
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "sign"
     grain = 1024
@@ -52,5 +53,5 @@ class Sign(BlockCodec):
 
 @cache
 def _table() -> Array:
-    """Eight values for each byte."""
+    """A table of the eight values of each byte."""
     return value_table((1.0, -1.0), numbers=1 << 8, entry="V32")

@@ -1,8 +1,8 @@
-"""Every sixteenth value, the first one named by the key, as fp32: 0.25 bytes a value.
+"""Every sixteenth value, beginning at a place that the key gives, as fp32: 0.25 bytes a value.
 
-All others become 0. What is sent is exact and not scaled up: whoever uses it keeps the rest (error
-feedback, or momentum as FlexDeMo does). `lowcomm.flexdemo.torch_codecs` makes the same bytes in
-torch. Must NOT let two peers of a round use two keys.
+All others become 0. Values that are sent are exact and not scaled up: the user of the codec keeps
+the rest (error feedback, or momentum as in FlexDeMo). `lowcomm.flexdemo.torch_codecs` makes the
+same bytes in torch. Must NOT be used with different keys by two peers of a round.
 """
 
 import numpy as np
@@ -12,7 +12,8 @@ from lowcomm.codecs.subsets import RATE, SubsetCodec
 
 
 class StridedSubset(SubsetCodec):
-    """Keys 0, 1, 2 ... take turns: after sixteen of them each value was sent once."""
+    """Sends other values with each of the keys 0, 1, 2 ...: after sixteen keys each value was sent
+    once."""
 
     name = "strided"
     grain = RATE

@@ -1,7 +1,7 @@
-"""What codecs share that send a choice of the values: which ones is a function of the key.
+"""The shared part of codecs that send a subset of the values, chosen as a function of the key.
 
-All peers of a round take the same key, so the choice never travels, and a sum of payloads is the
-payload of the sum. Must NOT choose by the values: top-k does.
+All peers of a round use the same key, so the choice itself is never sent, and a sum of payloads is
+the payload of the sum. Must NOT choose by the values: top-k does.
 """
 
 import numpy as np
@@ -11,26 +11,28 @@ from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.numerics.operations import F32
 
 RATE = 16
-"""One of so many values is sent."""
+"""One value in this many is sent."""
 _WIRE = np.dtype("<f4")
 
 
 class SubsetCodec:
-    """See `lowcomm.codecs.base.Codec`. A codec of this kind says its names, and `places`."""
+    """Implements `lowcomm.codecs.base.Codec`. A subclass sets `name` and `grain`, and implements
+    `places`."""
 
     name: str
     grain: int
-    """A multiple of RATE."""
+    """Values in a block, a multiple of RATE."""
     reducible = True
 
     def __init__(self, key: int = 0) -> None:
-        """`key` (64 bits): names the round; other values are sent under another one."""
+        """`key` (64 bits) names the round; another key selects other values."""
         self.key = key
 
     def places(self, elements: int) -> npt.NDArray[np.intp]:
-        """Which of the first `elements` of a block are sent: one in RATE, rounded up, ascending.
+        """The places that are sent of a block's first `elements` values: one in RATE, rounded up,
+        ascending.
 
-        The same in each block of a round, so that a piece encodes by itself.
+        They are the same in each block of a round, so that a piece can be encoded by itself.
         """
         raise NotImplementedError
 

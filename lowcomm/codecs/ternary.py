@@ -1,11 +1,11 @@
-"""TernGrad (arXiv:1705.07878): each value becomes -s, 0 or s, s the largest magnitude of 1024.
+"""TernGrad (arXiv:1705.07878): each value becomes -s, 0 or s; s is the largest magnitude of 1024.
 
-2 bits a value and one fp32 for 1024 of them: 0.254 bytes a value. |v| is sent as s with probability
-|v| / s, so that the expectation is v (to 2**-24 of s), and the error is at most s; a block whose s
-is below 2**-100 is sent as zeros. The paper's clipping, which is not unbiased, is left to whoever
-wants it. The random numbers are counted: their seed is a hash of the block's own values and the
-key, so the same values give the same bytes, and no two blocks of other values share one. A block
-with a NaN or an infinity is decoded as NaNs. Must NOT draw from a generator.
+2 bits a value and one fp32 for each 1024: 0.254 bytes a value. A value v is sent as s, with the
+sign of v, with probability |v| / s, so that the expectation is v (to 2**-24 of s), and the error is
+at most s. If s is below 2**-100, the block is sent as zeros. The paper's clipping is biased, and is
+not done here. The random numbers are counter-based: their seed is a hash of the block's own values
+and the key, so the same values give the same bytes, and blocks of different values have different
+seeds. A block with a NaN or an infinity is decoded as NaNs. Must NOT draw from a generator.
 """
 
 from functools import cache
@@ -29,11 +29,11 @@ from lowcomm.codecs.blocks import (
 from lowcomm.numerics.operations import F32
 
 _DRAWS = 1 << 24
-"""A random number is one of so many, all of which fp32 holds exactly."""
+"""A random number is one of this many, all of which fp32 represents exactly."""
 
 
 class Ternary(BlockCodec):
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "ternary"
     grain = 1024
@@ -41,7 +41,7 @@ class Ternary(BlockCodec):
     bits = 2
 
     def __init__(self, key: int = 0) -> None:
-        """`key` (64 bits): another one draws other numbers for the same values."""
+        """`key` (64 bits): with another key, other random numbers are drawn for the same values."""
         self.key = key
 
     def encode_blocks(
@@ -74,10 +74,10 @@ class Ternary(BlockCodec):
     def check_blocks(self, records_R: Array) -> None:
         codes_RC = records_R["codes"]
         if (codes_RC & (codes_RC >> np.uint8(1)) & np.uint8(0x55)).any():
-            raise CodecError("ternary: a code that stands for nothing")
+            raise CodecError("ternary: an undefined code")
 
 
 @cache
 def _table() -> Array:
-    """Four values for each byte."""
+    """A table of the four values of each byte."""
     return value_table((0.0, 1.0, -1.0, 0.0), numbers=1 << 8, entry=np.complex128)

@@ -1,9 +1,10 @@
 """The 64 largest of each 4096 values, as 12-bit indices and bf16 values: 0.055 bytes a value.
 
-Of equal magnitudes the first ones; a NaN is larger than all, so that it is seen. Indices ascend.
-Goes by gather, with error feedback: the rest becomes 0, and what is sent is rounded (to nearest
-even, at most 2**-8 of the value, or 2**-134). `lowcomm.flexdemo.torch_codecs` makes the same bytes
-in torch. Must NOT accept indices out of order, twice, or beyond the block.
+Of equal magnitudes the first are sent; a NaN is larger than all numbers, so that receivers see it.
+Indices ascend. Used with gather and error feedback: a value that is not sent becomes 0, and a value
+that is sent is rounded (to nearest even; error at most 2**-8 of the value, or 2**-134).
+`lowcomm.flexdemo.torch_codecs` makes the same bytes in torch. Must NOT accept indices out of order,
+twice, or beyond the block.
 """
 
 import numpy as np
@@ -25,7 +26,7 @@ _CHUNKS_AT_ONCE = 16
 
 
 class TopK:
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "topk"
     grain = CHUNK
@@ -69,7 +70,7 @@ class TopK:
             from_bf16(halves_RK, values_RK)
             found.append((out_RC, places_RK, values_RK))
             at += size
-        out_P[:] = 0  # Only now: all that came is good.
+        out_P[:] = 0  # Only now, when all records are known to be valid.
         for out_RC, places_RK, values_RK in found:
             np.put_along_axis(out_RC, places_RK, values_RK, axis=1)
 

@@ -1,16 +1,16 @@
 """The 64 largest of each 4096 values, as 12-bit indices and 2 bits each: 0.0276 bytes a value.
 
-16 chunks share four fp32 values, which their codes stand for: by the sign, and by whether the
-magnitude is above the mean magnitude of what is sent, each code is decoded as the mean of the
-values that have it. SparseLoCo's borders lie at -2.25, -0.75 and 0.75 standard deviations from the
-mean (docs/codecs.md compares): what top-k leaves has two humps and nothing between them, so the
-sign says most. A chunk is 112 bytes and its share of the four values 1; a table for each tensor
-would need the tensors' borders. Error: what is not sent becomes 0; what is sent keeps its sign, and
-its magnitude is off by at most the width of its bin, from the smallest one sent to the mean one or
-from there to the largest, and 2**-22 of the largest or 2**-149 for rounding. All sums are taken in
-fp64 in one fixed order. Goes by gather, with error feedback. Chunks that share their values with
-one that has a NaN or an infinity are decoded as NaNs. Must NOT accept indices out of order, twice,
-or beyond the chunk.
+16 chunks share four fp32 values, one for each code. A code gives the sign, and whether the
+magnitude is above the mean magnitude of the values that are sent; it is decoded as the mean of the
+values that have it. SparseLoCo's borders are at -2.25, -0.75 and 0.75 standard deviations from the
+mean (docs/codecs.md compares): the values that top-k selects have two humps and nothing between
+them, so the sign carries most of the information. A chunk takes 112 bytes, and 1 byte for its share
+of the four values; a table for each tensor would need the tensors' borders. Error: a value that is
+not sent becomes 0. A value that is sent keeps its sign; its magnitude is off by at most the width
+of its bin, from the smallest sent magnitude to the mean one or from there to the largest, plus
+2**-22 of the largest or 2**-149 for rounding. All sums are taken in fp64 in one fixed order. Used
+with gather and error feedback. If one of the chunks that share values has a NaN or an infinity, all
+of them are decoded as NaNs. Must NOT accept indices out of order, twice, or beyond the chunk.
 """
 
 import numpy as np
@@ -32,14 +32,15 @@ from lowcomm.numerics.kernels import ordered_sum
 from lowcomm.numerics.operations import F32
 
 GROUP = 16
-"""Chunks that share a table: 16 bytes beside their 1792. Half as many would cost 1.8 % of them."""
+"""Chunks that share a table: 16 bytes beside their 1792. With half as many chunks the tables would
+cost 1.8 % of the bytes."""
 _TABLE = np.dtype(("<f4", (4,)))
 _NEGATIVE = np.uint8(2)
-"""Added to the codes of negative values."""
+"""Added to the code of a negative value."""
 
 
 class TopK2Bit:
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "topk2bit"
     grain = GROUP * CHUNK
@@ -47,7 +48,7 @@ class TopK2Bit:
 
     def __init__(self, keep: int = 64) -> None:
         assert 1 <= keep <= CHUNK
-        assert keep & (keep - 1) == 0, "a power of two"  # As ordered sums want it.
+        assert keep & (keep - 1) == 0, "a power of two"  # As `ordered_sum` requires.
         self.keep = keep
 
     def encoded_bytes(self, elements: int) -> int:
@@ -89,17 +90,19 @@ class TopK2Bit:
                 values_RK = means_4[_unpack(records_RS[:, split:], keep)]
                 found.append((out_RC, places_RK, values_RK))
                 at += records_RS.size
-        out_P[:] = 0  # Only now: all that came is good.
+        out_P[:] = 0  # Only now, when all records are known to be valid.
         for out_RC, places_RK, values_RK in found:
             np.put_along_axis(out_RC, places_RK, values_RK, axis=1)
 
     def _records(self, wire: U8, at: int, shape: tuple[int, int]) -> U8:
-        """uint8 [R, S], a view: the bytes of so many chunks of which so many values are kept."""
+        """The records of `shape[0]` chunks with `shape[1]` kept values each, a view, uint8 [R,
+        S]."""
         size = _record_bytes(shape[1])
         return wire[at : at + shape[0] * size].reshape(shape[0], size)
 
     def _quantised(self, kept_N: F32) -> tuple[F32, U8]:
-        """The mean of each code's values, 0 of a code that none has, and the codes."""
+        """(mean of each code's values, fp32 [4], 0 for a code that no value has; codes, uint8
+        [N])."""
         with np.errstate(all="ignore"):
             terms_N = kept_N.astype(np.float64)
             border = self._sum(np.abs(terms_N)) / kept_N.size
@@ -125,7 +128,7 @@ def _record_bytes(keep: int) -> int:
 
 
 def _pack(codes_RK: U8, out_RS: U8) -> None:
-    """Four to a byte, the first in the lowest bits."""
+    """Pack four codes into each byte, the first in the lowest bits."""
     rows, keep = codes_RK.shape
     padded_RK = np.zeros((rows, -(-keep // 4) * 4), np.uint8)
     padded_RK[:, :keep] = codes_RK

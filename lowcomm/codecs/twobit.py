@@ -1,12 +1,13 @@
-"""2 bits a value and four fp32 values for 1024 of them: 0.266 bytes a value. With error feedback.
+"""2 bits a value and four fp32 values for each 1024: 0.266 bytes a value. Used with error feedback.
 
-A block's values are put into four bins at its mean and 0.98 standard deviations on either side
-(where bins of a normal distribution lose least), and each is decoded as the mean of its bin: so the
-errors of a block sum to nearly 0. As in MuLoCo and SparseLoCo, whose borders lie elsewhere: theirs
-suit what top-k has left over. Error: at most how wide the value's bin is, where an outer one ends
-with the block's last value, and 2**-22 of the largest magnitude or 2**-149 for rounding; in squares
-no more than the block has. All sums are taken in fp64 in one fixed order. A block with a NaN or an
-infinity is decoded as NaNs. Must NOT be used for a sum of what it encoded.
+A block's values are put into four bins, with borders at the block's mean and 0.98 standard
+deviations on either side (the borders that lose least for a normal distribution). Each value is
+decoded as the mean of its bin, so the errors of a block sum to nearly 0. MuLoCo and SparseLoCo do
+the same with other borders, which suit the values that top-k selects. Error: at most the width of
+the value's bin, where an outer bin ends with the block's last value, plus 2**-22 of the largest
+magnitude or 2**-149 for rounding; the sum of squared errors is at most the block's sum of squares.
+All sums are taken in fp64 in one fixed order. A block with a NaN or an infinity is decoded as NaNs.
+Must NOT encode a sum of values that it encoded before.
 """
 
 import numpy as np
@@ -23,11 +24,11 @@ from lowcomm.numerics.kernels import ordered_sum
 from lowcomm.numerics.operations import F32
 
 BORDER = 0.9816
-"""Lloyd and Max's, for four levels of a normal distribution."""
+"""The border of Lloyd and Max for four levels of a normal distribution, in standard deviations."""
 
 
 class TwoBit(BlockCodec):
-    """See `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.base.Codec`."""
 
     name = "2bit"
     grain = 1024
@@ -64,7 +65,7 @@ class TwoBit(BlockCodec):
 
 
 def _bin_means(terms_RB: npt.NDArray[np.float64], codes_RB: Array, filled: int) -> F32:
-    """The mean of each bin's values, 0 of an empty one."""
+    """The mean of each bin's values, fp32 [R, 4]; 0 for an empty bin."""
     means_R4 = np.empty((codes_RB.shape[0], 4), np.float32)
     for code in range(4):
         inside_RB = codes_RB == code

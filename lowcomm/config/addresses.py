@@ -1,6 +1,6 @@
-"""Where a node listens and what it tells others to dial, from what a person typed.
+"""Derives from a node's configuration the address that it listens on and the one that others dial.
 
-Must NOT import anything slow: it is asked before the daemon listens.
+Must NOT import slow modules: it runs before the daemon listens.
 """
 
 from dataclasses import replace
@@ -19,14 +19,14 @@ from protocols.types.errors import ConfigError
 
 HERE = "127.0.0.1:0"
 NOWHERE = "none"
-"""As `node.listen`: nobody can dial this node."""
+"""The value of `node.listen` of a node that no other node can dial."""
 
 
 def check_way(node: NodeConfig, token: Token | None) -> None:
-    """May this node speak as it says, with whom it says? `token`: how it joins.
+    """Check the addresses of a node and of its token, and that both agree about encryption.
 
-    Raises ConfigError. Nothing goes in the clear but inside this machine, between nodes that both
-    say so.
+    `token`: None if the node joins no run. Raises ConfigError. Unencrypted connections are allowed
+    only inside this machine, between nodes that both set `node.insecure`.
     """
     look = require_loopback if node.insecure else parse_address
     if node.listen == NOWHERE:
@@ -42,22 +42,22 @@ def check_way(node: NodeConfig, token: Token | None) -> None:
     listen = parse_address(node.listen, key="node.listen")[0] if node.listen else ""
     if is_wildcard(listen) and not node.advertise and token is None:
         raise ConfigError(
-            f"node.listen: {node.listen} is every address of this machine: say which one others "
-            "shall dial, with node.advertise"
+            f"node.listen: {node.listen} means every address of this machine: set node.advertise "
+            "to the one that other nodes dial"
         )
     if token is not None and token.secure == node.insecure:
         raise ConfigError(
-            "--join: the token is of an encrypted run: leave node.insecure out"
+            "--join: the token belongs to an encrypted run: leave node.insecure out"
             if token.secure
-            else "--join: the token is of a run without encryption, on this machine only: to "
-            "join it all the same, --set node.insecure=true"
+            else "--join: the token belongs to a run without encryption, on this machine only: "
+            "to join it, add --set node.insecure=true"
         )
 
 
 def listen_at(node: NodeConfig, contact: str) -> str:
-    """What to listen on; "": nothing. `contact`: where the run is, if we join one.
+    """Return the HOST:PORT that the node listens on; "" if it does not listen.
 
-    Raises ConfigError.
+    `contact`: HOST:PORT of a node of the run that this node joins, or "". Raises ConfigError.
     """
     if node.listen:
         return "" if node.listen == NOWHERE else node.listen
@@ -67,8 +67,9 @@ def listen_at(node: NodeConfig, contact: str) -> str:
 
 
 def advertised(node: NodeConfig, listening: str, contact: str) -> str:
-    """What others shall dial, when we listen at `listening`; "": nobody can. `contact`: where
-    the run is, if we join one. Raises ConfigError."""
+    """Return the HOST:PORT that other nodes dial if this one listens at `listening`; "" if it does
+    not listen. `contact`: HOST:PORT of a node of the run that this node joins, or "". Raises
+    ConfigError."""
     if not listening:
         return ""
     host, port = parse_address(listening, key="node.listen")
@@ -83,15 +84,16 @@ def advertised(node: NodeConfig, listening: str, contact: str) -> str:
 def _check_hidden(node: NodeConfig) -> None:
     if node.advertise:
         raise ConfigError(
-            f"node.advertise: others cannot dial {node.advertise} while node.listen is "
-            f'"{NOWHERE}": give the address that this node listens on, or leave advertise out'
+            f"node.advertise: other nodes cannot dial {node.advertise}, since node.listen is "
+            f'"{NOWHERE}": set node.listen to an address, or leave node.advertise out'
         )
 
 
 def check_founder(address: str) -> None:
-    """Who begins a run is whom others ask to join. Raises ConfigError."""
+    """Raise ConfigError if no node can dial the node that begins a run, so that none could join.
+    `address`: the address that it advertises."""
     if not address:
         raise ConfigError(
-            f'node.listen: "{NOWHERE}" is for who joins: begin the run on a node that others can '
-            "dial"
+            f'node.listen: "{NOWHERE}" is only for a node that joins: begin the run on a node that '
+            "others can dial"
         )

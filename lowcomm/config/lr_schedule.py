@@ -1,6 +1,6 @@
-"""The learning rate, by how many inner steps the run has committed.
+"""The schedule of the learning rate, as a function of the inner steps of the run.
 
-Must NOT import torch: how long rounds are may follow from it (round_length.py).
+Must NOT import torch: the daemon derives lengths of rounds from it (round_length.py).
 """
 
 import math
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from lowcomm.config.schema import RunConfig
 
 Schedule = Callable[[int], float]
-"""From an inner step of the run, counted from 0, to the factor on each learning rate."""
+"""Maps an inner step of the run, counted from 0, to a factor for each learning rate."""
 
 
 def warmup(step: int, steps: int) -> float:
-    """The factor for step `step` (from 0) of a linear warm-up of so many, and for all later ones;
-    the first is above 0."""
+    """Return the factor of step `step` (from 0) for a linear warm-up over `steps` steps: 1 /
+    `steps` at first, and 1 from its last step on."""
     return (step + 1) / steps if step < steps else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class CosineSchedule:
-    """Linear warm-up, then half a cosine from 1 down to `final`, which it keeps afterwards."""
+    """A linear warm-up, then half a cosine from 1 down to `final`, which stays afterwards."""
 
     warmup_steps: int
     total_steps: int
@@ -29,11 +29,11 @@ class CosineSchedule:
 
     @classmethod
     def of(cls, run: RunConfig) -> "CosineSchedule":
-        """The one that `[run]` describes."""
+        """Make the schedule that `[run]` describes."""
         return cls(run.optimizer.warmup_steps, run.total_inner_steps, run.optimizer.lr_final)
 
     def __call__(self, step: int) -> float:
-        """The factor for inner step `step` (from 0)."""
+        """Return the factor of inner step `step` (from 0)."""
         if step < self.warmup_steps:
             return warmup(step, self.warmup_steps)
         falling = max(self.total_steps - self.warmup_steps, 1)

@@ -1,7 +1,7 @@
-"""How many inner steps a round has.
+"""Computes the number of inner steps of a round.
 
-Pure functions of the agreed configuration and of what the run has committed, so all nodes, and all
-ranks of a node, come to the same. Must NOT import torch: the daemon asks too.
+Pure functions of the agreed configuration and of the committed inner steps, so that all nodes, and
+all ranks of a node, get equal results. Must NOT import torch: the daemon uses it too.
 """
 
 import math
@@ -12,14 +12,16 @@ from lowcomm.config.schema import RunConfig
 from lowcomm.methods import RoundMethod
 
 _QSR_SLACK = 1e-9
-"""Who sets alpha to three times the learning rate means 9 steps, not the 8.999... of fp64."""
+"""Added before rounding down: if alpha is three times the learning rate, a round has 9 steps,
+though fp64 may give 8.999..."""
 
 
 def round_steps(run: RunConfig, inner_step: int) -> int:
-    """How many inner steps the round has, at most, that begins when the run has committed so many.
+    """Return the largest number of inner steps of the round that begins after `inner_step`
+    committed inner steps.
 
-    The Quadratic Synchronization Rule, if `qsr_alpha` is set: max(H, floor((alpha / lr)^2)), but
-    no more than the run has left; H while the learning rate warms up.
+    If `qsr_alpha` is set, the Quadratic Synchronization Rule holds: max(H, floor((alpha / lr)^2)),
+    but no more steps than the run has left; H while the learning rate warms up.
     """
     method, optimizer = run.method, run.optimizer
     assert isinstance(method, RoundMethod)
@@ -33,8 +35,9 @@ def round_steps(run: RunConfig, inner_step: int) -> int:
 
 
 def early_steps(run: RunConfig, steps: int, *, joins: bool) -> int:
-    """After so many steps of a round of `steps` the ranks begin to ask whether to contribute: never
-    if that is the whole round. `joins`: they have contributed to nothing yet."""
+    """Return the number of inner steps in a round of `steps`, after which the ranks begin to ask
+    whether to contribute early. If it equals `steps`, they do not ask. `joins`: the ranks have not
+    contributed to any round yet."""
     assert isinstance(run.method, RoundMethod)
     if run.method.answers:
         return 0
@@ -44,8 +47,8 @@ def early_steps(run: RunConfig, steps: int, *, joins: bool) -> int:
 
 
 def planned_rounds(run: RunConfig) -> int:
-    """After so many commits of fragment 0 the run is finished: `outer_steps`, or the fewer ones
-    that hold as many inner steps where rounds grow longer."""
+    """Return the number of commits of fragment 0 after which the run is finished: `outer_steps` or,
+    if rounds grow longer, the smaller number that has as many inner steps."""
     method = run.method
     if not isinstance(method, RoundMethod) or not method.qsr_alpha:
         return run.outer_steps
@@ -53,13 +56,13 @@ def planned_rounds(run: RunConfig) -> int:
 
 
 def longest_round(run: RunConfig) -> int:
-    """Inner steps of the longest round of the run."""
+    """Return the number of inner steps of the run's longest round."""
     assert isinstance(run.method, RoundMethod)
     return max(_lengths(run)) if run.method.qsr_alpha else run.method.inner_steps
 
 
 def _lengths(run: RunConfig) -> Iterator[int]:
-    """Of each round, if none is cut short."""
+    """Yield the inner steps of each round, if none is cut short."""
     step = 0
     while step < run.total_inner_steps:
         steps = round_steps(run, step)

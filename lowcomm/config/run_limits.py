@@ -1,6 +1,6 @@
-"""What a `[run]` may say so that every message, and every entry of the log, can hold it.
+"""Checks that every message and every log entry can hold the values of a `[run]`.
 
-Must NOT look at anything else of a configuration: schema.py does.
+Must NOT check other rules of a configuration: schema.py does.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_limits(run: "RunConfig") -> None:
-    """Raise ConfigError for what no message, or no entry of the log, could say."""
+    """Raise ConfigError if a value is too large for a message or a log entry."""
     steps = run.method.inner_steps if isinstance(run.method, RoundMethod) else 1
     rhythm = run.method.snapshot_every_steps if isinstance(run.method, StepMethod) else 0
     for key, value, most in (

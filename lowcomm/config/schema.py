@@ -1,7 +1,7 @@
-"""The two kinds of configuration, loaded and checked in one place.
+"""The configuration tables `[run]` and `[node]`: their keys, defaults, loading and checks.
 
-`[run]` is agreed by all peers (its digest is in the log), `[node]` is each node's own. Must NOT
-import torch: the daemon reads it, and so does every command.
+All peers agree on `[run]` (its digest is in the log); `[node]` is each node's own. Must NOT import
+torch: the daemon and every command read configurations.
 """
 
 import json
@@ -21,7 +21,7 @@ from protocols.types.errors import ConfigError
 from protocols.types.rules import ProtocolConfig
 
 BYTE_VALUES = 256
-"""Every source of data is text, taken byte by byte."""
+"""Number of different tokens: every source of data is text, and each of its bytes is a token."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _ABSENT = object()
 
@@ -31,20 +31,20 @@ class ModelConfig:
     """A small Llama: RMSNorm, RoPE, SwiGLU, no biases."""
 
     vocab_size: int = 256
-    """256 for bytes."""
+    """Number of token values; 256 if tokens are bytes."""
     hidden_size: int = 128
     layers: int = 4
     heads: int = 4
     kv_heads: int = 4
-    """Fewer than `heads` is grouped-query attention."""
+    """Fewer kv heads than `heads` mean grouped-query attention."""
     intermediate_size: int = 344
     context: int = 256
-    """Longest sequence, tokens."""
+    """Length of the longest sequence, in tokens."""
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     tied_embeddings: bool = False
     embedding_std: float = 0.3
-    """Standard deviation of the initial embeddings; the other matrices use 1 / sqrt(fan_in)."""
+    """Standard deviation of the initial embeddings; that of other matrices is 1 / sqrt(fan_in)."""
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "intermediate_size")
@@ -63,7 +63,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """The inner optimizer and its schedule, by committed global inner steps."""
+    """The inner optimizer, and its learning-rate schedule by inner steps of the whole run."""
 
     name: str
     lr: float = 3e-3
@@ -71,14 +71,14 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     eps: float = 1e-8
     grad_clip: float = 1.0
-    """Clip the gradient's L2 norm to this; 0 switches it off."""
+    """The gradient is clipped to this L2 norm; 0: no clipping."""
     warmup_steps: int = 30
     lr_final: float = 0.1
-    """The cosine ends at this fraction of `lr`, at the last outer step."""
+    """The cosine schedule ends at this fraction of `lr`, at the last outer step."""
     joiner_warmup_steps: int = 0
-    """Ranks that come to a run under way with a fresh optimizer, on a new node or after a restart
-    without what the last ones kept, go from 0 up to the schedule's rate over so many of their own
-    steps; 0: at once."""
+    """If ranks join a running run with a fresh optimizer (on a new node, or after a restart without
+    a saved optimizer state), their learning rate rises linearly from near 0 to the schedule's rate
+    over so many of their own steps; 0: no warm-up."""
 
     def __post_init__(self) -> None:
         check_values(
@@ -95,15 +95,15 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamWConfig(OptimizerConfig):
-    """AdamW for everything."""
+    """AdamW for all parameters."""
 
     name: Literal["adamw"] = "adamw"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuonConfig(OptimizerConfig):
-    """Muon for the matrices of the blocks, AdamW for everything else (MuLoCo). `lr` and
-    `weight_decay` are of both: Muon's steps are scaled to the size that AdamW's have."""
+    """Muon for the matrices of the blocks, AdamW for all other parameters (MuLoCo). `lr` and
+    `weight_decay` apply to both: Muon's steps are scaled to the size of AdamW's steps."""
 
     name: Literal["muon"] = "muon"
     momentum: float = 0.95
@@ -116,24 +116,26 @@ class MuonConfig(OptimizerConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Which windows of the corpus an inner step sees."""
+    """The corpus, its samples for training and its held-out text."""
 
     source: Literal["stdlib", "files"] = "stdlib"
-    """`stdlib`: the Python standard library's own sources. `files`: the folder `[node] corpus`."""
+    """`stdlib`: the sources of Python's standard library. `files`: the folder `[node] corpus`."""
     window: int = 256
-    """Tokens a sample predicts."""
+    """Number of tokens that a sample predicts."""
     batch: int = 16
-    """Samples of one inner step of one node; its ranks share them equally."""
+    """Number of samples in an inner step of one node; its ranks share them equally."""
     held_out_below: int = 8
-    """A file whose SHA-256 starts with a byte below this is held out (8: 3 %)."""
+    """A file is held out for evaluation if the first byte of its SHA-256 is below this (8: 3 % of
+    the files)."""
     eval_windows: int = 256
-    """The held-out loss is the mean over this many windows of held-out text ..."""
+    """The held-out loss is the mean over this many windows of held-out text."""
     eval_window: int = 256
-    """... of this many predicted tokens each: runs that train on other windows compare by it."""
+    """Number of predicted tokens in each of these windows. It does not depend on `window`, so that
+    the losses of runs with different windows can be compared."""
 
     @property
     def step_tokens(self) -> int:
-        """Of an inner step of one node: of a batch."""
+        """Number of tokens in an inner step of one node, which trains on one batch."""
         return self.batch * self.window
 
     def __post_init__(self) -> None:
@@ -141,23 +143,25 @@ class DataConfig:
         if not 1 <= self.held_out_below <= 255:
             raise ConfigError(
                 f"run.data.held_out_below must be in [1, 255], got {self.held_out_below}: "
-                "some files are to train on, some to evaluate on"
+                "both training and evaluation need files"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Agreed by all peers. Two peers whose digests differ never train together."""
+    """The configuration that all peers agree on. Peers with different digests never train
+    together."""
 
     name: str = "run"
-    """For people; its directory is called so."""
+    """Name of the run for people, and of its directory."""
     seed: int = 0
-    """Of the initial parameters and the order of the data; below 2**63."""
+    """Seed of the initial parameters and of the order of the data; at least 0, below 2**63."""
     peers_min: int = 1
-    """Rounds begin when this many members are in."""
+    """The first round begins when the run has this many members."""
     outer_steps: int = 100
-    """The run is finished after this many commits of fragment 0, or with `run.method.qsr_alpha`
-    after the fewer ones of as many inner steps; with a per-step method, after this many steps."""
+    """The run is finished after this many commits of fragment 0. With `run.method.qsr_alpha` rounds
+    grow longer, and fewer commits have as many inner steps. With a per-step method, the run is
+    finished after this many steps."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: AdamWConfig | MuonConfig = field(default_factory=AdamWConfig)
     method: AnyMethod = field(default_factory=DiLoCo)
@@ -181,13 +185,13 @@ class RunConfig:
         if isinstance(self.method, StepMethod) and isinstance(self.optimizer, MuonConfig):
             raise ConfigError(
                 f'run.optimizer.name is "muon", but with run.method.name = "{self.method.name}" '
-                'all nodes step together, by "adamw"'
+                'all nodes take each step together, which needs "adamw"'
             )
         if isinstance(self.method, StepMethod) and self.optimizer.joiner_warmup_steps:
             raise ConfigError(
                 f"run.optimizer.joiner_warmup_steps is {self.optimizer.joiner_warmup_steps}, but "
-                f'with run.method.name = "{self.method.name}" who joins gets the others\' moments '
-                "too: leave it out"
+                f'with run.method.name = "{self.method.name}" a joiner gets the optimizer '
+                "moments of the others: leave it out"
             )
         if self.model.vocab_size < BYTE_VALUES:
             raise ConfigError(
@@ -197,55 +201,62 @@ class RunConfig:
 
     @property
     def total_inner_steps(self) -> int:
-        """That the run will have committed at its end."""
+        """Number of inner steps that the run will have committed at its end."""
         method = self.method
         if not isinstance(method, RoundMethod):
             return self.outer_steps
-        # What is trained while a result is on its way, and then replaced, is in no other one.
+        # Steps that are trained while a result is under way, and then discarded, do not count.
         replaced = method.overlap_steps if method.discards_overlap else 0
         return self.outer_steps * (method.inner_steps - replaced) + replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One node's own business: nobody else has to agree."""
+    """The configuration of one node, which may differ from that of other nodes."""
 
     name: str = ""
-    """A short name for people; empty takes the host's name. The peer id is made from it."""
+    """A short name for people, with which the peer id begins; empty: the host's name."""
     ranks: int = 1
+    """Number of training processes of this node."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """Device on which the ranks train."""
     listen: str = ""
-    """HOST:PORT; port 0 takes a free one. Empty is a free port of this machine's own 127.0.0.1; for
-    who joins a run on another machine, of the address from which that one is reached. "none":
-    nowhere, as nobody can dial this node: it dials the others, and through them those like it."""
+    """HOST:PORT that this node listens on; port 0: a free one. Empty: a free port of 127.0.0.1 or,
+    if the node joins a run on another machine, of the address from which it reaches that machine.
+    "none": the node does not listen, since no node can dial it; it dials the others, and reaches
+    other nodes with "none" through them."""
     advertise: str = ""
-    """What others dial, where that is not `listen`: behind a gateway, or with 0.0.0.0 there. Port 0
-    is the one we listen on."""
+    """HOST:PORT that other nodes dial, if it is not `listen`: behind a gateway, or if `listen` is
+    0.0.0.0. Port 0: the port that this node listens on."""
     metrics: str = ""
-    """HOST:PORT at which Prometheus finds /metrics, in the clear and for whoever asks: on 127.0.0.1
-    or a network that you trust. Port 0 takes a free one, which the node's events tell. Empty:
-    none."""
+    """HOST:PORT at which the daemon serves /metrics for Prometheus, unencrypted and to any client:
+    use 127.0.0.1 or a network that you trust. Port 0: a free one, which the node's event log names.
+    Empty: no metrics."""
     congestion: str = ""
-    """TCP's congestion control of the connections for bulk, of those that this kernel has; empty is
-    bbr, where there is one, and reno between nodes of one machine."""
+    """TCP congestion control of the bulk connections, one that this kernel has. Empty: reno between
+    nodes of one machine, otherwise bbr, if the kernel has it."""
     insecure: bool = False
-    """No encryption, no certificates: for runs that stay on this machine, all of whose nodes say
-    so."""
+    """Neither encryption nor certificates: only for runs on this machine, and if all nodes of the
+    run set it."""
     port_range: tuple[int, int] = (20000, 29999)
-    """MASTER_PORT of the node's own process group is taken from here."""
+    """MASTER_PORT of the node's own process group is a free port of this range; both ends count."""
     directory: str = ""
-    """Checkpoints, logs and the peer's identity; empty is runs/<run name>/<node name>."""
+    """Directory of checkpoints, logs and the peer's identity. Empty: runs/<run name>/<node
+    name>."""
     corpus: str = ""
-    """A folder of text files, when `[run.data] source` is "files"."""
+    """Folder of text files, if `[run.data] source` is "files"."""
     checkpoint_every_rounds: int = 10
-    """Of a run whose method agrees on each step: copies of its state, of which there is one each
-    `run.method.snapshot_every_steps`."""
+    """Rounds from one checkpoint to the next. In a run with a per-step method: copies of the state,
+    which are made each `run.method.snapshot_every_steps` steps."""
     memory_max_bytes: int = 0
-    """Refuse to start when the daemon would need more; 0: 90 % of what the
-    machine has free."""
+    """If the daemon needs more bytes of memory than this, it refuses to start. 0: 90 % of the
+    machine's free memory."""
     hang_timeout_s: float = 60.0
-    """Ranks whose step counter stands still this long while they train are restarted."""
+    """The ranks are restarted if a step counter stands still for so many seconds while they
+    train."""
     rank_restarts_max: int = 5
+    """The node gives up after this many restarts of its ranks in a row without a usable
+    contribution."""
 
     def __post_init__(self) -> None:
         check_values(
@@ -263,14 +274,14 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileConfig:
-    """What a configuration file may hold. A joiner's may leave `[run]` out."""
+    """The content of a configuration file. The file of a joiner may leave `[run]` out."""
 
     run: RunConfig | None = None
     node: NodeConfig = field(default_factory=NodeConfig)
 
 
 def check_node(run: RunConfig, node: NodeConfig) -> None:
-    """Raise ConfigError when this node cannot take part in this run."""
+    """Raise ConfigError if this node cannot take part in this run."""
     if run.data.batch % node.ranks:
         raise ConfigError(
             f"run.data.batch ({run.data.batch}) must be a multiple of node.ranks ({node.ranks})"
@@ -278,9 +289,9 @@ def check_node(run: RunConfig, node: NodeConfig) -> None:
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
-    """Read a TOML file and `--set table.key=value` overrides (values as in TOML).
+    """Read a TOML file, and apply `--set table.key=value` overrides (values as in TOML).
 
-    Raises ConfigError with one line: where, what, and what would be right.
+    Raises ConfigError with one line: the place, the error, and a correct value.
     """
     raw: dict[str, Any] = {}
     sources: list[str] = []
@@ -295,12 +306,12 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
 
 
 def run_to_json(run: RunConfig) -> str:
-    """The agreed configuration as typed with defaults filled in, in one canonical text."""
+    """Return the configuration with all defaults filled in, as canonical JSON."""
     return json.dumps(asdict(run), sort_keys=True, separators=(",", ":"))
 
 
 def run_from_json(text: str) -> RunConfig:
-    """The inverse of `run_to_json`; raises ConfigError for anything else."""
+    """Invert `run_to_json`. Raises ConfigError if the text is not a valid `[run]`."""
     try:
         raw = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -309,14 +320,14 @@ def run_from_json(text: str) -> RunConfig:
 
 
 def run_digest(run_json: str) -> str:
-    """32 hex digits (xxh3-128) of the agreed configuration."""
+    """Return the digest of a configuration's JSON: 32 hex digits (xxh3-128)."""
     return xxhash.xxh3_128_hexdigest(run_json.encode())
 
 
 def first_difference(mine: Mapping[str, Any], agreed: Mapping[str, Any], at: str = "run") -> str:
-    """Name the first key that differs, or "" when both are equal.
+    """Describe the first key with different values; "" if both configurations are equal.
 
-    Values are equal when their JSON texts are: 1, 1.0 and true are three values, a tuple is a list.
+    Values are equal if their JSON texts are: 1, 1.0 and true differ, a tuple equals a list.
     """
     for key in sorted(set(mine) | set(agreed)):
         left, right = mine.get(key, _ABSENT), agreed.get(key, _ABSENT)
@@ -336,7 +347,7 @@ def _json_text(value: Any) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    """What Python's JSON takes for a number beyond the standard: NaN and the infinities."""
+    """Refuse NaN and the infinities, which Python's JSON reader accepts beyond the standard."""
     raise ValueError(f"{name} is no number")
 
 
@@ -353,7 +364,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:
     if "\n" in override or "\r" in override:
-        raise ConfigError(f"--set {shown(override)}: a second line would set something else")
+        raise ConfigError(f"--set {shown(override)}: an override must be one line")
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or len(parts) < 2 or parts[0] not in ("run", "node"):

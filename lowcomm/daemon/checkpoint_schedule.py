@@ -1,8 +1,8 @@
-"""When this node writes a checkpoint, and how without holding rounds up.
+"""Schedules this node's checkpoints, and writes them without delaying rounds.
 
-The state is borrowed in the order of the work, whose rounds write elsewhere meanwhile, and written
-in a thread of its own while training goes on. Must NOT decide what a checkpoint looks like
-(checkpoints/checkpoint.py).
+A job in the worker thread lends the state between two rounds; as long as it is lent, later rounds
+write to other memory. A thread of its own writes the files while training goes on. Must NOT decide
+the format of a checkpoint (checkpoints/checkpoint.py).
 """
 
 import asyncio
@@ -39,19 +39,19 @@ T = TypeVar("T")
 
 
 class Compute(Protocol):
-    """As Driver.compute: have work done in its turn; `done` follows in the loop, before the next
-    job."""
+    """Driver.compute: run `work` in the worker thread, in order; then `done` in the event loop,
+    before the next job."""
 
     def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None: ...
 
 
 def complain(why: str) -> None:
-    """To whoever looks at the terminal."""
+    """Write one line to stderr."""
     sys.stderr.write(f"lowcomm: {why}\n")
 
 
 class Checkpointer:
-    """One per daemon; at most one checkpoint is being written at a time."""
+    """The checkpoints of one daemon. At most one is being written at a time."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Checkpointer:
         written: Callable[[Path, Cut], None],
         failed: Callable[[str], None] = complain,
     ) -> None:
-        """`written` is called in the loop's thread with the path and what is in it, `failed` with
-        the reason: a full disk costs a checkpoint, not the run.
-        """
+        """`written` and `failed` are called in the event loop's thread: with the path and the cut
+        of a complete checkpoint, or with the reason why none was written. The run goes on either
+        way, for example when the disk is full."""
         self.kept_rank_state: Path | None = None
-        """Where all ranks of a run of rounds have written last, in this life or an earlier one:
-        what those that replace them go on with."""
+        """In a run of rounds, the directory to which all ranks last wrote their state, in this
+        process or an earlier one; None: there is none. New ranks start from it."""
         self._directory = directory
         self._every = every_rounds
         self._compute = compute
@@ -76,23 +76,24 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._last_round = -1
         self._life = 0
-        """Rises when the run goes back: what is being written then is of no use."""
+        """Number of rollbacks so far. A checkpoint that is being written during one is deleted."""
         self._borrowing = False
         self._pending: asyncio.Future[None] | None = None
 
     def is_due(self, round_: int) -> bool:
-        """Ranks write their own state at the same rounds, so that both fit."""
+        """Whether a checkpoint is due after this round. Ranks write their own state at the same
+        rounds, so that the two fit together."""
         return round_ > 0 and round_ % self._every == 0
 
     def rank_state(self, round_: int) -> Path:
-        """Where ranks write what they need to go on after this round."""
+        """The directory for the state that ranks need to go on after this round."""
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
     def begin(self, core: PeerCore, replica: Replica | StepReplica) -> None:
-        """Borrow the state that the replica has when it is our turn, and start writing it; of a
-        stepwise run the base, which is committed.
+        """Lend the replica's state in a job of the worker thread, and start writing it. In a
+        stepwise run, that is the newest committed state (the base).
 
-        Does nothing while an earlier one is being written, or when there is nothing newer.
+        Does nothing if an earlier checkpoint is still being written, or the state is not newer.
         """
         if not self._borrowing and self._is_new(replica.version(0)[0]):
             self._borrowing = True
@@ -103,15 +104,15 @@ class Checkpointer:
         return not busy and round_ > self._last_round
 
     def _start(self, core: PeerCore, replica: Replica | StepReplica, moment: Moment) -> None:
-        """Write what was captured. Of `replica` only what never changes is read."""
+        """Start writing a captured state. Only constants of `replica` are read (layout, method)."""
         self._borrowing = False
         if not self._is_new(moment.round):
-            return  # We were about to leave, and did not wait for our turn.
+            return  # `finish` has written it, without waiting for this job.
         remaining = remaining_at(core.members, moment.round)
         if remaining is None:
-            return  # Our state is so old that it is about to be replaced.
+            return  # Our state is too old, and is about to be replaced.
         if not moment.stands(core.members):
-            return  # The log went back meanwhile, and our state has not followed yet.
+            return  # The log was rolled back meanwhile, and our state does not follow it yet.
         self._last_round = moment.round
         stepwise = isinstance(replica, StepReplica)
         rank_state = self._rank_state_name(moment.round, stepwise=stepwise)
@@ -122,21 +123,22 @@ class Checkpointer:
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
     async def finish(self, core: PeerCore, replica: Replica | StepReplica) -> None:
-        """Write what is newer than the last checkpoint, and wait until it is on the disk. Called
-        when the work's thread has ended."""
+        """If the state is newer than the last checkpoint, write one; wait until it is on the disk.
+        Call this after the worker thread has ended."""
         if self._pending is not None:
             await self._pending
         if replica.version(0)[0] > 0:
-            # At once: nobody would take its turn, and nobody waits for the loop any more.
+            # The worker thread has ended, and nothing else needs the loop: capture in this thread.
             self._start(core, replica, replica.capture())
         if self._pending is not None:
             await self._pending
 
     def take_back(self, round_: int, *, ended: Collection[str]) -> None:
-        """The run went back: what is newer in a lineage that has ended is of no use.
+        """The run was rolled back to this round: delete newer checkpoints of lineages that have
+        ended, and newer incomplete ones.
 
-        `ended`: those lineages. A newer checkpoint of another one stays: we read history. What is
-        not whole goes too.
+        `ended`: those lineages. Newer checkpoints of other lineages stay: the rollback may be an
+        old log entry that this node only now reads.
         """
         self._last_round = min(self._last_round, round_)
         self._life += 1
@@ -155,8 +157,8 @@ class Checkpointer:
         self._thread.shutdown()
 
     def _rank_state_name(self, round_: int, *, stepwise: bool) -> str:
-        """What a later life looks for. Where it is due the ranks write theirs about now; elsewhere
-        nobody asks them."""
+        """Name of the rank state that a restart uses with this checkpoint; "" for none. If no
+        checkpoint is due after this round, the ranks write none, so it is the last complete one."""
         if self.is_due(round_) or stepwise:
             return self.rank_state(round_).name
         return self.kept_rank_state.name if self.kept_rank_state is not None else ""
@@ -185,16 +187,13 @@ class Checkpointer:
         else:
             if life == self._life:
                 self._written(path, cut)
-            else:  # The run went back meanwhile.
+            else:  # The run was rolled back meanwhile.
                 shutil.rmtree(path, ignore_errors=True)
                 self._last_round = -1
 
     def _prune_rank_states(self, round_: int) -> None:
-        """Older ones without a checkpoint of their round are of no use any more, but for the last
-        that is whole.
-
-        Ranks may be writing a newer one right now.
-        """
+        """Delete rank states older than this round that belong to no checkpoint, except the last
+        complete one. Newer ones stay: ranks may be writing them."""
         kept = {path.name for path in (self._directory / CHECKPOINTS).glob("round-*")}
         kept |= {self.kept_rank_state.name} if self.kept_rank_state is not None else set()
         for path in (self._directory / RANK_STATES).glob("round-*"):
@@ -206,7 +205,7 @@ class Checkpointer:
 def _cut(
     core: PeerCore, moment: Moment, rank_state: str, remaining: Remaining, arrays: tuple[str, ...]
 ) -> Cut:
-    """What the log says of that moment, however far it is by now."""
+    """The content of the log at that moment; the log may have gone on since."""
     members, me = core.members, core.me
     assert members.run is not None
     inner_step, tokens = progress_at(members, moment.round)

@@ -1,7 +1,7 @@
 """A node's peer daemon: composes the core, its shell, the outer state and the ranks.
 
-Listens first and loads the rest afterwards. Must NOT import torch (a test looks), nor decide
-anything that all peers must agree on: that is protocols/.
+The command line opens the listening socket before it imports this module. Must NOT import torch (a
+test checks this), nor decide anything that all peers must agree on (protocols/).
 """
 
 import asyncio
@@ -50,21 +50,22 @@ from protocols.types.errors import ConfigError, LowcommError, RefusedError
 from protocols.types.ids import PeerId, Stamp, TensorSpec
 
 FINISH_TIMEOUT_S = 60.0
-"""For the ranks' last evaluation after the run is over."""
+"""Seconds for the ranks' last evaluation after the run has finished."""
 
 
 class Daemon:
-    """`run()` once; returns the exit code. Implements peers.exchange.interfaces.Listener."""
+    """The daemon of one node: call `run()` once; it returns the exit code. Implements
+    peers.exchange.interfaces.Listener."""
 
     def __init__(
         self, config: FileConfig, *, directory: Path, start: Start, listening: Listening
     ) -> None:
-        """Takes the node's directory. Raises ConfigError."""
+        """Lock the node's directory and open its log. Raises ConfigError."""
         self.config = config
         self.run_config: RunConfig | None = config.run
         self.replica: Replica | StepReplica | None = None
         self._start = start
-        self.founds = start.kind == "new"  # This node begins the run.
+        self.founds = start.kind == "new"  # This node founds the run.
         self._directory = NodeDirectory(directory)
         path = self._directory.path
         used = (path / WAL_FILE).exists() or any((path / CHECKPOINTS).glob("*"))
@@ -118,19 +119,20 @@ class Daemon:
             failed=lambda why: self.journal.note("checkpoint", why),
         )
         self.node = NodeSide(self, command=start.command)
-        self.rejoins_at = ""  # Where it joins anew: its branch of the log was given up.
+        self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self.ending: c.Stop | None = None
-        """Why this peer ends, once it does."""
+        """Why this peer ends; None while it runs."""
         self._code = self._signal = 0
         self._stopped = asyncio.Event()
         self._caught_up = False
-        """The log has come to the entry that lets us in."""
+        """We have read the log entry that admits this incarnation."""
         self._checking: asyncio.Future[None] | None = None
 
-    # Life -----------------------------------------------------------------------------------
+    # Lifetime -------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Until the run is finished, or this peer leaves it. Leaves nothing behind."""
+        """Run until the run has finished, or this peer leaves it. All processes, sockets and files
+        are closed afterwards."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
@@ -160,7 +162,8 @@ class Daemon:
         return self._code
 
     async def _guarded(self, life: Coroutine[object, object, None]) -> None:
-        """Turn an operating error of one part into one line and the end of this daemon."""
+        """If this task fails with an operating error, stop the daemon with its text as the
+        reason."""
         try:
             await life
         except ConfigError as error:
@@ -171,7 +174,7 @@ class Daemon:
             self.stop(str(error), "failed")
 
     async def _begin(self) -> None:
-        """Start the run, or go and find it."""
+        """Found the run, or start to search for it."""
         me = self.core.me
         await self.security.enter(self.mesh, me, self._start.address, self.driver.feed)
         self.mesh.listen(self._socket)
@@ -179,7 +182,7 @@ class Daemon:
         for why in self._skipped:
             self.journal.note("checkpoint", why)
         if not self.founds:
-            self.driver.feed(v.DeadlineReached())  # It dials.
+            self.driver.feed(v.DeadlineReached())  # The core starts to dial.
             return
         run = self.run_config
         assert run is not None
@@ -203,7 +206,8 @@ class Daemon:
         self.driver.feed(v.Bootstrap(agreed, digests))
 
     def _hold(self, run: RunConfig, layout: Sequence[TensorSpec]) -> None:
-        """What the model needs; refuse with figures before anything is allocated."""
+        """Create the outer state of the model. Before that, check that its memory fits:
+        ConfigError, with the numbers."""
         peers = max(run.peers_min, len(self.core.members.receivers) + 1)
         memory_budget.check_memory(
             startup.memory_needed(run, layout, peers=peers, joins=self._start.kind != "new"),
@@ -217,10 +221,10 @@ class Daemon:
         else:
             self.driver.stepping = self.node.stepping(replica)
         self.journal.write("layout", params=sum(replica.sizes))
-        gc.freeze()  # What is here stays. To look through it takes 20 to 50 ms, each time.
+        gc.freeze()  # These objects live on; each collection of them takes 20 to 50 ms.
 
     async def _corpus(self, run: RunConfig) -> str:
-        """Build or reuse this node's copy of the text; return its manifest's digest."""
+        """Build or reuse this node's copy of the text; return the digest of its manifest."""
         directory = self.corpus_directory
         corpus = await asyncio.to_thread(
             build_corpus, run.data, folder=self.config.node.corpus, directory=directory
@@ -239,7 +243,8 @@ class Daemon:
     # The listener's side --------------------------------------------------------------------
 
     def check_run(self, run: e.Run) -> None:
-        """We join: see whether this node can take part, in a task of its own."""
+        """A joiner has read which run this is: check in a task of its own whether this node can
+        take part."""
         task = asyncio.ensure_future(self._guarded(self._check_run(run)))
         self._checking = task
 
@@ -267,7 +272,7 @@ class Daemon:
         self.driver.feed(startup.accepted(agreed))
 
     def handle(self, command: Told) -> None:
-        """What the core decided, beyond moving bytes."""
+        """Do a command of the core that does not move bytes."""
         match command:
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 self.security.do(command)
@@ -284,11 +289,11 @@ class Daemon:
                 self.stop(why, outcome)
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:
-        """The outer step of a committed round is made."""
+        """The outer step of this committed round is done."""
         assert self.replica is not None
         fragment, round_ = stamp.fragment, stamp.round
         if stamp.lineage != self.core.members.lineage:
-            return  # A Restore took it back meanwhile.
+            return  # A rollback took the round back meanwhile.
         commit = self.core.members.commit(fragment, round_)
         if commit is not None:
             self.journal.write(
@@ -320,14 +325,15 @@ class Daemon:
         self.journal.write("snapshot_received", **asdict(state))
         assert self.replica is not None
         self.node.provide(self.core.members.seats[self.core.me.peer].slot)
-        self.checkpointer.begin(self.core, self.replica)  # If all die now, this one has it.
+        self.checkpointer.begin(self.core, self.replica)  # If all nodes die, the state is on disk.
 
     def _tell(self, command: c.Applied) -> None:
-        """Log entries as events; and what follows from them for the ranks."""
+        """Write an applied log entry to the event log, and do what follows from it for checkpoints
+        and ranks."""
         journal, entry, me = self.journal, command.entry, self.core.me.peer
         if isinstance(entry, e.Run) and self.founds:
             assert self.replica is not None
-            self.checkpointer.begin(self.core, self.replica)  # Of the state that all begin with.
+            self.checkpointer.begin(self.core, self.replica)  # The initial state.
         if isinstance(entry, e.Restore):
             ended = {f"{branch.lineage:016x}" for branch in self.core.members.branches}
             self.checkpointer.take_back(entry.versions[0].round, ended=ended)
@@ -336,31 +342,33 @@ class Daemon:
             ours = (entry.info.peer, entry.info.incarnation)
             if ours == (me, self.core.me.incarnation):
                 self._caught_up = True
-                if isinstance(entry, e.Member):  # Else when the state is here: memory takes time.
+                if isinstance(entry, e.Member):  # After a Cut, received_state does.
                     self.node.provide(entry.info.slot)
         if not self._caught_up:
-            return  # History from before our time: others told it when it happened.
+            return  # Older entries: other nodes wrote events of them at the time.
         tokens = self.run_config.data.step_tokens if self.run_config is not None else 0
         tell_entry(journal, command, self.core, step_tokens=tokens)
 
     # Ending ---------------------------------------------------------------------------------
 
     def stop(self, why: str, outcome: c.Outcome, *, code: int | None = None) -> None:
-        """The first reason counts."""
+        """End this daemon. If it is ending already, the first reason stays."""
         if self.ending is None:
             self.ending = c.Stop(why, outcome)
             self._code = exit_code_of(outcome, signalled=self._signal) if code is None else code
             self._stopped.set()
 
     async def _end_driver(self, driver: asyncio.Task[None]) -> None:
-        """Where it has stopped the last outer step reaches the ranks. Elsewhere it makes no other
-        one, whose scratch and whose versions are those that the last checkpoint is made with."""
+        """If the core has stopped, wait until the last outer step has reached the ranks. If not,
+        cancel the driver: another outer step would overwrite arrays that the last checkpoint
+        reads."""
         if not self.core.stopped:
             driver.cancel()
         await asyncio.wait([driver])
 
     async def _wind_up(self) -> None:
-        """Let the ranks finish if the run is finished; keep what was reached."""
+        """If the run has finished, let the ranks finish; then write the last checkpoint and
+        event."""
         assert self.ending is not None
         if self.ending.outcome == "finished":
             await self.node.wait_finished(FINISH_TIMEOUT_S)
@@ -373,12 +381,12 @@ class Daemon:
             return
         self._signal = number
         if not self.security.entered:
-            self.stop(number.name, "left")  # Nobody knows us; and we say nothing in the clear.
+            self.stop(number.name, "left")  # No peer knows us yet, and nothing is sent unencrypted.
             return
         self.driver.feed(v.LeaveRequested(number.name))
         asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.stop, number.name, "left")
 
-    # What people see ------------------------------------------------------------------------
+    # Events and answers ---------------------------------------------------------------------
 
     def _note_start(self) -> None:
         self._record = replace(self._record, bus=self.node.bus_endpoint)
@@ -393,7 +401,7 @@ class Daemon:
         )
 
     def answer(self, question: Question) -> str:
-        """JSON for `lowcomm status`, live views and `lowcomm revoke`."""
+        """The answer, in JSON, to `lowcomm status`, a live view or `lowcomm revoke`."""
         return status_json(self) if isinstance(question, Status) else revoke_json(self, question)
 
     # Helpers --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a daemon tells about itself while it runs. Must NOT change anything."""
+"""Writes events about a running daemon, and answers `lowcomm status`. Must NOT change anything."""
 
 from __future__ import annotations
 
@@ -31,15 +31,18 @@ if TYPE_CHECKING:
 
 METRICS_INTERVAL_S = 1.0
 TRAFFIC_INTERVAL_S = RATE_WINDOW_S
-"""So that the rates of one event go on where those of the last one ended."""
+"""Seconds between two checks. Equal to the window of the rates, so that the rates of one event
+begin where those of the last one ended."""
 TRAFFIC_PEER_S = 0.5
-"""Of many peers it is told less often: at most every so many seconds for each."""
+"""At least so many seconds for each peer lie between two events, since an event grows with the
+peers."""
 TRAFFIC_IDLE_S = 60.0
-"""While no payload moves, and no state, traffic is told so rarely."""
+"""So many seconds more lie between two events while neither payload nor state moves."""
 
 
 async def report(daemon: Daemon) -> None:
-    """For ever: figures, waits, and what the connections carry. Raises ConfigError."""
+    """Write metrics, waits and traffic until cancelled, and serve Prometheus if configured. Raises
+    ConfigError."""
 
     def figures() -> Figures:
         driver, gauges = daemon.driver, gauges_of(daemon)
@@ -57,7 +60,7 @@ async def report(daemon: Daemon) -> None:
 
 
 async def report_metrics(daemon: Daemon) -> None:
-    """About each second, for ever: figures, and a wait that is new."""
+    """Until cancelled, about each second, write the metrics, and the reason of a new wait."""
     loop, told, samples = asyncio.get_running_loop(), "", (0, 0)
     while True:
         await asyncio.sleep(METRICS_INTERVAL_S)
@@ -83,7 +86,8 @@ async def report_metrics(daemon: Daemon) -> None:
 async def report_traffic(
     journal: Journal, counters: Counters, *, method: Callable[[], str] = str
 ) -> None:
-    """For ever: count, and tell what was counted. `method`: the run's, as far as it is known."""
+    """Until cancelled, count the traffic and write it. `method` returns the name of the run's
+    method, "" while it is not known."""
     async with asyncio.TaskGroup() as group:
         group.create_task(watch(counters), name="counters")
         pace = Pace()
@@ -96,16 +100,18 @@ async def report_traffic(
 
 @dataclass(slots=True)
 class Pace:
-    """When traffic is told: while something moves, and now and then."""
+    """Decides when a traffic event is written: often while payload moves, rarely while none
+    does."""
 
     told_bytes: int = 0
     told_at: float | None = None
 
     def is_due(self, moved_bytes: int, now: float, *, peers: int) -> bool:
-        """Asked each TRAFFIC_INTERVAL_S; if it says so, it is told."""
+        """Whether to write an event now; the caller then writes it. Call this each
+        TRAFFIC_INTERVAL_S."""
         self.told_at = now if self.told_at is None else self.told_at
         idle = moved_bytes == self.told_bytes
-        # A line grows with the peers; what is written in an hour need not.
+        # An event grows with the peers; the bytes written in an hour need not.
         if now - self.told_at < min(TRAFFIC_IDLE_S, TRAFFIC_PEER_S * peers + TRAFFIC_IDLE_S * idle):
             return False
         self.told_bytes, self.told_at = moved_bytes, now
@@ -113,7 +119,7 @@ class Pace:
 
 
 def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
-    """Payload and states, in both directions."""
+    """Bytes of payloads and states, in both directions."""
     return sum(
         each.sent[purpose] + each.received[purpose]
         for each in peers
@@ -123,7 +129,8 @@ def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
 
 
 def tell_traffic(journal: Journal, counters: Counters, *, method: str = "") -> None:
-    """As it is now. Microseconds and single bytes a second are as much as anybody reads."""
+    """Write the present traffic as an event. Seconds are rounded to 1 us (stalled_s: 1 ms), rates
+    to 1 byte/s."""
     peers, lag = counters.traffic(time.monotonic()), counters.lag()
     moved = {
         f"{purpose}_{direction}_bytes": [getattr(each, direction)[purpose] for each in peers]
@@ -152,7 +159,7 @@ def _method(daemon: Daemon) -> str:
 
 
 def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    """How far the run is in its data, if it is elsewhere than `told`; returns where."""
+    """If the counts of samples differ from `told`, write them as an event. Returns the counts."""
     now = _samples(daemon)
     if now != told:
         daemon.journal.write("samples", committed=now[0], again=now[1])
@@ -160,8 +167,8 @@ def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int
 
 
 def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
-    """The last word; of a failure also to whoever started this. `kept`: where branches are put
-    that were given up."""
+    """Write the last event; a failure also goes to stderr. `kept`: the directory for branches that
+    were given up."""
     journal, core = daemon.journal, daemon.core
     tell_traffic(journal, daemon.driver.counters, method=_method(daemon))
     sent, received = daemon.mesh.bytes_moved()
@@ -186,8 +193,8 @@ def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
 
 
 def _samples(daemon: Daemon) -> tuple[int, int]:
-    """(committed, leased once more). In a stepwise run the log counts batches, of which none is
-    leased before it is certain whose it is."""
+    """Counts of samples: (committed, leased again). A stepwise log counts batches of `data.batch`
+    samples; a batch is leased only once its peer is certain, so never again."""
     members, run = daemon.core.members, daemon.run_config
     if members.stepwise:
         return (members.tokens * run.data.batch if run is not None else 0), 0
@@ -195,7 +202,8 @@ def _samples(daemon: Daemon) -> tuple[int, int]:
 
 
 def status_json(daemon: Daemon) -> str:
-    """One JSON object: what it does, whom it waits for, how far it is."""
+    """One JSON object: the daemon's state, the peers that it waits for, its progress and its
+    traffic."""
     core, node, now = daemon.core, daemon.node, asyncio.get_running_loop().time()
     wait = node_wait(daemon, now)
     sent, received = daemon.mesh.bytes_moved()
@@ -242,9 +250,9 @@ def status_json(daemon: Daemon) -> str:
 
 
 def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_tokens: int) -> None:
-    """A log entry as an event. Commits of rounds are told when they are applied, those of steps
-    when the log has them, unless we are a witness and have no state; the rest is no news.
-    `step_tokens`: of one node, in each inner step."""
+    """Write a log entry as an event; some kinds of entries have none. `Daemon.applied` writes the
+    commits of rounds. Commits of steps are written here, except by a witness, which has no state.
+    `step_tokens`: tokens of one node in one inner step."""
     entry, name_of = command.entry, core.name_of
     match entry:
         case e.Member(info=info):
@@ -262,7 +270,7 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_token
         case e.Witness(info=info):
             journal.write("witness", member=info.peer, member_name=info.name)
         case e.TokenSpent(peer=peer):
-            journal.write("note", topic="admission", text=f"{peer} is let in with a token")
+            journal.write("note", topic="admission", text=f"{peer} is admitted with a token")
         case e.Revoked(by=by, why=why) | e.TokenRevoked(by=by, why=why):
             what = "certificate of" if isinstance(entry, e.Revoked) else "token"
             text = f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
@@ -304,7 +312,7 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_token
 
 
 def _payloads_of(members: Membership, upto_step: int) -> int:
-    """How many payloads are in the steps that a commit adds."""
+    """Number of payloads in the steps that a commit adds."""
     assert members.run is not None
     every = members.run.commit_every_steps
     first = (upto_step - 1) // every * every + 1
@@ -313,7 +321,7 @@ def _payloads_of(members: Membership, upto_step: int) -> int:
 
 
 def fork_fields(fork: e.Restore, name_of: Callable[[PeerId], str]) -> dict[str, object]:
-    """Of a "forked" event."""
+    """The fields of a "forked" event."""
     (voter,) = fork.voters
     return {
         "round": fork.versions[0].round,

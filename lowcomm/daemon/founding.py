@@ -1,4 +1,4 @@
-"""What a founder that cannot begin its run owes to its joiners.
+"""Refuses joiners if the founder of a run has failed before the run began.
 
 Must NOT decide whether a run begins: the daemon does.
 """
@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from lowcomm.daemon.daemon import Daemon
 
 REFUSING_S = 3.0
-"""A failed founder stays for so long: joiners try again every second (REDIAL_DELAYS_S, AGAIN_S)."""
+"""Seconds for which a failed founder still answers; joiners dial each second (REDIAL_DELAYS_S,
+AGAIN_S)."""
 
 
 async def refuse_joiners(daemon: "Daemon") -> None:
-    """Tell joiners why there is no run, if its founder has failed before it began. No other peer
-    could, and they would wait in vain."""
+    """If this founder has failed before the run began, tell joiners the reason. No other peer knows
+    it, and without it they would wait in vain."""
     ending = daemon.ending
     if ending is None or ending.outcome != "failed" or daemon.core.raft.run:
         return

@@ -1,4 +1,4 @@
-"""What a daemon gives to Prometheus, if its node is told to. Must NOT change anything."""
+"""Figures of a daemon for Prometheus, served if `node.metrics` is set. Must NOT change anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 async def served(
     address: str, journal: Journal, figures: Callable[[], Figures]
 ) -> AsyncGenerator[None]:
-    """At HOST:PORT while the context lasts; "": nowhere. Raises ConfigError."""
+    """Serve the figures at HOST:PORT while the context lasts; "": do nothing. Raises
+    ConfigError."""
     if not address:
         yield
         return
@@ -40,7 +41,8 @@ def figures_of(
     run: RunConfig | None,
     gauges: Mapping[str, tuple[str, float]],
 ) -> Figures:
-    """Now. `run`: None until it is agreed. `gauges`: {name without `lowcomm_`: (what, value)}"""
+    """The present figures. `run`: None until it is agreed. `gauges`: {name without `lowcomm_`:
+    (help text, value)}."""
     from peers.metrics.prometheus import Figures
 
     name, method = (run.name, run.method.name) if run is not None else ("", "")
@@ -55,12 +57,12 @@ def figures_of(
 
 
 def gauges_of(daemon: Daemon) -> dict[str, tuple[str, float]]:
-    """How far it is."""
+    """Gauges of the node's progress: {name: (help text, value)}."""
     node, members = daemon.node, daemon.core.members
     return {
-        "outer_step": ("Committed.", members.committed(0) if members.run else 0),
-        "inner_steps": ("Of this node's ranks.", node.steps),
-        "tokens": ("Trained by this node's ranks.", node.tokens),
-        "tokens_per_second": ("Of this node's ranks.", node.tokens_per_s),
-        "training_loss": ("Of this node's last inner step.", node.loss),
+        "outer_step": ("Committed outer steps.", members.committed(0) if members.run else 0),
+        "inner_steps": ("Inner steps of this node's ranks.", node.steps),
+        "tokens": ("Tokens trained by this node's ranks.", node.tokens),
+        "tokens_per_second": ("Speed of this node's ranks.", node.tokens_per_s),
+        "training_loss": ("Loss of this node's last inner step.", node.loss),
     }

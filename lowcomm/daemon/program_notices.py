@@ -1,5 +1,6 @@
-"""What a node says of the program that its ranks run: that it waits for it, and what to do when it
-failed for good. Must NOT start or judge it: that is `peers/ranks/rank_group.py`.
+"""Describes the training program of a node for people: waits for it, and the way on if it failed.
+
+Must NOT start the program, nor decide whether it has failed (peers/ranks/rank_group.py).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from protocols.peer.wait_reason import Wait
 
 OWN_RANKS = "its ranks"
-"""What `protocols.peer.wait_reason` says of a member whose ranks are not ready."""
+"""The reason that `protocols.peer.wait_reason` gives if the ranks of a member are not ready."""
 
 
 def node_wait(daemon: Daemon, now: float) -> Wait:
-    """`describe`, and where the node waits for its own ranks, what keeps them."""
+    """The wait of `describe`; if the node waits for its own ranks, with the reason why they are not
+    ready."""
     wait, group = describe(daemon.core, now), daemon.node.group
     founds = daemon.core.members.run is None and daemon.founds
     if not (founds or wait.reason == OWN_RANKS) or wait.phase == "stopping":
@@ -34,11 +36,11 @@ def node_wait(daemon: Daemon, now: float) -> Wait:
 
 
 def mending(daemon: Daemon) -> str:
-    """What to do after the program failed for good: the end of a sentence."""
+    """The next command after the program has failed for good, as the end of a sentence."""
     again = "start this node again, as before"
     if daemon.core.members.run is not None:
-        again = f"go on with `lowcomm resume {daemon.path}`"
+        again = f"run `lowcomm resume {daemon.path}`"
     return (
-        f"what it printed is above, the node's own log is {daemon.path / EVENTS}; mend it, then "
-        f"{again}"
+        f"its output is above, the node's event log is {daemon.path / EVENTS}; correct the "
+        f"program, then {again}"
     )

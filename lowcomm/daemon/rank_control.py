@@ -1,7 +1,7 @@
-"""What the daemon does about its own ranks: layout, contributions, results, figures.
+"""Controls the node's own ranks: takes layouts, contributions and figures, gives them results.
 
-Sits between peers.ranks.rank_group (processes and shared memory) and the core. Must NOT talk to
-peers.
+It stands between peers.ranks.rank_group (processes and shared memory) and the core. Must NOT
+communicate with peers.
 """
 
 from __future__ import annotations
@@ -41,27 +41,29 @@ if TYPE_CHECKING:
     from lowcomm.daemon.daemon import Daemon
 
 PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
-"""What the zygote imports once, so that a rank starts in a fraction of a second."""
+"""Modules that the zygote imports once, so that a rank starts in a fraction of a second."""
 WORKER = "lowcomm.worker:main"
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """What the ranks of one attempt have done and wait for: lost with them, as a whole."""
+    """State of one attempt of the ranks. If one rank is lost, a new attempt begins with an empty
+    one."""
 
     uncounted: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """(inner steps, tokens) by fragment, of work that is in their parameters and in no committed
-    round; a full result replaces those parameters."""
+    """By fragment, (inner steps, tokens) that are in the ranks' parameters, but in no committed
+    round; a full result, which replaces those parameters, ends them."""
     waiting: list[c.Resume] = field(default_factory=list[c.Resume])
-    """Results that they get once there is enough to train on."""
+    """Results that the ranks get once enough samples are leased."""
     over: set[int] = field(default_factory=set[int])
-    """Fragments of which they were given the last result."""
+    """Fragments of which the ranks have the last result of the run."""
     chosen: dict[int, int] = field(default_factory=dict[int, int])
-    """By fragment that they were told to contribute to: the round that was open then."""
+    """By fragment to which the ranks were told to contribute, the round that was open then."""
 
 
 class NodeSide:
-    """The ranks' events in, their results out. Implements peers.steps.step_shell.StepRanks."""
+    """Takes the ranks' events and gives them results. Implements
+    peers.steps.step_shell.StepRanks."""
 
     def __init__(self, daemon: Daemon, *, command: tuple[str, ...]) -> None:
         node = daemon.config.node
@@ -71,20 +73,22 @@ class NodeSide:
         self.loss = float("nan")
         self.tokens_per_s = 0.0
         self.loading_since = 0.0
-        """When the first attempt of the ranks was started."""
+        """Time at which the first attempt of the ranks was started, in seconds of the loop's
+        clock."""
         self._daemon = daemon
         self._stepping: Stepping | None = None
         self._slot = -1
         self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
         self._initial: asyncio.Future[tuple[str, ...]] | None = None
-        """Digests of the initial state, when our ranks make it."""
+        """On the founder, the future digests of the initial state, which its ranks make; on other
+        nodes None."""
         self._digests: dict[int, str] = {}
-        """Those that are known, by fragment."""
+        """Digests of the initial state that are known so far, by fragment."""
         self._lease: Samples = ()
-        """What the ranks may draw."""
+        """Samples that the ranks may draw."""
         self._attempt = _Attempt()
         self._counted_before = (0, 0)
-        """Steps and tokens of earlier attempts of the ranks."""
+        """(inner steps, tokens) of earlier attempts of the ranks."""
         self._clock = RoundClock(0.0)
         self._finishing = False
         self._finished = asyncio.Event()
@@ -109,7 +113,7 @@ class NodeSide:
         return self.group.bus_endpoint
 
     async def run(self) -> None:
-        """Until the ranks have finished."""
+        """Run the ranks until they have finished."""
         self.loading_since = asyncio.get_running_loop().time()
         try:
             await self.group.run()
@@ -119,7 +123,7 @@ class NodeSide:
     # Starting -------------------------------------------------------------------------------
 
     def configure(self, run: RunConfig) -> None:
-        """The ranks may build their model."""
+        """Give the ranks the configuration, with which they build their model."""
         if isinstance(run.method, RoundMethod):
             self._clock = RoundClock(run.method.round_s)
         self.group.configure(
@@ -129,25 +133,27 @@ class NodeSide:
         )
 
     async def initial_layout(self) -> tuple[TensorSpec, ...]:
-        """The first peer: what the ranks' model looks like."""
+        """On the founder: wait for the layout of the ranks' model."""
         self._layout = asyncio.get_running_loop().create_future()
         return await self._layout
 
     async def initial_state(self) -> tuple[str, ...]:
-        """The first peer: version 0, of the ranks' initial parameters."""
+        """On the founder: let the ranks attach, make version 0 from their initial parameters, and
+        return its digests by fragment."""
         self._initial = asyncio.get_running_loop().create_future()
         self._slot = 0
         self._attach()
         return await self._initial
 
     def provide(self, slot: int) -> None:
-        """The log lets us in: the ranks may attach."""
+        """The log admits this node with this data slot: let the ranks attach."""
         if self._slot < 0:
             self._slot = slot
             self._attach()
 
     def _attach(self) -> None:
-        """Once. Memory of the model's size takes time: the loop goes on meanwhile."""
+        """Create the shared memory in the worker thread, since memory of the model's size takes
+        time. Call this once."""
         replica, ranks = self._daemon.replica, self._daemon.config.node.ranks
         assert replica is not None
 
@@ -160,7 +166,8 @@ class NodeSide:
         self._daemon.driver.compute(made, self._provide)
 
     def _provide(self, slots: Slots) -> None:
-        """Anew for each attempt: what their optimizers begin with is another."""
+        """Give the ranks the shared memory and the path of their optimizers' state, which differs
+        between attempts."""
         self.group.provide(
             slots,
             initial=self._initial is not None,
@@ -171,7 +178,7 @@ class NodeSide:
     # Steps ----------------------------------------------------------------------------------
 
     def stepping(self, replica: StepReplica) -> Stepping:
-        """In a stepwise run: who gives our ranks orders."""
+        """Create the object that gives our ranks orders in a stepwise run."""
         self._stepping = Stepping(
             self._daemon.core,
             work=replica,
@@ -187,7 +194,7 @@ class NodeSide:
             daemon.checkpointer.begin(daemon.core, daemon.replica)
 
     def _is_kept(self, step: int) -> bool:
-        """The state after this step is for a checkpoint, once it is committed."""
+        """Whether a checkpoint is made of the state after this step, once it is committed."""
         replica = self._daemon.replica
         assert isinstance(replica, StepReplica), "a run of rounds has no steps"
         copies, rest = divmod(step, replica.method.snapshot_every_steps)
@@ -213,18 +220,18 @@ class NodeSide:
     # Results --------------------------------------------------------------------------------
 
     def leased(self, command: c.Leased) -> None:
-        """What the ranks may draw is another set now."""
+        """The set of samples that the ranks may draw has changed."""
         self._lease = command.samples
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
-        """What they wait for has changed: give those results that need not wait any more."""
+        """Give the ranks the waiting results that need not wait any more."""
         waiting, self._attempt.waiting = self._attempt.waiting, []
         for resume in waiting:
             self.resume(resume)
 
     def resume(self, command: c.Resume) -> None:
-        """Give the ranks what they go on with, and what they train on until the next result."""
+        """Give the ranks a result, and the samples to train until the next one."""
         replica, run = self._daemon.replica, self._daemon.run_config
         assert isinstance(replica, Replica), "a stepwise run has no rounds"
         assert run is not None
@@ -235,22 +242,22 @@ class NodeSide:
         rounds = self._daemon.core.rounds
         last = command.finish and all(x.needs_no_steps for x in rounds if x.fragment != ANCHOR)
         if anchor and count(self._lease) < needed and not last:
-            # After a Restore, say. Whatever is applied meanwhile is in the result too, then.
+            # After a rollback, for example. Rounds applied meanwhile will be in the result too.
             self._attempt.waiting.append(command)
             return
         attempt = self._attempt
         if fragment in attempt.over and not command.finish:
             attempt.over.clear()
-            self.group.restart("the run went back to before the last result of a fragment")
+            self.group.restart("the run was rolled back to before the last result of a fragment")
             return
-        full = command.kind != "rebase" or command.finish  # They end with what the run ends with.
+        full = command.kind != "rebase" or command.finish  # The last result is always full.
         trimmed = replica.method.trims and command.kind == "counted" and not command.finish
         if (trimmed or not full) and not replica.is_finite(fragment):
-            # Whatever is added to them, they stay so; and by now so is what the optimizer keeps.
+            # No delta makes them finite, and the optimizer's state is not finite by now either.
             self._daemon.checkpointer.kept_rank_state = None
-            self.group.restart("their parameters are not finite: others begin anew from the run's")
+            self.group.restart("their parameters are not finite: new ranks start from the run's")
             return
-        # If it waited, later rounds are in it too, and all that is said of it is of what is in it.
+        # If the result has waited, it contains later rounds too: the fields below describe those.
         placed = replica.place_result(fragment, full=full)
         if full:
             attempt.uncounted.pop(fragment, None)
@@ -279,12 +286,13 @@ class NodeSide:
             )
         )
         if not anchor:
-            self._resume_waiting()  # There may be nothing left to train on samples of a lease.
+            self._resume_waiting()  # No fragment may be left that needs steps, and so samples.
 
     @property
     def _evaluates(self) -> bool:
-        """One node does, at the end: the first of those who made the last round or the last steps.
-        Their ranks are there; those of whoever leads may not be."""
+        """Whether this node makes the last evaluation: one node does, the peer with the lowest id
+        of those that contributed to the last round or to the last steps. Its ranks are running; the
+        leader's may not be."""
         core = self._daemon.core
         members, last = core.members, core.members.commits.get(ANCHOR)
         if last:
@@ -292,11 +300,12 @@ class NodeSide:
         elif members.views:
             made, view = set(members.views[-1].roster), members.views[-1].view
         else:
-            return core.leads  # The run was over before its first round.
+            return core.leads  # The run ended before its first round.
         return core.me.peer == min((x for x in made if members.counts(x, view)), default=None)
 
     async def wait_finished(self, timeout_s: float) -> None:
-        """The ranks have applied the last result, evaluated it and gone."""
+        """Wait, at most so many seconds, until the ranks have applied the last result, evaluated it
+        and ended."""
         if self._stepping is not None:
             self._stepping.finish(evaluate=self._evaluates)
         if self._finishing:
@@ -359,7 +368,7 @@ class NodeSide:
         daemon, slots = self._daemon, self.group.slots
         assert slots is not None
         if not isinstance(daemon.replica, Replica):
-            return  # It waits for an order in vain, and is found to hang.
+            return  # The rank waits for an order in vain, and is restarted as hanging.
         local = slots.contribution(event.fragment)
         if self._initial is not None and not self._initial.done():
             self._digests[event.fragment] = daemon.replica.initialise(event.fragment, local)
@@ -370,7 +379,7 @@ class NodeSide:
             return
         if event.steps < 1 or event.tokens < 1:
             made = f"{event.steps} steps, {event.tokens} tokens"
-            self.group.restart(f"they contribute {made}: without both of them it has no weight")
+            self.group.restart(f"they contribute {made}: a contribution needs at least one of each")
             return
         attempt = self._attempt
         before = attempt.uncounted.get(event.fragment, (0, 0))
@@ -397,7 +406,8 @@ class NodeSide:
         )
 
     def _keep_given(self) -> None:
-        """New ranks may contribute while others still need what the lost ones wrote."""
+        """If a contribution of the lost ranks is still needed, have the new ranks write theirs to
+        the other place."""
         replica, slots = self._daemon.replica, self.group.slots
         if slots is None or not isinstance(replica, Replica):
             return
@@ -407,8 +417,9 @@ class NodeSide:
                 slots.contribute_elsewhere(fragment)
 
     def _decide_boundary(self, question: Boundary) -> Answer:
-        """Which fragment the ranks contribute to now, if it is time: in a joiner's first round, and
-        with a method that answers, as soon as the others wait for us."""
+        """The fragment to which the ranks contribute now, or NONE if the round goes on. In a
+        joiner's first round, and with a method that answers, the round ends early if other peers
+        wait for this node."""
         rounds, now = self._daemon.core.rounds, asyncio.get_running_loop().time()
         fragment = next_fragment(rounds, question.left)
         over = question.due or self._clock.is_over(now, question.steps)

@@ -1,6 +1,6 @@
-"""What a daemon answers to `lowcomm revoke`. What a revocation means is in protocols/.
+"""Answers `lowcomm revoke`: resolves the peer or token, and asks the run to revoke it.
 
-Must NOT decide: the run does.
+Must NOT decide whether it is revoked: the run does (protocols/peer/certificates.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from peers.ipc.command_bus import Revoke
 
 TEXT_MAX = 200
-"""Of what a person typed."""
+"""Characters of a text that a person typed."""
 
 
 def revoke_json(daemon: Daemon, asked: Revoke) -> str:
-    """The daemon's answer; the first question has it ask the run."""
+    """The daemon's answer: {"done": ...}, {"asked": ...} or {"error": ...}. The command repeats its
+    question (`again`); only the first one makes the daemon ask the run."""
     members = daemon.core.members
     if daemon.config.node.insecure:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
@@ -44,20 +45,24 @@ def revoke_json(daemon: Daemon, asked: Revoke) -> str:
 
 
 def _meant(daemon: Daemon, asked: Revoke) -> Revocation:
-    """What a person means. Raises ConfigError."""
+    """The log entry that revokes the named peer or token. Raises ConfigError."""
     me, why = daemon.core.me.peer, one_line(asked.why)[:TEXT_MAX]
     if asked.what.startswith(PREFIX):
         return TokenRevoked(daemon.security.token_of(asked.what).number.hex(), me, why)
     found = _named(daemon.core.members, asked.what)
     if len(found) != 1:
-        what = f"{len(found)} peers have the name" if found else "nobody in the run has the name"
-        ids = f": say which one, {', '.join(found)}" if found else " or the id"
+        what = (
+            f"{len(found)} peers have the name"
+            if found
+            else "no peer of the run has the name or id"
+        )
+        ids = f": give the id of one, {', '.join(found)}" if found else ""
         raise ConfigError(f"{what} {one_line(asked.what)[:TEXT_MAX]}{ids}")
     return Revoked(found[0], me, why)
 
 
 def _done(members: Membership, entry: Revocation) -> str:
-    """A line for whoever asked, once the log holds it."""
+    """The confirmation, once the log holds the revocation; "" before."""
     spent = members.spendings
     if isinstance(entry, Revoked):
         shut_out = f"{entry.peer} is shut out: its certificate is revoked"
@@ -65,12 +70,13 @@ def _done(members: Membership, entry: Revocation) -> str:
     if entry.token not in spent.revoked_tokens:
         return ""
     came = [peer for peer, one in spent.peers.items() if one.token == entry.token]
-    stay = f"; who came with it stays: {', '.join(came)}" if came else ""
-    return f"the token lets nobody in any more{stay}"
+    stay = f"; nodes that it admitted stay: {', '.join(came)}" if came else ""
+    return f"the token admits no more nodes{stay}"
 
 
 def _named(members: Membership, name: str) -> list[PeerId]:
-    """Whom a person may mean: an id that is known, or whoever has that name and is in."""
+    """The peers that a person may mean: the one with this id; or those with this name, preferably
+    those that still read the log."""
     known = {**members.seats, **members.witnesses}
     if name in known or name in members.spendings.peers:
         return [PeerId(name)]

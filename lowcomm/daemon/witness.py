@@ -1,8 +1,7 @@
 """`lowcomm witness`: a peer that votes on the run's log and does nothing else (protocol.md 2).
 
-The same core and shell as a node's daemon, without ranks, outer state or data. Must NOT import
-torch, nor hold an array (numpy itself comes with startup/startup.py): it runs where nothing else
-does.
+It runs the same core and shell as a node's daemon, without ranks, outer state or data. Must NOT
+import torch, nor hold an array (startup/startup.py imports numpy): it must run on a small machine.
 """
 
 import asyncio
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
 
 
 class WitnessDaemon:
-    """`run()` once; returns the exit code. Implements peers.exchange.interfaces.Listener."""
+    """The daemon of a witness: call `run()` once; it returns the exit code. Implements
+    peers.exchange.interfaces.Listener."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class WitnessDaemon:
         token: Token | None,
         listening: Listening,
     ) -> None:
-        """`address`: of any peer of the run; `token`: with which to join. Takes the directory.
+        """Lock the directory and open its log. `address`: the address of any peer of the run;
+        `token`: the token to join with, if this node has no certificate.
 
         Raises ConfigError.
         """
@@ -83,7 +84,7 @@ class WitnessDaemon:
         self._mesh = Mesh(self._driver)
         self._driver.use(self._mesh)
         self.rejoins_at = ""
-        """Where the run is, if the branch of it that we knew was given up."""
+        """The address at which to join again, if our branch of the log was given up; else ""."""
         note, path = self.journal.note, self._directory.path
         self._security = Security(path, config.node, token=token, note=note)
         self._stop: c.Stop | None = None
@@ -95,7 +96,8 @@ class WitnessDaemon:
         self._caught_up = False
 
     async def run(self) -> int:
-        """Until the run ends, or somebody ends us. Leaves nothing behind."""
+        """Run until the run ends, or a signal or a command ends this witness. All sockets and files
+        are closed afterwards."""
         me, loop = self.core.me, asyncio.get_running_loop()
         self.journal.write(
             "start",
@@ -135,7 +137,7 @@ class WitnessDaemon:
         self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
 
     async def _answer(self) -> None:
-        """For ever: questions of people."""
+        """Answer `lowcomm status` and other commands until cancelled."""
         loop = asyncio.get_running_loop()
 
         def left() -> None:
@@ -150,7 +152,7 @@ class WitnessDaemon:
             self._end(c.Stop(f"its bus cannot be made: {error}", "failed"))
 
     async def _report(self) -> None:
-        """For ever: what the connections carry."""
+        """Write traffic events until cancelled, and serve Prometheus if configured."""
 
         def figures() -> "Figures":
             driver = self._driver
@@ -165,7 +167,7 @@ class WitnessDaemon:
     async def _drive(self) -> None:
         try:
             await self._enter()
-            self._driver.feed(v.DeadlineReached())  # It dials.
+            self._driver.feed(v.DeadlineReached())  # The core starts to dial.
             await self._driver.run()
         except ConfigError as error:
             self._end(c.Stop(str(error), "failed"))
@@ -177,7 +179,8 @@ class WitnessDaemon:
     # The listener's side --------------------------------------------------------------------
 
     def check_run(self, run: Run) -> None:
-        """Only its timing concerns us."""
+        """Check that the run is the same as before, and take its timing. A witness needs nothing
+        else of it."""
         if self._record.run and self._record.run != run.run:
             why = (
                 f"{self._directory.path} holds another run: give this node a "
@@ -218,7 +221,7 @@ class WitnessDaemon:
         raise AssertionError("a witness has no outer state")
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
-        raise AssertionError("a witness gives nobody a state")
+        raise AssertionError("a witness has no state to give")
 
     def received_state(self, state: StateTaken) -> None:
         raise AssertionError("a witness asks for no state")
@@ -226,7 +229,7 @@ class WitnessDaemon:
     # Ending ---------------------------------------------------------------------------------
 
     def _end(self, stop: c.Stop) -> None:
-        """The first reason counts."""
+        """End this daemon. If it is ending already, the first reason stays."""
         if self._stop is None:
             self._stop, self.rejoins_at = stop, stop.contact
             self._stopped.set()
@@ -236,14 +239,14 @@ class WitnessDaemon:
             return
         self._signal, left = number, c.Stop(number.name, "left")
         if not self._security.entered:
-            self._end(left)  # Nobody knows us; and we say nothing in the clear.
+            self._end(left)  # No peer knows us yet, and nothing is sent unencrypted.
             return
         self._driver.feed(v.LeaveRequested(number.name))
         asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._end, left)
 
     def _tell_end(self) -> None:
         if self._stop is None:
-            return  # An error of our own is on its way up.
+            return  # A programming error is propagating.
         if self._stop.outcome in ("refused", "failed"):
             self.journal.record("stopped", why=self._stop.why)
             print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201

@@ -1,4 +1,5 @@
-"""The bus of a witness: `lowcomm status` asks it as it asks a node. Must NOT decide anything."""
+"""The bus of a witness, on which it answers `lowcomm status` as a node does. Must NOT decide
+anything."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from protocols.peer.core import PeerCore
 
 VOTING = "voting"
-"""What a witness does while members train."""
+"""The state of a witness while members train."""
 
 
 @contextmanager
 def witness_bus() -> Generator[tuple[Bus, str]]:
-    """A bus and where it is, in a directory of its own that goes with it. Raises ConfigError, and
-    OSError when it cannot be made."""
+    """A bus and its endpoint, in a new directory that is removed afterwards. Raises ConfigError,
+    and OSError if the bus cannot be made."""
     directory = free_directory("")
     endpoint = f"ipc://{directory}/bus"
     os.mkdir(directory, 0o700)
@@ -40,7 +41,8 @@ def witness_bus() -> Generator[tuple[Bus, str]]:
 
 
 def witness_answer(core: PeerCore, question: Question, now: float) -> str:
-    """JSON. A witness has no say in what is revoked: a node has."""
+    """The answer, in JSON. A witness answers `lowcomm status` only: `lowcomm revoke` needs a node
+    that trains."""
     if not isinstance(question, Status):
         why = "this node is a witness: give the directory of a node that trains (runs/NAME/NODE)"
         return json.dumps({"error": why})

@@ -1,9 +1,9 @@
-"""Which window of the corpus each sample of the run is.
+"""Maps the samples of a run to windows of the corpus.
 
-The samples of a run are one endless sequence 0, 1, 2, ... It runs over the windows of the corpus in
-passes: sample n belongs to data_pass n // num_windows and is the window that this pass' own
-permutation has at n % num_windows. Who trains which sample is leased
-(protocols/state/sample_ledger.py); so each pass visits every window once, whoever comes and goes.
+The samples of a run are one endless sequence 0, 1, 2, ..., which visits the windows of the corpus
+in passes: sample n belongs to pass n // num_windows, and is the window that the permutation of this
+pass has at n % num_windows. Samples are leased to nodes (protocols/state/sample_ledger.py), so that
+each pass visits every window once, whichever nodes join and leave.
 
 Must NOT import torch, nor hold state that would have to be saved.
 """
@@ -16,20 +16,22 @@ from numpy.typing import NDArray
 from protocols.types.errors import ConfigError
 
 FEISTEL_ROUNDS = 6
-"""Four make a permutation that looks random, with perfect rounds; these are only good ones."""
+"""With ideal round functions, four rounds make a permutation that looks random; this round function
+is only a good one."""
 
 
 class Batches:
-    """Samples by number. Any of them is as near as the first."""
+    """Finds samples by their numbers; all of them take the same time."""
 
     def __init__(self, text: NDArray[np.uint8], *, window: int, seed: int) -> None:
-        """`text`: uint8 [bytes], for example a memory map. `window`: tokens a sample predicts.
+        """`text`: uint8 [bytes], for example a memory map. `window`: number of tokens that a sample
+        predicts.
 
-        Windows lie end to end; each reaches one byte into the next for its last target, and the
-        bytes after the last whole one are not used. Raises ConfigError if there is no whole one.
+        Windows lie end to end. Each reaches one byte into the next one for its last target; bytes
+        after the last complete window are not used. Raises ConfigError if no window is complete.
         """
         self.num_windows = (len(text) - 1) // window
-        """Windows in one pass over the corpus."""
+        """Number of windows in one pass over the corpus."""
         if self.num_windows < 1:
             raise ConfigError(
                 f"the corpus has {len(text)} bytes, but one sample takes {window + 1}: "
@@ -42,12 +44,12 @@ class Batches:
         self._keys = np.empty(0, dtype=np.uint64)
 
     def of(self, samples: Sequence[int]) -> NDArray[np.int64]:
-        """What these samples are: int64 [samples, window + 1]."""
+        """Return the tokens of these samples: int64 [samples, window + 1]."""
         starts = self.windows(samples) * self._window
         return self._text[starts[:, None] + np.arange(self._window + 1)].astype(np.int64)
 
     def windows(self, samples: Sequence[int]) -> NDArray[np.int64]:
-        """Which windows of the corpus they are: int64 [samples], each in [0, num_windows)."""
+        """Return the windows of these samples: int64 [samples], each in [0, num_windows)."""
         passes = [divmod(sample, self.num_windows) for sample in samples]
         found = np.empty(len(passes), dtype=np.int64)
         for data_pass in sorted({number for number, _ in passes}):
@@ -58,13 +60,14 @@ class Batches:
 
     def _keys_of(self, data_pass: int) -> NDArray[np.uint64]:
         if data_pass != self._pass:
-            # One pass is kept; a batch looks at the next one only where a pass ends inside it.
+            # The keys of one pass are cached; a batch needs those of a second pass only at its end.
             self._keys, self._pass = permutation_keys(self._seed, data_pass), data_pass
         return self._keys
 
 
 def rank_rows(batch_BT1: NDArray[np.int64], rank: int, world: int) -> NDArray[np.int64]:
-    """The rows of a node's batch that one of its `world` ranks trains: a view of equal share.
+    """Return the rows of a node's batch (int64 [B, T + 1]) that one of its `world` ranks trains, as
+    a view.
 
     Raises ConfigError if the ranks cannot share the batch equally: their gradients are averaged
     with equal weights.
@@ -82,29 +85,30 @@ def rank_rows(batch_BT1: NDArray[np.int64], rank: int, world: int) -> NDArray[np
 def permuted(
     places_N: NDArray[np.int64], count: int, *, keys: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """Where the permutation of [0, count) that the keys name takes these places: int64 [N].
+    """Apply the permutation of [0, count) with these keys to places: int64 [N] to int64 [N].
 
-    A Feistel network permutes the next larger square power of two; who lands outside walks on
-    until he is inside again, which keeps it a permutation. Nothing is stored, so that the millionth
-    place of a large corpus costs what the first one does.
+    A Feistel network permutes [0, 4 ** half), the next larger square power of two. A number outside
+    [0, count) is permuted again until it is inside, so that the map stays a permutation. Nothing is
+    stored: the millionth place of a large corpus takes the same time as the first one.
     """
     half = max((max(count - 1, 1).bit_length() + 1) // 2, 1)
     found_N = _feistel(places_N.astype(np.uint64), half, keys)
-    while (outside_N := found_N >= count).any():  # At most 3 of 4 each time.
+    while (outside_N := found_N >= count).any():  # At most 3 of 4 numbers are.
         found_N[outside_N] = _feistel(found_N[outside_N], half, keys)
     return found_N.astype(np.int64)
 
 
 def permutation_keys(seed: int, data_pass: int) -> NDArray[np.uint64]:
-    """Of one pass: uint64 [FEISTEL_ROUNDS], the same on every machine.
+    """Return the keys of one pass: uint64 [FEISTEL_ROUNDS], equal on every machine.
 
-    They are Philox' raw words, which numpy promises never to change; its `permutation` may.
+    They are raw words of Philox, which numpy promises never to change; numpy's `permutation` may
+    change.
     """
     return raw_words(seed, data_pass, FEISTEL_ROUNDS)
 
 
 def raw_words(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
-    """`count` pseudo-random 64-bit words, uint64 [count]; each (seed, stream) is independent."""
+    """Return pseudo-random words, uint64 [count]; each (seed, stream) gives independent ones."""
     key = np.array([seed % 2**64, stream], dtype=np.uint64)
     return np.random.Philox(key=key).random_raw(count)
 
@@ -112,11 +116,11 @@ def raw_words(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
 def _feistel(
     numbers_N: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """A permutation of [0, 4 ** half), whatever the rounds do with their right halves."""
+    """Permute numbers of [0, 4 ** half): a bijection for any round function."""
     shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
     left_N, right_N = numbers_N >> shift, numbers_N & mask
     for key in keys:
-        mixed_N = (right_N ^ key) * np.uint64(0xBF58476D1CE4E5B9)  # As splitmix64 does; it wraps.
+        mixed_N = (right_N ^ key) * np.uint64(0xBF58476D1CE4E5B9)  # As in splitmix64; it wraps.
         mixed_N ^= mixed_N >> np.uint64(29)
         mixed_N *= np.uint64(0x94D049BB133111EB)
         mixed_N ^= mixed_N >> np.uint64(32)

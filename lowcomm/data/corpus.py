@@ -1,8 +1,8 @@
-"""The text of a run as bytes: which files, what is held out, and the digest peers agree on.
+"""Builds the corpus of a run from files: training text, held-out text, and the digest of both.
 
-Builds `train.bin`, `held_out.bin` and `manifest.json` in a directory of the node's own: two
-processes must not build in one. Must NOT import torch (the daemon builds the corpus), nor cut the
-text into samples: see batches.py.
+Writes `train.bin`, `held_out.bin` and `manifest.json` into a directory of the node; two processes
+must not build in the same directory. All peers must have equal digests. Must NOT import torch (the
+daemon builds the corpus), nor divide the text into samples (batches.py).
 """
 
 import hashlib
@@ -27,7 +27,7 @@ TRAIN = "train.bin"
 HELD_OUT = "held_out.bin"
 MANIFEST = "manifest.json"
 STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
-"""Directories that differ between installations of one Python, or are mostly tables."""
+"""Directories that differ between installations of one Python version, or contain mostly tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ManifestFile:
     """One file of the corpus."""
 
     path: str
-    """Relative to the corpus' folder, with forward slashes."""
+    """Path relative to the folder of the corpus, with forward slashes."""
     size_bytes: int
     sha256: str
     """64 hex digits."""
@@ -49,18 +49,19 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A built corpus, mapped and not read: pages come in when a window touches them."""
+    """A built corpus as memory maps: a page is read when a window touches it."""
 
     train: NDArray[np.uint8]
     """[train bytes], read-only."""
     held_out: NDArray[np.uint8]
     """[held-out bytes], read-only."""
     digest: str
-    """64 hex digits over the manifest; equal digests mean equal bytes in equal order."""
+    """64 hex digits of a hash of the manifest; equal digests mean equal bytes in equal order."""
 
     @classmethod
     def open(cls, directory: Path) -> "Corpus":
-        """Map what `build_corpus` left in `directory`; ConfigError when it is not all there."""
+        """Map the corpus that `build_corpus` wrote into `directory`. Raises ConfigError if it is
+        not complete."""
         recorded = _read_manifest(directory)
         if recorded is None:
             raise ConfigError(f"no complete corpus in {directory}: start the node to build it")
@@ -72,11 +73,11 @@ class Corpus:
 
 
 def build_corpus(config: DataConfig, *, folder: str, directory: Path) -> Corpus:
-    """Build the corpus in `directory`, or take the one there if no source file has changed.
+    """Build the corpus in `directory`, or reuse the corpus there if no source file has changed.
 
-    `folder` is `[node] corpus`; only the source "files" reads it. A change is noticed by a file's
-    path, size and times; then everything is read again. Files are taken whole into memory, one
-    at a time. Raises ConfigError if the folder is missing, unreadable, or has too little text.
+    `folder` is `[node] corpus`; only the source "files" reads it. If the path, size or times of a
+    file have changed, all files are read again, each whole into memory. Raises ConfigError if the
+    folder is missing, unreadable, or has too little text.
     """
     root = _root(config, folder, directory)
     try:
@@ -92,13 +93,13 @@ def build_corpus(config: DataConfig, *, folder: str, directory: Path) -> Corpus:
 
 
 def manifest_digest(files: Sequence[ManifestFile]) -> str:
-    """64 hex digits: SHA-256 over `[[path, size, sha256], ...]` as compact ASCII JSON."""
+    """Return 64 hex digits: SHA-256 of `[[path, size, sha256], ...]` as compact ASCII JSON."""
     rows = [[file.path, file.size_bytes, file.sha256] for file in files]
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
 def is_held_out(sha256: str, held_out_below: int) -> bool:
-    """Whether a file with these 64 hex digits is for evaluation: its bytes alone decide."""
+    """True if a file with this SHA-256 (64 hex digits) is held out; only its bytes decide."""
     return int(sha256[:2], 16) < held_out_below
 
 
@@ -113,7 +114,7 @@ def _root(config: DataConfig, folder: str, directory: Path) -> Path:
     if not root.is_dir():
         raise ConfigError(f"node.corpus: {root} is not a folder: set it to one with text files")
     if directory.resolve().is_relative_to(root):
-        # The node would read what it writes, and no two nodes would ever agree on the digest.
+        # The node would read its own files, and no two nodes would agree on the digest.
         raise ConfigError(
             f"node.corpus: {root} holds this node's own directory {directory}: "
             "set node.directory to a place outside"
@@ -137,11 +138,12 @@ def _walk(root: Path, config: DataConfig) -> Iterator[_Found]:
 
 
 def _reraise(error: OSError) -> None:
-    raise error  # os.walk skips what it cannot list; a corpus with holes has another digest.
+    raise error  # os.walk would skip an unreadable folder, and the digest would differ.
 
 
 def _seen_digest(root: Path, config: DataConfig, found: Sequence[_Found]) -> str:
-    """The cheap check: changes when a source, a rule, or a file's size or times change."""
+    """Return a digest that changes with the source, a rule, or the path, size or times of a file.
+    To compute it, no file is read."""
     rows = [
         [one.path, one.status.st_size, one.status.st_mtime_ns, one.status.st_ctime_ns]
         for one in found
@@ -154,7 +156,7 @@ def _write(
     root: Path, found: Sequence[_Found], config: DataConfig, *, directory: Path, seen: str
 ) -> dict[str, Any]:
     directory.mkdir(parents=True, exist_ok=True)
-    # First away, last written: whoever finds a manifest finds the bytes that belong to it.
+    # Removed first and written last: if there is a manifest, its bytes are complete.
     (directory / MANIFEST).unlink(missing_ok=True)
     files: list[ManifestFile] = []
     with _replacement(directory / TRAIN) as train, _replacement(directory / HELD_OUT) as held_out:
@@ -176,7 +178,7 @@ def _write(
 
 
 def _check_length(recorded: dict[str, Any], config: DataConfig, root: Path) -> None:
-    sample = config.window + 1  # And, for its last token, what comes next.
+    sample = config.window + 1  # The last token needs a target.
     if recorded["train_bytes"] < sample:
         raise ConfigError(
             f"{root} has {recorded['train_bytes']} bytes to train on in {len(recorded['files'])} "
@@ -185,7 +187,7 @@ def _check_length(recorded: dict[str, Any], config: DataConfig, root: Path) -> N
     needed = config.eval_window + 1
     if recorded["held_out_bytes"] < needed:
         raise ConfigError(
-            f"{root} has {recorded['held_out_bytes']} bytes held out of {len(recorded['files'])} "
+            f"{root} has {recorded['held_out_bytes']} held-out bytes in {len(recorded['files'])} "
             f"files, but one evaluation window takes {needed}: add files or raise "
             f"run.data.held_out_below ({config.held_out_below} of 256)"
         )
@@ -193,7 +195,7 @@ def _check_length(recorded: dict[str, Any], config: DataConfig, root: Path) -> N
 
 @contextmanager
 def _replacement(path: Path) -> Generator[BinaryIO, None, None]:
-    """A file that takes its name only when it is whole and on the disk; a failure leaves none."""
+    """Write a file that gets its name once it is complete and on disk; a failure leaves none."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -202,17 +204,17 @@ def _replacement(path: Path) -> Generator[BinaryIO, None, None]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
-        with suppress(FileNotFoundError):  # It has its own name by now.
+        with suppress(FileNotFoundError):  # It has been renamed.
             os.unlink(temporary)
 
 
 def _read_manifest(directory: Path) -> dict[str, Any] | None:
-    """The manifest, if it and the two files it speaks of are whole."""
+    """Return the manifest, if it and the two files that it describes are complete; else None."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         recorded: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
         sizes = (recorded["train_bytes"], recorded["held_out_bytes"])
         on_disk = ((directory / TRAIN).stat().st_size, (directory / HELD_OUT).stat().st_size)
-        whole = sizes == on_disk and min(sizes) > 0  # Nothing can be mapped of an empty file.
+        whole = sizes == on_disk and min(sizes) > 0  # An empty file cannot be mapped.
         if whole and all(isinstance(recorded[key], str) for key in ("digest", "seen")):
             return recorded
     return None

@@ -1,7 +1,8 @@
-"""What a node may draw, as one of its ranks sees it: drawn in order, seen when a step has used it.
+"""Hands the samples leased to a node to the data loader of one of its ranks.
 
-Equal on all ranks of a node, because all draw the same numbers in the same order. Must NOT know
-what a sample is (batches.py), nor ask anybody for more: the daemon does, ahead of need.
+Samples are drawn in order, and seen once a step has used them. All ranks of a node hold equal
+leases, since they draw the same numbers in the same order. Must NOT know the content of samples
+(batches.py), nor request a lease: the daemon does, ahead of need.
 """
 
 from collections import deque
@@ -11,51 +12,54 @@ from protocols.types.sample_ranges import Samples, count, first, subtract, union
 
 
 class NodeLease:
-    """Between two results; a loader may draw ahead of the steps."""
+    """The samples leased to a node from one result to the next. A data loader may draw ahead of the
+    steps."""
 
     def __init__(self) -> None:
         self._left: Samples = ()
         self._drawn: deque[Samples] = deque()
-        """Of each batch that no step has used yet."""
+        """Samples of each drawn batch that no step has used yet, the oldest first."""
         self._seen: Samples = ()
+        """Samples that steps have used since the last contribution."""
         self._last: Samples = ()
-        """Of the last result: drawn again and again."""
+        """Samples of the run's last result, which are drawn repeatedly; () before it."""
 
     def renew(self, samples: Samples, *, last: bool = False) -> None:
-        """These, and no others, are ours now. What was drawn ahead is not drawn again, nor what
-        steps have used since the last contribution. `last`: no result brings others, and no round
-        counts what is drawn from now on. Where other fragments have rounds left (a Restore found
-        them at older ones), their steps draw the same samples again."""
+        """Replace the lease: from now on, only these samples are drawn, without those that were
+        drawn ahead or that steps have used since the last contribution. `last`: no later result
+        brings samples, and no round counts those drawn from now on. If other fragments have rounds
+        left (a Restore found them at older rounds), their steps draw the same samples again."""
         self._last = samples if last else ()
         self._left = subtract(self._without_drawn(samples), self._seen)
 
     def draw(self, wanted: int) -> list[int]:
-        """The next batch. Raises LowcommError when there is no whole one left."""
+        """Return the numbers of the next `wanted` samples. Raises LowcommError if fewer are
+        left."""
         taken = first(self._left, wanted, ranges_max=len(self._left))
         if count(taken) < wanted and self._last:
             self._seen, self._left = (), self._without_drawn(self._last)
             taken = first(self._left, wanted, ranges_max=len(self._left))
         if count(taken) < wanted:
             raise LowcommError(
-                f"this node's lease has no {wanted} samples left, with {len(self._drawn)} batches "
-                "drawn that no method.step() has used: take one batch for each step"
+                f"this node's lease has no {wanted} samples left, and no step has used "
+                f"{len(self._drawn)} drawn batches: draw one batch for each method.step()"
             )
         self._left = subtract(self._left, taken)
         self._drawn.append(taken)
         return [sample for one in taken for sample in range(one.start, one.stop)]
 
     def step(self) -> None:
-        """An inner step used the oldest batch; without one it trained on something else."""
+        """An inner step has used the oldest drawn batch; without one, it used other data."""
         if self._drawn:
             self._seen = union(self._seen, self._drawn.popleft())
 
     def forget(self) -> None:
-        """What the steps did since the last contribution is thrown away: before `renew`, so that
-        what they used is drawn again."""
+        """Forget which samples steps have used since the last contribution, because their work is
+        discarded. Call this before `renew`, so that these samples are drawn again."""
         self._seen = ()
 
     def contribute(self) -> Samples:
-        """What the steps used since the last time."""
+        """Return the samples that steps have used since the last call."""
         seen, self._seen = self._seen, ()
         return seen
 

@@ -1,6 +1,6 @@
-"""FlexDeMo in the training loop of each rank: compressed momentum out, the mean update in.
+"""FlexDeMo in the training loop of each rank: it sends compressed momentum and applies the mean.
 
-Must NOT decide when a step is applied, nor speak to a peer.
+Must NOT decide when a step is applied, nor communicate with a peer.
 """
 
 import logging
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class FlexDeMo(StepTrainer):
-    """Every step each node says what moves fastest of its momentum, and all apply the mean.
+    """In every step each node sends the fastest components of its momentum, and all apply the mean.
 
-    The optimizer says learning rate and (decoupled) weight decay: SGD without momentum, or AdamW
-    where run.method.step is "adamw". Clip the gradients yourself, if at all. `fully_shard` goes
-    over all ranks of the node, and shards the first dimension.
+    The optimizer sets the learning rate and the (decoupled) weight decay: SGD without momentum, or
+    AdamW if run.method.step is "adamw". Gradients are not clipped; if you want that, clip them
+    before `step()`. `fully_shard` must cover all ranks of the node, and shard the first dimension.
     """
 
     name = "flexdemo"
@@ -53,7 +53,7 @@ class FlexDeMo(StepTrainer):
             group=group_of(shards),
         )
         for shard, rows in zip(shards, self._compression.borders.held, strict=True):
-            # An empty shard begins nowhere in particular.
+            # The offset of an empty shard has no meaning.
             if shard.sizes and len(rows) and shard.offsets[0] != rows.first:
                 raise ConfigError(
                     f"parameter {shard.place.name} is not cut into equal pieces over the ranks of "
@@ -83,8 +83,8 @@ class FlexDeMo(StepTrainer):
         try:
             save_momentum(self._file(directory), kept)
         except OSError as error:
-            # Not worth the run: a restart begins with none.
-            log.warning("rank %d keeps no momentum: %s", self._peer.rank, error)
+            # Do not end the run: a restart begins with zero momentum.
+            log.warning("rank %d cannot save its momentum: %s", self._peer.rank, error)
 
     @torch.no_grad()
     def write_payload(self, payload: memoryview) -> None:
@@ -114,7 +114,7 @@ class FlexDeMo(StepTrainer):
 
 
 def check_sgd(optimizer: Optimizer, method: str) -> None:
-    """Raises ConfigError if it is not an SGD, or one that does something else."""
+    """Raise ConfigError unless the optimizer is SGD, without options that change its step."""
     if type(optimizer) is not SGD:
         raise ConfigError(
             f"the optimizer is {type(optimizer).__name__}: with run.method.name = "
@@ -123,13 +123,14 @@ def check_sgd(optimizer: Optimizer, method: str) -> None:
         )
     if any(group["momentum"] or group["maximize"] for group in optimizer.param_groups):
         raise ConfigError(
-            "SGD with momentum or maximize is not what all nodes do: set momentum=0, each node has "
-            "its own (run.method.momentum)"
+            "SGD with momentum or maximize is not supported: set momentum=0 and maximize=False "
+            "(run.method.momentum sets the momentum of each node)"
         )
 
 
 def group_of(shards: list[ShardView]) -> dist.ProcessGroup | None:
-    """Of the node's ranks. Raises ConfigError unless all parameters are sharded alike."""
+    """The process group of the node's ranks; None if no parameter is sharded. Raises ConfigError
+    for a parameter that is sharded otherwise than by its first dimension."""
     group: dist.ProcessGroup | None = None
     for shard in shards:
         parameter = shard.parameter
@@ -145,7 +146,8 @@ def group_of(shards: list[ShardView]) -> dist.ProcessGroup | None:
 
 
 def gradient_rows(shard: ShardView) -> Tensor:
-    """Of the rows that this rank holds: [rows, columns]."""
+    """The gradient of the rows that this rank holds: fp32 [rows, columns]; zeros if there is
+    none."""
     grad, local = shard.parameter.grad, shard.local
     values = torch.zeros_like(local) if grad is None else local_of(grad).float()
     rows = local.shape[0] if local.dim() else 1

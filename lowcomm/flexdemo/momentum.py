@@ -1,10 +1,10 @@
-"""FlexDeMo in a rank: the momentum of the groups that are this rank's, and what it says of it.
+"""FlexDeMo in a rank: the momentum of the groups that this rank owns, and the records sent of it.
 
-    momentum = beta momentum + lr gradient;  what is said of it goes into the payload, and leaves
-    the momentum with the step that counts the payload
+    momentum = beta momentum + lr gradient;  its encoded part goes into the payload, and leaves the
+    momentum with the step that counts the payload
 
-Momentum belongs to the node: it is never exchanged, and begins with zero wherever ranks do, unless
-they go on from just the step after which it was kept. Must NOT know of orders, of files, or of the
+Momentum belongs to the node: it is never exchanged. It begins with zero when ranks begin, unless
+they continue from exactly the step after which it was saved. Must NOT know orders, files, or the
 parameters' values.
 """
 
@@ -22,20 +22,21 @@ from lowcomm.replicators.payload_mean import Replication
 from lowcomm.replicators.replicators import ELEMENTS_AT_ONCE
 
 GPU_ELEMENTS_AT_ONCE = 1 << 26
-"""Of a tensor: enough to be worth starting kernels, and no more memory than a large layer takes."""
+"""Elements of a tensor that a GPU encodes at once: enough to be worth starting kernels, and no more
+memory than a large layer takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A payload that may be counted."""
+    """A payload that a step may still count."""
 
     step: int
     momentum_RC: Sequence[Tensor]
-    """Of each tensor, once it is."""
+    """Of each tensor, the momentum after the payload is counted."""
 
 
 class Compression:
-    """Of one rank, for its life."""
+    """The momentum and the payloads of one rank, as long as the rank lives."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Compression:
         world_size: int,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        """`group`: the ranks of this node, where they are several. `momentum`: beta."""
+        """`group`: the ranks of this node, if there are several. `momentum`: beta."""
         self._replication = replication
         self._twin = ReplicatorTwin(replication.replicator)
         grids = [tensor.grid for tensor in replication.tensors]
@@ -54,9 +55,9 @@ class Compression:
         self._group = group
         self._beta = momentum
         self._momentum_RC: list[Tensor] = []
-        """Of each tensor the rows that are ours; empty before the first payload."""
+        """Of each tensor, the rows that this rank owns; empty before the first payload."""
         self._counted = 0
-        """The last step whose payload left them."""
+        """The last step of which the payload has left the momentum."""
         self._recalled: Kept | None = None
         self._made: _Made | None = None
 
@@ -64,8 +65,9 @@ class Compression:
     def write(
         self, held_RC: Sequence[Tensor], rates: Sequence[float], step: int, payload: memoryview
     ) -> None:
-        """Our groups of this step's payload, from the gradient's rows that we hold of each tensor,
-        fp32 [rows, columns], and each tensor's learning rate."""
+        """Write this rank's groups of the step's payload. `held_RC`: the gradient's rows that this
+        rank holds of each tensor, fp32 [rows, columns]; `rates`: the learning rate of each
+        tensor."""
         gradients_RC = self.borders.exchange(held_RC, self._group)
         written = torch.frombuffer(payload, dtype=torch.uint8)
         if not self._replication.replicator.has_momentum:
@@ -79,46 +81,49 @@ class Compression:
             values_RC = self._momentum_RC[number].mul(self._beta)
             values_RC.add_(gradient_RC.mul(rates[number]))
             values_RC.sub_(self._say(number, values_RC, step, written))
-            # It would never go away again.
+            # Else it would stay in the momentum for ever.
             values_RC.masked_fill_(~torch.isfinite(values_RC), 0.0)
             after_RC.append(values_RC)
         self._made = _Made(step, after_RC)
 
     def counted(self, step: int) -> None:
-        """The payload that was made of this step is in its mean. Without this call the momentum is
-        what it was before, and the step's gradient is gone."""
+        """The mean of this step contains the payload that was made for it, so the payload leaves
+        the momentum. Without this call the momentum stays as before, and the step's gradient is
+        lost."""
         if self._made is not None and self._made.step == step:
             self._momentum_RC = list(self._made.momentum_RC)
             self._counted, self._made = step, None
 
     def kept(self, step: int) -> Kept | None:
-        """The momentum after this step; None before the first payload, and where steps are made
-        again that are in it already."""
+        """The momentum after this step, to be saved; None before the first payload, and if the
+        momentum already contains later steps, because steps are made again."""
         if not self._momentum_RC or self._counted > step:
             return None
         return step, self._momentum_RC
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Of this rank's momentum."""
+        """Shape (rows, columns) of this rank's momentum, for each tensor."""
         owned, tensors = self.borders.owned, self._replication.tensors
         return [(len(r), tensor.grid.columns) for r, tensor in zip(owned, tensors, strict=True)]
 
     def recall(self, kept: Kept) -> None:
-        """An earlier life of this node had this momentum: ours, if the next step is our first."""
+        """Offer the momentum of an earlier incarnation of this node; it is used if this rank's
+        first step is the next one."""
         self._recalled = kept
 
     def _first(self, gradients_RC: Sequence[Tensor], step: int) -> list[Tensor]:
-        """The momentum before our first payload, which is of this step."""
+        """The momentum before this rank's first payload, which is for this step."""
         kept, self._recalled = self._recalled, None
         if kept is None or kept[0] != step - 1:
-            # What others heard of it in steps since then would be said again.
+            # Values that later steps have sent of it would be sent again.
             return [torch.zeros_like(gradient) for gradient in gradients_RC]
         each = zip(kept[1], gradients_RC, strict=True)
         return [momentum_RC.to(gradient_RC.device) for momentum_RC, gradient_RC in each]
 
     def _say(self, number: int, values_RC: Tensor, step: int, written: Tensor) -> Tensor:
-        """Write the records of a tensor's groups that are ours; what they say of the values."""
+        """Write the records of a tensor's groups that this rank owns; returns the values that the
+        records contain, fp32 [rows, columns]."""
         tensor, rows = self._replication.tensors[number], self.borders.owned[number]
         grid, turn = tensor.grid, self._replication.turn(step, tensor)
         at_once = ELEMENTS_AT_ONCE if values_RC.device.type == "cpu" else GPU_ELEMENTS_AT_ONCE

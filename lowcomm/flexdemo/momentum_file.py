@@ -1,8 +1,8 @@
-"""A node's momentum on disk: for a node that goes on from just the step after which it was kept.
+"""A node's momentum on disk; a node that restarts uses it only for exactly the next step.
 
     <directory>/rank-1-of-2.safetensors    "0", "1", ...: of each tensor the rows of that rank
 
-Must NOT give a rank what another one kept, or what does not fit exactly.
+Must NOT give a rank another rank's momentum, or one that does not fit exactly.
 """
 
 import json
@@ -18,11 +18,11 @@ from lowcomm.training.rank_checkpoint import HEADER, RankFile, write_tensors
 SCHEMA = 1
 
 Kept = tuple[int, Sequence[Tensor]]
-"""A step, and the momentum after it: of each tensor fp32 [rows, columns]."""
+"""A step, and the momentum after it: fp32 [rows, columns] of each tensor."""
 
 
 def save_momentum(file: RankFile, kept: Kept) -> None:
-    """Write this rank's file: whole and synced, or not at all. Raises OSError."""
+    """Write this rank's file: complete and synced, or not at all. Raises OSError."""
     step, momentum_RC = kept
     header = {"schema": SCHEMA, "rank": file.rank, "world_size": file.world_size, "step": step}
     file.directory.mkdir(parents=True, exist_ok=True)
@@ -31,8 +31,8 @@ def save_momentum(file: RankFile, kept: Kept) -> None:
 
 
 def load_momentum(file: RankFile, shapes: Sequence[tuple[int, int]]) -> Kept | None:
-    """What a rank like this one has saved, of tensors of these shapes; None when there is nothing,
-    or it is damaged, or of others."""
+    """The momentum that a rank like this one saved for tensors of these shapes; None if there is no
+    file, or if it is damaged or does not fit."""
     expected = {"schema": SCHEMA, "rank": file.rank, "world_size": file.world_size}
     try:
         with cast(Any, safe_open(file.path, framework="pt")) as opened:

@@ -1,8 +1,8 @@
-"""Rows of one node's tensors, from the ranks that hold them to the ranks that compress them.
+"""Exchange of tensor rows in one node, from the ranks that hold them to the ranks that encode them.
 
-FSDP2 cuts each tensor's first dimension into as many pieces as there are ranks, wherever that is;
-groups of `chunk` rows are compressed together. A group belongs to the rank that holds its first
-row: rows that another rank holds are brought there. Must NOT know what the values are.
+FSDP2 divides each tensor's first dimension into as many pieces as there are ranks, but groups of
+`chunk` rows are encoded together. A group belongs to the rank that holds its first row: other ranks
+send their rows of the group to this rank. Must NOT know what the values are.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from lowcomm.replicators.replicators import Grid
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """[first, stop) of a tensor."""
+    """The rows [first, stop) of a tensor."""
 
     first: int
     stop: int
@@ -31,44 +31,44 @@ class Rows:
 
 
 def held(grid: Grid, rank: int, world_size: int) -> Rows:
-    """The rows of this rank's shard, as FSDP2 cuts them."""
+    """The rows of this rank's shard, as FSDP2 divides them."""
     size = -(-grid.rows // world_size)
     return Rows(min(rank * size, grid.rows), min((rank + 1) * size, grid.rows))
 
 
 def owned(grid: Grid, rank: int, world_size: int) -> Rows:
-    """The rows of the groups of which this rank holds the first row."""
+    """The rows of all groups of which this rank holds the first row."""
     ours = held(grid, rank, world_size)
     first, stop = (-(-row // grid.chunk) * grid.chunk for row in (ours.first, ours.stop))
     return Rows(min(first, grid.rows), min(stop, grid.rows))
 
 
 class Borders:
-    """Of one rank, among the `world_size` ranks of its node."""
+    """The rows that one rank holds and owns, among the `world_size` ranks of its node."""
 
     def __init__(self, grids: Sequence[Grid], *, rank: int, world_size: int) -> None:
         ranks = range(world_size)
         self._grids = tuple(grids)
         self._rank = rank
         self._held = [[held(grid, each, world_size) for grid in grids] for each in ranks]
-        """By rank, then by tensor."""
+        """Held rows by rank, then by tensor."""
         self._owned = [[owned(grid, each, world_size) for grid in grids] for each in ranks]
         self.crossed = self._held != self._owned
-        """Some rank of the node has rows of another one's groups."""
+        """Whether any rank of the node holds rows of a group that another rank owns."""
 
     @property
     def held(self) -> Sequence[Rows]:
-        """By us, of each tensor."""
+        """The rows of each tensor that this rank holds."""
         return self._held[self._rank]
 
     @property
     def owned(self) -> Sequence[Rows]:
-        """By us, of each tensor."""
+        """The rows of each tensor that this rank owns."""
         return self._owned[self._rank]
 
     def exchange(self, held_RC: Sequence[Tensor], group: dist.ProcessGroup | None) -> list[Tensor]:
-        """From the rows of each tensor that we hold those that we own, [rows, columns]; all ranks
-        of `group` call it together."""
+        """Exchange the rows that each rank holds for those that it owns: fp32 [rows, columns] of
+        each tensor. All ranks of `group` call this together."""
         if not self.crossed:
             return list(held_RC)
         outgoing = [self.outgoing(held_RC, to) for to in range(len(self._owned))]
@@ -84,7 +84,8 @@ class Borders:
         return self.joined(held_RC, torch.split(incoming, sizes))
 
     def outgoing(self, held_RC: Sequence[Tensor], to: int) -> Tensor:
-        """What another rank owns of what we hold, of all tensors; to ourselves nothing."""
+        """The elements of all tensors that this rank holds and rank `to` owns, flat; empty for this
+        rank itself."""
         parts = [held_RC[0].new_empty(0)]
         if to != self._rank:
             for number, rows_RC in enumerate(held_RC):
@@ -92,7 +93,8 @@ class Borders:
         return torch.cat(parts)
 
     def incoming_elements(self, sender: int) -> int:
-        """Of what we own, and another rank holds."""
+        """Number of elements that this rank owns and rank `sender` holds; 0 for this rank
+        itself."""
         if sender == self._rank:
             return 0
         return sum(
@@ -101,7 +103,8 @@ class Borders:
         )
 
     def joined(self, held_RC: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[Tensor]:
-        """What we own of each tensor: of our own rows, and of what came from each rank."""
+        """The rows of each tensor that this rank owns: its own ones, and those from each other
+        rank."""
         found: list[list[Tensor]] = [[] for _ in self._grids]
         for sender, part in enumerate(incoming):
             at = 0

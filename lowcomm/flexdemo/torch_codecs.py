@@ -1,8 +1,8 @@
-"""Codecs that ranks run on their own device (per-step methods): the bytes of lowcomm.codecs.
+"""Codecs that ranks run on their own device (per-step methods), with the bytes of lowcomm.codecs.
 
-For fp32 tensors on the CPU the payload is the same, byte for byte; on other devices too where their
+For fp32 tensors on the CPU the payload is the same, byte for byte; on other devices too if their
 fp32 and fp64 follow IEEE and denormals are not flushed. Must NOT be imported by the daemon (torch),
-or use an operation whose order of sums is the library's.
+or use an operation in which the library chooses the order of sums.
 
 Shapes: R blocks, B values in each, K of them sent.
 """
@@ -25,20 +25,22 @@ _NAN_WORD = 0x7FC00000
 
 
 class Twin:
-    """One of `topk`, `random`, `strided`, `sign`; `codec` is the numpy one."""
+    """The torch version of a codec: `topk`, `random`, `strided` or `sign`. `codec`: the numpy
+    one."""
 
     def __init__(self, codec: TopK | SubsetCodec | Sign) -> None:
         self.codec = codec
 
     def encode(self, values_P: Tensor) -> Tensor:
-        """The payload, uint8, on the device of the values."""
+        """The payload of fp32 values [P], uint8, on the device of the values."""
         assert values_P.dtype == torch.float32
         assert values_P.dim() == 1
         pieces = [self._encode(grid_RB).reshape(-1) for grid_RB in self._grids(values_P)]
         return torch.cat([values_P.new_empty(0, dtype=torch.uint8), *pieces])
 
     def decode(self, payload: Tensor, elements: int) -> Tensor:
-        """The values, zero where nothing was sent. Raises CodecError as the numpy one does."""
+        """The values, fp32 [elements], zero where nothing was sent. Raises CodecError like the
+        numpy codec."""
         expected = self.codec.encoded_bytes(elements)
         if payload.numel() != expected:
             raise CodecError(
@@ -55,7 +57,7 @@ class Twin:
         return out_P
 
     def _grids(self, values_P: Tensor) -> list[Tensor]:
-        """Views of all whole blocks, then of the rest."""
+        """Views of all whole blocks [R, grain], then of the rest [1, B]."""
         whole = values_P.numel() // self.codec.grain * self.codec.grain
         grids = [values_P[:whole].reshape(-1, self.codec.grain)] if whole else []
         return [*grids, values_P[whole:].reshape(1, -1)] if whole < values_P.numel() else grids
@@ -87,7 +89,7 @@ _CODECS: Mapping[str, Callable[[int], TopK | SubsetCodec | Sign]] = {
 
 
 def twin(name: str, key: int = 0) -> Twin:
-    """As `lowcomm.codecs.codec`, for those that have a twin."""
+    """The torch version of `lowcomm.codecs.codec(name, key)`, for codecs that have one."""
     return Twin(_CODECS[name](key))
 
 
@@ -98,12 +100,13 @@ def _encode_topk(values_RB: Tensor, keep: int) -> Tensor:
 
 
 def largest_places(values_RB: Tensor, keep: int) -> Tensor:
-    """Of each row, ascending, int64 [R, K]: as lowcomm.codecs.places has them."""
+    """Indexes of the largest magnitudes in each row, ascending, int64 [R, K]: those of
+    `lowcomm.codecs.places.largest_places`."""
     magnitude_RB = values_RB.contiguous().view(torch.int32) & _MAGNITUDE
     border_R1 = torch.topk(magnitude_RB, keep, dim=1).values[:, -1:]
     above_RB, equal_RB = magnitude_RB > border_R1, magnitude_RB == border_R1
     room_R1 = keep - above_RB.sum(dim=1, keepdim=True)
-    # torch.topk takes any of equal ones; we take the first.
+    # Of equal values torch.topk takes any; the first ones are needed.
     chosen_RB = above_RB | (equal_RB & (equal_RB.cumsum(dim=1) <= room_R1))
     return chosen_RB.nonzero()[:, 1].reshape(-1, keep)
 
@@ -124,7 +127,7 @@ def _encode_sign(values_RB: Tensor) -> Tensor:
     sums_RB = values_RB.new_zeros((rows, Sign.grain), dtype=torch.float64)
     sums_RB[:, :filled] = values_RB.abs()
     width = Sign.grain
-    while width > 1:  # In the order of `ordered_sum`.
+    while width > 1:  # The order of `ordered_sum`.
         width //= 2
         sums_RB = sums_RB[:, :width] + sums_RB[:, width : 2 * width]
     scale_R1 = (sums_RB / filled).to(torch.float32)
@@ -146,7 +149,8 @@ def _decode_sign(records_RS: Tensor, out_RB: Tensor) -> None:
 
 
 def bf16_bits(values: Tensor) -> Tensor:
-    """As `lowcomm.codecs.bits.to_bf16`, in int64: torch's own cast makes infinities."""
+    """The bits of `lowcomm.codecs.bits.to_bf16`, int64: torch's own cast rounds large values to
+    infinity."""
     words = values.contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
     magnitude, upper = words & _MAGNITUDE, words >> 16
     rounded = (words + 0x7FFF + (upper & 1)) >> 16
@@ -157,7 +161,7 @@ def bf16_bits(values: Tensor) -> Tensor:
 
 
 def pack_12(places_RK: Tensor) -> Tensor:
-    """As `lowcomm.codecs.places.pack_places`."""
+    """Pack indexes into 12 bits each, as `lowcomm.codecs.places.pack_places` does."""
     rows, keep = places_RK.shape
     pairs = places_RK.new_zeros((rows, -(-keep // 2), 2))
     pairs.reshape(rows, -1)[:, :keep] = places_RK
@@ -178,13 +182,13 @@ def unpack_12(packed_RS: Tensor, keep: int) -> Tensor:
 
 
 def bytes_of(numbers_RK: Tensor, count: int) -> Tensor:
-    """The lowest `count` bytes of each, the lowest first."""
+    """The lowest `count` bytes of each number, the lowest first: uint8 [R, K * count]."""
     each = [(numbers_RK >> 8 * place) & 0xFF for place in range(count)]
     return torch.stack(each, dim=2).to(torch.uint8).reshape(numbers_RK.shape[0], -1)
 
 
 def words_of(values_RK: Tensor) -> Tensor:
-    """The bytes of fp32 values, row by row."""
+    """The bytes of fp32 values, row by row: uint8 [R, 4 * K]."""
     return values_RK.contiguous().view(torch.uint8).reshape(values_RK.shape[0], -1)
 
 

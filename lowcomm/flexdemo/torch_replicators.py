@@ -1,9 +1,9 @@
-"""Replicators that ranks run on their own device: the bytes of lowcomm.replicators.replicators.
+"""Replicators in torch, for the ranks' own device: the bytes of lowcomm.replicators.replicators.
 
-The same operations in the same order, each with one rounding: on the CPU the records and what they
-say are the same, bit for bit; on other devices too where their fp32 follows IEEE and denormals are
-not flushed. Must NOT be imported by the daemon (torch), or use an operation whose order of sums is
-the library's.
+They use the same operations in the same order, each with one rounding: on the CPU the records and
+the values in them are the same, bit for bit; on other devices too if their fp32 follows IEEE and
+denormals are not flushed. Must NOT be imported by the daemon (torch), or use an operation in which
+the library chooses the order of sums.
 
 Shapes: as in lowcomm.replicators.replicators.
 """
@@ -26,18 +26,19 @@ from lowcomm.replicators.replicators import (
 )
 
 _VECTORS_AT_ONCE = 1024
-"""On the CPU: what they take stays in the L2 cache. A GPU takes all at once."""
+"""Vectors that a CPU transforms at once: they fit into the L2 cache. A GPU transforms all at
+once."""
 
 
 class ReplicatorTwin:
-    """Of the numpy one."""
+    """The torch version of a numpy replicator."""
 
     def __init__(self, replicator: Replicator) -> None:
         assert isinstance(replicator, Demo | Random | Striding | Full)
         self.replicator: Demo | Random | Striding | Full = replicator
 
     def encode(self, values_GRC: Tensor, grid: Grid, turn: Turn) -> tuple[Tensor, Tensor]:
-        """(records, uint8 [G, bytes of a group]; what they say, fp32 [G, R, C])."""
+        """(records, uint8 [G, bytes of a group]; the values that they contain, fp32 [G, R, C])."""
         groups, rows, _ = values_GRC.shape
         tiles_NX = self._analyse(values_GRC, grid)
         _, width, kept = self.replicator.tiling(grid, rows)
@@ -75,12 +76,12 @@ class ReplicatorTwin:
 
 
 def transform(tiles_NX: Tensor, chunk: int) -> Tensor:
-    """As lowcomm.numerics.dct.transform."""
+    """The transform of tiles [N, X], as lowcomm.numerics.dct.transform makes it."""
     return _each_axis(tiles_NX, chunk, inverse=False)
 
 
 def inverse(tiles_NX: Tensor, chunk: int) -> Tensor:
-    """As lowcomm.numerics.dct.inverse."""
+    """The inverse transform of tiles [N, X], as lowcomm.numerics.dct.inverse makes it."""
     return _each_axis(tiles_NX, chunk, inverse=True)
 
 
@@ -140,12 +141,12 @@ def _inverse(values_CM: Tensor) -> Tensor:
 
 
 def _constants(table: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]", like: Tensor) -> Tensor:
-    """One for each row."""
+    """A column with one constant for each row."""
     return torch.from_numpy(table).to(like.device)[:, None]
 
 
 def _pack(wire: Wire, kept_NK: Tensor) -> tuple[Tensor, Tensor]:
-    """As `Wire.pack`."""
+    """Encode kept values as `Wire.pack` does."""
     match wire.values:
         case "fp32":
             return words_of(kept_NK), kept_NK

@@ -21,7 +21,7 @@ from lowcomm.methods.sparseloco import SparseLoCo
 from lowcomm.methods.streaming_diloco import StreamingDiLoCo
 
 AnyMethod: TypeAlias = (
-    DiLoCo  # The one that a table without a name describes.
+    DiLoCo  # The method of a table without a name.
     | AllReduce
     | DecoupledDiLoCo
     | EagerDiLoCo
@@ -37,7 +37,7 @@ PER_STEP_METHODS = frozenset(
     for each in get_args(AnyMethod)
     if issubclass(each, StepMethod)
 )
-"""Their names."""
+"""The names of the per-step methods."""
 
 __all__ = [
     "PER_STEP_METHODS",

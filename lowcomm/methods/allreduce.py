@@ -1,7 +1,6 @@
-"""All-reduce: every step all nodes apply the mean of their gradients. The baseline.
+"""All-reduce, the baseline: in every step all nodes apply the mean of their gradients.
 
-The state that all have is the parameters and AdamW's two moments. Must NOT import torch or another
-method.
+The shared state is the parameters and AdamW's two moments. Must NOT import torch or another method.
 """
 
 import math
@@ -15,7 +14,7 @@ from lowcomm.methods.step_exchange import CodedExchange
 from protocols.types.errors import ConfigError
 
 SMALLEST = "ternary"
-"""Of the codecs that lose nothing on average."""
+"""The codec with the fewest bytes among those that lose nothing on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +23,18 @@ class AllReduce(StepMethod):
 
     name: Literal["allreduce"] = "allreduce"
     contribution_codec: ContributionCodec = "fp32"
-    """How the gradients of each node travel to all others: not as 2bit, sign, topk, topk2bit or
-    powersgd, which need error feedback. docs/codecs.md says what each loses."""
+    """The codec of the gradients that each node sends to all others. Not 2bit, sign, topk, topk2bit
+    or powersgd, which need error feedback. docs/codecs.md has the loss of each."""
 
     def __post_init__(self) -> None:
         StepMethod.__post_init__(self)
         name = self.contribution_codec
         if name in GATHERED:
             raise ConfigError(
-                f'{TABLE}.contribution_codec is "{name}", but allreduce keeps no residue, so what '
-                f'{name} leaves out of a gradient would be lost for good: set "{SMALLEST}", which '
-                'loses nothing on average, or run.method.name = "flexdemo", which keeps the rest'
+                f'{TABLE}.contribution_codec is "{name}", but allreduce keeps no residue, so the '
+                f"part of a gradient that {name} leaves out would be lost for good: set "
+                f'"{SMALLEST}", which loses nothing on average, or run.method.name = "flexdemo", '
+                "which keeps the rest"
             )
 
     def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> CodedExchange:

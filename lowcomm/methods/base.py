@@ -1,8 +1,8 @@
-"""What a method is, as far as the daemon sees it; an object of it is the table `[run.method]`.
+"""The interface of a method, as the daemon sees it; a method object is the table `[run.method]`.
 
-A method's file says what is contributed, when, in which codecs, and what the outer step is. Must
-NOT import torch: the half that runs in the ranks is `lowcomm/training/round_methods.py` (rounds)
-and `lowcomm/training/step_methods.py` (per step), for all methods.
+A method's file defines the contribution, when it is made, its codecs, and the outer step. Must NOT
+import torch: the half that runs in the ranks is `lowcomm/training/round_methods.py` (rounds) and
+`lowcomm/training/step_methods.py` (per step), for all methods.
 
 Methods are pure: they hold the agreed configuration, never the state of a run.
 """
@@ -34,10 +34,10 @@ from protocols.types.limits import FRAGMENTS_MAX
 
 TABLE = "run.method"
 GATHER = "gather"
-"""In place of a codec for results."""
+"""The value of `result_codec` that stands for no codec: contributions themselves are exchanged."""
 GATHERED = ("2bit", "sign", "topk", "topk2bit", "powersgd")
-"""They leave much out, and take little: a mean takes many times as much as what a few peers
-contributed."""
+"""Codecs that leave much out and take few bytes: the mean takes many times as much as the
+contributions of a few peers."""
 ContributionCodec = Literal[
     "fp32",
     "bf16",
@@ -57,7 +57,7 @@ ResultCodec = Literal["auto", "gather", "fp32", "bf16", "fp16", "int8", "int4", 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Of the model, as its layout names it."""
+    """A parameter of the model, with its name in the layout."""
 
     name: str
     shape: tuple[int, ...]
@@ -69,53 +69,59 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMethod(ABC):
-    """A method whose nodes meet in rounds: each trains by itself, and now and then they take an
+    """A method with rounds: each node trains by itself, and from time to time all nodes take an
     outer step together."""
 
     name: str
     inner_steps: int = 20
     """Inner steps between two outer steps of a fragment (H)."""
     contribution_codec: ContributionCodec = "fp32"
-    """How pseudo-gradients travel to those who sum them. docs/codecs.md says what each loses."""
+    """The codec of the pseudo-gradients that are sent to the owners of parts. docs/codecs.md has
+    the loss of each codec."""
     result_codec: ResultCodec = "auto"
-    """How their mean travels back. With fp4 contributions take a finer one: bf16 or int8. `gather`:
-    not the mean, but what each contributed. `auto`: gather for 2bit, sign, topk, topk2bit and
-    powersgd, else fp32."""
+    """The codec of the mean that owners send back. If contributions use fp4, set a finer one: bf16
+    or int8. `gather`: peers get all contributions instead of the mean. `auto`: gather for 2bit,
+    sign, topk, topk2bit and powersgd, else fp32."""
     feedback_decay: float = 1.0
-    """What 2bit, sign, topk, topk2bit and powersgd leave out of a contribution goes into the next:
-    all of it (1), less (SparseLoCo: 0.95), or nothing (0)."""
+    """The share of the residue that is added to the next contribution: all of it (1), less
+    (SparseLoCo: 0.95), or nothing (0). The residue is the part of a contribution that 2bit, sign,
+    topk, topk2bit and powersgd leave out."""
     aggregate: Aggregate = "mean"
-    """What is made of contributions, of which some may be wrong: their `mean`; a `trimmed_mean`,
-    which leaves out the largest and smallest of each element, and in which all weigh the same; a
-    `clipped_mean`, which scales each block of 4096 down to the median norm of the contributions;
-    `centred_clipping`, which does that to what each differs from their median by."""
+    """The way to combine contributions, some of which may be wrong: their `mean`; a `trimmed_mean`,
+    which leaves out the largest and smallest values of each element, and in which all contributions
+    weigh the same; a `clipped_mean`, which scales each block of 4096 elements down to the median
+    norm of the contributions; `centred_clipping`, which does that to the differences of the
+    contributions from their median."""
     trimmed_share: float = 0.2
     """A trimmed mean leaves out at least this share of the contributions at each end."""
     weight_max: float = 10.0
-    """No contribution weighs more than so many times the median one: a weight is what a node says
-    of itself, so without a limit one wrong number makes a round that node's alone, whatever the
-    aggregate. Nodes of very different speeds may need more; 0: each weighs as much as it says."""
+    """The limit of a contribution's weight, as a multiple of the median weight. A node reports its
+    own weight, so without a limit one wrong number lets that node alone determine a round, whatever
+    the aggregate. Nodes of very different speeds may need more; 0: no limit."""
     qsr_alpha: float = 0.0
-    """Rounds grow longer as the learning rate falls (the Quadratic Synchronization Rule,
-    arXiv:2310.14423): (qsr_alpha / learning rate)^2 inner steps, and no fewer than inner_steps. The
-    run then has fewer rounds, of as many inner steps in all; 0: every round has inner_steps."""
+    """If not 0, rounds grow longer as the learning rate falls (the Quadratic Synchronization Rule,
+    arXiv:2310.14423): a round has (qsr_alpha / learning rate)^2 inner steps, and no fewer than
+    inner_steps. The run then has fewer rounds with as many inner steps in all. 0: every round has
+    inner_steps."""
     round_s: float = 0.0
-    """A node contributes after so many seconds of training, or after inner_steps if that is sooner:
-    in one time each node makes as many steps as it can, and none waits for a slower one. Set
-    inner_steps to what the fastest makes; 0: all make inner_steps. Not with noloco."""
+    """If not 0, a node contributes after this many seconds of training, or after inner_steps if
+    that is sooner: in the same time each node makes as many steps as it can, and no node waits for
+    a slower one. Set inner_steps to the number that the fastest node makes. 0: all nodes make
+    inner_steps. Not with noloco."""
 
     waits_for_rounds: ClassVar[bool] = True
-    """Of the whole model, and ranks train on when they have its result. Only then may rounds be of
-    different lengths."""
+    """True if a round is of the whole model, and ranks wait for its result before they train on.
+    Only then may rounds have different lengths."""
     replicas_equal: ClassVar[bool] = True
-    """All nodes have the same outer state. If not, each exchanges with one other a round (gossip):
-    it contributes its parameters, and not what these moved by from others' outer ones."""
+    """True if all nodes have the same outer state. If False, each node exchanges with one other
+    node in a round (gossip). It then contributes its parameters, not a pseudo-gradient, because
+    outer parameters differ between nodes."""
     answers: ClassVar[bool] = False
-    """A node contributes after its next inner step when others wait for it, with the steps that it
-    made by then. If not, they wait until it has made all of the round."""
+    """True if a node contributes after its next inner step when others wait for it, with the steps
+    made by then. If False, the others wait until it has made all steps of the round."""
     needs_norms: ClassVar[bool] = False
-    """What is made of contributions needs norms of whole tensors: everybody gets all of them, and
-    makes it at the commit (lowcomm/numerics/direction_means.py)."""
+    """True if combining contributions needs norms of whole tensors. Every peer then gets all
+    contributions, and combines them at the commit (lowcomm/numerics/direction_means.py)."""
 
     def __post_init__(self) -> None:
         lengths = ("qsr_alpha", "round_s")
@@ -129,7 +135,7 @@ class RoundMethod(ABC):
             )
         if len(set_lengths) > 1:
             raise ConfigError(
-                f"{TABLE}.qsr_alpha and {TABLE}.round_s both say how long a round is: leave out one"
+                f"{TABLE}.qsr_alpha and {TABLE}.round_s both set a round's length: leave out one"
             )
         if not 0 <= self.feedback_decay <= 1:
             got = self.feedback_decay
@@ -142,8 +148,8 @@ class RoundMethod(ABC):
             )
         if self.needs_norms and self.mean_codec is not None:
             raise ConfigError(
-                f'{TABLE}.result_codec is "{self.result_codec}", but {self.name} makes of whole '
-                'tensors what nobody could sum in parts: leave it out, or set "gather"'
+                f'{TABLE}.result_codec is "{self.result_codec}", but {self.name} needs norms of '
+                'whole tensors, so owners of parts cannot sum: leave it out, or set "gather"'
             )
         self._check_aggregate()
 
@@ -167,17 +173,17 @@ class RoundMethod(ABC):
                 'contribution at most, which would be trimmed: set "clipped_mean"'
             )
 
-    # What travels ---------------------------------------------------------------------------
+    # Codecs ---------------------------------------------------------------------------------
 
     @property
     def codec(self) -> Codec:
-        """How pseudo-gradients travel."""
+        """The codec of pseudo-gradients."""
         return codec(self.contribution_codec)
 
     @property
     def mean_codec(self) -> Codec | None:
-        """How their mean travels back. None: by gather, everybody gets what was contributed and
-        makes the mean."""
+        """The codec of their mean. None: gather; every peer gets all contributions, and computes
+        the mean by itself."""
         name = self.result_codec
         if name == "auto":
             gathers = self.needs_norms or self.contribution_codec in GATHERED
@@ -186,47 +192,49 @@ class RoundMethod(ABC):
 
     @property
     def feedback(self) -> float:
-        """What of the error of a contribution is left in the next one; 0: no error feedback."""
+        """The share of a contribution's error that is added to the next one; 0: no error
+        feedback."""
         return self.feedback_decay if self.contribution_codec in GATHERED else 0.0
 
-    # When -----------------------------------------------------------------------------------
+    # Timing ---------------------------------------------------------------------------------
 
     @property
     def overlap_steps(self) -> int:
-        """A result is taken so many inner steps after the contribution (tau); 0: the ranks wait
-        for it."""
+        """Inner steps between a contribution and the use of its result (tau); 0: the ranks wait for
+        it."""
         return 0
 
     def in_flight(self, fragments: int) -> int:
-        """Of so many fragments at most this many are contributed and have no result yet."""
+        """The largest number of fragments, of `fragments`, that are contributed and have no result
+        yet."""
         return min(fragments, 1 + self.overlap_steps // max(self.inner_steps // fragments, 1))
 
     @property
     def mixing(self) -> float:
-        """What is left of the ranks' own parameters when they take a result in which they were
-        counted (alpha); 0: it replaces them."""
+        """The share of the ranks' own parameters that remains when they take a result in which they
+        were counted (alpha); 0: the result replaces them."""
         return 0.0
 
     @property
     def discards_overlap(self) -> bool:
-        """Of what the ranks did between a contribution and the result in which it was counted,
-        nothing is left: its samples are drawn again."""
+        """True if the ranks' steps between a contribution and the result in which it was counted
+        are lost: their samples are drawn again."""
         return not self.mixing
 
     def fragments_of(self, parameters: Sequence[Parameter]) -> tuple[int, ...]:
-        """The fragment of each parameter of the model; they are numbered from 0. Raises ConfigError
-        when this model cannot be divided like that."""
+        """The fragment of each parameter of the model, numbered from 0. Raises ConfigError if this
+        model cannot be divided in this way."""
         return (0,) * len(parameters)
 
-    # What is made of it ---------------------------------------------------------------------
+    # Combining, and the outer step ----------------------------------------------------------
 
     def weight(self, contributor: Contributor) -> int:
-        """Of its contribution, positive, as it says itself; only the ratios count."""
+        """The weight of a contribution, positive, from its node's own report; only ratios count."""
         return contributor.tokens
 
     def weights(self, contributors: Sequence[Contributor]) -> list[int]:
-        """Of each contribution in the mean, none beyond the limit. The median is that of the
-        weights that are not zero; of an even number it is the lower one in the middle."""
+        """The weight of each contribution in the mean, none beyond the limit. The median is that of
+        the weights that are not zero; of an even number it is the lower one in the middle."""
         found = [self.weight(each) for each in contributors]
         counting = sorted(weight for weight in found if weight)
         if not self.weight_max or not counting:
@@ -236,12 +244,13 @@ class RoundMethod(ABC):
 
     @property
     def aggregate_grain(self) -> int:
-        """Parts are cut at its multiples: what `combine` works on begins at one."""
+        """Parts are cut at multiples of this number of elements, because `combine` needs pieces
+        that begin at one."""
         return NORM_ELEMENTS if self.needs_norms else grain_of(self.aggregate)
 
     def by_direction(self, tensor: str) -> bool:
-        """Of a method that needs norms: is it the directions of this tensor's contributions that
-        are averaged, and not the contributions?"""
+        """True if the directions of this tensor's contributions are averaged, not the
+        contributions. Only for a method that needs norms."""
         return False
 
     def combine(
@@ -251,8 +260,9 @@ class RoundMethod(ABC):
         out: F32,
         room: Room,
     ) -> None:
-        """Write what a piece of these contributions makes, in this order: the same bits wherever
-        pieces are cut. Raises WeightsError when there is nothing to average."""
+        """Write the aggregate of one piece of the contributions to `out`, fp32 [P], in the given
+        order: the same bits wherever pieces are cut. `room` gives scratch. Raises WeightsError if
+        there is nothing to average."""
         match self.aggregate:
             case "mean":
                 operations.weighted_mean(contributions, self.weights(contributors), out)
@@ -266,7 +276,7 @@ class RoundMethod(ABC):
 
     @property
     def trims(self) -> bool:
-        """Whether a contribution that is not finite may leave no trace in what is made of it."""
+        """True if a contribution that is not finite may leave no trace in the aggregate."""
         return self.aggregate == "trimmed_mean"
 
     @property
@@ -280,21 +290,21 @@ class RoundMethod(ABC):
     def outer_step(
         self, outer_P: F32, momentum_P: F32, mean_P: F32, next_outer_P: F32, next_momentum_P: F32
     ) -> None:
-        """Write to the last two what one round makes of the first two: the same bits everywhere.
-        Both momenta are empty if `state_arrays` names none.
+        """Write the next outer parameters and momentum to the last two arrays: the same bits on
+        every peer. Both momenta are empty if `state_arrays` names none.
 
         `mean_P` is the decoded mean of pseudo-gradients (outer minus local), or of the parameters
-        themselves where outer ones differ. Nothing else changes,
-        so that it can be made before the round is known to be committed; then it is made once more
-        for the momentum, and writes the next one in its place. Elementwise: a piece gives the bits
+        themselves if outer parameters differ between nodes. Nothing else changes, so the step can
+        be made before the round is known to be committed. After the commit it is made once more for
+        the momentum, which then takes the place of the old one. Elementwise: a piece gives the bits
         of the whole.
         """
         ...
 
 
 def check_fragments(inner_steps: int, fragments: int, overlap_steps: int) -> None:
-    """Raise ConfigError for fragments that cannot be contributed once in each of so many steps, and
-    taken before the next time, with the nearest that can."""
+    """Raise ConfigError, with the nearest possible value, unless each fragment can be contributed
+    once in `inner_steps` steps, and its result taken before the next time."""
     if fragments <= 0:
         raise ConfigError(f"{TABLE}.fragments must be positive, got {fragments}")
     if overlap_steps < 0:
@@ -302,8 +312,9 @@ def check_fragments(inner_steps: int, fragments: int, overlap_steps: int) -> Non
     most = min(inner_steps, FRAGMENTS_MAX)
     if fragments > most:
         raise ConfigError(
-            f"{TABLE}.fragments ({fragments}) must be at most {most}: a run has no more than "
-            f"{FRAGMENTS_MAX}, and after one of the inner_steps ({inner_steps}) one is contributed"
+            f"{TABLE}.fragments ({fragments}) must be at most {most}: a run has at most "
+            f"{FRAGMENTS_MAX}, and after each of the inner_steps ({inner_steps}) at most one is "
+            "contributed"
         )
     if overlap_steps >= inner_steps:
         raise ConfigError(
@@ -315,14 +326,14 @@ def check_fragments(inner_steps: int, fragments: int, overlap_steps: int) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMethod(ABC):
-    """A per-step method: nodes agree on every step of the model, and not on rounds of many."""
+    """A per-step method: nodes agree on every step of the model, not on rounds of many steps."""
 
     name: str
     commit_every_steps: int = 32
-    """So many steps between two commits; a lost node takes back no more."""
+    """Steps between two commits. The loss of a node rolls back at most that many."""
     snapshot_every_steps: int = 128
-    """So many steps between two copies of the state, which each node keeps for who comes later,
-    with all payloads since; a multiple of commit_every_steps."""
+    """Steps between two copies of the state, a multiple of commit_every_steps. Each node keeps the
+    copy for joiners, with all payloads since."""
 
     def __post_init__(self) -> None:
         check_values(TABLE, self, positive=("commit_every_steps", "snapshot_every_steps"))
@@ -334,31 +345,31 @@ class StepMethod(ABC):
 
     @abstractmethod
     def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> StepExchange:
-        """What daemons make of what ranks write, for a model with these parameters, in the order of
-        its layout. `seed`: the run's."""
+        """The exchange of payloads between the daemons, for a model with these parameters in layout
+        order. `seed`: the run's."""
         ...
 
     @property
     @abstractmethod
     def state_arrays(self) -> tuple[str, ...]:
         """The fp32 arrays of the model's size that are the run's state, in the order in which they
-        lie one behind the other."""
+        are stored."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NesterovMethod(RoundMethod):
-    """The outer step is Nesterov SGD, as DiLoCo has it."""
+    """A method of rounds with Nesterov SGD as its outer step, as in DiLoCo."""
 
     outer_lr: float = 0.7
     outer_momentum: float = 0.5
     """Nesterov momentum of the outer SGD. In short runs 0.5 does better than DiLoCo's 0.9."""
     momentum_clip: float = 0.0
-    """No element of that momentum grows beyond so much (CO2, arXiv:2401.16265: against what adds up
-    of results that come late); 0: as far as it does."""
+    """The largest magnitude of an element of that momentum (CO2, arXiv:2401.16265: it limits the
+    accumulation of late results); 0: no limit."""
 
     def __post_init__(self) -> None:
-        RoundMethod.__post_init__(self)  # super() knows no class that has slots made for it.
+        RoundMethod.__post_init__(self)  # super() fails: slots=True makes a new class.
         check_values(TABLE, self, positive=("outer_lr",), not_negative=("momentum_clip",))
         if not 0 <= self.outer_momentum < 1:
             got = self.outer_momentum
@@ -371,7 +382,7 @@ class NesterovMethod(RoundMethod):
 
     @property
     def state_arrays(self) -> tuple[str, ...]:
-        # Without momentum there is none to keep, send to joiners and write to checkpoints.
+        # Without momentum there is no array to keep, send to joiners and write to checkpoints.
         return ("outer", "momentum") if self.outer_momentum else ("outer",)
 
     def outer_step(

@@ -1,11 +1,13 @@
-"""Decoupled DiLoCo (arXiv:2604.21428): small fragments, one after the other, with whoever is there.
+"""Decoupled DiLoCo (arXiv:2604.21428): small fragments, one after the other, with the nodes at
+hand.
 
-The paper's syncer, which asks all learners for a fragment, waits for a quorum and then for a grace
-window, is the protocol here: once `run.protocol.quorum` nodes (K) have contributed to a round of a
-fragment, the others are asked to contribute what they have after their next inner step, and have
-`run.protocol.round_grace_s` for it; it commits with those that came. So the fastest nodes set the
-pace, and wait for a slow one no longer than for one of its steps, less `overlap_steps` of their
-own. Two must hold a result, however few contributed. Must NOT import torch or another method.
+In the paper a syncer asks all learners for a fragment, waits for a quorum and then for a grace
+window. Here the protocol does that. Once `run.protocol.quorum` nodes (K) have contributed to a
+round of a fragment, the other nodes are asked to contribute after their next inner step, and have
+`run.protocol.round_grace_s` seconds for it; the round commits with the contributions that arrived.
+So the fastest nodes set the pace. They wait for a slow node no longer than for one of its steps,
+minus `overlap_steps` of their own. Two nodes must hold a result, however few contributed. Must NOT
+import torch or another method.
 """
 
 from collections.abc import Sequence
@@ -31,15 +33,16 @@ class DecoupledDiLoCo(NesterovMethod):
     inner_steps: int = 24
     contribution_codec: ContributionCodec = "fp4"
     fragments: int = 24
-    """Of the model, of about the same size; each is of whole tensors. With as many as inner_steps,
-    one is contributed in each."""
+    """The number of fragments of the model, of about the same size; each consists of whole tensors.
+    With as many as inner_steps, one is contributed in each step."""
     overlap_steps: int = 2  # pyright: ignore[reportIncompatibleMethodOverride] - a key here.
-    """A result is taken so many inner steps after the contribution (tau), below inner_steps, with
-    those of the fragments between still to come; it replaces the ranks' own parameters. 0: the
-    ranks wait for it."""
+    """Inner steps between a contribution and the use of its result (tau), below inner_steps;
+    results of the fragments between are then still to come. The result replaces the ranks' own
+    parameters. 0: the ranks wait for it."""
     averaged: tuple[str, ...] = ("embed",)
-    """Tensors whose names contain one of these (embeddings) are averaged, as their rows are mostly
-    about different tokens. Of the others it is the directions, and the mean keeps their length."""
+    """Tensors with one of these words in their names (embeddings) get the plain mean, because their
+    rows are mostly about different tokens. Of the other tensors the directions are averaged, and
+    the mean keeps their length."""
 
     waits_for_rounds = False
     answers = True
@@ -55,7 +58,8 @@ class DecoupledDiLoCo(NesterovMethod):
             )
 
     def fragments_of(self, parameters: Sequence[Parameter]) -> tuple[int, ...]:
-        """The largest first, each into the fragment that is smallest so far."""
+        """Assign the tensors, the largest first, each to the fragment that is smallest so far.
+        Raises ConfigError if there are fewer tensors than fragments."""
         if self.fragments > len(parameters):
             raise ConfigError(
                 f"{TABLE}.fragments is {self.fragments}, but this model has {len(parameters)} "
@@ -69,9 +73,10 @@ class DecoupledDiLoCo(NesterovMethod):
         return tuple(found)
 
     def weight(self, contributor: Contributor) -> int:
-        """Tokens times tokens a step, so that a node counts by how much it learned and how well: a
+        """Tokens times tokens per step: a node counts by how much it learned and how well, and a
         gradient of more tokens is a better one. Both are counted since a result last replaced the
-        node's own parameters, as in the paper, and are what it says; `weight_max` limits it."""
+        node's own parameters, as in the paper, and reported by the node; `weight_max` limits the
+        weight."""
         return max(contributor.tokens * contributor.tokens // max(contributor.steps, 1), 1)
 
     def by_direction(self, tensor: str) -> bool:

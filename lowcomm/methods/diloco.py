@@ -11,6 +11,6 @@ from lowcomm.methods.base import NesterovMethod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiLoCo(NesterovMethod):
-    """One fragment holds the whole model. See `lowcomm.methods.base.RoundMethod`."""
+    """The whole model is one fragment. See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["diloco"] = "diloco"

@@ -1,5 +1,6 @@
-"""DeMo (arXiv:2411.19870) and FlexDeMo (arXiv:2502.06728): every step each node says what moves
-fastest of its momentum, and all step by the mean of it. docs/flexdemo.md has the equations.
+"""DeMo (arXiv:2411.19870) and FlexDeMo (arXiv:2502.06728): in every step each node sends the
+fast-moving part of its momentum, and all nodes step by the mean. docs/flexdemo.md has the
+equations.
 
 Must NOT import torch or another method.
 """
@@ -15,7 +16,8 @@ from lowcomm.validation import check_values
 from protocols.types.errors import ConfigError
 
 CHUNKS = (8, 16, 32, 64)
-"""The cosine transform halves them; a place in 64 x 64 values takes 12 bits."""
+"""Sizes of a tile's side: powers of two, because the cosine transform halves them, and a place
+among 64 x 64 values takes 12 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,29 +26,30 @@ class FlexDeMo(StepMethod):
 
     name: Literal["flexdemo"] = "flexdemo"
     replicator: Literal["demo", "random", "striding", "full"] = "demo"
-    """What a node says of its momentum. `demo`: the largest cosine coefficients. `random`: values
-    by chance, the same ones on all nodes. `striding`: values in turn. `full`: there is no momentum,
-    but the whole gradient."""
+    """The part of its momentum that a node sends. `demo`: the largest cosine coefficients.
+    `random`: values by chance, the same ones on all nodes. `striding`: values in turn. `full`: the
+    whole gradient; there is no momentum."""
     chunk: int = 64
     """demo: matrices are transformed in tiles of chunk x chunk values, vectors in tiles of chunk;
     8, 16, 32 or 64. Ranks compress `chunk` rows together, so it is part of every layout."""
     topk: int = 32
-    """demo: so many coefficients of each tile are sent; of a smaller tile all."""
+    """demo: the number of coefficients that are sent of each tile; of a smaller tile all are
+    sent."""
     one_in: int = 16
-    """random and striding: one value in so many is sent."""
+    """random and striding: one value in this many is sent."""
     momentum: float = 0.999
-    """What is left of a node's own momentum a step later (beta)."""
+    """The share of a node's own momentum that remains after a step (beta)."""
     values: Values = "bf16"
-    """How what is sent travels: 2 bytes, 4 (`fp32`), or one bit (`sign`, which says nothing of
-    magnitudes). fp16 is not among them: momentum holds learning rate x gradient, which is often
-    below its range."""
+    """The encoding of the values that are sent: 2 bytes, 4 bytes (`fp32`), or one bit (`sign`,
+    without magnitudes). fp16 is not possible: momentum holds learning rate x gradient, which is
+    often below its range."""
     mean: Literal["contributors", "world"] = "contributors"
     """demo: a coefficient's mean is over the nodes that sent it, or over all nodes."""
     sign: Literal["after", "before", "none"] = "after"
-    """Where the sign is taken: of the mean update; of what each node sends, which then is one bit;
-    or not at all."""
+    """Where the sign is taken: of the mean update (`after`); of the values that each node sends,
+    which are then one bit each (`before`); or nowhere (`none`)."""
     step: Literal["sgd", "adamw"] = "sgd"
-    """How the model steps along the update. With adamw its moments are state of all nodes."""
+    """The model's step along the update. With adamw its moments are part of the shared state."""
 
     def __post_init__(self) -> None:
         StepMethod.__post_init__(self)
@@ -81,8 +84,8 @@ class FlexDeMo(StepMethod):
 
     @property
     def update_has_rate(self) -> bool:
-        """The mean is of momentum, which holds learning rate x gradient: SGD must not multiply by
-        the rate once more."""
+        """True if the mean is of momentum, which holds learning rate x gradient: SGD must not
+        multiply by the rate once more."""
         return self.sign == "none" and self.replicator != "full"
 
     def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> Replication:

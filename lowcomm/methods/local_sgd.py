@@ -1,4 +1,4 @@
-"""Local SGD (arXiv:1805.09767): every H inner steps all nodes go on from the mean of their
+"""Local SGD (arXiv:1805.09767): every H inner steps all nodes continue from the mean of their
 parameters.
 
 Must NOT import torch or another method.
@@ -13,7 +13,7 @@ from lowcomm.numerics.operations import F32, descent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSGD(RoundMethod):
-    """One fragment holds the whole model. See `lowcomm.methods.base.RoundMethod`."""
+    """The whole model is one fragment. See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["local_sgd"] = "local_sgd"
 

@@ -1,19 +1,20 @@
-"""NoLoCo (arXiv:2506.10911): every H inner steps each node exchanges with one other, however many
-there are.
+"""NoLoCo (arXiv:2506.10911): every H inner steps each node exchanges with one other, in a run of
+any size.
 
-Each round pairs the nodes anew (protocols/state/gossip_pairs.py); of an odd number one is alone.
-Node i has outer parameters phi_i and a momentum m_i of its own, and of the nodes j of its pair
+Each round makes new pairs of nodes (protocols/state/gossip_pairs.py); with an odd number of nodes
+one is alone. Node i has its own outer parameters phi_i and momentum m_i. With the nodes j of its
+pair it computes
 
     m_i <- mu m_i + eta mean_j(theta_j - phi_j) + gamma (mean_j(phi_j) - phi_i)
     phi_i <- phi_i + m_i, theta_i <- phi_i
 
-With gamma = eta, as in the authors' code, the phi_j in the two means are the same and cancel:
+With gamma = eta, as in the authors' code, the phi_j in the two means are equal and cancel:
 
     m_i <- mu m_i + eta (mean_j(theta_j) - phi_i)
 
-So it is theta alone that travels, half of what the formula seems to need, and the arithmetic below
-is the second line's. The mean is over the nodes of the pair, each with the same weight. Must NOT
-import torch or another method.
+So only theta is sent, half of what the formula seems to need, and the code below computes the last
+formula. The mean is over the nodes of the pair, each with the same weight. Must NOT import torch or
+another method.
 """
 
 from dataclasses import dataclass
@@ -26,26 +27,26 @@ from protocols.types.errors import ConfigError
 from protocols.types.ids import Contributor
 
 CODECS: tuple[ContributionCodec, ...] = ("fp32", "bf16", "fp16")
-"""Of parameters, which are hundreds of times as large as what a round changes."""
+"""Codecs for parameters, which are hundreds of times as large as their change in a round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoLoCo(RoundMethod):
-    """One fragment holds the whole model. See `lowcomm.methods.base.RoundMethod`."""
+    """The whole model is one fragment. See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["noloco"] = "noloco"
     inner_steps: int = 50
     contribution_codec: ContributionCodec = "fp32"
-    """How parameters travel to the other node: fp32, bf16 or fp16. docs/codecs.md says what each
-    loses."""
+    """The codec of the parameters that are sent to the other node: fp32, bf16 or fp16.
+    docs/codecs.md has the loss of each."""
     result_codec: ResultCodec = "auto"
-    """Leave it out: each of a pair makes the mean for itself, and none travels."""
+    """Leave it out: each node of a pair computes the mean by itself, and no result is sent."""
     weight_max: float = 0.0
-    """Leave it out: both of a pair weigh the same."""
+    """Leave it out: both nodes of a pair weigh the same."""
     outer_lr: float = 0.7
-    """How far the momentum pulls towards the pair's mean (eta, and gamma)."""
+    """The strength with which the pair's mean pulls the momentum (eta, and gamma)."""
     outer_momentum: float = 0.5
-    """What is left of the momentum after a round (mu)."""
+    """The share of the momentum that remains after a round (mu)."""
 
     replicas_equal: ClassVar[bool] = False
 
@@ -57,29 +58,29 @@ class NoLoCo(RoundMethod):
             raise ConfigError(f"{TABLE}.outer_momentum must be in [0, 1), got {got}")
         if self.contribution_codec not in CODECS:
             raise ConfigError(
-                f'{TABLE}.contribution_codec is "{self.contribution_codec}", but with noloco '
-                "parameters travel, of which it would lose more than a round changes: set "
+                f'{TABLE}.contribution_codec is "{self.contribution_codec}", but noloco sends '
+                "parameters, and this codec would lose more than a round changes: set "
                 f"{', '.join(CODECS[:-1])} or {CODECS[-1]}"
             )
         if self.result_codec != "auto":
             raise ConfigError(
-                f'{TABLE}.result_codec is "{self.result_codec}", but with noloco no result '
-                "travels: leave it out"
+                f'{TABLE}.result_codec is "{self.result_codec}", but noloco sends no result: '
+                "leave it out"
             )
         if self.round_s:
             raise ConfigError(
-                f"{TABLE}.round_s is {self.round_s}, but both of a noloco pair weigh the same: of "
-                "a round of one time a slow node's few steps would count as much as a fast one's "
-                "many: leave it out"
+                f"{TABLE}.round_s is {self.round_s}, but both nodes of a noloco pair weigh the "
+                "same, so a slow node's few steps would count as much as a fast node's many: leave "
+                "it out"
             )
         if self.aggregate != "mean" or self.weight_max:
             raise ConfigError(
-                f"{TABLE}.aggregate and {TABLE}.weight_max cannot tell which of two is wrong, and "
-                "noloco exchanges in pairs of equal weight: leave them out"
+                f"{TABLE}.aggregate and {TABLE}.weight_max cannot tell which of two nodes is "
+                "wrong, and noloco exchanges in pairs of equal weight: leave them out"
             )
 
     def weight(self, contributor: Contributor) -> int:
-        """The same for both of a pair, whatever they have trained on."""
+        """1 for both nodes of a pair, however much they trained."""
         return 1
 
     @property

@@ -1,11 +1,11 @@
 """SparseLoCo (arXiv:2508.15706): the 64 largest of each 4096 differences in 2 bits, with error
 feedback.
 
-A plain step by the mean: the momentum of old contributions is what error feedback keeps of them, at
-each node for itself. Chunks are of 4096 consecutive elements of the fragment, where the paper takes
-64 x 64 squares of a matrix so that shards of it can be compressed alone: our daemon has the whole
-fragment, and what a chunk's share of the places misses goes into the next round either way. Must
-NOT import torch or another method.
+The outer step is a plain step by the mean. The residue of error feedback, which each node keeps for
+itself, acts as a momentum of old contributions. Chunks are 4096 consecutive elements of the
+fragment. The paper takes 64 x 64 squares of a matrix, so that shards can be compressed alone; our
+daemon has the whole fragment, and values that a chunk cannot send go into the next round either
+way. Must NOT import torch or another method.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ class SparseLoCo(RoundMethod):
     feedback_decay: float = 0.95
     outer_lr: float = 1.0
     sparse_mean: Literal["world", "contributors"] = "world"
-    """Of each element the mean over all nodes that contributed to the round, with zeros for those
-    that did not send it (the paper); or over those that did (templar's code), which is up to as
-    many times larger as there are nodes."""
+    """The mean of each element: over all nodes that contributed to the round, with zeros for those
+    that did not send it (`world`, the paper); or only over those that sent it (`contributors`,
+    templar's code), which is larger, by a factor of up to the number of nodes."""
 
     def __post_init__(self) -> None:
         RoundMethod.__post_init__(self)

@@ -1,4 +1,5 @@
-"""What the daemons of a stepwise run make of what their ranks write: payloads, and their mean.
+"""The exchange of a stepwise run, in the daemons: payloads from the ranks' values, and the mean of
+payloads.
 
 Must NOT import torch, nor know of states or connections.
 """
@@ -15,31 +16,32 @@ from lowcomm.numerics.operations import F32
 
 
 class StepExchange(Protocol):
-    """Of one run."""
+    """The payload format of one run, and the mean of payloads."""
 
     @property
     def written_bytes(self) -> int:
-        """What the ranks of a node write in each step."""
+        """Bytes that the ranks of a node write in each step."""
         ...
 
     @property
     def payload_bytes(self) -> int:
-        """Of each payload, as it travels."""
+        """Bytes of each payload, as it is sent."""
         ...
 
     def payload(self, written: Payload) -> Payload:
-        """Of what the ranks wrote: bytes of its own."""
+        """The payload of the bytes that the ranks wrote, in memory of its own."""
         ...
 
     def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
-        """Of these payloads, in this order: the same bits everywhere. One that is no payload, or
-        not finite, counts for nothing: the same bytes are the same to everybody. Returns the
-        numbers of those that count."""
+        """Write the mean of these payloads, in this order, with the same bits on every peer. A
+        payload that is malformed or not finite does not count; since all peers have the same bytes,
+        it counts for none of them. Returns the numbers of the payloads that count."""
         ...
 
 
 class CodedExchange:
-    """Ranks write one fp32 value for each element of the model, which travel in a codec."""
+    """The exchange for ranks that write one fp32 value for each element of the model. A codec
+    encodes the values."""
 
     def __init__(self, codec: Codec, elements: int) -> None:
         self.written_bytes = 4 * elements
@@ -47,7 +49,7 @@ class CodedExchange:
         self._codec = codec
         self._elements = elements
         self._scratch: list[F32] = []
-        """Decoded payloads."""
+        """Decoded payloads, fp32 [P] each."""
 
     def payload(self, written: Payload) -> Payload:
         payload = memoryview(bytearray(self.payload_bytes))
@@ -66,7 +68,7 @@ class CodedExchange:
                 terms[number] = term_P
         _mean(terms, out_P)
         if not operations.all_finite(out_P):
-            # Whatever is not finite stays so in a sum: only now it is worth a look at each.
+            # A term that is not finite makes the sum not finite, so terms are checked only now.
             terms = {
                 number: term_P for number, term_P in terms.items() if operations.all_finite(term_P)
             }
@@ -83,7 +85,7 @@ class CodedExchange:
 
 
 def _mean(terms: Mapping[int, F32], mean_P: F32) -> None:
-    """Zero of none."""
+    """Write the mean of the terms; zeros if there are none."""
     if terms:
         operations.weighted_mean(tuple(terms.values()), (1,) * len(terms), mean_P)
     else:

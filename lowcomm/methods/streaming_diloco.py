@@ -1,11 +1,11 @@
 """Streaming DiLoCo (arXiv:2501.18512): DiLoCo for one fragment of the model after the other, while
-training goes on.
+training continues.
 
-Fragment p of P is contributed at step floor(p H / P) of each H, fragment 0 at the end; its result
-is taken `overlap_steps` later and mixed with what the ranks have by then. Only the last one of each
-fragment replaces that: the run ends with the outer parameters, which are what the paper evaluates,
-and the last steps of other fragments are trained beside them. Must NOT import torch or another
-method.
+Of each H steps, fragment p of P is contributed at step floor(p H / P), and fragment 0 at the end.
+Its result is taken `overlap_steps` later and mixed with the ranks' parameters of that time. Only
+the last result of each fragment replaces them, because the run ends with the outer parameters,
+which the paper evaluates; the last steps of the other fragments are trained beside them. Must NOT
+import torch or another method.
 """
 
 import re
@@ -26,17 +26,19 @@ class StreamingDiLoCo(NesterovMethod):
 
     name: Literal["streaming_diloco"] = "streaming_diloco"
     fragments: int = 3
-    """Of the model. A block is what shares the first number in the parameters' names, such as
-    "model.layers.3"; blocks are fragments 1, 2, ..., and all else (embeddings, head, norms)
-    is fragment 0. A model that has nothing else has blocks in fragment 0 too."""
+    """The number of fragments of the model. A block is all parameters that share the first number
+    in their names, such as "model.layers.3"; blocks are in fragments 1, 2, ..., and all other
+    parameters (embeddings, head, norms) in fragment 0. If a model has only blocks, fragment 0 has
+    blocks too."""
     pattern: Literal["strided", "sequential"] = "strided"
-    """Which blocks go together: every so many, or neighbours."""
+    """The blocks of one fragment: `strided` takes every so many, `sequential` takes neighbours."""
     overlap_steps: int = 1  # pyright: ignore[reportIncompatibleMethodOverride] - a key here.
-    """A result is taken so many inner steps after the contribution (tau), below inner_steps; beyond
-    inner_steps / fragments several fragments are in flight at once. 0: the ranks wait for it."""
+    """Inner steps between a contribution and the use of its result (tau), below inner_steps. Beyond
+    inner_steps / fragments, several fragments are in flight at once. 0: the ranks wait for the
+    result."""
     mixing: float = 0.5  # pyright: ignore[reportIncompatibleMethodOverride]
-    """What is left of the ranks' own parameters when they take a result in which they were counted
-    (alpha); 0: it replaces them."""
+    """The share of the ranks' own parameters that remains when they take a result in which they
+    were counted (alpha); 0: the result replaces them."""
 
     waits_for_rounds = False
 
@@ -54,7 +56,7 @@ class StreamingDiLoCo(NesterovMethod):
         if self.fragments > 1 and len(blocks) < groups:
             raise ConfigError(
                 f"{TABLE}.fragments is {self.fragments}, but this model has {len(blocks)} blocks "
-                f"(what shares the first number in the parameters' names): at most "
+                f"(parameters with the same first number in their names): at most "
                 f"{max(len(blocks) + rest, 1)}"
             )
         strided = self.pattern == "strided"

@@ -1,7 +1,7 @@
 """A small Llama in plain torch: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases.
 
-Names, shapes and order of the parameters are those of Hugging Face's LlamaForCausalLM, so an
-export is a copy. Must NOT know of nodes, ranks or sharding: `fully_shard` wraps each of
+The names, shapes and order of the parameters are those of Hugging Face's LlamaForCausalLM, so that
+an export is a copy. Must NOT know nodes, ranks or sharding: `fully_shard` wraps each of
 `model.model.layers`, and then the model, from outside.
 
 Legend: B samples, T positions, C hidden size, H heads, K kv heads, D head size, V vocabulary.
@@ -11,7 +11,7 @@ import math
 from typing import cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - everybody's name for it.
+import torch.nn.functional as F  # noqa: N812 - its usual name.
 from torch import Tensor, nn
 
 from lowcomm.config.schema import ModelConfig
@@ -31,7 +31,7 @@ class Attention(nn.Module):
         self.o_proj = _linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        """Mix positions: fp32 [B, T, C] to fp32 [B, T, C]."""
+        """Attend over positions: fp32 [B, T, C] to fp32 [B, T, C]."""
         q_BHTD = _rotate(self._heads(self.q_proj(x_BTC)), cos_TD, sin_TD)
         k_BKTD = _rotate(self._heads(self.k_proj(x_BTC)), cos_TD, sin_TD)
         v_BKTD = self._heads(self.v_proj(x_BTC))
@@ -45,7 +45,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x))."""
+    """The SwiGLU layer: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class Mlp(nn.Module):
         self.down_proj = _linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        """Each position by itself: fp32 [B, T, C] to fp32 [B, T, C]."""
+        """Transform each position independently: fp32 [B, T, C] to fp32 [B, T, C]."""
         return self.down_proj(F.silu(self.gate_proj(x_BTC)) * self.up_proj(x_BTC))
 
 
 class DecoderLayer(nn.Module):
-    """One block: the unit that `fully_shard` wraps."""
+    """One transformer block: the unit that `fully_shard` wraps."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class DecoderLayer(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Everything but the head; its name in the state_dict is `model`."""
+    """The model without its head. Its name in the state_dict is `model`."""
 
     rope_cos: Tensor
     rope_sin: Tensor
@@ -89,12 +89,12 @@ class Backbone(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.norm = _norm(config)
         cos_TD, sin_TD = _rope_tables(config)
-        # Not persistent: they follow the model to its device and stay out of the state_dict.
+        # Not persistent: these buffers follow the model to its device, but not into its state_dict.
         self.register_buffer("rope_cos", cos_TD, persistent=False)
         self.register_buffer("rope_sin", sin_TD, persistent=False)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """int64 [B, T] to fp32 [B, T, C]."""
+        """Map tokens to hidden states: int64 [B, T] to fp32 [B, T, C]."""
         length = tokens_BT.shape[1]
         cos_TD, sin_TD = self.rope_cos[:length], self.rope_sin[:length]
         x_BTC = self.embed_tokens(tokens_BT)
@@ -104,7 +104,7 @@ class Backbone(nn.Module):
 
 
 class Llama(nn.Module):
-    """The language model; make one with `build_model`, which also fills in the parameters."""
+    """The language model. `build_model` makes one and initializes its parameters."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -115,21 +115,21 @@ class Llama(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Logits of the next token: int64 [B, T], T <= config.context, to fp32 [B, T, V]."""
+        """Return next-token logits: int64 [B, T], T <= config.context, to fp32 [B, T, V]."""
         assert tokens_BT.shape[1] <= self.config.context, "longer than the model's context"
         return self.lm_head(self.model(tokens_BT))
 
 
 def build_model(config: ModelConfig, *, seed: int) -> Llama:
-    """Make a model on the CPU in fp32; equal seeds give equal bits, whatever the thread count.
+    """Make a model on the CPU in fp32; equal seeds give equal bits with any number of threads.
 
-    Embeddings are normal with `embedding_std`, which is the head's too when they are tied. Other
-    matrices have standard deviation 1 / sqrt(fan_in); those that write into the residual stream
-    are smaller by sqrt(2 * layers), so that its variance does not grow with depth. Draws nothing
-    from torch's global generator.
+    Embeddings are normal with standard deviation `embedding_std`, and so is the head if they are
+    tied. Other matrices have standard deviation 1 / sqrt(fan_in), divided by sqrt(2 * layers) if
+    they write into the residual stream, so that its variance does not grow with depth. torch's
+    global generator is not used.
     """
     model = Llama(config)
-    # One serial stream, in the order of named_parameters(): threads have no part in it.
+    # One serial stream in the order of named_parameters(): independent of threads.
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -146,17 +146,17 @@ def build_model(config: ModelConfig, *, seed: int) -> Llama:
 
 
 def next_token_loss(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per predicted token, a 0-d fp32 tensor with its graph.
+    """Return the mean cross-entropy in nats per predicted token: a 0-d fp32 tensor with its graph.
 
-    `tokens_BT1` is int64 [B, T + 1]: of each row the first T tokens go in and the last T are to
-    be predicted. `model` may be wrapped, as long as calling it gives logits.
+    `tokens_BT1` is int64 [B, T + 1]: the first T tokens of each row are the input, and the last T
+    the targets. `model` may be wrapped, if a call returns logits.
     """
     logits_BTV: Tensor = model(tokens_BT1[:, :-1])
     return F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT1[:, 1:].flatten())
 
 
 def _linear(fan_in: int, fan_out: int) -> nn.Linear:
-    # Uninitialised: `build_model` fills it in, and torch's default would draw from global state.
+    # Not initialized: `build_model` does it; torch's default would use the global generator.
     linear = nn.utils.skip_init(nn.Linear, fan_in, fan_out, bias=False, device="cpu")
     return cast(nn.Linear, linear)
 
@@ -166,7 +166,7 @@ def _norm(config: ModelConfig) -> nn.RMSNorm:
 
 
 def _rope_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Cosine and signed sine, fp32 [context, D]; the columns i and i + D/2 turn together.
+    """Return the cosine and the signed sine, fp32 [context, D]; columns i and i + D/2 are one pair.
 
     The first half of the sine is negated here, so that `_rotate` needs no negation.
     """
@@ -179,10 +179,10 @@ def _rope_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    """Turn each pair (i, i + D/2) by its position's angle; Hugging Face's convention.
+    """Rotate each pair (i, i + D/2) by the angle of its position, as Hugging Face does.
 
-    (a, b) becomes (a cos - b sin, b cos + a sin). Rolling by D/2 swaps the halves, which costs
-    two thirds of cutting and joining them.
+    (a, b) becomes (a cos - b sin, b cos + a sin). Rolling by D/2 swaps the halves, in two thirds of
+    the time that cutting and joining them takes.
     """
     swapped_BHTD = x_BHTD.roll(x_BHTD.shape[-1] // 2, dims=-1)
     return torch.addcmul(x_BHTD * cos_TD, swapped_BHTD, sin_TD)

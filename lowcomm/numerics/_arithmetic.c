@@ -1,10 +1,10 @@
-/* The arithmetic of the outer step in one pass over memory: the bits that arithmetic.py makes with
- * numpy.
+/* The arithmetic of the outer step in one pass over memory, with the bits of the numpy operations
+ * in kernels.py.
  *
  * Each operation rounds once: the build forbids contraction (-ffp-contract=off), everything is
- * elementwise, and the mean sums in the order given. Arrays are fp32. Must NOT decide what may be
- * given (outer.py does; here only what would harm the process is refused), nor let a bit depend on
- * where an array begins or ends.
+ * elementwise, and the mean sums in the order given. Arrays are fp32. Must NOT decide which
+ * arguments are allowed (operations.py does; this file refuses only those that would harm the
+ * process), nor let a bit depend on where an array begins or ends.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -21,23 +21,24 @@
 /* For tests and benchmarks: the loops for one instruction set, as a string. */
 #define FOR_EACH_CPU __attribute__((target(ONE_CPU), noinline))
 #elif defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-/* The loader picks what this CPU has; the bits are the same. */
+/* The loader picks the version for this CPU; all give the same bits. */
 #define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define FOR_EACH_CPU __attribute__((noinline)) /* As clones are: inlined, GCC 12 vectorises less. */
+#define FOR_EACH_CPU __attribute__((noinline)) /* Like clones: inlined, GCC 12 vectorises less. */
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
 #define LINE 16 /* Elements of a cache line. */
-/* Arrays from here on leave the caches before anybody reads them: written past the caches, they
- * need not be read first (docs/arithmetic.md has the figures, also for what is not done). */
+/* Arrays of at least this size leave the caches before their next reader comes. They are written
+ * past the caches, so that they need not be read first (docs/arithmetic.md has the measurements,
+ * also of alternatives that are not used). */
 #define STREAM_ELEMENTS ((size_t)2 << 20)
-#define TOGETHER 8 /* Contributions read side by side: prefetchers follow some 16 streams. */
-#define PIECE 2048 /* Elements of a mean that wait in the L1 cache for the other contributions. */
-#define SORTED 256 /* Elements of each contribution that are sorted at once: in the L1 cache. */
-#define NORM 4096  /* Elements that have a norm of their own. */
+#define TOGETHER 8 /* Contributions read at once: prefetchers follow about 16 streams. */
+#define PIECE 2048 /* Elements of a mean that stay in the L1 cache until all are added. */
+#define SORTED 256 /* Elements of each contribution sorted at once, in the L1 cache. */
+#define NORM 4096  /* Elements of a block that has a norm of its own. */
 
-/* The elements from `first` to before `last`; `out` may be `left` or `right`. */
+/* Subtract the elements [first, last); `out` may be `left` or `right`. */
 INLINE void subtract(const float *left, const float *right, float *out, size_t first, size_t last)
 {
 #pragma GCC ivdep
@@ -62,12 +63,12 @@ static void difference(const float *left, const float *right, float *out, size_t
             for (size_t i = 0; i < LINE; i += 4)
                 _mm_stream_ps(out + at + i, _mm_load_ps(line + i));
         }
-        _mm_sfence(); /* Else others could see what is written next before it. */
+        _mm_sfence(); /* Other threads must not see later writes before these. */
     }
     subtract(left, right, out, at, size);
 }
 
-/* Past the caches, whatever the size: who calls it knows that nobody reads `out` soon. */
+/* Copies past the caches, whatever the size: the caller knows that `out` is not read soon. */
 static void copy(const float *values, float *out, size_t size)
 {
     size_t at = (-(uintptr_t)out & 63) / sizeof *out;
@@ -76,7 +77,7 @@ static void copy(const float *values, float *out, size_t size)
     for (; at + LINE <= size; at += LINE)
         for (size_t i = 0; i < LINE; i += 4)
             _mm_stream_ps(out + at + i, _mm_loadu_ps(values + at + i));
-    _mm_sfence(); /* As above. */
+    _mm_sfence(); /* As in difference(). */
     memcpy(out + at, values + at, (size - at) * sizeof *out);
 }
 #else
@@ -92,7 +93,7 @@ static void copy(const float *values, float *out, size_t size)
 }
 #endif
 
-/* A step on `params` and `momentum`, of which the next ones may take the place. */
+/* The inputs of a step. The next params and momentum may be written in their place. */
 typedef struct {
     const float *params, *grad, *momentum;
     float lr, beta;
@@ -110,7 +111,7 @@ static void nesterov_step(const Step *step, float *next_params, float *next_mome
     }
 }
 
-/* `grad` is where the momentum pulls to. */
+/* `grad` is the target that the momentum pulls towards. */
 FOR_EACH_CPU
 static void heavy_ball_step(const Step *step, float *next_params, float *next_momentum, size_t size)
 {
@@ -132,8 +133,9 @@ static void descent(const Step *step, float *next_params, size_t size)
         next_params[i] = of.params[i] - of.grad[i] * of.lr;
 }
 
-/* Add `count` contributions to what is in `out` (`fresh`: nothing is), and scale that. Both are
- * constants where this is inlined: the sum of an element then stays in a register, on every CPU. */
+/* Add `count` contributions to the sums in `out` (`fresh`: there are none), and scale them. `count`
+ * and `fresh` are constants where this is inlined: an element's sum then stays in a register, on
+ * every CPU. */
 INLINE void add_up(const float *const *restrict from, const float *restrict weights, size_t count,
                    int fresh, float scale, float *out, size_t size)
 {
@@ -185,7 +187,7 @@ static void weighted_mean(const float *const *from, const float *weights, size_t
     }
 }
 
-/* From the word of an fp32 number to an integer in the order of those numbers, and back. */
+/* Map the word of an fp32 number to an integer in the order of these numbers, and back. */
 INLINE int32_t swap_order(int32_t word)
 {
     return word ^ ((word >> 31) & 0x7FFFFFFF);
@@ -206,7 +208,7 @@ INLINE float number_of(int32_t key)
     return value;
 }
 
-/* The smaller one of each pair into `low`, the larger one into `high`. */
+/* Put the smaller number of each pair into `low`, the larger one into `high`. */
 INLINE void exchange(int32_t *restrict low, int32_t *restrict high)
 {
     for (size_t i = 0; i < SORTED; i++) {
@@ -216,7 +218,7 @@ INLINE void exchange(int32_t *restrict low, int32_t *restrict high)
     }
 }
 
-/* `keys`: room for SORTED elements of each contribution, of which the last ones may be unused. */
+/* `keys`: scratch for SORTED elements of each contribution; the last ones may stay unused. */
 FOR_EACH_CPU
 static void trimmed_mean(const float *const *from, size_t count, size_t trimmed, float inverse,
                          int32_t (*keys)[SORTED], float *out, size_t size)
@@ -229,7 +231,7 @@ static void trimmed_mean(const float *const *from, size_t count, size_t trimmed,
                 keys[k][i] = key_of(values[i]);
         }
         for (size_t last = count - 1; last > 0; last--)
-            for (size_t k = 0; k < last; k++) /* The largest to the end. */
+            for (size_t k = 0; k < last; k++) /* Move the largest to the end. */
                 exchange(keys[k], keys[k + 1]);
         for (size_t i = 0; i < here; i++)
             out[i] = number_of(keys[trimmed][i]);
@@ -241,7 +243,7 @@ static void trimmed_mean(const float *const *from, size_t count, size_t trimmed,
     }
 }
 
-/* Whether no value is infinite or a NaN: all bits of the exponent are set in those alone. */
+/* True if no value is infinite or a NaN: only those have all bits of the exponent set. */
 FOR_EACH_CPU
 static int all_finite(const float *values, size_t size)
 {
@@ -260,7 +262,7 @@ static int all_finite(const float *values, size_t size)
     return 1;
 }
 
-/* The sum of the squares of each NORM values: halves onto each other. */
+/* The sum of the squares of each NORM values: the second half is added to the first, repeatedly. */
 FOR_EACH_CPU
 static void block_squares(const float *values, size_t size, double *out)
 {
@@ -283,7 +285,7 @@ static void block_squares(const float *values, size_t size, double *out)
 
 /* Python -------------------------------------------------------------------------------------- */
 
-/* Whether arrays can be worked on together; says what is wrong otherwise. */
+/* True if all arrays are fp32 and of this size; otherwise sets a Python error. */
 static int fit(const Py_buffer *arrays, Py_ssize_t count, Py_ssize_t bytes)
 {
     for (Py_ssize_t k = 0; k < count; k++) {
@@ -398,7 +400,7 @@ static PyObject *py_descent(PyObject *self, PyObject *args)
     return release(of, 3, right);
 }
 
-/* The buffers of all contributions; how many of them were taken. */
+/* Get the buffers of all contributions; returns the number that succeeded. */
 static Py_ssize_t take_all(PyObject *contributions, Py_buffer *arrays, Py_ssize_t count)
 {
     for (Py_ssize_t k = 0; k < count; k++) {
@@ -411,7 +413,7 @@ static Py_ssize_t take_all(PyObject *contributions, Py_buffer *arrays, Py_ssize_
     return count;
 }
 
-/* By weight, or, if there is none, without the `trimmed` ones at the ends. */
+/* The weighted mean, or, if `weights` is NULL, the trimmed mean. */
 static PyObject *mean_of(PyObject *contributions, Py_ssize_t count, const Py_buffer *weights,
                          Py_ssize_t trimmed, float inverse, const Py_buffer *out)
 {

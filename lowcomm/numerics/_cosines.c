@@ -1,8 +1,8 @@
-/* The cosine transform of tiles, compiled: the bits that cosines.py makes with numpy.
+/* The compiled cosine transform of tiles, with the bits of the numpy operations in dct.py.
  *
- * The same operations in the same order, each with one rounding: the build forbids contraction
- * (-ffp-contract=off). A tile stays in the L1 cache, where numpy passes over many of them some forty
- * times. Arrays are fp32. Must NOT hold constants: cosines.py gives them.
+ * The operations and their order are the same, and each rounds once: the build forbids contraction
+ * (-ffp-contract=off). A tile stays in the L1 cache; numpy passes over many tiles some forty times.
+ * Arrays are fp32. Must NOT hold constants: dct.py passes them in.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -19,20 +19,20 @@
 /* For tests and benchmarks: the loops for one instruction set, as a string. */
 #define FOR_EACH_CPU __attribute__((target(ONE_CPU), noinline))
 #elif defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-/* The loader picks what this CPU has; the bits are the same. */
+/* The loader picks the version for this CPU; all give the same bits. */
 #define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define FOR_EACH_CPU __attribute__((noinline)) /* As clones are: inlined, GCC 12 vectorises less. */
+#define FOR_EACH_CPU __attribute__((noinline)) /* Like clones: inlined, GCC 12 vectorises less. */
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
 #define CHUNK_MAX 64
-#define WIDE 16 /* Vectors side by side: of a matrix's columns so many at a time. */
+#define WIDE 16 /* Vectors side by side, such as columns of a matrix. */
 
-/* Of one transform: constants as cosines.py has them, for vectors of `size` values. */
+/* The constants of a transform of `size` values, as dct.py computes them. */
 typedef struct {
-    const float *scaling; /* size of them */
-    const float *halving; /* size / 2 for the whole, then size / 4 for its halves, ... */
+    const float *scaling; /* `size` factors */
+    const float *halving; /* size / 2 factors for the whole, size / 4 for its halves, ... */
     size_t size;
 } Constants;
 
@@ -40,7 +40,7 @@ typedef float Lines[CHUNK_MAX][WIDE];
 
 #define EACH for (size_t j = 0; j < WIDE; j++)
 
-/* Vectors lie in columns; the result is in `a`, `b` is overwritten. */
+/* Transform the vectors in the columns of `a`. The result is in `a`; `b` is scratch. */
 INLINE void forward(const Constants *with, Lines a, Lines b)
 {
     const float *halving = with->halving;
@@ -76,7 +76,7 @@ INLINE void forward(const Constants *with, Lines a, Lines b)
         EACH a[i][j] = from[i][j] * with->scaling[i];
 }
 
-/* As `forward`. */
+/* The inverse of `forward`, with the same arguments. */
 INLINE void backward(const Constants *with, Lines a, Lines b)
 {
     size_t size = with->size, count = 1;
@@ -119,7 +119,7 @@ INLINE void backward(const Constants *with, Lines a, Lines b)
         memcpy(a, from, size * sizeof *from);
 }
 
-/* Where the values of vectors lie: value i of vector j at `at[i * along + j * across]`. */
+/* Transform `count` vectors. Value i of vector j is at index i * along + j * across. */
 INLINE void vectors(const Constants *with, int inverse, const float *from, float *to, size_t along,
                     size_t across, size_t count)
 {

@@ -1,7 +1,7 @@
-"""Arrays of a fragment's size that a daemon makes for itself.
+"""Arrays of a fragment's size outside huge pages.
 
-numpy's own would be in huge pages, whose first touch may cost a daemon's loop 2 ms each
-(`peers/sockets/memory_pages.py`). Must NOT know what is in them.
+numpy puts arrays of this size in huge pages, and the first touch of each may stall the daemon's
+loop for 2 ms (`peers/sockets/memory_pages.py`). Must NOT know the content of the arrays.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ from peers.sockets.memory_pages import fresh
 
 
 def zeros(elements: int) -> F32:
-    """fp32 [elements]; the memory of each page is taken when something is written there."""
+    """Zeros, fp32 [elements]. The kernel provides each page when it is first written."""
     return np.frombuffer(fresh(4 * elements), np.float32)
 
 
 def copy_of(array_P: F32) -> F32:
-    """fp32 [P], the same."""
+    """A copy of an array, fp32 [P]."""
     copy_P = zeros(array_P.size)
     copy_P[:] = array_P
     return copy_P

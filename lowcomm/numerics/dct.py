@@ -1,13 +1,14 @@
-"""The cosine transform of tiles, whose bits are the same on every CPU: what FlexDeMo decodes with.
+"""Discrete cosine transform (DCT) of tiles with the same bits on every CPU; FlexDeMo uses it.
 
 Orthonormal DCT-II and its inverse by Lee's recursion: additions, subtractions and multiplications
-by constants, each with one rounding and in an order that is written out, so that neither how many
-tiles there are nor how they are cut changes a bit. A matrix product would have the library's order
-of sums. _cosines.c is the same compiled, where a C compiler was there at installation;
-`lowcomm.flexdemo.torch_replicators` is the same in torch. Must NOT use a library's transform.
+by constants, each with one rounding, in a fixed order. So the bits depend neither on the number of
+tiles nor on how tiles are divided among calls; a matrix product would sum in the order that its
+library chooses. _cosines.c has the same loops compiled, if a C compiler was present at
+installation; `lowcomm.flexdemo.torch_replicators` has them in torch. Must NOT use a library's
+transform.
 
-Shapes: N tiles; a tile is a vector of `chunk` values, or chunk x chunk of them, row by row; M
-vectors side by side. `chunk` is a power of two.
+Shapes: N tiles of X values; a tile is a vector of `chunk` values, or a matrix of chunk x chunk
+values, row by row. M vectors of C values side by side. `chunk` is a power of two.
 """
 
 import math
@@ -20,11 +21,12 @@ import numpy as np
 from lowcomm.numerics.kernels import F32
 
 _VECTORS_AT_ONCE = 1024
-"""What they take stays in the L2 cache: 3 x faster than all at once, measured."""
+"""Vectors that are transformed at once: their intermediate arrays stay in the L2 cache, 3 x faster
+than all vectors at once (measured)."""
 
 
 class Loops(Protocol):
-    """What is compiled."""
+    """The interface of the compiled loops."""
 
     def each_axis(
         self,
@@ -36,13 +38,14 @@ class Loops(Protocol):
         inverse: bool,
         /,
     ) -> None:
-        """Arrays are C-contiguous; `constants` as `_constants` has them. Holds no lock."""
+        """Transform each tile of `tiles_NX` into `out_NX`. Arrays are C-contiguous; `constants` is
+        the result of `_constants`. Does not hold the GIL."""
         ...
 
 
 @cache
 def compiled() -> Loops | None:
-    """If this installation has it."""
+    """The compiled loops; None if this installation has none."""
     try:
         return cast(Loops, import_module("lowcomm.numerics._cosines"))
     except ImportError:
@@ -50,17 +53,18 @@ def compiled() -> Loops | None:
 
 
 def transform(tiles_NX: F32, chunk: int) -> F32:
-    """The coefficients of each tile, in the tile's own shape."""
+    """Coefficients of each tile, fp32 [N, X], in the tile's own layout."""
     return each_axis(tiles_NX, chunk, inverse=False, loops=compiled())
 
 
 def inverse(tiles_NX: F32, chunk: int) -> F32:
-    """The values that have these coefficients."""
+    """Values of the tiles with these coefficients, fp32 [N, X]: the inverse of `transform`."""
     return each_axis(tiles_NX, chunk, inverse=True, loops=compiled())
 
 
 def each_axis(tiles_NX: F32, chunk: int, *, inverse: bool, loops: Loops | None) -> F32:
-    """The transform of each tile, or the inverse one. `loops` None: with numpy alone."""
+    """The transform of each tile along all its axes, or the inverse one, fp32 [N, X]. If `loops` is
+    None, numpy alone computes it."""
     dimensions = 1 if tiles_NX.shape[1] == chunk else 2
     if loops is not None:
         tiles_NX = np.ascontiguousarray(tiles_NX)
@@ -84,20 +88,21 @@ def each_axis(tiles_NX: F32, chunk: int, *, inverse: bool, loops: Loops | None) 
 
 @lru_cache(maxsize=16)
 def halving(size: int) -> F32:
-    """What the differences of a vector of so many values are multiplied by, fp32 [size / 2]."""
+    """Lee's factors for one halving of a vector of `size` values, fp32 [size / 2]."""
     angles = [(2 * k + 1) * math.pi / (2 * size) for k in range(size // 2)]
     return np.array([1 / (2 * math.cos(angle)) for angle in angles], np.float32)
 
 
 @lru_cache(maxsize=16)
 def scaling(size: int) -> F32:
-    """What makes the transform orthonormal, fp32 [size]."""
+    """Factors that make the transform orthonormal, fp32 [size]."""
     return np.array([math.sqrt((1 if k == 0 else 2) / size) for k in range(size)], np.float32)
 
 
 @lru_cache(maxsize=16)
 def _constants(size: int) -> F32:
-    """Of a vector of so many values, and then of its halves."""
+    """`scaling` for `size` values, then `halving` for `size`, size / 2, .. 2 values, fp32 [2 size -
+    1]."""
     sizes = [size >> level for level in range(size.bit_length() - 1)]
     return np.concatenate([scaling(size), *(halving(each) for each in sizes)])
 

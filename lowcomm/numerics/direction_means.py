@@ -1,13 +1,16 @@
-"""Means of directions: what Decoupled DiLoCo makes of whole tensors, at the commit.
+"""The direction mean of whole tensors: Decoupled DiLoCo combines contributions with it at the
+commit.
 
-Of a tensor's contributions D_k with weights w_k: (sum of w |D|) / (sum of w) times the direction of
-the sum of w D / |D|. Contributions of independent nodes are nearly orthogonal, so their plain mean
-shrinks as nodes are added; this keeps their length. Norms are of whole tensors, which no owner of a
-part has: so contributions are gathered, and every peer makes this for itself in three passes, piece
-by piece: norms; sums of directions, into memory that the next version is made in anyway; the step.
-Sums of squares go by the blocks of `outer.block_squares`, counted from the fragment's first
-element, and then one after the other in fp64: the same bits wherever parts and pieces are cut, as
-long as those begin at blocks. Must NOT know of rounds, nor which tensors are to be treated so.
+For a tensor's contributions D_k with weights w_k it is (sum of w |D|) / (sum of w) times the
+direction of the sum of w D / |D|. Contributions of independent nodes are nearly orthogonal, so
+their plain mean shrinks as nodes are added; the direction mean keeps their length. It needs norms
+of whole tensors, and no owner of a part has those. So contributions are gathered, and every peer
+computes the mean by itself in three passes, piece by piece: norms; sums of directions, in memory
+that the next version needs anyway; the outer step. Squares are summed over the blocks of
+`operations.block_squares`, counted from the fragment's first element, and the block sums are then
+added one after the other in fp64. If parts and pieces begin at blocks, the bits are the same
+wherever they are cut. Must NOT know of rounds, nor choose the tensors that are averaged by
+direction.
 
 Shapes: P elements of the fragment, C of a piece, K contributions, T tensors.
 """
@@ -23,30 +26,34 @@ from lowcomm.numerics.kernels import F32, NORM_ELEMENTS
 from protocols.types.ids import TensorSpec
 
 Pieces = Callable[[], Iterable[tuple[int, Sequence[F32]]]]
-"""The contributions piece by piece: the fragment's element where each begins, and their values,
-which stay as they are until the next one is asked for."""
+"""Iterates over the contributions piece by piece: the fragment's element where each piece begins,
+and the values of the K contributions there. These must not change until the next piece is
+requested."""
 
 SHORTEST = 2.0**-100
-"""What is shorter has no direction: one over its length may be no fp32 number."""
+"""Norm below which a contribution has no direction: the reciprocal of its norm may not be an fp32
+number."""
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class Directions:
-    """Of one fragment."""
+    """Computes the direction means of one fragment: `add_up` once, then `scale` for each piece."""
 
     def __init__(self, tensors: Sequence[TensorSpec], by_direction: Callable[[str], bool]) -> None:
-        """`tensors`: those of the fragment, in their order. Of the others than those that are named
-        `by_direction` it is the weighted mean."""
+        """`tensors`: those of the fragment, in layout order. `by_direction`: True for the name of a
+        tensor that is averaged by direction; the others get the weighted mean."""
         self._starts = [tensor.offset for tensor in tensors]
         self._end = sum(math.prod(tensor.shape) for tensor in tensors)
         self._turned = [by_direction(tensor.name) for tensor in tensors]
         self._factors: list[np.float32] = []
-        """Of each tensor: what brings its sum to the length that it should have."""
+        """For each tensor, the factor that scales its sum of directions to the mean length; 1 for a
+        tensor with a weighted mean."""
 
     def add_up(self, pieces: Pieces, weights: Sequence[int], sum_P: F32) -> None:
-        """Write the sums of directions, and the means of the other tensors. `weights` are positive.
+        """Write the sums of directions to `sum_P`, and the weighted means of the other tensors.
+        `weights` are positive.
 
-        Raises WeightsError when there is nothing to average.
+        Raises WeightsError if there is nothing to average.
         """
         means_K, inverse = operations.mean_weights(tuple(weights))
         norms_KT = self._norms((start, values_KC) for start, values_KC in pieces())
@@ -70,14 +77,14 @@ class Directions:
         ]
 
     def scale(self, start: int, sum_C: F32, out_C: F32) -> None:
-        """Write what a piece of those sums makes; `start`: the fragment's element where it
-        begins."""
+        """Write the mean of one piece to `out_C`. `sum_C`: the piece of the sums; `start`: the
+        fragment's element where the piece begins."""
         with np.errstate(all="ignore"):
             for tensor, here, _ in self._places(start, sum_C.size):
                 np.multiply(sum_C[here], self._factors[tensor], out=out_C[here])
 
     def _norms(self, pieces: Iterable[tuple[int, Sequence[F32]]]) -> list[list[float]]:
-        """[K][T]"""
+        """Norms of each contribution's tensors, [K][T]; 0 for tensors with a weighted mean."""
         found: list[list[float]] = []
         for start, values_KC in pieces:
             found = found or [[0.0] * len(self._starts) for _ in values_KC]
@@ -89,7 +96,8 @@ class Directions:
         return [[math.sqrt(squares) for squares in squares_T] for squares_T in found]
 
     def _places(self, start: int, elements: int) -> Iterator[tuple[int, slice, slice]]:
-        """Each tensor that has some of these elements: where in the piece, and in the fragment."""
+        """Yield each tensor that has some of these elements: its number, their slice in the piece,
+        and their slice in the fragment."""
         tensor = bisect_right(self._starts, start) - 1
         stop = start + elements
         while tensor < len(self._starts) and self._starts[tensor] < stop:
@@ -101,7 +109,8 @@ class Directions:
 
 
 def _add_squares(total: float, values_C: F32, start: int) -> float:
-    """The sum so far and the squares of some elements from `start` on, a block at a time."""
+    """Add the squares of `values_C` to the total, block by block. `start`: the fragment's element
+    where they begin."""
     head = min(-start % NORM_ELEMENTS, values_C.size)
     for part_C in (values_C[:head], values_C[head:]):
         for squares in operations.block_squares(part_C).tolist():
@@ -110,8 +119,8 @@ def _add_squares(total: float, values_C: F32, start: int) -> float:
 
 
 def _by_direction(weights: Sequence[int], norms_KT: Sequence[Sequence[float]]) -> F32:
-    """fp32 [K, T]: by what each contribution has to be multiplied to be as long as its weight, the
-    largest of which is 1."""
+    """Factors that scale each contribution to a length of its weight divided by the largest weight,
+    fp32 [K, T]; 0 for a contribution without a direction."""
     found, most = np.zeros((len(weights), len(norms_KT[0])), np.float32), max(weights)
     for number, (weight, norms_T) in enumerate(zip(weights, norms_KT, strict=True)):
         for tensor, norm in enumerate(norms_T):
@@ -120,7 +129,8 @@ def _by_direction(weights: Sequence[int], norms_KT: Sequence[Sequence[float]]) -
 
 
 def _factor(weights: Sequence[int], norms_K: Sequence[float], squares: float) -> np.float32:
-    """From the sum of directions to the mean length."""
+    """The factor that scales a sum of directions to the weighted mean of the norms. `squares`: sum
+    of squares of that sum."""
     if not squares:
         return np.float32(0)
     length = total = 0.0

@@ -1,11 +1,11 @@
-"""The outer step's operations on arrays: which ones there are, and numpy's way to do them.
+"""Array operations of the outer step: their interface, and their implementation in numpy.
 
-`loops()` gives the compiled ones (_arithmetic.c: one pass over memory) where a C compiler was there
-at installation; else numpy's, a block at a time and a call for each operation. Both make the same
-bits. Must NOT be called with arrays that nobody has checked: lowcomm/numerics/operations.py does
-that, and says what each operation means.
+`loops()` returns the compiled operations (_arithmetic.c: one pass over memory) if a C compiler was
+present at installation. Otherwise it returns numpy's, which work block by block, with one call for
+each operation. Both give the same bits. Must NOT be called with unchecked arrays:
+lowcomm/numerics/operations.py checks them, and documents the meaning of each operation.
 
-Shapes: P elements each; fp32, C-contiguous, aligned.
+Shapes: P elements each; fp32, C-contiguous, aligned. K contributions; R blocks of B elements.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,23 +21,26 @@ F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
 
 BLOCK_ELEMENTS = 1 << 16
-"""Work in blocks of 256 KiB: what several passes touch stays in the L2 cache (1.8 x, measured)."""
+"""Elements of a work block (256 KiB): arrays that several passes touch stay in the L2 cache (1.8 x
+faster, measured)."""
 NORM_ELEMENTS = 1 << 12
-"""What has a norm of its own (lowcomm/numerics/robust_means.py says why so many)."""
+"""Elements of a block that has a norm of its own (lowcomm/numerics/robust_means.py gives the reason
+for the number)."""
 _SORTED_ELEMENTS = 1 << 13
-"""Sort so many at once: those of several contributions stay in the L2 cache."""
+"""Elements that are sorted at once: those of several contributions stay in the L2 cache."""
 _NOT_SIGN = np.int32(0x7FFFFFFF)
 
 
 class Loops(Protocol):
-    """They hold no lock while they run."""
+    """The operations. None of them holds the GIL while it computes."""
 
     def copy(self, values_P: F32, out_P: F32, /) -> None:
-        """out = values, which are elsewhere; the compiled one writes past the caches."""
+        """out = values; the arrays do not overlap. The compiled operation writes past the
+        caches."""
         ...
 
     def difference(self, left_P: F32, right_P: F32, out_P: F32, /) -> None:
-        """out = left - right; `out` may be one of them."""
+        """out = left - right; `out_P` may be one of the inputs."""
         ...
 
     def weighted_mean(
@@ -49,21 +52,21 @@ class Loops(Protocol):
     def trimmed_mean(
         self, contributions: Sequence[F32], trimmed: int, inverse: np.float32, out_P: F32, /
     ) -> None:
-        """Of each element leave out the `trimmed` largest and as many smallest; out = the sum of
-        the others, the smallest first, times inverse. NaNs lie at the ends, beyond infinities."""
+        """out = inverse times the sum, the smallest first, of each element's values without the
+        `trimmed` largest and the `trimmed` smallest. NaNs are at the ends, beyond infinities."""
         ...
 
     def all_finite(self, values_P: F32, /) -> bool:
-        """Whether none is infinite or a NaN."""
+        """True if no value is infinite or a NaN."""
         ...
 
     def block_squares(self, values_P: F32, out_R: F64, /) -> None:
-        """out[r] = the sum of the squares of the r-th NORM_ELEMENTS values (the last ones may be
-        fewer), in fp64 and in the order of `ordered_sum`."""
+        """out[r] = the sum of the squares of the r-th NORM_ELEMENTS values, in fp64 and in the
+        order of `ordered_sum`. The last block may have fewer values."""
         ...
 
     def descent(self, params_P: F32, grad_P: F32, lr: np.float32, next_params_P: F32, /) -> None:
-        """next params = params - grad lr; it may be the params."""
+        """next params = params - grad lr; `next_params_P` may be `params_P`."""
         ...
 
     def nesterov_step(
@@ -77,8 +80,8 @@ class Loops(Protocol):
         next_momentum_P: F32,
         /,
     ) -> None:
-        """next momentum = momentum beta + grad; next params = params - (that beta + grad) lr;
-        each may be the array that it is the next of."""
+        """next momentum = momentum beta + grad; next params = params - (next momentum beta + grad)
+        lr. Each output may be the array that it replaces."""
         ...
 
     def heavy_ball_step(
@@ -92,21 +95,22 @@ class Loops(Protocol):
         next_momentum_P: F32,
         /,
     ) -> None:
-        """next momentum = momentum beta + (target - params) lr; next params = params + that; each
-        may be the array that it is the next of."""
+        """next momentum = momentum beta + (target - params) lr; next params = params + next
+        momentum. Each output may be the array that it replaces."""
         ...
 
 
 def loops() -> Loops:
-    """The fastest that this installation has."""
+    """The fastest implementation that this installation has."""
     try:
         return cast(Loops, import_module("lowcomm.numerics._arithmetic"))
-    except ImportError:  # No compiler was there when this was installed.
+    except ImportError:  # No C compiler was present at installation.
         return NumpyLoops()
 
 
 class NumpyLoops:
-    """Of several operations on one element each rounds by itself: fused, CPUs differ."""
+    """The operations in numpy. Each operation on an element rounds by itself: fused operations
+    would give other bits on other CPUs."""
 
     def copy(self, values_P: F32, out_P: F32, /) -> None:
         np.copyto(out_P, values_P)
@@ -218,8 +222,8 @@ def clipped_nesterov_step(
     beta: np.float32,
     clip: np.float32,
 ) -> None:
-    """As `Loops.nesterov_step`, each element of the next momentum no further from 0 than `clip`. An
-    option, so with numpy alone."""
+    """`Loops.nesterov_step` with each element of the next momentum clipped to [-clip, clip]. An
+    option, so only numpy implements it."""
     with np.errstate(all="ignore"):
         for block, scratch in _blocks(params_P.size):
             grad, momentum = grad_P[block], next_momentum_P[block]
@@ -232,7 +236,8 @@ def clipped_nesterov_step(
 
 
 def ordered_sum(terms_RB: F64) -> F64:
-    """The sum of each row, always in the same order: halves onto each other. Overwrites `terms`."""
+    """The sum of each row, fp64 [R], always in the same order: the second half is added to the
+    first, again and again. B is a power of two. Overwrites `terms_RB`."""
     width = terms_RB.shape[1]
     assert width & (width - 1) == 0, "a power of two"
     while width > 1:
@@ -242,14 +247,16 @@ def ordered_sum(terms_RB: F64) -> F64:
 
 
 def _swap_order(words: I32, out: I32) -> None:
-    """From the words of fp32 numbers to integers in the same order (-NaN, -inf, .., -0, 0, .., inf,
-    NaN), and back. Integers leave nothing open; a maximum of floats does, of zeros and NaNs."""
+    """Map the words of fp32 numbers to integers in the same order (-NaN, -inf, .., -0, 0, .., inf,
+    NaN), and back. The order of integers is total; a maximum of floats is undefined for zeros and
+    NaNs."""
     turned = np.bitwise_and(words >> np.int32(31), _NOT_SIGN)
     np.bitwise_xor(words, turned, out=out)
 
 
 def _sort(keys_KB: I32) -> None:
-    """Each column, ascending: the largest to the end, then the largest of the rest, and so on."""
+    """Sort each column in place, ascending: move the largest value to the end, then the largest of
+    the rest, and so on."""
     less = np.empty_like(keys_KB[0])
     for last in range(len(keys_KB) - 1, 0, -1):
         for one, other in pairwise(keys_KB[: last + 1]):
@@ -265,7 +272,8 @@ def _move(momentum: F32, grad: F32, beta: np.float32, out: F32) -> None:
 
 
 def _blocks(elements: int) -> Iterator[tuple[slice, F32]]:
-    """Each block, and scratch of its size, always in the same place."""
+    """Yield the slice of each block, with a scratch array of its size. All scratch arrays share the
+    same memory."""
     scratch = np.empty(min(elements, BLOCK_ELEMENTS), np.float32)
     for at in range(0, elements, BLOCK_ELEMENTS):
         stop = min(at + BLOCK_ELEMENTS, elements)

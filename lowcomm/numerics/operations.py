@@ -1,14 +1,15 @@
-"""The arithmetic that every peer repeats for itself, so that all end with equal bits (I1).
+"""The arithmetic that every peer repeats, so that all peers have equal bits (I1).
 
-One IEEE rounding an operation, every order of summation written out; `lowcomm/numerics/kernels.py`
-does the operations, compiled or with numpy. Must NOT use torch, a fused operation, a library
-reduction or optimizer: with fused multiply-add the same outer step differs between CPU generations.
+Each operation has one IEEE rounding, and every order of summation is fixed;
+`lowcomm/numerics/kernels.py` executes the operations, compiled or in numpy. Must NOT use torch, a
+fused operation, a library's reduction or optimizer: with fused multiply-add the same outer step
+differs between CPU generations.
 
-Shapes: P elements of a fragment, or of any piece of one: everything but the digest is elementwise,
-so a piece gives the bits of the whole (`block_squares` those of its blocks). Arrays are
-one-dimensional, C-contiguous, native fp32, and overlap nothing else unless it says so. Nothing here
-holds the GIL while it computes, or allocates more than a block. NaNs stay NaNs, but which of their
-bits is not defined.
+Shapes: P elements of a fragment, or of any piece of one. Everything except the digest is
+elementwise, so a piece gives the bits of the whole (`block_squares`: those of its blocks). Arrays
+are one-dimensional, C-contiguous, native fp32, and do not overlap unless a docstring allows it. No
+function holds the GIL while it computes, or allocates more than a block. NaNs stay NaNs, but their
+other bits are undefined.
 """
 
 import sys
@@ -24,17 +25,17 @@ from peers.exchange.pieces import spans
 from protocols.types.errors import LowcommError
 
 LARGE_BYTES = 8 << 20
-"""A fragment from here on has left the caches when its next reader comes."""
+"""Size from which on a fragment has left the CPU caches before its next reader comes."""
 _loops = loops()
 
 
 class WeightsError(LowcommError):
-    """These token counts are no weights of a mean."""
+    """The token counts cannot be the weights of a mean."""
 
 
 def copy(values_P: F32, out_P: F32, *, of_bytes: int) -> None:
-    """Write `values_P`, which lie elsewhere and are part of a fragment of so many bytes, to
-    `out_P`: past the caches if it is large (docs/arithmetic.md)."""
+    """Copy `values_P` to `out_P`, which do not overlap. If the fragment that they are part of is
+    large (`of_bytes`), the copy is written past the caches (docs/arithmetic.md)."""
     _check(values_P, out_P)
     if of_bytes >= LARGE_BYTES:
         _loops.copy(values_P, out_P)
@@ -43,7 +44,8 @@ def copy(values_P: F32, out_P: F32, *, of_bytes: int) -> None:
 
 
 def pseudo_gradient(outer_P: F32, local_P: F32, out: F32) -> None:
-    """Write outer - local: where the node started minus where it is, so a step subtracts it.
+    """Write outer - local: the node's start minus its present parameters, so that a step subtracts
+    it.
 
     `out` may be one of the inputs.
     """
@@ -52,7 +54,7 @@ def pseudo_gradient(outer_P: F32, local_P: F32, out: F32) -> None:
 
 
 def rebase(new_P: F32, old_P: F32, out: F32) -> None:
-    """Write new - old: what an uncounted peer adds to its local parameters to keep its work.
+    """Write new - old: an uncounted peer adds this to its local parameters, and so keeps its work.
 
     `out` may be one of the inputs.
     """
@@ -61,39 +63,41 @@ def rebase(new_P: F32, old_P: F32, out: F32) -> None:
 
 
 def weighted_mean(contributions: Sequence[F32], tokens: Sequence[int], out: F32) -> None:
-    """Write the mean of the contributions, weighted by the tokens behind each, into `out`.
+    """Write the mean of the contributions, weighted by the token counts, into `out`.
 
-    They are summed in the order given, and the bits depend on it: the caller sorts by peer id.
-    Raises WeightsError when there is nothing to average: no contribution, no token, or fewer
-    than zero of them (`tokens` come from other peers).
+    Contributions are summed in the order given, and the bits depend on it: the caller sorts by peer
+    id. Raises WeightsError if there is nothing to average: no contribution, no token, or a negative
+    count (`tokens` come from other peers).
     """
     scaled_mean(contributions, *mean_weights(tuple(tokens)), out)
 
 
 def scaled_mean(contributions: Sequence[F32], weights: F32, inverse: np.float32, out: F32) -> None:
-    """As `weighted_mean`, by what `mean_weights` makes of token counts, or others like it."""
+    """`weighted_mean` with the pair that `mean_weights` returns, or another one like it: weights,
+    fp32 [K], and the inverse of their sum."""
     assert len(contributions) == weights.size, "one weight a contribution"
     _check(out, *contributions)
     assert not any(np.may_share_memory(out, array) for array in contributions)
     _loops.weighted_mean(contributions, weights, inverse, out)
 
 
-@lru_cache(maxsize=16)  # Of a step they are the same each time.
+@lru_cache(maxsize=16)  # All calls of one outer step have the same counts.
 def mean_weights(tokens: tuple[int, ...]) -> tuple[F32, np.float32]:
-    """Weights relative to the largest, and one over their sum. Not to be written to."""
+    """(weights relative to the largest, fp32 [K]; the inverse of their sum). The array is cached:
+    do not write to it. Raises WeightsError."""
     most = max(tokens, default=0)
     if most <= 0 or min(tokens) < 0:
-        raise WeightsError(f"no mean over the token counts {list(tokens)}")
+        raise WeightsError(f"the token counts {list(tokens)} cannot be weights of a mean")
     weights = np.array([count / most for count in tokens], np.float32)
     total = 0.0
-    for weight in weights:  # Not sum(): from Python 3.12 on it compensates, and rounds otherwise.
+    for weight in weights:  # Not sum(): since Python 3.12 it compensates, and rounds differently.
         total += float(weight)
     return weights, np.float32(1.0 / total)
 
 
 def trimmed_mean(contributions: Sequence[F32], trimmed: int, out: F32) -> None:
-    """Write, element by element, the mean of what is left without the `trimmed` largest and as
-    many smallest. A NaN lies at an end."""
+    """Write, for each element, the mean of the values without the `trimmed` largest and the
+    `trimmed` smallest. NaNs are at the ends."""
     left = len(contributions) - 2 * trimmed
     assert left > 0, "nothing is left"
     assert trimmed >= 0
@@ -103,13 +107,14 @@ def trimmed_mean(contributions: Sequence[F32], trimmed: int, out: F32) -> None:
 
 
 def all_finite(values_P: F32) -> bool:
-    """Whether no value is infinite or a NaN."""
+    """True if no value is infinite or a NaN."""
     _check(values_P)
     return _loops.all_finite(values_P)
 
 
 def block_squares(values_P: F32) -> F64:
-    """The sum of the squares of each NORM_ELEMENTS values, in fp64; the last ones may be fewer."""
+    """The sum of the squares of each NORM_ELEMENTS values, fp64 [R]; the last block may have fewer
+    values."""
     _check(values_P)
     squares_R = np.empty(-(-values_P.size // NORM_ELEMENTS), np.float64)
     _loops.block_squares(values_P, squares_R)
@@ -127,12 +132,13 @@ def nesterov_step(
     beta: float,
     clip: float = 0.0,
 ) -> None:
-    """Nesterov SGD as torch.optim.SGD defines it: momentum = beta momentum + grad;
-    params -= lr (beta momentum + grad). A fresh momentum is zero. With a `clip`, each element of
-    the momentum is kept within that much of 0, before the parameters step.
+    """Nesterov SGD as in torch.optim.SGD: momentum = beta momentum + grad; params -= lr (beta
+    momentum + grad).
 
-    Written elsewhere, the step can be made before its round is known to be committed; the next
-    parameters may be `params_P` itself, and the next momentum `momentum_P`.
+    A fresh momentum is zero. If `clip` is not 0, each element of the momentum is clipped to [-clip,
+    clip] before the parameters step. The results go to arrays of their own, so the step can be made
+    before its round is known to be committed; `next_params_P` may also be `params_P`, and
+    `next_momentum_P` may be `momentum_P`.
     """
     _check(params_P, pseudo_grad_P, momentum_P, next_params_P, next_momentum_P)
     assert not np.may_share_memory(next_params_P, next_momentum_P)
@@ -169,8 +175,11 @@ def heavy_ball_step(
     lr: float,
     beta: float,
 ) -> None:
-    """Momentum that pulls towards a target: momentum = beta momentum + lr (target - params);
-    params += momentum. A fresh momentum is zero. What is written where: as `nesterov_step`."""
+    """Momentum towards a target (heavy ball): momentum = beta momentum + lr (target - params);
+    params += momentum.
+
+    A fresh momentum is zero. The outputs are as in `nesterov_step`.
+    """
     _check(params_P, target_P, momentum_P, next_params_P, next_momentum_P)
     assert not np.may_share_memory(next_params_P, next_momentum_P)
     _loops.heavy_ball_step(
@@ -185,15 +194,17 @@ def heavy_ball_step(
 
 
 def descent(params_P: F32, pseudo_grad_P: F32, next_params_P: F32, *, lr: float) -> None:
-    """SGD without momentum: next params = params - lr grad; they may be `params_P` itself."""
+    """SGD without momentum: next params = params - lr grad. `next_params_P` may be `params_P`."""
     _check(params_P, pseudo_grad_P, next_params_P)
     _loops.descent(params_P, pseudo_grad_P, np.float32(lr), next_params_P)
 
 
 def state_digest(outer_P: F32, momentum_P: F32, before_cell: Callable[[], None] = no_matter) -> str:
-    """32 hex digits of a whole fragment: xxh3-128 of the digests of its cells, in order.
+    """The digest of a whole fragment, 32 hex digits: xxh3-128 of the digests of its cells, in
+    order.
 
-    `momentum_P` is empty where a method keeps none. `before_cell` may end it: it raises then.
+    `momentum_P` is empty if the method keeps none. `before_cell` is called before each cell, and
+    may raise to stop the work.
     """
     _check(outer_P)
     _check(momentum_P)
@@ -206,12 +217,13 @@ def state_digest(outer_P: F32, momentum_P: F32, before_cell: Callable[[], None] 
 
 
 def cells(elements: int) -> Iterator[slice]:
-    """What a state's digest is made of, cell by cell; the last one may be shorter."""
+    """The slices of the cells that a state digest is computed from; the last cell may be
+    shorter."""
     return (slice(start, stop) for start, stop in spans(elements))
 
 
 def cell_digest(outer_C: F32, momentum_C: F32) -> bytes:
-    """xxh3-128 of one cell: outer parameters, then momentum. Known as soon as the cell is."""
+    """xxh3-128 of one cell, 16 bytes: outer parameters, then momentum. No other cell is needed."""
     assert sys.byteorder == "little", "the digest is defined over little-endian bytes"
     state = xxhash.xxh3_128()
     state.update(outer_C.data)
@@ -220,7 +232,7 @@ def cell_digest(outer_C: F32, momentum_C: F32) -> bytes:
 
 
 def digest_of_cells(found: Sequence[bytes]) -> str:
-    """The digest of the state that has these cells."""
+    """The digest of the state that has these cell digests, 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(b"".join(found))
 
 

@@ -1,12 +1,13 @@
-"""What is made of several contributions: their mean, or one that a few of them cannot move far.
+"""Aggregates of contributions: their mean, or a robust mean that a few contributions cannot move
+far.
 
-Whoever makes it, the owner of a part or in a gather everybody, makes the same bits wherever parts
-and pieces are cut. So what needs norms takes those of blocks of NORM_ELEMENTS elements, counted
-from the fragment's first one, and not of tensors: a tensor lies in several parts, and its norm
-would cost a round trip between their owners before the first sum. 4096 elements are enough for a
-norm to say something, and parts and pieces can begin at their multiples. Must NOT know of rounds or
-methods, nor of what is not finite: that stays so in whatever is made of it, but for a mean that
-trims it.
+The owner of a part computes an aggregate; in a gather every peer does. The bits must be the same
+wherever parts and pieces are cut. Norms are therefore taken over blocks of NORM_ELEMENTS elements,
+counted from the fragment's first one, and not over tensors: a tensor lies in several parts, and its
+norm would cost a round trip between their owners before the first sum. 4096 elements are enough for
+a meaningful norm, and parts and pieces can begin at multiples of it. Must NOT know of rounds or
+methods, nor treat infinities and NaNs in a special way: they stay in every aggregate except the
+trimmed mean.
 
 Shapes: K contributions, P elements of a piece, R blocks of it.
 """
@@ -22,26 +23,29 @@ from lowcomm.numerics.kernels import F32, F64, NORM_ELEMENTS
 
 Aggregate = Literal["mean", "trimmed_mean", "clipped_mean", "centred_clipping"]
 Room = Callable[[int], F32]
-"""The n-th array of P elements for what is made on the way; what is in it is anybody's guess."""
+"""Returns the n-th scratch array, fp32 [P]; its content is undefined."""
 _ROUNDING = 1e-9
-"""0.2 of 5 is 1, and not a little more."""
+"""Tolerance of fp64 rounding: 0.2 of 5 is 1, not slightly more."""
 
 
 def grain_of(name: Aggregate) -> int:
-    """Part borders are multiples of it."""
+    """The number of elements of which part borders are multiples."""
     return NORM_ELEMENTS if name in ("clipped_mean", "centred_clipping") else 1
 
 
 def trimmed_count(contributions: int, share: float) -> int:
-    """How many are left out at each end: at least the share, and one is always left."""
+    """The number of contributions that a trimmed mean leaves out at each end: at least the share,
+    but one contribution always remains."""
     return min(math.ceil(share * contributions - _ROUNDING), (contributions - 1) // 2)
 
 
 def clipped_mean(contributions: Sequence[F32], tokens: Sequence[int], out: F32) -> None:
-    """The weighted mean of what is scaled down, block by block, to the median of their norms.
+    """Write the weighted mean of the contributions, each scaled down, block by block, to the median
+    norm.
 
-    Of an even number of norms the median is the lower one in the middle. It is divided by all the
-    weights: who is scaled down counts for less, and nobody for more.
+    Of an even number of norms the median is the lower one in the middle. The sum is divided by the
+    sum of all weights: a contribution that is scaled down counts for less, and no other counts for
+    more.
     """
     weights, inverse = operations.mean_weights(tuple(tokens))
     scaled_KR = (
@@ -55,8 +59,9 @@ def clipped_mean(contributions: Sequence[F32], tokens: Sequence[int], out: F32) 
 def sent_mean(
     contributions: Sequence[F32], tokens: Sequence[int], out: F32, weights_P: F32
 ) -> None:
-    """Of each element the weighted mean over those that are not zero there: of sparse ones, those
-    that sent it. `weights_P` is room for the weights that it is divided by."""
+    """Write, for each element, the weighted mean over the contributions that are not zero there:
+    for sparse contributions, those that sent it. `weights_P` is scratch for the sum of their
+    weights."""
     weights, _ = operations.mean_weights(tuple(tokens))
     operations.scaled_mean(contributions, weights, np.float32(1), out)
     weights_P[:] = 0
@@ -69,11 +74,12 @@ def sent_mean(
 def centred_clipping(
     contributions: Sequence[F32], tokens: Sequence[int], out: F32, room: Room
 ) -> None:
-    """The median of each element, and what a `clipped_mean` of the differences from it adds.
+    """Write the median of each element plus the `clipped_mean` of the differences from it.
 
-    Karimireddy et al. (arXiv:2012.10333) clip around the last round's result and to a set radius.
-    That centre would be state to send to who joins, and the radius would have to follow the
-    gradients: the median of elements, and of the norms, need neither. One step, as theirs.
+    Karimireddy et al. (arXiv:2012.10333) clip around the last round's result, and to a fixed
+    radius. That centre would be state to send to joiners, and the radius would have to follow the
+    gradients; the median of elements and the median of norms need neither. Clips once, as the paper
+    does.
     """
     centre_P = room(0)
     operations.trimmed_mean(contributions, (len(contributions) - 1) // 2, centre_P)
@@ -86,9 +92,10 @@ def centred_clipping(
 
 
 def _scales(squares: Sequence[F64]) -> F32:
-    """fp32 [K, R]: what brings each block down to the median norm; 1 if it is no larger."""
+    """Factors that scale each block down to the median norm, fp32 [K, R]; 1 for a block that is no
+    larger."""
     with np.errstate(all="ignore"):
         norms_KR = np.sqrt(np.array(squares))
-        median_R = np.sort(norms_KR, axis=0)[(len(squares) - 1) // 2]  # NaNs are last.
+        median_R = np.sort(norms_KR, axis=0)[(len(squares) - 1) // 2]  # NaNs sort last.
         scales_KR = np.where(norms_KR > median_R, median_R / norms_KR, 1.0)
     return scales_KR.astype(np.float32)

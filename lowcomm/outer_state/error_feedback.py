@@ -1,13 +1,13 @@
-"""Error feedback: what a codec left out of one contribution goes into the next.
+"""Error feedback: the part that a codec leaves out of one contribution is added to the next one.
 
-A residue belongs to one node and one fragment. It changes only with the commit that counts the
-contribution (I2 for compressed bytes): whatever was not counted is still in the parameters, and
-would be sent twice if it were in the residue too. Must NOT know of weights: they change by the
-round, the residue is unweighted.
+This part is the residue. It belongs to one node and one fragment, and changes only with the commit
+that counts the contribution (I2 for compressed bytes): an uncounted contribution is still in the
+parameters, and would be sent twice if it were in the residue too. Must NOT know of weights: they
+change with the round, the residue is unweighted.
 
-Residues are never written to once made, so a contribution remembers the one it was encoded with by
-holding on to it. `begin` and `encode` are called in the loop's thread, the rest in the worker's,
-which alone changes the residue. fp32, P elements.
+A residue is never written to after it is complete, so a contribution keeps a reference to the one
+that it was encoded with. `begin` and `encode` are called in the event loop's thread, all else in
+the worker thread, which alone changes the residue. Arrays are fp32, P elements.
 """
 
 from collections.abc import Iterable
@@ -20,43 +20,47 @@ from lowcomm.numerics.arrays import zeros
 from lowcomm.numerics.kernels import F32
 
 ENCODED_MAX = 2
-"""Contributions that may yet be counted: the newest, and one whose commit is being applied."""
+"""Contributions that a commit may still count: the newest, and one that a commit counts now."""
 ARRAYS_PER_FRAGMENT = 5
-"""The residue, what it changes to, and for each contribution what it leaves out and began with."""
+"""Most arrays of P elements at one time: the residue, its next value, and for each contribution the
+residue before and after it, one of which is the present residue."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
     before_P: F32
-    """The residue that went into it."""
+    """The residue that was added to the values."""
     after_P: F32
-    """What it left out, that included; made piece by piece."""
+    """The residue after it: the values with the decayed `before_P`, minus the decoded payload.
+    Filled piece by piece."""
 
 
 class ErrorFeedback:
-    """Around a codec that does not say everything. See `lowcomm.codecs.base.Codec`."""
+    """Error feedback of one fragment, for a lossy codec. See `lowcomm.codecs.base.Codec`."""
 
     def __init__(self, codec: Codec, elements: int, *, decay: float = 1.0) -> None:
-        """`decay`: what of a residue is left a round later (SparseLoCo: 0.95)."""
+        """`decay`: the factor, above 0 and at most 1, for the residue in each round (SparseLoCo:
+        0.95)."""
         assert 0 < decay <= 1
         self.codec = codec
         self.decay = np.float32(decay)
         self.residue_P = zeros(elements)
         self._encoded: dict[str, _Encoded] = {}
-        """By manifest."""
+        """By manifest, the contributions that a commit may still count."""
         self._newest: _Encoded | None = None
-        """What `encode` is about."""
+        """The contribution that `encode` makes."""
 
     def begin(self, manifest: str) -> None:
-        """Another contribution of ours, under this name."""
+        """Begin the next contribution of this node, which has this name."""
         for older in list(self._encoded)[: 1 - ENCODED_MAX]:
-            self._encoded.pop(older, None)  # It will not be counted any more.
+            self._encoded.pop(older, None)  # No commit counts it any more.
         before_P = self.residue_P
         self._newest = _Encoded(before_P, zeros(before_P.size))
         self._encoded[manifest] = self._newest
 
     def encode(self, start: int, values_P: F32, out: WritablePayload, scratch_P: F32) -> None:
-        """Fill `out` with values + residue, from element `start` on. The residue stays as it is."""
+        """Encode values + decay * residue into `out`, from the fragment's element `start` on;
+        `scratch_P` takes the decoded values. The present residue does not change."""
         encoded = self._newest
         assert encoded is not None, "nothing was begun"
         here = slice(start, start + values_P.size)
@@ -69,10 +73,10 @@ class ErrorFeedback:
             np.subtract(after_P, scratch_P, out=after_P)
         finite = np.isfinite(after_P)
         if not finite.all():
-            after_P[~finite] = 0  # It would never go away again.
+            after_P[~finite] = 0  # Else it would stay in the residue for ever.
 
     def counted(self, manifests: Iterable[str]) -> None:
-        """These contributions are in a committed round; ours may be one of them."""
+        """Update the residue if one of these contributions of a committed round is this node's."""
         for manifest in manifests:
             encoded = self._encoded.pop(manifest, None)
             if encoded is None:
@@ -80,12 +84,12 @@ class ErrorFeedback:
             if encoded.before_P is self.residue_P:
                 self.residue_P = encoded.after_P
             else:
-                # Another one was counted since this was encoded, and both sent the same residue.
+                # Another one was counted after this one was encoded: both contain the same residue.
                 change_P = np.subtract(encoded.after_P, encoded.before_P)
                 self.residue_P = np.add(self.residue_P, change_P, out=change_P)
 
     def forget(self, kept_P: F32 | None = None) -> None:
-        """The outer state is another one now: go on with the residue that was kept with it, or
-        without one; whatever was encoded before leaves none."""
+        """The outer state was replaced: continue with the residue that was kept with the new state,
+        or with zeros. Contributions that were encoded before no longer change the residue."""
         self._encoded.clear()
         self.residue_P = zeros(self.residue_P.size) if kept_P is None else kept_P

@@ -1,4 +1,4 @@
-"""How the tensors of a model fill its fragments. Must NOT know what is in them."""
+"""Sizes of fragments, from the layout of a model's tensors. Must NOT know the tensors' values."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +8,14 @@ from protocols.types.ids import TensorSpec
 
 
 class LayoutError(LowcommError):
-    """These tensors do not fill their fragments: which one, and where it should be."""
+    """The tensors do not fill their fragments. The text names the tensor, and the offset that it
+    should have."""
 
 
 def fragment_elements(layout: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """Size of each fragment: its tensors lie densely, one after the other.
+    """Number of elements of each fragment; its tensors must follow each other without gaps.
 
-    Raises LayoutError for a gap or an overlap, and when a fragment before another has no tensor.
+    Raises LayoutError for a gap or an overlap, and if a fragment before another one has no tensor.
     """
     sizes: dict[int, int] = {}
     for tensor in layout:

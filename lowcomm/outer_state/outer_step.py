@@ -1,8 +1,9 @@
 """The step from one version of a fragment's outer parameters to the next, piece by piece.
 
-A step may be made ahead, piece by piece as a result comes in, and once more for its momentum, when
-the round is committed and the ranks have what they wait for. Whoever calls holds the state's lock.
-Must NOT know what is contributed, nor who wants the state.
+Pieces may be made before the commit, as a result arrives. The next momentum is made after the
+commit, when the ranks have the parameters that they wait for: the step is then computed once more.
+The caller holds the state's lock. Must NOT know the meaning of contributions, nor which component
+uses the state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,8 @@ from peers.exchange.pieces import PIECE_ELEMENTS
 
 
 class OuterStep:
-    """Of one method. All but `make_piece` is for one thread: it has one scratch."""
+    """The outer step of one method. All methods but `make_piece` share one scratch, so they may be
+    called in one thread only."""
 
     def __init__(self, method: RoundMethod, results: Results) -> None:
         self._method = method
@@ -26,10 +28,11 @@ class OuterStep:
         self._scratch = Scratch()
 
     def make_rest(self, state: OuterState, made: Ahead, of: Committed) -> None:
-        """What is not made yet of the next version, but its momentum, which is due afterwards."""
+        """Make all missing pieces of the next version. Its momentum is not made yet; it becomes
+        due."""
         for at, part, start, stop in of.pieces():
             if made.parts.get(at) is not part:
-                # The owner too takes the decoded bytes: what others hold, bit by bit.
+                # The owner of the part decodes it too, and so has the same bits as all other peers.
                 self.make_piece(state, made, at, self._mean(of, part, start, stop), self._scratch)
         state.due = of if state.momentum_P.size else None
         cells = operations.cells(state.outer_P.size)
@@ -39,8 +42,8 @@ class OuterStep:
     def make_by_direction(
         self, state: OuterState, made: Ahead, of: Committed, directions: Directions
     ) -> None:
-        """All of the next version; before it is made its memory holds the sums. Nothing is due
-        afterwards: to make the momentum by itself would take all sums once more."""
+        """Make all of the next version; its memory first takes the sums of directions. The momentum
+        is made at once, because to make it later would need all sums once more."""
         sum_P = state.next_outer_P
 
         def values() -> Iterator[tuple[int, Sequence[F32]]]:
@@ -61,7 +64,8 @@ class OuterStep:
         state.momentum_P = next_momentum_P
 
     def settle(self, state: OuterState) -> None:
-        """The momentum that is due: the step once more, for what it makes of the momentum."""
+        """Make the momentum that is due, if any: compute the step once more, and keep only its
+        momentum."""
         of, state.due = state.due, None
         if of is None:
             return
@@ -78,16 +82,16 @@ class OuterStep:
     def make_piece(
         self, state: OuterState, made: Ahead, start: int, mean_C: F32, scratch: Scratch
     ) -> None:
-        """A piece of the next version, from the fragment's element `start` on; of its momentum the
-        digest alone, as the present one is needed until the round is committed. `scratch`: what the
-        mean may lie in the first array of."""
+        """Make a piece of the next version, from the fragment's element `start` on. The next
+        momentum is not kept, because the present one is needed until the commit; only its digest
+        is, for a whole cell. `mean_C` may lie in the first array of `scratch`."""
         here = slice(start, start + mean_C.size)
         next_outer_C, momentum_C = state.next_outer_P[here], state.momentum_P[here]
         next_momentum_C = scratch.piece(1, momentum_C.size)
         self._method.outer_step(
             state.outer_P[here], momentum_C, mean_C, next_outer_C, next_momentum_C
         )
-        if state.compared and _is_cell(here, state.outer_P.size):  # It is in the cache now.
+        if state.compared and _is_cell(here, state.outer_P.size):  # Both are in the CPU cache now.
             made.digests[start] = operations.cell_digest(next_outer_C, next_momentum_C)
 
     def _mean(self, of: Committed, part: Bytes, start: int, stop: int) -> F32:
@@ -96,6 +100,7 @@ class OuterStep:
 
 
 def _is_cell(here: slice, elements: int) -> bool:
-    """Cells begin at multiples of a piece, and only the last one is shorter."""
+    """Whether the slice is one whole cell. Cells begin at multiples of a piece, and only the last
+    one is shorter."""
     aligned = here.start % PIECE_ELEMENTS == 0
     return aligned and (here.stop - here.start == PIECE_ELEMENTS or here.stop == elements)

@@ -1,12 +1,13 @@
-"""The outer state of one node, and all arithmetic that the daemon does on it.
+"""The outer state of one node, and all arithmetic of its daemon on it.
 
 Implements peers.exchange.interfaces.Work with numpy, piece by piece. The ranks own the local
-parameters; this owns the outer ones, their momentum, and the version that the ranks started from.
-Must NOT import torch or know of connections.
+parameters; Replica owns the outer parameters, their momentum, and the version that the ranks
+started from. Must NOT import torch or know of connections.
 
-Two threads: the loop's encodes and reduces, the worker's does the rest, each with scratch of its
-own. What is encoded is made from arrays that never change; only the next version of the outer
-parameters is made by both, under a lock for which the loop's thread never waits.
+Two threads call it, and each has its own scratch: the event loop's thread encodes, reduces and
+works ahead, the worker thread does all else. Contributions are encoded from arrays that do not
+change. Only the next version of the outer parameters is written by both threads, under a lock for
+which the event loop's thread never waits.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ _NOTHING: F32 = np.empty(0, np.float32)
 
 @dataclass(slots=True)
 class Contribution:
-    """fp32 [P] each; neither changes while `encode` is about it, but where that itself writes."""
+    """Arrays of a contribution, fp32 [P] each. They do not change while `encode` reads them, except
+    where `encode` writes its own output to them."""
 
     base_P: F32
     local_P: F32
@@ -48,39 +50,39 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What the ranks go on with, and what is in it."""
+    """The parameters that the ranks continue with."""
 
     place: int
-    """Its number among the fragment's slots."""
+    """Index of their place in the fragment's slots."""
     version: int
-    """The last round in it: there may be later ones than that which the ranks wait for."""
+    """The last round in them; it may be later than the round that the ranks wait for."""
 
 
 class Replica:
-    """One per node, for the life of its daemon."""
+    """The outer state of one node. It exists as long as the node's daemon."""
 
     def __init__(self, method: RoundMethod, layout: Sequence[TensorSpec]) -> None:
-        """All zeros until `initialise`, `restore` or `adopt_state`. Raises LayoutError."""
+        """The state is zero until `initialise`, `restore` or `adopt_state`. Raises LayoutError."""
         self.method = method
         self.layout = tuple(layout)
         self.checkpoints: Path | None = None
-        """Where this node's checkpoints are."""
+        """Directory of this node's checkpoints, set by the daemon; None: there are none."""
         self.sizes = fragment_elements(layout)
-        """Elements of each fragment."""
+        """Number of elements of each fragment."""
         keeps_momentum = "momentum" in method.state_arrays
         self._states = [
             OuterState(size, keeps_momentum=keeps_momentum, compared=method.replicas_equal)
             for size in self.sizes
         ]
         self._local: dict[int, F32] = {}
-        """By fragment: the ranks' parameters, in the slot of their last contribution."""
+        """By fragment, the ranks' parameters: the slot of their last contribution."""
         self._given: dict[int, Contribution] = {}
-        """By fragment: what `encode` is about."""
+        """By fragment, the contribution that `encode` reads."""
         codec, decay = method.codec, method.feedback
         self._feedback = (
             [ErrorFeedback(codec, size, decay=decay) for size in self.sizes] if decay else []
         )
-        """By fragment, of a codec that leaves much out."""
+        """By fragment; empty if the method has no error feedback."""
         self._results = Results(method)
         self._directions = (
             [
@@ -90,22 +92,24 @@ class Replica:
             if method.needs_norms
             else []
         )
-        """By fragment, of a method that needs whole tensors."""
+        """By fragment; empty if the method needs no norms of whole tensors."""
         self._step = OuterStep(method, self._results)
-        """With the worker's scratch."""
+        """The outer step; it contains the worker thread's scratch."""
         self._looping = Scratch()
         self._slots: Slots | None = None
         self._finite: dict[int, bool] = {}
-        """By fragment: whether what the ranks contributed last is, where its memory is gone."""
+        """By fragment, whether the ranks' last contribution was finite, if its memory has been
+        freed."""
         self.in_flight = min(method.in_flight(len(self.sizes)), len(self.sizes))
-        """So many fragments are exchanged at once; the others have no memory for it meanwhile."""
+        """Number of fragments that are exchanged at the same time; the others have no memory for an
+        exchange meanwhile."""
 
-    # What the node does ---------------------------------------------------------------------
+    # Methods for the daemon -----------------------------------------------------------------
 
     def share(self, slots: Slots) -> None:
-        """The ranks will read the outer parameters where they are made, for as long as we live.
+        """Make the outer parameters in shared memory from now on, where the ranks read them.
 
-        Called before they got any.
+        Call this before the ranks have received any parameters.
         """
         self._slots = slots
         for fragment, state in enumerate(self._states):
@@ -113,12 +117,12 @@ class Replica:
                 state.share(Places(slots, fragment))
 
     def initialise(self, fragment: int, local: memoryview) -> str:
-        """The ranks' first parameters are version 0. Returns the state digest."""
+        """Make the ranks' first parameters version 0. Returns the state digest."""
         state = self._states[fragment]
         local_P = np.frombuffer(local, np.float32)
         digest = self.restore(fragment, 0, local_P, state.momentum_P, lineage=FIRST_LINEAGE)
         if self._slots is not None:
-            state.base_P = state.outer_P  # What was there before, nobody has seen.
+            state.base_P = state.outer_P  # No rank has read the earlier base.
             state.forget_places()
             self._slots.forget_contribution(fragment, self._slots.places[fragment])
         return digest
@@ -126,8 +130,8 @@ class Replica:
     def restore(
         self, fragment: int, version: int, outer_P: F32, momentum_P: F32, *, lineage: int
     ) -> str:
-        """Go on from a checkpoint, in this lineage; the ranks' base is what it was. Returns the
-        state digest."""
+        """Continue from the state of a checkpoint, in this lineage; the ranks' base does not
+        change. Returns the state digest."""
         state = self._states[fragment]
         with state.lock:
             state.make_room()
@@ -138,21 +142,22 @@ class Replica:
             return self._turn(fragment, version, lineage)
 
     def take_local(self, fragment: int, local: memoryview) -> None:
-        """The ranks wrote their parameters there. Nobody but `encode` writes there until the next
-        `place_result`, or, once those ranks are lost, as long as `needs` says that it must stay."""
+        """The ranks have written their parameters to `local`. Only `encode` writes there until the
+        next `place_result`, or, if those ranks are lost, as long as `needs` returns True."""
         self._local[fragment] = np.frombuffer(local, np.float32)
         self._finite.pop(fragment, None)
         self._states[fragment].contributed()
 
     def is_finite(self, fragment: int) -> bool:
-        """What the ranks contributed last, encoded in its place or not; True of nothing."""
+        """Whether the ranks' last contribution is finite, even if it was encoded in place; True if
+        there is none."""
         if fragment in self._finite:
             return self._finite[fragment]
         return operations.all_finite(self._local.get(fragment, _NOTHING))
 
     def place_result(self, fragment: int, *, full: bool) -> Placed:
-        """What the ranks go on with: the outer parameters, or what those moved by. It stays in its
-        place until there is another one."""
+        """Place the parameters that the ranks continue with: the outer parameters (`full`), or the
+        change of these since the ranks' base. They stay in their place until the next result."""
         state = self._states[fragment]
         self._local.pop(fragment, None)
         with state.lock:
@@ -161,25 +166,25 @@ class Replica:
             return Placed(state.show() if full else state.show_move(), state.version)
 
     def shape(self, ranks: int) -> SlotsShape:
-        """The shared memory that the ranks need."""
+        """The shape of the shared memory that the ranks need."""
         is_lasting = self.in_flight == len(self.sizes)
         return SlotsShape(ranks, tuple(4 * size for size in self.sizes), is_lasting=is_lasting)
 
     def arrays(self, fragment: int) -> tuple[F32, F32]:
-        """Copies of (outer, momentum)."""
+        """Copies of (outer, momentum), fp32 [P] each."""
         outer_P, momentum_P = self.lend(fragment)
         return outer_P.copy(), momentum_P.copy()
 
     def lend(self, fragment: int) -> tuple[F32, F32]:
-        """(outer, momentum): nobody writes there while anybody has these arrays or memory of
-        them."""
+        """(outer, momentum) of the present version, fp32 [P] each. They do not change as long as
+        they, or views of their memory, are held."""
         state = self._states[fragment]
         with state.lock:
             self._step.settle(state)
             return state.lend()
 
     def capture(self) -> Moment:
-        """The state of all fragments, lent as `lend` says. In the worker thread."""
+        """The state of all fragments, lent as `lend` does. Call this in the worker thread."""
         return Moment(tuple(self._captured(fragment) for fragment in range(len(self.sizes))))
 
     def _captured(self, fragment: int) -> FragmentMoment:
@@ -200,14 +205,16 @@ class Replica:
         return state.version, state.digest
 
     def _turn(self, fragment: int, version: int, lineage: int) -> str:
-        """To a state that no round led to."""
+        """Make the next version, which no round led to, the present one. Returns the state
+        digest."""
         digest = self._states[fragment].turn(version, lineage, {})
         if self._feedback:
             self._feedback[fragment].forget(self._kept_residue(fragment, version, digest))
         return digest
 
     def _kept_residue(self, fragment: int, version: int, digest: str) -> F32 | None:
-        """Ours at this state, if we have been there in this life or an earlier one."""
+        """The residue that this node saved with this state, in any incarnation; None if it saved
+        none."""
         if self.checkpoints is None:
             return None
         elements = self.sizes[fragment]
@@ -227,8 +234,8 @@ class Replica:
         return direct.in_place(self.method.codec, local_P)
 
     def needs(self, fragment: int, local: memoryview, *, encoding: bool) -> bool:
-        """Is a contribution made from what the ranks wrote there? `encoding`: the one that was
-        begun last is for an open round; else one that waits may be begun yet."""
+        """Whether a contribution is made from the parameters in `local`. `encoding`: the
+        contribution begun last is for an open round; if not, one that waits may still begin."""
         given = self._given.get(fragment)
         needed_P = given.local_P if encoding and given is not None else self._local.get(fragment)
         return needed_P is not None and np.may_share_memory(needed_P, np.asarray(local))
@@ -271,13 +278,13 @@ class Replica:
         contributors: Sequence[Contributor],
     ) -> None:
         if self._directions:
-            self._results.check(piece, elements, self._looping)  # No tensor is whole yet.
+            self._results.check(piece, elements, self._looping)  # `apply` steps by whole tensors.
             return
         state = self._states[stamp.fragment]
-        # Decoded in any case: what is no payload must not be found out by the step.
+        # Decode in any case: an invalid payload must raise here, and not in the outer step.
         mean_C = self._results.mean(piece, elements, contributors, self._looping)
         if not state.lock.acquire(blocking=False):
-            return  # It is made with the rest, once it is committed.
+            return  # `apply` makes this piece, after the commit.
         try:
             if state.version != stamp.round - 1 or state.due is not None:
                 return
@@ -310,8 +317,9 @@ class Replica:
         return digest
 
     def _forget_contribution(self, fragment: int, contributors: Sequence[Contributor]) -> None:
-        """If ours was counted: nobody asks for it any more, and the ranks write no other one before
-        they are told of the result, which comes after this."""
+        """If this node's contribution was counted, free its memory: no peer asks for it any more,
+        and the ranks write the next one only after they are told of the result, which comes
+        later."""
         given, slots = self._given.get(fragment), self._slots
         if slots is None or slots.shape.is_lasting or given is None:
             return
@@ -374,7 +382,7 @@ class Replica:
             self._turn(fragment, round_, lineage)
 
     def _split(self, fragment: int, state: Sequence[Bytes]) -> tuple[F32, F32]:
-        """(outer, momentum), of one buffer or as `lend_state` made them."""
+        """(outer, momentum), from one buffer or from the buffers of `lend_state`."""
         first, *rest = (np.frombuffer(buffer, np.float32) for buffer in state)
         size = self.sizes[fragment]
         return first[:size], rest[0] if rest else first[size:]

@@ -1,9 +1,9 @@
-"""What is in a part's result: the mean of the slices, encoded once; or, by gather, the slices.
+"""Results of parts: the mean of the slices, encoded once, or, in a gather, the slices themselves.
 
-Codecs whose payloads cannot be summed go by gather: the owner puts the slices of all contributors
-side by side, piece by piece and in their order, and every peer makes the mean for itself, with the
-bits that an owner would have given it (numerics/operations.py). Must NOT keep anything between
-calls, nor decide who contributes.
+If a codec's payloads cannot be summed, the run gathers: the owner puts the slices of all
+contributors side by side, piece by piece and in their order, and every peer makes the mean itself,
+with the bits that an owner would have sent (numerics/operations.py). Must NOT keep anything between
+calls, nor decide which peers contribute.
 
 Shapes: P elements of a piece.
 """
@@ -23,44 +23,44 @@ from protocols.types.ids import Contributor
 
 
 class Scratch:
-    """Arrays for pieces, made when they are first needed."""
+    """Arrays for pieces, allocated when they are first needed."""
 
     def __init__(self) -> None:
         self._pieces: list[F32] = []
 
     def piece(self, number: int, elements: int) -> F32:
-        """fp32 [elements]; what is in it is anybody's guess."""
+        """An array, fp32 [elements], with arbitrary content."""
         while len(self._pieces) <= number:
             self._pieces.append(np.empty(PIECE_ELEMENTS, np.float32))
         return self._pieces[number][:elements]
 
 
 class Results:
-    """Of one method. Raises lowcomm errors for pieces that are not what their codec says."""
+    """Results of one method. Methods raise LowcommError for pieces that do not decode."""
 
     def __init__(self, method: RoundMethod) -> None:
         self._method = method
         self._contribution = method.codec
         self._result = method.mean_codec
-        """None: contributions are gathered."""
+        """The codec of means; None if contributions are gathered."""
         self._codec = self._result or self._contribution
-        """Of a layer."""
+        """The codec of one layer of a result."""
 
     def layers(self, contributors: int) -> int:
-        """How many payloads lie in a result of so many contributions."""
+        """Number of payloads in a result of so many contributions."""
         return contributors if self._result is None else 1
 
     def layer_bytes(self, elements: int) -> int:
         return self._codec.encoded_bytes(elements)
 
     def cut(self, part: Bytes, start: int, stop: int, contributors: int) -> Bytes:
-        """All layers of one piece of a part."""
+        """All layers of one piece of a part: its elements [start, stop)."""
         layers = self.layers(contributors)
         first, last = layers * self.layer_bytes(start), layers * self.layer_bytes(stop)
         return memoryview(part)[first:last]
 
     def check(self, piece: Bytes, elements: int, scratch: Scratch) -> None:
-        """Raises lowcomm errors for what the codec cannot read."""
+        """Raises LowcommError for a piece that does not decode."""
         if self._result is None:
             self.gathered(piece, elements, scratch)
         else:
@@ -74,9 +74,12 @@ class Results:
         out: memoryview,
         scratch: Scratch,
     ) -> None:
-        """Fill `out` with what these pieces make, in this order. Raises SlicesError for those of
-        which nobody can make anything; those that are not finite only as long as others are: else
-        the run has diverged, and no attempt would end."""
+        """Fill `out` with the result of these slices of a piece, in this order.
+
+        Raises SlicesError for slices that do not decode. Raises it also for slices that are not
+        finite, but only if others are finite: if none is, the run has diverged, and no attempt
+        would end.
+        """
         values = self._sound(elements, slices, scratch)
         if self._result is None:
             _refuse_infinite(values)
@@ -86,14 +89,15 @@ class Results:
             return
         mean_P = direct.to_encode(self._result, out, scratch.piece(0, elements))
         self._combine(values, contributors, mean_P, scratch)
-        if not operations.all_finite(mean_P):  # Whatever is not finite mostly stays so in a mean.
+        if not operations.all_finite(mean_P):  # A bad value mostly makes a bad mean.
             _refuse_infinite(values)
         direct.encode(self._result, mean_P, out)
 
     def mean(
         self, piece: Bytes, elements: int, contributors: Sequence[Contributor], scratch: Scratch
     ) -> F32:
-        """What a piece of a result says, in `scratch`'s first array or in the piece itself."""
+        """The mean that a piece of a result contains, fp32 [P]: in the first array of `scratch`, or
+        the piece's own memory."""
         mean_P = scratch.piece(0, elements)
         if self._result is not None:
             return direct.decoded(self._result, piece, mean_P)
@@ -101,8 +105,8 @@ class Results:
         return mean_P
 
     def gathered(self, piece: Bytes, elements: int, scratch: Scratch) -> list[F32]:
-        """The contributions in a piece of a gather, in their order; `scratch`'s first array stays
-        free."""
+        """The decoded contributions of a gathered piece, in their order; the first array of
+        `scratch` stays free."""
         size, view = self.layer_bytes(elements), memoryview(piece)
         slices = [view[at : at + size] for at in range(0, len(view), size)]
         return self._decoded(elements, slices, scratch)
@@ -114,14 +118,15 @@ class Results:
         mean_P: F32,
         scratch: Scratch,
     ) -> None:
-        """`scratch` is taken up to the last of the values."""
+        """Write the mean of the values. The values use the arrays of `scratch` up to index
+        len(values)."""
         first, elements = len(values) + 1, mean_P.size
         self._method.combine(
             values, contributors, mean_P, lambda number: scratch.piece(first + number, elements)
         )
 
     def _sound(self, elements: int, slices: Sequence[Bytes], scratch: Scratch) -> list[F32]:
-        """As `_decoded`; raises SlicesError."""
+        """The decoded slices, as from `_decoded`; raises SlicesError."""
         found: list[F32] = []
         for number, piece in enumerate(slices):
             room_P = scratch.piece(number + 1, elements)
@@ -132,7 +137,7 @@ class Results:
         return found
 
     def _decoded(self, elements: int, slices: Sequence[Bytes], scratch: Scratch) -> list[F32]:
-        """`scratch`'s first array stays free."""
+        """The decoded slices, fp32 [P] each; the first array of `scratch` stays free."""
         return [
             direct.decoded(self._contribution, piece, scratch.piece(number + 1, elements))
             for number, piece in enumerate(slices)

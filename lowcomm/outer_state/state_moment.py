@@ -1,8 +1,8 @@
-"""A node's state as of one instant: what a checkpoint is made of.
+"""A node's state at one instant, from which a checkpoint is made.
 
-Captured in the order of the work, where no step is half made, and handed on as one object: whoever
-writes it reads nothing of the node's present state, which is another one by then. Must NOT decide
-when a moment is captured, nor what is written of it (daemon/checkpoint_schedule.py).
+A Moment is captured between two tasks of the worker thread, when no step is half done. Its writer
+reads nothing else of the node, because the present state is a later one by then. Must NOT decide
+when a moment is captured, nor which of it is written (daemon/checkpoint_schedule.py).
 """
 
 from dataclasses import dataclass
@@ -12,47 +12,49 @@ from protocols.state.run_state import Membership
 from protocols.types.ids import Version
 
 FIRST_LINEAGE = 0
-"""Of the state that a founder begins with: it is older than every lineage, and stands in each."""
+"""Lineage of the state that a founder begins with: it is older than every lineage, and valid in
+each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentMoment:
-    """One fragment. Nobody writes to the arrays while this has them. fp32, one-dimensional."""
+    """The state of one fragment. Arrays are fp32, one-dimensional, and do not change as long as
+    this object holds them."""
 
     version: int
     """The last round (or step) in the arrays."""
     lineage: int
-    """In which lineage that round was committed, or in which the state was adopted."""
+    """The lineage in which that round was committed, or in which the state was adopted."""
     state_digest: str
-    """Of `outer_P` and `momentum_P`."""
+    """Digest of `outer_P` and `momentum_P`."""
     outer_P: F32
     """Parameters, P elements."""
     momentum_P: F32
-    """Everything else of the state: P elements, none without momentum, more in a stepwise run."""
+    """The rest of the state: P elements, none without momentum, more in a stepwise run."""
     residue_P: F32 | None
-    """What this node's codec left out of all contributions that `version` counts, P elements; None
-    without error feedback."""
+    """The residue of this node's error feedback, after all contributions that `version` counts, P
+    elements; None without error feedback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """All fragments between the same two pieces of work."""
+    """The state of all fragments between the same two tasks of the worker thread."""
 
     fragments: tuple[FragmentMoment, ...]
 
     @property
     def round(self) -> int:
-        """That of fragment 0, the anchor."""
+        """The last round of fragment 0, the anchor."""
         return self.fragments[0].version
 
     @property
     def residues(self) -> list[F32]:
-        """Of each fragment; none without error feedback."""
+        """The residue of each fragment; empty without error feedback."""
         return [each.residue_P for each in self.fragments if each.residue_P is not None]
 
     def stands(self, members: Membership) -> bool:
-        """Is this a state of the run as the log has it? Not one that a Restore took back, although
-        its rounds may have the numbers of later ones."""
+        """Whether the log still contains this state. False if a rollback has discarded it, although
+        later rounds may have the same numbers."""
         versions = tuple(
             Version(number, each.version, each.state_digest)
             for number, each in enumerate(self.fragments)

@@ -1,7 +1,7 @@
-"""Copies of the state of a stepwise run, and what its daemon makes of payloads.
+"""Copies of the state of a stepwise run, and the daemon's arithmetic on payloads.
 
-The ranks own the state; here it is so many bytes. Implements peers.exchange.interfaces.StepWork
-with numpy. Must NOT import torch, nor know of connections.
+The ranks own the state; the daemon handles it as bytes. Implements
+peers.exchange.interfaces.StepWork with numpy. Must NOT import torch, nor know connections.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ from protocols.messages.step_progress import TENTATIVE_COMMITS
 from protocols.types.ids import TensorSpec
 
 STATES_HELD = 6
-"""At the busiest moment: the two of shared memory, the base, one that may follow it, one that is
-being sent, one that arrives."""
+"""Most copies of the state at one time: two in shared memory, the base, one that may follow it, one
+that is being sent, one that arrives."""
 
 
 def needed_for_steps(method: StepMethod, layout: Sequence[TensorSpec], *, peers_min: int) -> int:
-    """What the daemon needs, at the busiest moment: states, and the payloads since the base."""
+    """Most bytes that the daemon needs at one time: states, and the payloads since the base."""
     elements = sum(fragment_elements(layout))
     states = 4 * elements * len(method.state_arrays) * STATES_HELD
     steps = method.snapshot_every_steps + TENTATIVE_COMMITS * method.commit_every_steps
@@ -39,40 +39,41 @@ def needed_for_steps(method: StepMethod, layout: Sequence[TensorSpec], *, peers_
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The state after one step, never written to."""
+    """The state after one step; it is never written to."""
 
     state: Bytes
     digest: str
     lineage: int
-    """In which that step was made, or the state adopted."""
+    """The lineage in which that step was made, or in which the state was adopted."""
 
 
 class StepReplica:
-    """One per node, for the life of its daemon."""
+    """Copies of one node's state. They exist as long as the node's daemon."""
 
     def __init__(self, method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> None:
-        """Without a state until `keep` or `adopt_state`. `seed`: the run's. Raises LayoutError."""
+        """There is no state until `keep` or `adopt_state`. `seed`: the run's. Raises
+        LayoutError."""
         self.method = method
         self.layout = tuple(layout)
         self.sizes = fragment_elements(layout)
-        """Elements of the model, which is one fragment."""
+        """Number of elements of the only fragment, the whole model."""
         (self._elements,) = self.sizes
         self._exchange = _exchange(method, layout, seed=seed)
         self.payload_bytes = self._exchange.payload_bytes
         self.mean_bytes = 4 * self._elements
         self.checkpoints: Path | None = None
-        """Where `adopt_kept` looks."""
+        """Directory of the checkpoints from which `adopt_kept` reads; set by the daemon."""
         self._copies: dict[int, _Copy] = {}
-        """By step. The first one is the base."""
+        """Copies by step, of which the oldest is the base."""
 
     def shape(self, ranks: int) -> SlotsShape:
-        """The shared memory that the ranks need."""
+        """The shape of the shared memory that the ranks need."""
         written = -(-self._exchange.written_bytes // 4) * 4
         step_bytes = max(written, self.mean_bytes)
         return step_shape(ranks, step_bytes=step_bytes, state_bytes=self.state_bytes(0))
 
     def version(self, fragment: int) -> tuple[int, str]:
-        """(step, digest) of the base: what is committed, and kept for who comes."""
+        """(step, digest) of the base: the committed state that is kept for joiners."""
         del fragment
         if not self._copies:
             return 0, ""
@@ -80,7 +81,7 @@ class StepReplica:
         return step, self._copies[step].digest
 
     def capture(self) -> Moment:
-        """The base, which nobody writes to, and no contribution of this node beside it."""
+        """The base, which is never written to; there is no residue in a stepwise run."""
         step = min(self._copies)
         base = self._copies[step]
         state = np.frombuffer(base.state, np.float32)

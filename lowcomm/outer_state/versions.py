@@ -1,10 +1,10 @@
-"""One fragment's outer parameters and momentum: the present version, and the next in the making.
+"""One fragment's outer parameters and momentum: the present version, and the unfinished next one.
 
-The next outer parameters are made beside the present ones, and take their place in an instant; what
-ranks are to read is made where they read it. The next momentum takes the present one's place, once
-its round is committed and the ranks have what they wait for: beside it there is none. What is lent
-stays what it is for as long as anybody has memory of it. Must NOT know what a step is (the method),
-nor who wants it.
+The next outer parameters are made beside the present ones, in the place where the ranks will read
+them, and replace them by a swap of references. The next momentum is made in place, after its round
+is committed and the ranks have the parameters that they wait for; there is no second array for it,
+unless the first is lent. Lent arrays do not change as long as a view of their memory exists. Must
+NOT know how a step is computed (the method does), nor which component uses the state.
 """
 
 import threading
@@ -26,59 +26,62 @@ from protocols.types.ids import Contributor, Stamp
 
 @dataclass(slots=True)
 class Ahead:
-    """What of the next version is made, from a result that may be committed."""
+    """The finished pieces of the next version, made from a result that may be committed."""
 
     stamp: Stamp
     parts: dict[int, Bytes] = field(default_factory=dict[int, Bytes])
-    """By first element of each piece: the part that it was made from."""
+    """By first element of each finished piece, the part that it was made from."""
     digests: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """By first element of each cell that is made."""
+    """By first element of each finished cell, its digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A committed result, as the work gets it, and what it is a step from."""
+    """A committed result, as `Work.apply` gets it, and the outer parameters before its step."""
 
     outer_P: F32
-    """The outer parameters before it; nobody writes to them until the momentum is made."""
+    """The outer parameters before the step; they do not change until the momentum is made."""
     borders: Sequence[int]
     parts: Sequence[Bytes]
     contributors: Sequence[Contributor]
 
     def pieces(self) -> Iterator[tuple[int, Bytes, int, int]]:
-        """(its first element in the fragment; the part that it is of, and from where to where)."""
+        """Yields (first element in the fragment, part, start, stop) of each piece; start and stop
+        count from the part's first element."""
         for first, last, part in zip(self.borders[:-1], self.borders[1:], self.parts, strict=True):
             for start, stop in spans(last - first):
                 yield first + start, part, start, stop
 
 
 class Places:
-    """Where a node's ranks read this fragment."""
+    """The places in shared memory in which a node's ranks read one fragment."""
 
     def __init__(self, slots: Slots, fragment: int) -> None:
         self._slots = slots
         self._fragment = fragment
         self.outer = tuple(self._array(place) for place in range(COPIES))
-        """Of its outer parameters, fp32 [P] each."""
+        """The places for outer parameters, fp32 [P] each."""
 
     def number(self, array_P: F32) -> int | None:
-        """Which place this is; None: the ranks do not see it."""
+        """Index of the place that is this array; None if ranks cannot read the array."""
         return next((i for i, place_P in enumerate(self.outer) if place_P is array_P), None)
 
     def begin(self, place: int) -> None:
-        """From now on, whoever reads there finds what it reads torn."""
+        """Mark the place as torn, so that a rank that reads there from now on rejects the
+        content."""
         self._slots.begin_result(self._fragment, place)
 
     def expect(self, place: int) -> None:
-        """It is to be written to soon: take its memory now. In any thread."""
+        """Allocate the memory of a place that will be written to soon. May be called in any
+        thread."""
         self._slots.give_memory(self._fragment, place)
 
     def forget(self, place: int) -> None:
-        """Nobody reads there any more."""
+        """Free the memory of a place that no rank reads any more."""
         self._slots.forget_result(self._fragment, place)
 
     def move(self) -> F32:
-        """Where to write what the parameters moved by, fp32 [P]."""
+        """The place for the change of the parameters, fp32 [P], marked as torn."""
         self.begin(MOVE)
         return self._array(MOVE)
 
@@ -87,47 +90,53 @@ class Places:
 
 
 class OuterState:
-    """All arrays are fp32, 1-D, of the fragment's size P; the momenta are empty where the method
-    keeps none."""
+    """The outer parameters and momentum of one fragment: fp32, one-dimensional, of the fragment's
+    size P. The momenta are empty if the method keeps none."""
 
     def __init__(self, size: int, *, keeps_momentum: bool, compared: bool = True) -> None:
-        """All zeros. `compared`: others have the same; else its digest only names the round."""
+        """All arrays begin as zeros. `compared`: all peers have the same state, and compare its
+        digest; if not, the digest only names the round."""
         self.compared = compared
         kept = size if keeps_momentum else 0
         self.outer_P, self.next_outer_P = zeros(size), zeros(size)
         self.momentum_P = zeros(kept)
-        """Of the same version, but for what is `due`."""
+        """The momentum of the present version; of the one before as long as a step is `due`."""
         self.due: Committed | None = None
-        """The step whose momentum is to be made yet, in place."""
+        """The committed step of which the momentum must still be made, in place; None if there is
+        none."""
         self.base_P = self.outer_P
-        """The outer parameters that the ranks' present work started from: `outer_P`, or those of
-        an older version. Never written to."""
+        """The outer parameters that the ranks' present work started from: `outer_P`, or those of an
+        older version. Never written to."""
         self.version = 0
         """The last round that `outer_P` contains."""
         self.lineage = 0
-        """Of the run, when that round was committed, or the state adopted; 0: the initial state."""
+        """The lineage in which that round was committed, or the state adopted; 0: the initial
+        state."""
         self.digest = ""
-        """Of the state at that version."""
+        """The digest of the state at that version."""
         self.lock = threading.Lock()
-        """For everything but reading: the loop's thread works ahead only where nobody is."""
+        """Held for all work except reading. The event loop's thread works ahead only if no other
+        thread holds it."""
         self._places: Places | None = None
         self._ahead: Ahead | None = None
         self._lent: tuple[weakref.ref[F32], ...] = ()
-        """Views of the arrays of one version. A view lives for as long as memory of it does."""
+        """The lent views, all of one version. A view stays alive as long as a view of its memory
+        does."""
         self._lent_version = 0
         self._has_contributed = self._has_taken = True
-        """The ranks contributed since they were shown a result; had done so before the last one."""
+        """Whether the ranks have contributed since a result was last shown to them, and whether
+        they had done so before it was."""
 
     def share(self, places: Places) -> None:
-        """The ranks read here from now on; they got nothing yet."""
+        """The ranks read these places from now on; they have read no parameters yet."""
         self._places, self._ahead = places, None
         now_P, self.next_outer_P = places.outer
         now_P[:] = self.outer_P
         self.outer_P = self.base_P = now_P
 
     def carry(self, local_P: F32) -> None:
-        """Ranks that trained from their base wrote these parameters, and another state came since:
-        move them along, as the ranks will theirs."""
+        """Move the ranks' parameters by the change of the outer ones since the ranks' base: another
+        state arrived after the ranks had written them. The ranks move their own in the same way."""
         base_P, outer_P = self.base_P, self.outer_P
         for cell in operations.cells(local_P.size):
             back_C = np.empty(cell.stop - cell.start, np.float32)
@@ -135,9 +144,9 @@ class OuterState:
             operations.pseudo_gradient(local_P[cell], back_C, local_P[cell])
 
     def lend(self) -> tuple[F32, F32]:
-        """(outer, momentum) of the present version: nobody writes there while anybody has these
-        arrays, or memory of them. Of two versions one at a time is lent, and the other copied: else
-        the ranks would have no place left."""
+        """(outer, momentum) of the present version. They do not change as long as they, or views of
+        their memory, are held. Only one version is lent at a time, a second one is copied:
+        otherwise the ranks would have no place left."""
         if self._is_lent() and self._lent_version != self.version:
             return copy_of(self.outer_P), copy_of(self.momentum_P)
         views = self.outer_P.view(), self.momentum_P.view()
@@ -147,20 +156,21 @@ class OuterState:
         return views
 
     def _is_lent(self, array_P: F32 | None = None) -> bool:
-        """This array; without one, anything."""
+        """Whether this array is lent; without an array, whether any is."""
         views = [view for ref in self._lent if (view := ref()) is not None]
         return any(array_P is None or np.may_share_memory(view, array_P) for view in views)
 
     def ahead_of(self, stamp: Stamp) -> Ahead:
-        """What is made of the version that this attempt at a round would lead to."""
+        """The finished pieces of the version that this attempt of a round leads to."""
         if self._ahead is None or self._ahead.stamp != stamp:
             self.make_room()
             self._ahead = Ahead(stamp)
         return self._ahead
 
     def make_room(self) -> None:
-        """Before the next version is begun (again): the ranks' base stays as it is while they train
-        from it, and so does what is lent; nobody takes what is not whole for a result."""
+        """Choose the memory of the next version, before the version is begun (again). The ranks'
+        base must not change while they train from it, nor lent arrays; and no rank may take an
+        incomplete version for a result."""
         self._ahead = None
         places = self._places
         is_kept = self.next_outer_P is self.base_P or self._is_lent(self.next_outer_P)
@@ -175,13 +185,14 @@ class OuterState:
             self.next_outer_P = zeros(self.outer_P.size)
 
     def room_for_momentum(self) -> F32:
-        """Where to make the next one: in place, unless the present one is lent."""
+        """The array for the next momentum: the present one, unless it is lent."""
         momentum_P = self.momentum_P
         return zeros(momentum_P.size) if self._is_lent(momentum_P) else momentum_P
 
     def take(self, outer_P: F32, momentum_P: F32) -> None:
-        """This is the next version. `outer_P` is ours from now on: whoever made it neither writes
-        nor reads there. The momentum is copied: it would keep the memory of both for ever."""
+        """Make these arrays the next version. This object owns `outer_P` from now on: the caller
+        neither writes nor reads there. The momentum is copied: otherwise it would keep the memory
+        of both for ever."""
         self._ahead, self.due = None, None
         self.next_outer_P, self.momentum_P = outer_P, self.room_for_momentum()
         self.momentum_P[:] = momentum_P
@@ -190,8 +201,8 @@ class OuterState:
         return [x for x in range(COPIES) if not self._is_lent(places.outer[x])]
 
     def turn(self, version: int, lineage: int, digests: Mapping[int, bytes]) -> str:
-        """The next version is the present one. `digests`: of its cells, as far as known; of the
-        others the momentum is made. Returns the state's."""
+        """Make the next version the present one. `digests`: those of its cells that are known; the
+        momentum of all other cells must be made. Returns the state digest."""
         self.outer_P, self.next_outer_P = self.next_outer_P, self.outer_P
         if not self.compared:
             return self.pass_by(version, lineage)
@@ -205,26 +216,26 @@ class OuterState:
         return self.digest
 
     def pass_by(self, version: int, lineage: int) -> str:
-        """The present version is this one, as it is. Returns its digest."""
-        assert not self.compared, "nobody's state stays as it is in a round of all"
+        """Name the present state after this version, without a change. Returns its digest."""
+        assert not self.compared, "a round of all peers changes every state"
         self.version, self.lineage = version, lineage
         self.digest, self._ahead = gossip_pairs.state_digest(version), None
         return self.digest
 
     @property
     def is_shown(self) -> bool:
-        """The outer parameters are where ranks could read them."""
+        """Whether the outer parameters are in a place that ranks can read."""
         return self._places is not None and self._places.number(self.outer_P) is not None
 
     def show(self) -> int:
-        """The ranks go on with the outer parameters; returns their place. Most often they are
-        there, but where they were made beside what had to stay, or came from others: then nothing
-        may be due."""
+        """The ranks continue with the outer parameters; returns their place. Most often they are in
+        one already. If they were made in other memory, or came from another peer, they are copied
+        to a place; then no step may be due."""
         places = self._places
-        assert places is not None, "there is nobody to see it"
+        assert places is not None, "no rank has places to read"
         place = places.number(self.outer_P)
         if place is None:
-            # Rather not where the next version is in the making; of what is lent there is one.
+            # Prefer a place without an unfinished next version. At most one place is lent.
             is_next = [self.next_outer_P is outer_P for outer_P in places.outer]
             place = min(self._unlent(places), key=is_next.__getitem__)
             places.begin(place)
@@ -236,20 +247,20 @@ class OuterState:
         return place
 
     def show_move(self) -> int:
-        """The ranks add what the outer parameters moved by since their base to their own; returns
-        its place."""
-        assert self._places is not None, "there is nobody to see it"
+        """The ranks add to their own parameters the change of the outer ones since the ranks' base;
+        returns the place of this change."""
+        assert self._places is not None, "no rank has places to read"
         operations.rebase(self.outer_P, self.base_P, self._places.move())
         self._shown()
         return MOVE
 
     def contributed(self) -> None:
-        """The ranks contributed: they have taken all but the last one of the results shown."""
+        """The ranks have contributed, so they have taken all shown results but the last."""
         self._has_contributed = True
 
     def forget_places(self) -> None:
-        """Let the system have the places that nobody reads: ranks neither have work that began
-        there, nor a result to take there yet; and nothing of them is lent or in the making."""
+        """Free the places that no rank reads: the ranks neither have work that began there, nor
+        have still to take a result there, and the place is neither lent nor being written."""
         places = self._places
         if places is None or not self._has_taken or self._ahead is not None:
             return
@@ -259,13 +270,13 @@ class OuterState:
                 places.forget(place)
 
     def expect_next(self) -> None:
-        """A next version is to be made soon: where, has memory from now on."""
+        """Allocate memory for the next version, which will be made soon."""
         places = self._places
         place = places.number(self.next_outer_P) if places is not None else None
         if places is not None and place is not None and self.next_outer_P is not self.base_P:
             places.expect(place)
 
     def _shown(self) -> None:
-        """The ranks go on from the outer parameters."""
+        """The ranks train from the present outer parameters from now on."""
         self.base_P = self.outer_P
         self._has_taken, self._has_contributed = self._has_contributed, False

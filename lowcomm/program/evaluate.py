@@ -1,7 +1,7 @@
-"""How good is a model: its held-out loss, and a sample of what it writes.
+"""Evaluates a model: its loss on held-out text, and a sample of generated text.
 
-Works on a plain module and under FSDP2, where every rank must make the same call: all ranks run
-the same windows in lockstep and get the same answer. Must NOT know of nodes, rounds or methods.
+Works on a plain module and under FSDP2. Under FSDP2 every rank must make the same call: all ranks
+run the same windows in lockstep and get the same result. Must NOT know of nodes, rounds or methods.
 
 Legend: B windows, T positions, V values of a byte.
 """
@@ -16,9 +16,9 @@ from lowcomm.models.llama import Llama, next_token_loss
 from protocols.types.errors import ConfigError
 
 EVAL_BATCH = 16
-"""Windows in one forward pass: bounds the memory, and changes the loss by rounding only."""
+"""Windows in one forward pass. It bounds the memory, and changes the loss by rounding only."""
 EVAL_STREAM = 2**64 - 1
-"""Of the seed's random streams; no pass over the training data gets this far."""
+"""Number of the random stream of a seed; no pass over the training data reaches this number."""
 BYTE_VALUES = 256
 
 
@@ -28,8 +28,8 @@ def held_out_loss(
 ) -> float:
     """Mean loss in nats per byte over `windows` windows of `window` predicted bytes each.
 
-    `held_out` is uint8 [bytes]. The windows are drawn with replacement, by `seed` alone, so every
-    evaluation of a run sees the same. Raises ConfigError if the text is shorter than one.
+    `held_out` is uint8 [bytes]. The windows are drawn with replacement, from `seed` alone, so all
+    evaluations of a run use the same ones. Raises ConfigError if the text is shorter than a window.
     """
     places = len(held_out) - window
     if places < 1:
@@ -49,10 +49,10 @@ def held_out_loss(
 
 @torch.no_grad()
 def generate(model: Llama, prompt: bytes, *, tokens: int, temperature: float, seed: int) -> bytes:
-    """Continue `prompt` by `tokens` bytes, which are returned without it.
+    """Continue `prompt` by `tokens` bytes, and return them without the prompt.
 
-    Each byte is drawn from softmax(logits / temperature); temperature 0 takes the likeliest.
-    The model sees the last `context` bytes. An empty prompt stands for a line feed. Every byte
+    Each byte is drawn from softmax(logits / temperature); temperature 0 takes the likeliest byte.
+    The model gets the last `context` bytes. An empty prompt is replaced by a line feed. Every byte
     costs a whole forward pass: there is no cache, so that sharded models work unchanged.
     """
     device = next(model.parameters()).device

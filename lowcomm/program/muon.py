@@ -1,9 +1,9 @@
-"""Muon as an inner optimizer (MuLoCo, arXiv:2505.23725): orthogonal steps for matrices, AdamW for
-everything else.
+"""Muon as an inner optimizer (MuLoCo, arXiv:2505.23725): Muon for matrices, AdamW for the rest.
 
-A matrix is stepped whole: under FSDP2 its momentum stays sharded, and is gathered inside the node
-each step (no byte leaves the node). torch.optim.Muon takes plain 2-D tensors only, and another
-optimizer beside it for the rest; a method wants one. Must NOT know of nodes or rounds.
+The step of a matrix needs the whole matrix: under FSDP2 the momentum stays sharded, and the update
+is gathered inside the node at each step (no byte leaves the node). torch.optim.Muon takes plain 2-D
+tensors only, so the other parameters would need a second optimizer; a method takes one. Must NOT
+know of nodes or rounds.
 
 Legend: A rows, B columns of a matrix; leading dimensions are matrices side by side.
 """
@@ -21,17 +21,18 @@ from torch.optim.adamw import adamw
 from protocols.types.errors import ConfigError
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration that Keller Jordan's Muon made known; its slope at 0 is steep, and its
-results lie in about [0.7, 1.2] rather than at 1."""
+"""Coefficients of the quintic iteration of Keller Jordan's Muon. Its slope at 0 is steep, and the
+resulting singular values lie in about [0.7, 1.2] instead of at 1."""
 ITERATIONS = 5
 NORM_MIN = 1e-7
 RMS = 0.2
-"""What AdamW's updates have; an orthogonal matrix times 0.2 sqrt(max(A, B)) has it too, so that one
-learning rate and weight decay do for both (arXiv:2502.16982, section 2.2)."""
+"""Root mean square of AdamW's updates. An orthogonal matrix times 0.2 sqrt(max(A, B)) has the same,
+so that one learning rate and weight decay fit both (arXiv:2502.16982, section 2.2)."""
 
 
 class Muon(Optimizer):
-    """Steps `matrices` by Muon and `others` by AdamW, each group with the options it has."""
+    """An optimizer that steps `matrices` by Muon and `others` by AdamW, each group with its
+    options."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Muon(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.1,
     ) -> None:
-        """Raises ConfigError for a matrix that is none."""
+        """Raises ConfigError if one of `matrices` has fewer than 2 dimensions."""
         shared = {"lr": lr, "weight_decay": weight_decay}
         adamw = {"momentum": None, "betas": betas, "eps": eps}
         groups = [
@@ -58,7 +59,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore
-        """One inner step, with the gradients that are there."""
+        """Make one inner step of all parameters that have a gradient."""
         assert closure is None, "Muon takes gradients that are there"
         for group in self.param_groups:
             stepped = [each for each in group["params"] if each.grad is not None]
@@ -98,10 +99,10 @@ class Muon(Optimizer):
             state["momentum_buffer"] = torch.zeros_like(grad)
         buffer_AB = state["momentum_buffer"]
         buffer_AB.mul_(group["momentum"]).add_(grad)
-        update_AB = grad.add(buffer_AB, alpha=group["momentum"])  # Nesterov's.
+        update_AB = grad.add(buffer_AB, alpha=group["momentum"])  # Nesterov.
         if isinstance(update_AB, DTensor):
             mesh, placements = update_AB.device_mesh, update_AB.placements
-            # Every rank has the whole matrix now and makes the same of it: nothing has to be sent.
+            # Every rank has the whole matrix and computes the same result: nothing has to be sent.
             whole_AB = orthogonalised(update_AB.full_tensor())
             update_AB = distribute_tensor(whole_AB, mesh, placements, src_data_rank=None)
         else:
@@ -111,14 +112,15 @@ class Muon(Optimizer):
 
 
 def scale(shape: Sequence[int]) -> float:
-    """What an orthogonal matrix of this shape is multiplied by, so that it moves as AdamW would."""
+    """The factor that gives an orthogonal matrix of this shape the RMS of AdamW's updates."""
     return RMS * math.sqrt(max(shape[-2:]))
 
 
 def orthogonalised(matrices_AB: Tensor) -> Tensor:
-    """U V^T, about, of U S V^T: [..., A, B] to as much, by Newton-Schulz.
+    """An approximation of U V^T for matrices U S V^T of shape [..., A, B], by Newton-Schulz.
 
-    On a GPU in bf16, which is fast there and exact enough; elsewhere in the tensor's own dtype.
+    Computed in bf16 on a GPU, which is fast and exact enough; elsewhere in the tensor's own dtype,
+    which the result always has.
     """
     x: Tensor = matrices_AB.bfloat16() if matrices_AB.is_cuda else matrices_AB
     tall = x.shape[-2] > x.shape[-1]

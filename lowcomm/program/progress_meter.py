@@ -1,6 +1,6 @@
-"""Loss and pace of a rank's training loop, about each second, for people.
+"""Reports loss and speed of a rank's training loop about each second.
 
-Must NOT make the device wait at every step: a loss is looked at only when it is reported.
+Must NOT make the device wait at every step: the loss is read only when it is reported.
 """
 
 import time
@@ -13,7 +13,8 @@ INTERVAL_S = 1.0
 
 
 class Meter:
-    """About each second: this rank's mean loss since the last time, and the node's pace."""
+    """Reports, about each second, this rank's mean loss since the last report, and the node's
+    tokens per second."""
 
     def __init__(self, peer: Peer, device: torch.device) -> None:
         self._peer = peer
@@ -23,14 +24,14 @@ class Meter:
         self._reported = (0, time.monotonic())
 
     def count(self, loss: torch.Tensor) -> None:
-        """One more inner step, with this loss (a 0-d tensor, not waited for)."""
+        """Count one inner step with this loss, a 0-d tensor that need not be computed yet."""
         self._step += 1
         self._loss += loss
         if time.monotonic() - self._reported[1] >= INTERVAL_S:
             self.report()
 
     def report(self) -> None:
-        """Show what came since the last time; nothing if that is nothing."""
+        """Report the steps since the last report; do nothing if there are none."""
         step, then = self._reported
         now = time.monotonic()
         steps = self._step - step

@@ -1,6 +1,6 @@
-"""FlexDeMo's payloads: what each node says of every tensor, one behind the other, and their mean.
+"""FlexDeMo's payloads: the records of all tensors, one after the other, and the mean of payloads.
 
-The ranks write a payload as it travels, each its own groups. Must NOT import torch.
+The ranks write a payload in its wire format, each rank its own groups. Must NOT import torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ from lowcomm.replicators.replicators import Grid, Replicator, Span, Turn
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One of the model, and where its groups' records lie in a payload."""
+    """One tensor of the model, and the place of its groups' records in a payload."""
 
     number: int
     grid: Grid
     first_element: int
     first_byte: int
     group_bytes: int
-    """Of each group but the last one, which may have fewer."""
+    """Bytes of the records of each group except the last one, which may have fewer."""
     size_bytes: int
 
     @property
@@ -31,7 +31,7 @@ class Tensor:
         return self.grid.rows * self.grid.columns
 
     def place(self, span: Span, replicator: Replicator) -> slice:
-        """Bytes of these groups in a payload."""
+        """The bytes of these groups in a payload."""
         start = self.first_byte + span.first * self.group_bytes
         return slice(start, start + span.count * replicator.group_bytes(self.grid, span.rows))
 
@@ -39,7 +39,7 @@ class Tensor:
 def tensors_of(
     shapes: Sequence[tuple[int, ...]], replicator: Replicator, chunk: int
 ) -> tuple[Tensor, ...]:
-    """Of a model's parameters, in the order of its layout."""
+    """The tensors of a model with these parameter shapes, in layout order."""
     found: list[Tensor] = []
     element = byte = 0
     for number, shape in enumerate(shapes):
@@ -53,13 +53,13 @@ def tensors_of(
 
 
 class Replication:
-    """Implements lowcomm.methods.step_exchange.StepExchange."""
+    """Implements `lowcomm.methods.step_exchange.StepExchange` for FlexDeMo."""
 
     def __init__(
         self, replicator: Replicator, tensors: Sequence[Tensor], *, seed: int, contributors: bool
     ) -> None:
-        """`contributors`: the mean of a place is over those who said something of it, else over
-        all nodes."""
+        """`contributors`: if True, the mean of a place is over the nodes that sent it, otherwise
+        over all nodes."""
         self.replicator = replicator
         self.tensors = tuple(tensors)
         self.payload_bytes = sum(tensor.size_bytes for tensor in tensors)
@@ -74,7 +74,7 @@ class Replication:
         return bytes(memoryview(written)[: self.payload_bytes])
 
     def check(self, step: int, payload: Payload) -> None:
-        """Raises CodecError for what no node would send in this step."""
+        """Raise CodecError for a payload that no node would send in this step."""
         for _ in self._decoded(step, payload):
             pass
 
@@ -118,7 +118,7 @@ class Replication:
         row_N1 = np.arange(len(sum_NX))[:, None]
         with np.errstate(all="ignore"):
             for term in said:
-                # No place twice, so each is added to; mostly they are few.
+                # A payload has no place twice, so indexing adds all. Places are mostly few.
                 everywhere = term.places_NK.shape[1] == width
                 at = np.s_[:] if everywhere else (row_N1, term.places_NK)
                 sum_NX[at] += term.values_NK
@@ -130,7 +130,7 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """By one node, of some groups."""
+    """The decoded places and values of one node, for some groups."""
 
     tensor: Tensor
     span: Span

@@ -1,11 +1,11 @@
-"""What a node says of its momentum in a step: FlexDeMo's replicators, on arrays.
+"""FlexDeMo's replicators on arrays: which part of its momentum a node sends in a step.
 
 Each tensor is seen as rows (its first dimension) and columns (all others), and cut into groups of
-`chunk` rows. A group becomes tiles, of each tile some values are kept, and they are its record in
-the payload: so whoever has the whole rows of a group makes its bytes, whoever has the rest. A
-replicator says what tiles are and which values are kept; Wire says how these travel.
-`lowcomm.flexdemo.torch_replicators` makes the same bytes in torch. Must NOT keep anything between
-calls.
+`chunk` rows. A group becomes tiles. Some values of each tile are kept, and are the tile's record in
+the payload. So any rank that has the whole rows of a group can make its bytes, without the other
+rows. A replicator defines the tiles and which values are kept; Wire defines how kept values are
+encoded. `lowcomm.flexdemo.torch_replicators` makes the same bytes in torch. Must NOT keep anything
+between calls.
 
 Shapes: G groups of R rows and C columns; N tiles (of all groups) of X values, K of them kept; S
 bytes of a record.
@@ -36,20 +36,22 @@ from lowcomm.numerics.kernels import F32
 
 Values = Literal["bf16", "fp32", "sign"]
 ELEMENTS_AT_ONCE = 1 << 18
-"""Of a tensor, unless a group has more: what is made of them lies in a cache."""
+"""Elements of a tensor that are processed at once, more only if one group has more: intermediate
+arrays then fit into a cache."""
 DRAWN_TOGETHER = 4096
-"""Random places are drawn for so many values at a time."""
+"""Values among which random places are drawn at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Which values are kept by chance or in turn depends on this alone, on every node."""
+    """Identifies one choice of places, by chance or in turn. The choice depends on nothing else, so
+    it is equal on all nodes."""
 
     seed: int
-    """Of the run."""
+    """The run's seed."""
     step: int
     tensor: int
-    """Its number in the layout."""
+    """The tensor's number in the layout."""
 
     @property
     def key(self) -> int:
@@ -59,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Groups that follow each other, and have the same number of rows."""
+    """Consecutive groups with the same number of rows."""
 
     first: int
     count: int
@@ -68,13 +70,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One tensor."""
+    """One tensor as a grid of rows and columns, cut into groups of `chunk` rows."""
 
     rows: int
     columns: int
     chunk: int
     is_matrix: bool
-    """At least two dimensions."""
+    """True if the tensor has at least two dimensions."""
 
     @classmethod
     def of(cls, shape: tuple[int, ...], chunk: int) -> "Grid":
@@ -88,8 +90,9 @@ class Grid:
         return -(-self.rows // self.chunk)
 
     def spans(self, first: int, stop: int, *, at_once: int = ELEMENTS_AT_ONCE) -> Iterator[Span]:
-        """Of groups [first, stop), with so many elements each or one group; the tensor's last group
-        may have fewer rows than the others. The bits do not depend on where spans end."""
+        """Yield the groups [first, stop) in spans of at most `at_once` elements, or of one group.
+        The tensor's last group may have fewer rows than the others. The bits do not depend on where
+        spans end."""
         whole = min(stop, self.rows // self.chunk)
         step = max(1, at_once // (self.chunk * self.columns))
         for at in range(first, whole, step):
@@ -99,8 +102,8 @@ class Grid:
 
 
 class Wire:
-    """How kept values travel. As "sign" it is one bit each, and their magnitudes do not: what is
-    decoded is 1 or -1, and 0.0 counts as positive."""
+    """The encoding of kept values. With "sign" a value is one bit, without its magnitude: it is
+    decoded as 1 or -1, and 0.0 counts as positive."""
 
     def __init__(self, values: Values) -> None:
         self.values: Values = values
@@ -115,7 +118,8 @@ class Wire:
                 return -(-kept // 8)
 
     def pack(self, kept_NK: F32) -> tuple[U8, F32]:
-        """(records, what the node has said, and so takes out of its momentum)."""
+        """(records, uint8 [N, S]; the values that count as sent, fp32 [N, K], which the node
+        subtracts from its momentum)."""
         tiles, kept = kept_NK.shape
         match self.values:
             case "fp32":
@@ -133,7 +137,8 @@ class Wire:
                 return np.packbits(np.signbit(kept_NK), axis=1, bitorder="little"), kept_NK
 
     def unpack(self, records_NS: U8, kept: int) -> F32:
-        """Raises CodecError for what is not finite, or no record."""
+        """The values of the records, fp32 [N, K]. Raises CodecError if a value is not finite, or
+        bytes are no record."""
         if self.values == "sign":
             bits = np.unpackbits(records_NS, axis=1, bitorder="little")
             if bits[:, kept:].any():
@@ -151,44 +156,46 @@ class Wire:
 
 
 class Replicator(ABC):
-    """Of a run; `encode`, `decode` and `synthesise` are about the groups of one span."""
+    """The replicator of a run. `encode`, `decode` and `synthesise` process the groups of one
+    span."""
 
     has_momentum = True
-    """What is not said stays with the node. If not, it says what it has, and keeps nothing."""
+    """If True, the part that is not sent stays in the node's momentum. If False, the node sends its
+    gradient and keeps nothing."""
     sends_places = False
-    """Which values are kept differs between nodes."""
+    """True if nodes keep different places, which are then sent too."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
 
     @abstractmethod
     def tiling(self, grid: Grid, rows: int) -> tuple[int, int, int]:
-        """(tiles of a group of so many rows, values of a tile, values kept of it)."""
+        """(tiles of a group of `rows` rows; values of a tile; values kept of each tile)."""
         ...
 
     @abstractmethod
     def analyse(self, values_GRC: F32, grid: Grid) -> F32:
-        """Tiles [N, X], of whole groups."""
+        """The tiles of whole groups, fp32 [N, X]."""
         ...
 
     @abstractmethod
     def synthesise(self, tiles_NX: F32, grid: Grid, span: Span) -> F32:
-        """The inverse of `analyse`: values [G, R, C]."""
+        """The values of these tiles, fp32 [G, R, C]: the inverse of `analyse`."""
         ...
 
     @abstractmethod
     def places(self, tiles_NX: F32, kept: int, turn: Turn) -> Places:
-        """Which values of each tile are kept, ascending: [N, K], or [1, K] where all tiles have the
+        """The places that are kept of each tile, ascending: [N, K], or [1, K] if all tiles have the
         same."""
         ...
 
     def group_bytes(self, grid: Grid, rows: int) -> int:
-        """Of the records of a group of so many rows."""
+        """Bytes of the records of a group of `rows` rows."""
         tiles, _, kept = self.tiling(grid, rows)
         return tiles * self._record_bytes(kept)
 
     def encode(self, values_GRC: F32, grid: Grid, turn: Turn) -> tuple[U8, F32]:
-        """(records [G, bytes of a group], what they say in the sender's own count [G, R, C])."""
+        """(records, uint8 [G, bytes of a group]; the values that count as sent, fp32 [G, R, C])."""
         groups, rows, _ = values_GRC.shape
         tiles_NX = self.analyse(values_GRC, grid)
         _, width, kept = self.tiling(grid, rows)
@@ -202,7 +209,7 @@ class Replicator(ABC):
         return packed_NS.reshape(groups, -1), said
 
     def decode(self, records_GS: U8, grid: Grid, span: Span, turn: Turn) -> tuple[Places, F32]:
-        """(places [N, K] or [1, K], values [N, K]). Raises CodecError."""
+        """(places, [N, K] or [1, K]; values, fp32 [N, K]). Raises CodecError."""
         tiles, width, kept = self.tiling(grid, span.rows)
         records_NS = records_GS.reshape(span.count * tiles, -1)
         split = index_bytes(kept) if self.sends_places else 0
@@ -217,8 +224,9 @@ class Replicator(ABC):
 
 
 class Demo(Replicator):
-    """The `topk` largest cosine coefficients of each tile of chunk x chunk values (of a vector:
-    of each `chunk` of them), with their places. Beyond the tensor's border a tile is zero."""
+    """Keeps the `topk` largest cosine coefficients of each tile, and sends their places. A tile has
+    chunk x chunk values of a matrix, or `chunk` values of a vector; beyond the tensor's border it
+    is zero."""
 
     sends_places = True
 
@@ -252,7 +260,7 @@ class Demo(Replicator):
 
 
 class _Flat(Replicator):
-    """A tile is a group's values as they lie."""
+    """A replicator without a transform: a tile is the values of one group, in order."""
 
     def analyse(self, values_GRC: F32, grid: Grid) -> F32:
         return values_GRC.reshape(len(values_GRC), -1)
@@ -265,12 +273,12 @@ class _Flat(Replicator):
 
     @abstractmethod
     def turns(self, width: int, turn: Turn) -> Places:
-        """Of a tile of so many values, ascending [K]."""
+        """The places that are kept of a tile of `width` values, ascending [K]."""
         ...
 
 
 class Random(_Flat):
-    """One value in `one_in`, by chance: counted random numbers that all nodes draw alike."""
+    """Keeps one value in `one_in`, by counter-based random numbers that are equal on all nodes."""
 
     def __init__(self, wire: Wire, *, one_in: int) -> None:
         super().__init__(wire)
@@ -287,7 +295,7 @@ class Random(_Flat):
 
 
 class Striding(_Flat):
-    """Every `one_in`-th value; with each step the next ones."""
+    """Keeps every `one_in`-th value, the next ones with each step."""
 
     def __init__(self, wire: Wire, *, one_in: int) -> None:
         super().__init__(wire)
@@ -303,7 +311,7 @@ class Striding(_Flat):
 
 
 class Full(_Flat):
-    """All values, of the gradient itself: there is no momentum."""
+    """Keeps all values, of the gradient itself: there is no momentum."""
 
     has_momentum = False
 
@@ -330,5 +338,5 @@ def _drawn(width: int, one_in: int, key: int) -> npt.NDArray[np.intp]:
 def _block(size: int, one_in: int, key: int) -> npt.NDArray[np.intp]:
     draw_1N = np.empty((1, size), np.uint32)
     counted_bits(np.array([key], np.uint64), draw_1N)
-    # Of equal numbers the first: the choice does not depend on how numpy sorts.
+    # Of equal numbers the first is taken: the choice does not depend on numpy's sort.
     return np.sort(np.argsort(draw_1N[0], kind="stable")[: -(-size // one_in)])

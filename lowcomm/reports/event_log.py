@@ -1,8 +1,8 @@
-"""A node's events: one JSON line each for programs, one plain line for people.
+"""A node's event log: of each event one JSON line for programs, and a plain line for people.
 
-`lowcomm.reports.timeline` reads them back. Must NOT block for long: lines go to the page cache,
-which outlives a SIGKILL of this process. Must NOT raise what the disk raises: a full one costs
-events, and not the run.
+`lowcomm.reports.timeline` reads the file. Must NOT block for long: lines go to the page cache,
+which outlives a SIGKILL of this process. Must NOT raise errors of the disk: a full disk costs
+events, but not the run.
 """
 
 import json
@@ -20,42 +20,43 @@ EVENTS = "events.jsonl"
 
 
 class Journal:
-    """Appends to events.jsonl in the node's directory, and tells stories on standard error."""
+    """Appends events to events.jsonl in the node's directory, and prints them on standard error."""
 
     def __init__(self, directory: Path, *, peer: PeerId, name: str) -> None:
         self._peer = peer
         self._name = name
         self.names: dict[str, str] = {peer: name}
-        """Of peers, for the plain lines."""
+        """Names of peers by id, for the plain lines. The daemon adds each new member."""
         self._file = os.open(
             directory / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
         )
         size = os.fstat(self._file).st_size
         self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"
-        """The last line is not whole: a SIGKILL ended an earlier life, or the disk is full."""
+        """The file's last line is incomplete: a SIGKILL ended a process, or the disk was full."""
         self._lost = 0
-        """Lines that the disk did not take, since it took one."""
+        """Number of lines that could not be written since the last one that could."""
         self._started = time.monotonic()
 
     def write(self, kind: str, **fields: object) -> None:
-        """One event, and its story. Keys as in lowcomm.reports.events."""
+        """Record an event, and print its plain line if it has one. The fields are those of its
+        record in lowcomm.reports.events."""
         text = story(self.record(kind, **fields), self.names)
         if text:
             self.say(text)
 
     def note(self, topic: str, text: str) -> None:
-        """Something worth saying that is no event of its own."""
+        """Record and print a text for which there is no other kind of event."""
         self.write("note", topic=topic, text=text)
 
     def record(self, kind: str, **fields: object) -> Event:
-        """One event that people are told in another way."""
+        """Record an event without printing it: the caller tells people in another way."""
         event = {"t": time.time(), "peer": self._peer, "name": self._name, "kind": kind, **fields}
         line = (json.dumps(event) + "\n").encode()
         try:
             record = decode(line)
         except EventError as error:
-            raise AssertionError(f"a {kind} event of our own is malformed: {error}") from error
-        assert record is not None, f"nobody knows the kind {kind}"
+            raise AssertionError(f"this daemon wrote a malformed {kind} event: {error}") from error
+        assert record is not None, f"unknown kind of event: {kind}"
         self._append(line)
         return record
 
@@ -66,19 +67,19 @@ class Journal:
         except OSError as error:
             written, why = 0, error.strerror or str(error)
         else:
-            why = "no room for a whole line"
+            why = "the disk took only a part of a line"
         if written == len(data):
             if self._lost:
-                self.say(f"{EVENTS} is written again; {self._lost} of its lines are lost")
+                self.say(f"{EVENTS} can be written again; {self._lost} events were not recorded")
             self._torn, self._lost = False, 0
             return
         self._torn = self._torn or written > 0
         self._lost += 1
         if self._lost == 1:
-            self.say(f"{EVENTS} cannot be written, and the run goes on without it: {why}")
+            self.say(f"cannot write {EVENTS} ({why}): the run goes on, but its events are lost")
 
     def say(self, text: str) -> None:
-        """A plain line for whoever looks at the terminal."""
+        """Print a plain line for people at the terminal."""
         elapsed_s = time.monotonic() - self._started
         line = f"[{elapsed_s:8.2f} {self._name}] {text}"
         with suppress(OSError):  # The terminal may be gone; the run goes on without it.

@@ -1,4 +1,4 @@
-"""What a node writes down about itself, as typed records; `journal` writes, `timeline` reads.
+"""The events of a node as typed records; event_log.py writes them and timeline.py reads them.
 
 Must NOT read or write anything.
 """
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Common to all. `t` is in unix seconds, `peer` an id, `name` what its node is called. Of other
-    fields, what has a default may be missing in the file of an older lowcomm."""
+    """The fields that all events have: `t` in unix seconds, the writer's id `peer`, and its node's
+    `name`. In a record below, a field with a default may be missing in the file of an older
+    lowcomm."""
 
     t: float
     peer: str
@@ -20,7 +21,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Event):
-    """A daemon began; its process was started at `exec_t` (unix seconds). params 0: unknown."""
+    """A daemon has started; its process began at `exec_t` (unix seconds). `ranks` and `params` are
+    numbers of the node's ranks and of model parameters; params 0: not known yet."""
 
     pid: int
     exec_t: float
@@ -36,7 +38,7 @@ class Listening(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsListening(Event):
-    """Prometheus finds /metrics at this address."""
+    """The daemon serves /metrics for Prometheus at this HOST:PORT."""
 
     address: str
 
@@ -48,7 +50,7 @@ class Waiting(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Event):
-    """`member` was taken in, as this peer reads the log."""
+    """This peer has read in the log that `member` became a member."""
 
     member: str
     member_name: str
@@ -70,7 +72,7 @@ class Left(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elected(Event):
-    """`leader` leads from log entry `index` on."""
+    """`leader` was elected; its term begins with log entry `index`."""
 
     leader: str
     leader_name: str
@@ -79,7 +81,7 @@ class Elected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored(Event):
-    """The run went back to the state after `round`, because nobody had a newer one."""
+    """The run was rolled back to the state after `round`: no live node held a newer one."""
 
     round: int
     inner_step: int
@@ -87,8 +89,8 @@ class Restored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forked(Event):
-    """From `round` on, `voter` alone decides, in a branch of its own; `lonely`: nobody forced it,
-    it did not reach the other of two voters."""
+    """From `round` on `voter` is the only voter, in a new branch of the run. `lonely`: it was one
+    of two voters and did not reach the other one; otherwise a person forced the recovery."""
 
     round: int
     inner_step: int
@@ -99,7 +101,8 @@ class Forked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped(Event):
-    """The branch that `member` led is given up: its `tokens` committed tokens had fewer."""
+    """The branch that `member` led is given up, and another branch stays. `tokens`: those committed
+    on it since the beginning of the run."""
 
     member: str
     member_name: str
@@ -108,7 +111,8 @@ class Dropped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp(Event):
-    """This peer's branch is given up; its log and checkpoints lie in `kept`. It joins anew."""
+    """This peer's branch is given up, and the peer joins again at `contact` (HOST:PORT). Its old
+    log and checkpoints are in the directory `kept`."""
 
     why: str
     contact: str
@@ -117,7 +121,7 @@ class GaveUp(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness(Event):
-    """`member` votes from now on if there is a place, and trains nothing."""
+    """`member` is a witness: it does not train, and votes if the run needs another voter."""
 
     member: str
     member_name: str
@@ -125,8 +129,8 @@ class Witness(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Event):
-    """`owners` of the roster sum parts: as many as there are parts, and nobody whose line is
-    slow."""
+    """A new view is in force. `owners`: the peers of the roster that sum parts; a peer with a slow
+    line owns none."""
 
     view: int
     roster: tuple[str, ...]
@@ -145,7 +149,8 @@ class Attempt(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Event):
-    """Its own contribution is encoded: `steps` and `tokens` since its previous one."""
+    """This peer's contribution to the round is encoded. `steps` and `tokens`: the inner steps and
+    tokens trained since its previous contribution."""
 
     fragment: int
     round: int
@@ -155,8 +160,9 @@ class Ready(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(Event):
-    """Applied here. `tokens` of all counted peers, `counted` says whether this one is. The same
-    rounds are committed anew in another `lineage`, after a Restore or a fork."""
+    """A committed round was applied by this peer. `tokens`: those of all counted contributions.
+    `counted`: this peer's contribution is one of them. After a Restore or a fork, rounds of the
+    same numbers are committed again in another `lineage`."""
 
     fragment: int
     round: int
@@ -171,8 +177,8 @@ class Commit(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced(Event):
-    """A committed round's data path here: `seconds` from the contribution's first byte to the
-    result's last one."""
+    """A round's data path is complete on this peer. `seconds`: the time from the contribution's
+    first byte to the result's last one."""
 
     fragment: int
     round: int
@@ -181,7 +187,8 @@ class Reduced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics(Event):
-    """About each second. Counters rise from this daemon's start; `loss` may be NaN."""
+    """Progress, written about once a second. `step`, `tokens` and the bytes count from this
+    daemon's start; `loss` may be NaN."""
 
     step: int
     tokens: int
@@ -193,36 +200,37 @@ class Metrics(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic(Event):
-    """What went over the connections, by peer and purpose: each ten seconds while payload or
-    states move, rarely else, and at the end. Counters rise from this daemon's start; rates are of
-    the last 10 s, lags (how much later than due its loop did something) of the last minute.
+    """Bytes on the connections, by peer and purpose. Written each 10 s while payloads or states are
+    sent, rarely otherwise, and at the end. Counters count from this daemon's start. Rates are means
+    of the last 10 s. Lags are of the last minute: the time by which the event loop ran a due timer
+    too late.
 
-    Each tuple has one item for each of `peers`; "" there stands for all that are gone for long.
+    Each tuple has one item for each of `peers`; the id "" stands for all peers gone for long.
     """
 
     method: str = ""
-    """What the run exchanges by; "" of a witness, and while the run is not known."""
+    """Name of the run's method; "" for a witness, and while the run is not known."""
     peers: tuple[str, ...]
     payload_sent_bytes: tuple[int, ...]
-    """Contributions and results, without the heads of their chunks."""
+    """Contributions and results, without the headers of their chunks."""
     payload_received_bytes: tuple[int, ...]
     transfer_sent_bytes: tuple[int, ...]
-    """States, for those who join."""
+    """State for joiners."""
     transfer_received_bytes: tuple[int, ...]
     control_sent_bytes: tuple[int, ...]
-    """All that goes over control connections."""
+    """All bytes of control connections."""
     control_received_bytes: tuple[int, ...]
     relay_sent_bytes: tuple[int, ...]
-    """What went through this peer between two others that cannot reach each other."""
+    """Bytes that this peer relayed between two peers that cannot reach each other."""
     relay_received_bytes: tuple[int, ...]
     refused_bytes: tuple[int, ...]
-    """Received for nothing: stale, unwanted, or here already."""
+    """Received and thrown away: stale, unwanted, or already here."""
     stalls: tuple[int, ...]
-    """How often a connection wanted to send and the other side did not take it ..."""
+    """Number of times that a connection had bytes to send and the other side took none."""
     stalled_s: tuple[float, ...]
-    """... and for how long together."""
+    """Total duration of these stalls."""
     round_trip_s: tuple[float, ...]
-    """0: not known."""
+    """Last measured round trip; 0: not known."""
     sent_bytes_per_s: float
     received_bytes_per_s: float
     lag_p50_s: float
@@ -232,7 +240,7 @@ class Traffic(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(Event):
-    """Injected on purpose; `what` in words."""
+    """A fault was injected on purpose; `what` describes it in words."""
 
     what: str
 
@@ -250,7 +258,7 @@ class RanksLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotServed(Event):
-    """So many bytes of its state were sent to a joiner; `to` is its peer id."""
+    """This peer has sent `size_bytes` of its state to the joiner with the id `to`."""
 
     to: str
     size_bytes: int
@@ -258,8 +266,9 @@ class SnapshotServed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotReceived(Event):
-    """The state came and is what the log says, `seconds` after a place in the run was granted and
-    `connected_s` after the first connection; `donor_bytes`: what each of `donors` gave of it."""
+    """This peer has received the run's state, and its hashes are those in the log. `seconds`: time
+    since the run admitted it; `connected_s`: time since its first connection; `donor_bytes`: bytes
+    from each of `donors`."""
 
     donors: tuple[str, ...]
     donor_bytes: tuple[int, ...]
@@ -301,14 +310,14 @@ class Diverged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Event):
-    """The model's size is known: `params` parameters, of the whole node."""
+    """The model's size is known: `params` parameters, all ranks of the node together."""
 
     params: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(Event):
-    """Something worth saying that is no log entry."""
+    """A text for people, for which there is no other kind of event."""
 
     topic: str
     text: str
@@ -316,8 +325,9 @@ class Note(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples(Event):
-    """How many samples are committed, as this peer knows, and how many of those that somebody
-    held and lost were leased again. The first falls when the run goes back to a checkpoint."""
+    """Progress in the data, as this peer reads the log. `committed`: number of committed samples;
+    it falls when the run is rolled back. `again`: number of samples leased a second time, because
+    the peer that held them was lost."""
 
     committed: int
     again: int
@@ -341,4 +351,4 @@ KINDS: Mapping[str, type[Event]] = {
         *(Witness, Samples, Traffic, MetricsListening),
     )
 }
-"""By the `kind` that stands in the file."""
+"""The record class for each `kind` of the file."""

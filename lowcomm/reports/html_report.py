@@ -1,8 +1,9 @@
-"""One self-contained HTML page about a run: what happened, what it cost, what came out.
+"""Makes one self-contained HTML page about a run: its events, costs and results.
 
-Works from the files alone, offline, with no script and no external resource. Everything that a
-peer or a model wrote is escaped (jinja's autoescape; the charts escape for themselves). Must NOT
-import torch and must NOT compute figures that summary.json does not have, but for drawing.
+The page is made from the run's files alone, and has no script and no external resource. All text
+that a peer or a model wrote is escaped (by jinja's autoescape; the charts escape their own text).
+Must NOT import torch. Must NOT compute figures that are missing in summary.json, except to draw
+charts.
 """
 
 import math
@@ -49,9 +50,10 @@ from lowcomm.reports.traffic import sent_over_time, traffic_row
 from lowcomm.training.round_schedule import ANCHOR
 
 WIDTHS = {"wide": 1040, "narrow": 460}
-"""Each chart is drawn twice: one shrunk to a phone could not be read. CSS shows one."""
+"""Widths in pixels. Each chart is drawn twice, since a wide one is unreadable on a phone; CSS shows
+one of them."""
 COLOURS_MAX = 8
-"""More peers than that share one colour; hover tells them apart."""
+"""In a run with more peers, all peers have one colour; their lines have hover titles."""
 POINTS_MAX = 300
 TICKS_MAX = 200
 DIGEST_CHARS = 12
@@ -59,7 +61,8 @@ UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
 
 def write_report(run_dir: Path, summary: Mapping[str, Any]) -> Path:
-    """Write report.html for a run directory and its summary; returns its path. Raises OSError."""
+    """Write report.html into a run directory, from its events and its summary. Returns the file's
+    path. Raises OSError."""
     path = run_dir / "report.html"
     html = render_report(read_timeline(run_dir), summary)
     path.write_text(html, encoding="utf-8", errors="replace")
@@ -67,7 +70,7 @@ def write_report(run_dir: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def render_report(timeline: Timeline, summary: Mapping[str, Any]) -> str:
-    """The page. `summary` as lowcomm.reports.summary.Summary, of the same timeline."""
+    """Return the page as HTML. `summary`: a lowcomm.reports.summary.Summary of this timeline."""
     source = (
         resources.files("lowcomm.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
     )
@@ -93,14 +96,14 @@ def render_report(timeline: Timeline, summary: Mapping[str, Any]) -> str:
 
 
 def peer_css(summary: Mapping[str, Any]) -> dict[str, str]:
-    """{peer id: colour class}, the same in all charts and tables."""
+    """Return {peer id: CSS class of its colour}, for all charts and tables."""
     peers = [peer["peer"] for peer in summary["peers"]]
     few = len(peers) <= COLOURS_MAX
     return {peer: f"c{number}" if few else "many" for number, peer in enumerate(peers)}
 
 
 def flatten(table: Mapping[str, Any], at: str = "") -> list[tuple[str, str]]:
-    """[("model.layers", "4"), ...] in the order of the table."""
+    """Return [("model.layers", "4"), ...], in the order of the table."""
     rows: list[tuple[str, str]] = []
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -111,9 +114,10 @@ def flatten(table: Mapping[str, Any], at: str = "") -> list[tuple[str, str]]:
 
 
 def phases(life: Life, *, until: float, t0: float) -> list[Span]:
-    """What one life of a peer did, as spans without a gap; seconds since `t0`."""
+    """Return the phases of one process as spans without gaps, in seconds since `t0`. `until`: the
+    end of the last span, if the process has not ended; `until` and `t0` are unix seconds."""
     spans: list[Span] = []
-    css, why, since, trains = "joining", "starts", life.begin_t, False
+    css, why, since, trains = "joining", "starting", life.begin_t, False
     end = until if life.end_t is None else life.end_t
     for event in life.events:
         trains = isinstance(event, RanksReady) or (trains and not isinstance(event, RanksLost))
@@ -128,10 +132,11 @@ def phases(life: Life, *, until: float, t0: float) -> list[Span]:
 
 
 def loss_series(events: Sequence[Event], summary: Mapping[str, Any]) -> list[Series]:
-    """Training loss against the tokens that the run had committed at that time.
+    """Return lines of training loss against the tokens that the run had committed at that time.
 
-    Between two commits tokens grow in proportion to time. The line of the run is, per round, the
-    mean of what its roster measured since the round before.
+    Between two commits, tokens are interpolated linearly in time. The line "all peers" has a point
+    for each round: the mean of the losses that the peers of its roster measured since the round
+    before.
     """
     commits = [commit for commit in first_commits(events) if commit.fragment == ANCHOR]
     metrics = [e for e in events if isinstance(e, Metrics) and math.isfinite(e.loss)]
@@ -158,7 +163,8 @@ def loss_series(events: Sequence[Event], summary: Mapping[str, Any]) -> list[Ser
 
 
 def traffic_series(events: Sequence[Event]) -> tuple[list[Series], str]:
-    """What all have sent by purpose over time, and the unit in which it is told."""
+    """Return the lines of bytes sent by all peers over time, one for each purpose, and the name of
+    the unit of their values."""
     lives = find_lives(events)
     found = sent_over_time(lives, run_begin(lives))
     most = max((size for points in found.values() for _, size in points), default=0)
@@ -171,7 +177,8 @@ def traffic_series(events: Sequence[Event]) -> tuple[list[Series], str]:
 
 
 def committed_tokens(commits: Sequence[Commit], begin: float) -> Callable[[float], float]:
-    """t -> tokens committed by then, linear between commits and 0 at `begin`."""
+    """Return a function from a time to the tokens committed by then: linear between commits, and 0
+    at `begin`. Times are unix seconds."""
     times, totals = [min(begin, commits[0].t)], [0.0]
     for commit in commits:
         times.append(commit.t)
@@ -188,12 +195,12 @@ def committed_tokens(commits: Sequence[Commit], begin: float) -> Callable[[float
 
 
 def _phase_after(event: Event, css: str, *, trains: bool) -> tuple[str, str] | None:
-    """(phase, reason) from this event on, or None when it changes nothing."""
+    """Return the (phase, reason) that begins with this event; None if the event begins none."""
     match event:
         case Waiting():
             return "waiting", event.reason
         case SnapshotReceived():
-            return "joining", "has its state"
+            return "joining", "state received"
         case RanksReady():
             return "training", ""
         case RanksLost():
@@ -214,7 +221,7 @@ def _span(css: str, why: str, begin_s: float, end_s: float) -> Span:
 
 
 def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, dict[str, Markup]]:
-    """{"loss": {"wide": svg, "narrow": svg}, ...}; an empty svg for what cannot be drawn."""
+    """Return {"loss": {"wide": svg, "narrow": svg}, ...}; a chart without data is an empty text."""
     series = loss_series(events, summary)
     rows, marks = _gantt_rows(events, summary)
     commits = [commit for commit in first_commits(events) if commit.fragment == ANCHOR]
@@ -239,7 +246,11 @@ def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, di
             series, width=width, height=height, x_label="tokens committed", y_label="training loss"
         )
         charts["traffic"][name] = line_chart(
-            sent, width=width, height=height - 80, x_label="seconds", y_label=f"{unit} sent by all"
+            sent,
+            width=width,
+            height=height - 80,
+            x_label="seconds",
+            y_label=f"{unit} sent by all peers",
         )
         charts["gantt"][name] = gantt(
             rows, width=width, end_s=summary["wall_s"] or 0.0, ticks=ticks, marks=marks

@@ -1,7 +1,7 @@
-"""What a run does: a live view on a terminal, plain lines elsewhere, and its figures at the end.
+"""The live view of a run on a terminal, its plain lines elsewhere, and its figures at the end.
 
-It is fed with daemons' statuses and new events and only shows them. Must NOT ask daemons, read
-files or import torch. What daemons say is printed as text, never as markup or escape codes.
+The caller passes in the daemons' statuses and new events. Must NOT ask daemons, read files or
+import torch. Must NOT interpret text of daemons as markup or escape codes.
 """
 
 import math
@@ -43,13 +43,13 @@ from lowcomm.training.round_schedule import ANCHOR
 
 STORIES_SHOWN = 8
 STORIES_MIN = 3
-"""So many are left when the terminal is low."""
+"""Lines of events that a terminal shows even if it has few rows."""
 REPEAT_S = 30.0
-"""Several peers tell the same story; within this time it is told once."""
+"""Several peers report the same event. Within so many seconds, equal texts are shown once."""
 TOLD_MAX = 256
 SUMMARY_EVERY_S = 10.0
 ETA_ROUNDS = 20
-"""The time that is left is judged by so many of the last rounds."""
+"""The remaining time is estimated from the durations of so many last rounds."""
 FULL_COLUMNS, WIDE_COLUMNS, MEDIUM_COLUMNS = 120, 92, 56
 STATE_OF: Mapping[type[Event], str] = {
     Start: "joining",
@@ -60,7 +60,7 @@ STATE_OF: Mapping[type[Event], str] = {
     Finished: "finished",
     Stopped: "stopped",
 }
-"""What an event says about its peer's state, until a status says better."""
+"""The state of a peer after an event of it, until a status of its daemon overrides it."""
 STYLES: Mapping[str, str] = {
     "training": "green",
     "reducing": "yellow",
@@ -75,7 +75,7 @@ STYLES: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class _Peer:
-    """The last that is known of one peer. Numbers are 0 and loss is NaN until known."""
+    """The latest figures of one peer. Until they are known, numbers are 0 and the loss is NaN."""
 
     state: str = "joining"
     reason: str = ""
@@ -91,16 +91,16 @@ class _Peer:
 
 
 class LiveView:
-    """Shows one run. Use as a context manager, and call `update` about once a second.
+    """Shows one run. Use it as a context manager, and call `update` about once a second.
 
-    On a terminal the view is drawn in place; elsewhere each story is one flushed line, with the
-    seconds since the run began in front, and about every SUMMARY_EVERY_S a line sums up.
+    On a terminal, the view is drawn in place. Elsewhere, each event is one flushed line that begins
+    with the seconds since the run began, and about every SUMMARY_EVERY_S a line sums up the run.
     """
 
     def __init__(
         self, console: Console, run_name: str, *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`clock` gives unix seconds, as events do."""
+        """`clock` returns unix seconds, like the times of events."""
         self._console = console
         self._run_name = printable(run_name)
         self._clock = clock
@@ -136,7 +136,8 @@ class LiveView:
             self._live = None
 
     def update(self, statuses: Sequence[Mapping[str, Any]], events: Sequence[Event]) -> None:
-        """Take in the latest status of each daemon that answers, and the events since last time."""
+        """Show the latest status of each daemon that answers, and the events since the last
+        call."""
         for event in events:
             self._take_event(event)
         for status in statuses:
@@ -154,7 +155,7 @@ class LiveView:
         if self._begin is None:
             self._begin = event.exec_t if isinstance(event, Start) else event.t
         if isinstance(event, Fault):
-            self._tell(event)  # Whoever injects it need not be a peer.
+            self._tell(event)  # The program that injects it may be no peer.
             return
         peer = self._peers.setdefault(event.peer, _Peer())
         peer.state = STATE_OF.get(type(event), peer.state)
@@ -167,7 +168,7 @@ class LiveView:
                 self._peers[event.member].gone = ""
             case Lost() | Left():
                 gone = self._peers.setdefault(event.member, _Peer())
-                if gone.state != "finished":  # Whoever is done goes, and the others see it.
+                if gone.state != "finished":  # A peer that has finished leaves the run.
                     gone.gone, gone.reason = type(event).__name__.lower(), event.why
             case Metrics():
                 peer.steps, peer.tokens_per_s, peer.loss = (
@@ -232,7 +233,7 @@ class LiveView:
         self._console.print(line, soft_wrap=True, highlight=False)  # Rich flushes each print.
 
     def _eta_s(self) -> float | None:
-        """Seconds until the last outer step at the pace of the last rounds; None: unknown."""
+        """Seconds until the last outer step, at the speed of the last rounds; None: unknown."""
         left = self._outer_steps - self._outer_step
         if len(self._commits) < 2 or left <= 0:
             return None
@@ -258,7 +259,7 @@ class LiveView:
 
     def _render(self) -> RenderableType:
         width, height = self._console.size
-        # Five lines are head, roster, titles and two gaps; two stay free for "and 9 more".
+        # Seven lines: the head, the roster, the titles, two gaps, and two for "and 9 more".
         rows = min(len(self._peers), max(3, height - 7 - STORIES_MIN))
         stories = [*self._stories][-max(STORIES_MIN, height - 7 - rows) :]
         lead = f"; {self._names.get(self._leader, self._leader)} leads" if self._leader else ""
@@ -326,7 +327,8 @@ class LiveView:
 
 
 def print_end(console: Console, summary: Mapping[str, Any], paths: Mapping[str, Path]) -> None:
-    """The figures of a finished run, its peers, and where its files are ({what: path})."""
+    """Print the figures of a finished run, its peers, and `paths`, the places of its files by their
+    titles."""
     figures = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     figures.add_column(no_wrap=True, style="dim")
     figures.add_column(no_wrap=True, style="bold")
@@ -366,6 +368,7 @@ def _text(status: Mapping[str, Any], key: str) -> str:
 
 
 def _number(status: Mapping[str, Any], key: str, otherwise: float) -> float:
-    """Daemons of other versions may leave a figure out, or say null while they have none."""
+    """Return a number of a status, or `otherwise`: a daemon of another version may leave it out,
+    and one without a value writes null."""
     value = status.get(key)
     return value if isinstance(value, int | float) and math.isfinite(value) else otherwise

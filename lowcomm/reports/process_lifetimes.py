@@ -1,4 +1,4 @@
-"""Who lived when, and how the others fared: lives, kills and joins, found in the events.
+"""Finds the lifetimes of processes, the kills and the joins of a run in its events.
 
 Pure functions of a list of events. Must NOT read files (lowcomm.reports.timeline does).
 """
@@ -24,15 +24,17 @@ from lowcomm.reports.events import (
 )
 
 AFTERGLOW_S = 1.0
-"""A peer that others call lost and that writes on for longer than this is not dead."""
+"""A peer that other peers call lost is alive if it writes events more than so many seconds
+later."""
 
 
 class KillFigures(TypedDict):
-    """A killed peer, and how soon the others committed what it interrupted.
+    """A killed peer, and the time until the surviving peers committed the next round.
 
-    `kill_to_next_commit_s` counts from the later of the kill and the moment when the last
-    surviving roster peer was ready for that round (until then the survivors were training, not
-    waiting); `_wall_s` from the kill itself. The round: the first to commit after the kill.
+    `round`: the first round committed after the kill. `kill_to_next_commit_s` counts from the kill,
+    or from the moment when the last surviving peer of the roster was ready for that round, if that
+    was later: until then the survivors were training, not waiting. `kill_to_next_commit_wall_s`
+    counts from the kill itself.
     """
 
     peer: str
@@ -44,33 +46,35 @@ class KillFigures(TypedDict):
 
 
 class JoinFigures(TypedDict):
-    """A process that started after the first commit; times count from its exec."""
+    """A process that started after the first commit. Its times count from its exec, except `t_s`,
+    which counts from the run's first process start."""
 
     peer: str
     name: str
     t_s: float
-    join_to_member_s: float | None  # To its own `member` event in its own log.
-    join_to_contribution_s: float | None  # To its first commit that counted it.
+    join_to_member_s: float | None  # To the event in its own file that it is a member.
+    join_to_contribution_s: float | None  # To the first commit that counted its contribution.
     state_bytes: int | None
     state_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """One process of a peer, from its start event to what ended it."""
+    """One process of a peer, from its start event to its end."""
 
     peer: str
     begin_t: float
-    """Its exec_t, unix seconds."""
+    """The process start (`exec_t`), in unix seconds; without a Start event, the time of its first
+    event."""
     member_t: float | None
     end_t: float | None
     end: str
-    """As PeerFigures.end."""
+    """The same values as PeerFigures.end."""
     events: tuple[Event, ...]
-    """Its own, by time."""
+    """Events that the process wrote, by time."""
 
     def lives_at(self, t: float) -> bool:
-        """A member, and not yet at its end."""
+        """True if the process was a member at `t` (unix seconds) and had not ended."""
         return (
             self.member_t is not None
             and self.member_t <= t
@@ -79,11 +83,12 @@ class Life:
 
 
 def find_lives(events: Sequence[Event]) -> list[Life]:
-    """The lives of all peers, by their begin. `events` by time."""
+    """Return the processes of all peers, ordered by their begin. `events` must be ordered by
+    time."""
     own: dict[str, list[list[Event]]] = {}
     for event in events:
         if isinstance(event, Fault):
-            continue  # Said about a peer by whoever injects it.
+            continue  # Its writer is the program that injects it.
         spans = own.setdefault(event.peer, [])
         if isinstance(event, Start) or not spans:
             spans.append([])
@@ -97,13 +102,14 @@ def find_lives(events: Sequence[Event]) -> list[Life]:
 
 
 def first_commits(events: Sequence[Event]) -> list[Commit]:
-    """Of every (fragment, round) the earliest commit event, by time; of one that was committed in
-    several lineages, in that which stands: the run's, or a predecessor that led to it."""
+    """Return the earliest commit event of every (fragment, round), ordered by time. If a round was
+    committed in several lineages, the valid one counts: the newest lineage, or else the predecessor
+    that led to it."""
     commits = [event for event in events if isinstance(event, Commit)]
     before = _predecessors(commits)
     first: dict[tuple[int, int], Commit] = {}
     begins: dict[int, int] = {}
-    """By fragment: the first round of the lineages that came later. Older ones end before it."""
+    """By fragment: the first round of all later lineages. Older lineages end before that round."""
     lineage = commits[-1].lineage if commits else None
     while lineage is not None:
         own = [
@@ -122,14 +128,14 @@ def first_commits(events: Sequence[Event]) -> list[Commit]:
 
 
 def run_begin(lives: Sequence[Life]) -> float:
-    """Unix seconds of the first process start; 0 without a life."""
+    """Return the unix seconds of the first process start; 0.0 if there is no process."""
     return min((life.begin_t for life in lives), default=0.0)
 
 
 def find_kills(
     events: Sequence[Event], lives: Sequence[Life], names: Mapping[str, str]
 ) -> list[KillFigures]:
-    """By time of the kill. `events` by time."""
+    """Return the figures of all kills, ordered by time. `events` must be ordered by time."""
     kills = [life for life in lives if life.end == "killed"]
     figures = [_kill(life, events, lives, names) for life in kills]
     return sorted(figures, key=lambda kill: kill["t_s"])
@@ -138,7 +144,8 @@ def find_kills(
 def find_joins(
     lives: Sequence[Life], anchors: Sequence[Commit], names: Mapping[str, str]
 ) -> list[JoinFigures]:
-    """By begin. `anchors`: the first commits of the anchor fragment, by time."""
+    """Return the figures of all joins, ordered by begin. `anchors`: the first commits of the anchor
+    fragment, ordered by time."""
     joins: list[JoinFigures] = []
     for life in lives:
         if not anchors or life.begin_t <= anchors[0].t:
@@ -162,9 +169,9 @@ def find_joins(
 
 
 def _predecessors(commits: Sequence[Commit]) -> dict[str, str]:
-    """By lineage: the one before it. That is where its peers were before; of several the latest, as
-    who was away for long may have missed some. Never the branch of a fork that was given up: its
-    nodes return as other peers."""
+    """Return the predecessor of each lineage: the lineage of which its peers wrote commits before.
+    If there are several, the latest one, since a peer that was away may have missed some. The
+    branch of a fork that was given up is never a predecessor: its nodes return as other peers."""
     began: dict[str, int] = {}
     for commit in commits:
         began.setdefault(commit.lineage, len(began))
@@ -172,7 +179,7 @@ def _predecessors(commits: Sequence[Commit]) -> dict[str, str]:
     last: dict[str, str] = {}
     for commit in commits:
         here, was = commit.lineage, last.get(commit.peer, commit.lineage)
-        # Clocks that were set back could tell it the other way round: that would have no end.
+        # If a clock was set back, the order may be reversed: avoid an endless loop of predecessors.
         if began[before.get(here, was)] <= began[was] < began[here]:
             before[here] = was
         last[commit.peer] = here
@@ -180,7 +187,8 @@ def _predecessors(commits: Sequence[Commit]) -> dict[str, str]:
 
 
 def _life(own: list[Event], until: float, events: Sequence[Event], known: set[str]) -> Life:
-    """One life from its own events; it ended before `until`, when the next one began."""
+    """Make one Life from the events of its process, `own`. `until`: the begin of the peer's next
+    process, in unix seconds."""
     first, peer = own[0], own[0].peer
     begin = first.exec_t if isinstance(first, Start) else first.t
     members = [e.t for e in own if isinstance(e, Member) and e.member == peer]
@@ -194,9 +202,9 @@ def _life(own: list[Event], until: float, events: Sequence[Event], known: set[st
         elif isinstance(event, Lost | Left) and event.member == peer:
             ends.append((event.t, "lost" if isinstance(event, Lost) else "left"))
     if not ends and until < math.inf:
-        ends.append((own[-1].t, "lost"))  # Started again before anyone missed it.
+        ends.append((own[-1].t, "lost"))  # Started again before a peer noticed the loss.
     end_t, end = min(ends, default=(None, ""))
-    # A founder's log may begin with itself inside: then it was a member from its first round on.
+    # A founder may have no event of its admission: it was a member from its first round on.
     evidence = [e.t for e in own if isinstance(e, Ready | Commit)]
     member_t = min([*members, *evidence], default=None)
     return Life(peer=peer, begin_t=begin, member_t=member_t, end_t=end_t, end=end, events=(*own,))
@@ -206,11 +214,11 @@ def _kill(
     victim: Life, events: Sequence[Event], lives: Sequence[Life], names: Mapping[str, str]
 ) -> KillFigures:
     kill_t = victim.end_t
-    assert kill_t is not None  # A killed life has its end.
+    assert kill_t is not None  # A killed process has an end.
     commits = [event for event in events if isinstance(event, Commit)]
     done = {(e.fragment, e.round, e.lineage) for e in commits if e.t <= kill_t}
     others = [event for event in commits if event.t > kill_t and event.peer != victim.peer]
-    # Peers apply one round at slightly different times: a round that one had is not the next.
+    # Peers apply a round at slightly different times: the next one is new to all of them.
     commit = next((e for e in others if (e.fragment, e.round, e.lineage) not in done), None)
     ready_t = kill_t
     if commit is not None:
@@ -235,7 +243,8 @@ def _kill(
 
 
 def _kills_peer(fault: Fault, peer: Event, known: set[str]) -> bool:
-    """A fault hits whom it names, or else the peer in whose log it is."""
+    """True if the fault is a kill of this peer: it names the peer or, if it names none, the peer
+    wrote it."""
     if "kill" not in fault.what.lower():
         return False
     named = known.intersection(re.findall(r"[\w.-]+", fault.what))

@@ -1,8 +1,8 @@
-"""The figures of a run, computed from its timeline: summary.json.
+"""Computes the figures of a run from its timeline, and writes them to summary.json.
 
-Every figure can be computed again from the event files alone; None means that it does not apply
-to this run. Times ending in `t_s` count from the start of the first process; times of different
-machines are compared as their clocks say. Must NOT ask a daemon and must NOT import torch.
+Every figure follows from the event files alone; None means that it does not apply to this run.
+Times named `t_s` are seconds since the start of the first process. Clocks of different machines are
+compared without correction. Must NOT ask a daemon and must NOT import torch.
 """
 
 import json
@@ -49,27 +49,27 @@ SCHEMA_VERSION = 1
 
 
 class PeerFigures(TypedDict):
-    """One peer (id); a restarted one adds up its lives."""
+    """The figures of one peer id, summed over all its processes."""
 
     peer: str
     name: str
-    alive: bool  # Finished, or nothing says that it ended.
+    alive: bool  # Finished, or no event tells of its end.
     end: str  # "finished", "killed", "lost", "left", "stopped", or "" while it runs.
     ranks: int
-    inner_steps: int  # In contributions that it made ready, counted or not.
-    tokens: int  # Trained by its ranks, whether they were counted or not.
+    inner_steps: int  # Of its contributions, counted or not.
+    tokens: int  # Trained by its ranks, counted or not.
     rounds_counted: int
-    loss: float | None  # Training loss in its last metrics.
+    loss: float | None  # Training loss in its last Metrics event.
     state_digest: str | None
-    digests_agree: bool | None  # In each round it applied, its digest is most others'. None: alone.
+    digests_agree: bool | None  # In its last round that others have too, most have its digest.
     bytes_sent: int
     bytes_received: int
-    bytes_allreduce_equivalent: int | None  # What it would have sent: see allreduce_bytes.
-    listen_cpu_s: float | None  # CPU seconds until it listened, latest life.
+    bytes_allreduce_equivalent: int | None  # See allreduce_bytes.
+    listen_cpu_s: float | None  # CPU seconds until it listened; latest process.
 
 
 class RoundFigures(TypedDict):
-    """One committed round of one fragment, at its first commit event."""
+    """One committed round of one fragment, from its first commit event."""
 
     fragment: int
     round: int
@@ -86,17 +86,17 @@ class FaultFigures(TypedDict):
 
 
 class Summary(TypedDict):
-    """summary.json. A figure without a peer is of the whole run; of several kills and joins the
-    slowest one gives the figure at this level."""
+    """The content of summary.json: figures of the whole run, and lists of figures of its parts. If
+    there are several kills or joins, the slowest one gives the figure of the run."""
 
     schema_version: int
     finished: bool  # A peer reached the last outer step.
     started_unix_s: float | None
-    wall_s: float | None  # First process start to last event.
+    wall_s: float | None  # From the first process start to the last event.
     outer_steps: int  # Committed rounds of fragment 0, or steps of a per-step method.
-    tokens: int  # Counted by them.
-    samples: int  # Committed of the data that is leased, as the newest word of any peer says.
-    samples_again: int  # Leased a second time, because who held them was lost.
+    tokens: int  # Of the contributions that these rounds counted.
+    samples: int  # Committed samples, by the newest Samples event.
+    samples_again: int  # Leased a second time: the peer that held them was lost.
     params: int | None
     eval_loss: float | None
     eval_windows: int | None
@@ -115,22 +115,23 @@ class Summary(TypedDict):
     joins: list[JoinFigures]
     faults: list[FaultFigures]
     traffic: list[TrafficFigures]
-    diverged: list[str]  # "name in round n".
-    checkpoint: str | None  # Path of the newest.
+    diverged: list[str]  # Texts "<name> in round <n>".
+    checkpoint: str | None  # Path of the newest checkpoint.
     checkpoint_round: int | None
     config: dict[str, Any]  # The agreed [run].
     versions: dict[str, str | None]
-    machine: dict[str, Any]  # cores, cpu, memory_bytes of where the summary was made.
-    problems: list[str]  # Lines of event files that were skipped.
+    machine: dict[str, Any]  # cores, cpu, memory_bytes of the machine that made this summary.
+    problems: list[str]  # Lines of event files that could not be read.
 
 
 def build_summary(run_dir: Path, *, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The Summary of a run directory; `run` is the agreed [run] as plain data. Raises OSError."""
+    """Return the Summary of a run directory. `run`: the agreed [run] as plain data. Raises
+    OSError."""
     return dict(summarize(read_timeline(run_dir), run=run))
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> Path:
-    """Write summary.json whole or not at all; returns its path. Raises OSError."""
+    """Write summary.json completely or not at all, and return its path. Raises OSError."""
     path = run_dir / "summary.json"
     torn = path.with_suffix(".json.new")
     torn.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -139,7 +140,7 @@ def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
-    """All figures, from events alone (and this machine's versions)."""
+    """Compute all figures from the events, and add this machine's description and versions."""
     events, lives = timeline.events, find_lives(timeline.events)
     names = peer_names(events)
     begin = min((life.begin_t for life in lives), default=None)
@@ -193,15 +194,17 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
 
 
 def allreduce_bytes(params: int, *, peers: int, steps: int) -> int:
-    """What one of `peers` sends in `steps` ring all-reduces of fp32 gradients: 2(M-1)/M x 4N."""
+    """Bytes that one of `peers` sends in `steps` ring all-reduces of fp32 gradients: 2(M-1)/M x 4N
+    for each step, with M = `peers` and N = `params`."""
     return steps * 2 * 4 * params * (peers - 1) // peers
 
 
 def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(what, figure, note) for people: what applies to this run, the most wanted first."""
+    """Return texts (title, figure, note) of the figures that apply to this run, the most important
+    one first."""
     tiles: list[tuple[str, str, str]] = []
     peers = cast(Sequence[Mapping[str, Any]], summary["peers"])
-    longer = summary["config"].get("method", {}).get("qsr_alpha")  # Fewer are planned than said.
+    longer = summary["config"].get("method", {}).get("qsr_alpha")  # Fewer rounds than outer_steps.
     planned = None if longer else summary["config"].get("outer_steps")
     if summary["eval_loss"] is not None:
         note = f"over {summary['eval_windows']} held-out windows"
@@ -221,7 +224,7 @@ def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         tiles.append(("bytes sent", bytes_text(summary["bytes_sent"]), ""))
     payload, note = traffic_text(summary["traffic"])
     if payload:
-        tiles.append(("of what was sent", payload, note))
+        tiles.append(("bytes sent by purpose", payload, note))
     if summary["kill_to_next_commit_s"] is not None:
         note = f"{seconds_text(summary['kill_to_next_commit_wall_s'])} after the kill itself"
         tiles.append(("kill to next commit", seconds_text(summary["kill_to_next_commit_s"]), note))
@@ -229,7 +232,7 @@ def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         member = summary["join_to_member_s"]
         note = "" if member is None else f"a member after {seconds_text(member)}"
         tiles.append(
-            ("start to contribution", seconds_text(summary["join_to_contribution_s"]), note)
+            ("joiner start to contribution", seconds_text(summary["join_to_contribution_s"]), note)
         )
     if summary["wall_s"]:
         rate = count_text(summary["tokens"] / summary["wall_s"])
@@ -244,7 +247,8 @@ def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _num_steps(anchors: Sequence[Commit], run: Mapping[str, Any]) -> int:
-    """How many are committed: each commit of a per-step method takes in all before it."""
+    """Number of committed outer steps. Of a per-step method, a commit contains all earlier
+    steps."""
     if run.get("method", {}).get("name") in PER_STEP_METHODS:
         return max((commit.round for commit in anchors), default=0)
     return len(anchors)
@@ -291,13 +295,15 @@ def _peers(
 
 
 def _contributions(life: Life) -> list[Ready]:
-    """Of every round the last one: encoded again is not trained again."""
+    """Return the last Ready event of each round: a contribution may be encoded twice, but it is
+    trained once."""
     by_round = {e.round: e for e in life.events if isinstance(e, Ready) and e.fragment == ANCHOR}
     return list(by_round.values())
 
 
 def _tokens(life: Life) -> int:
-    """Metrics know of unfinished rounds, contributions of the last second: take the larger."""
+    """Tokens that a process trained: the larger of two counts. Metrics include unfinished rounds,
+    and contributions include the last second."""
     counters = [event.tokens for event in life.events if isinstance(event, Metrics)]
     return max([*counters, sum(ready.tokens for ready in _contributions(life))])
 
@@ -309,13 +315,13 @@ def _counter(life: Life, name: str) -> int:
 
 
 def _members_at(ready: Ready, lives: Sequence[Life]) -> int:
-    """How many peers an all-reduce at that time would have had."""
+    """Number of peers that an all-reduce at that time would have had."""
     return len({life.peer for life in lives if life.lives_at(ready.t)} | {ready.peer})
 
 
 def _agreement(events: Sequence[Event]) -> dict[str, bool]:
-    """Per peer: in the last round that it shares with another, it has what most have. One round has
-    another state in each lineage, and nobody is wrong."""
+    """By peer: True if, in the last round that it shares with another peer, its state digest is
+    that of most peers. Digests of different lineages are not compared: their states may differ."""
     digests: dict[tuple[int, int, str], dict[str, str]] = {}
     lineages: dict[str, str] = {}
     for event in events:
@@ -364,12 +370,12 @@ def _slowest(seconds: Iterable[float | None]) -> float | None:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Return the value, or None if it is NaN or infinite, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
 def _versions() -> dict[str, str | None]:
-    """By their metadata: importing torch to ask it would cost seconds."""
+    """Return versions by package, from the packages' metadata: to import torch takes seconds."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "lowcomm"):
         try:
@@ -380,7 +386,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _machine() -> dict[str, Any]:
-    """What this machine is, without its name: reports are passed on."""
+    """Return the machine's cores, CPU and memory, but not its name: people pass reports on."""
     cpu = None
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

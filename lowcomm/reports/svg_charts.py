@@ -1,7 +1,8 @@
-"""Charts as SVG text, and figures as people read them. Pure functions, no library, no script.
+"""Draws charts as SVG text, and formats figures for people. Pure functions, without a script.
 
-Colours and type come from classes that the page styles, so one chart serves light, dark and
-paper. All text goes through Markup.format, which escapes it. Must NOT know events or peers.
+Colours and fonts come from CSS classes that the page defines, so that one chart fits light, dark
+and printed pages. All text goes through Markup.format, which escapes it. Must NOT know events or
+peers.
 """
 
 import math
@@ -12,22 +13,23 @@ from markupsafe import Markup
 
 FONT_PX = 12
 CHAR_PX = 7.8
-"""Advance of an average bold character at that size: to reserve room, text is never cut."""
+"""Width of an average bold character of FONT_PX pixels, to reserve room for a text."""
 LABEL_PX = 15
-"""Two labels closer than this overlap."""
+"""Least vertical distance of two labels that do not overlap."""
 EARLY_PX = 60
-"""A line that ends this far before the right edge has its label at its own end."""
+"""If a line ends at least so far before the right edge, its label stands at its own end."""
 SAMPLE_PX = 24
-"""Of a line, beside its label."""
+"""Length of the piece of a line that is drawn beside its label."""
 ROW_PX = 30
 SPAN_MIN_PX = 0.8
-"""A reduction of milliseconds in a run of minutes must still be seen."""
+"""Least width of a span, so that a reduction of milliseconds is visible in a run of minutes."""
 SPANS_MAX = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line. `css` is its class; `points` are (x, y) by x, finite. Unnamed: a hover title only."""
+    """A line of a chart. `css`: its class. `points`: finite (x, y), ordered by x. If `named` is
+    False, the line has no label but a hover title."""
 
     label: str
     css: str
@@ -37,7 +39,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A phase of a row, seconds from the start of the run."""
+    """A phase of a row, in seconds since the start of the run."""
 
     begin_s: float
     end_s: float
@@ -47,7 +49,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at one moment, in row `row`; its label stands before or after it."""
+    """A mark at one moment (seconds) in row `row`. `before`: its label stands left of it, if there
+    is room."""
 
     at_s: float
     row: int
@@ -65,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two amounts of one thing, to be compared by their ratio."""
+    """Two amounts in bytes, which a chart compares by their ratio."""
 
     label: str
     css: str
@@ -82,8 +85,9 @@ def line_chart(
     y_label: str,
     samples: bool = False,
 ) -> Markup:
-    """Lines with their labels at the right end. "" when nothing can be drawn. `samples`: wherever a
-    line ends, its label is at the right edge, behind a piece of it: for many that end anywhere."""
+    """Draw lines with their labels at the right end; "" if there are fewer than two points.
+    `samples`: every label is at the right edge beside a piece of its line, for many lines with
+    different ends."""
     points = [point for line in series for point in line.points]
     if len(points) < 2:
         return Markup("")
@@ -120,7 +124,7 @@ def line_chart(
     ends = [(line, *place(*line.points[-1])) for line in named]
     early = 0.0 if samples else right - EARLY_PX
     for line, x, y in ends:
-        if x < early:  # The peer went: its name stands where its line ends.
+        if x < early:  # The line ends early: its label stands there.
             parts.append(_text(f"name {line.css}", x + 5, y - 5, _short(width, line.label)))
     ends = [end for end in ends if end[1] >= early]
     levels = spread([y for _, _, y in ends], gap=LABEL_PX, low=top, high=bottom)
@@ -140,7 +144,8 @@ def gantt(
     ticks: Sequence[tuple[float, str]],
     marks: Sequence[Mark],
 ) -> Markup:
-    """Rows of phases over time. `ticks` (second, label) stand above, `marks` inside the rows."""
+    """Draw rows of phases over time. `ticks`: (seconds, label) of lines above the rows; `marks`
+    stand inside the rows."""
     if not rows or end_s <= 0:
         return Markup("")
     left = 12.0 + _room(width, [row.label for row in rows])
@@ -173,11 +178,12 @@ def gantt(
         parts.append(_line(f"mark {mark.css}", x, y + 1, x, y + ROW_PX - 3))
         css = f"note {mark.css}" + (" end" if before else "")
         parts.append(_text(css, x + (-6 if before else 6), y + 19, mark.label))
-    return _svg(width, bottom + 26, "what each peer did over time", parts)
+    return _svg(width, bottom + 26, "state of each peer over time", parts)
 
 
 def ratio_chart(pairs: Sequence[Pair], *, width: int, actual: str, other: str) -> Markup:
-    """On a logarithmic axis of bytes: one dot for `actual`, one for `other`, and the factor."""
+    """Draw for each pair one dot for the actual and one for the other amount, and their ratio, on a
+    logarithmic axis of bytes. `actual` and `other`: names of the two amounts."""
     drawn = [pair for pair in pairs if pair.actual > 0 and pair.other > 0]
     if not drawn:
         return Markup("")
@@ -213,7 +219,7 @@ def ratio_chart(pairs: Sequence[Pair], *, width: int, actual: str, other: str) -
 
 
 def nice_ticks(low: float, high: float, *, count: int) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) in [low, high], about `count` of them."""
+    """Return about `count` multiples of 1, 2 or 5 times a power of ten, in [low, high]."""
     rough = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
@@ -222,7 +228,8 @@ def nice_ticks(low: float, high: float, *, count: int) -> list[float]:
 
 
 def nice_stride(count: int, *, limit: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... that takes at most about `limit` of `count` things."""
+    """Return the smallest stride of 1, 2, 5, 10, 20, ... that selects at most about `limit` of
+    `count` items."""
     stride, factors = 1, (2.0, 2.5, 2.0)
     for number in range(3 * len(str(count))):
         if count <= stride * max(limit, 1.0):
@@ -232,9 +239,9 @@ def nice_stride(count: int, *, limit: float) -> int:
 
 
 def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart to at least `gap`, as near to the wanted places as a simple pass gets.
+    """Return places of labels that are at least `gap` apart and near their wanted places.
 
-    They stay within [low, high], and go past `high` only when so many do not fit.
+    They are within [low, high]; only if so many do not fit, some are above `high`.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = [0.0] * len(wanted)
@@ -250,7 +257,8 @@ def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> l
 
 
 def thin(points: Sequence[tuple[float, float]], *, limit: int) -> list[tuple[float, float]]:
-    """At most `limit` points: the means of equally many neighbours. Short input stays as it is."""
+    """Return at most `limit` points: means of equally many neighbours. At most `limit` points of
+    input stay unchanged."""
     size = -(-len(points) // limit) if points else 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     return [
@@ -260,7 +268,8 @@ def thin(points: Sequence[tuple[float, float]], *, limit: int) -> list[tuple[flo
 
 
 def coalesce(spans: Sequence[Span]) -> list[Span]:
-    """At most SPANS_MAX spans: of more, as many equal slots, each what it mostly was."""
+    """Return at most SPANS_MAX spans. More spans are replaced by SPANS_MAX slots of equal length,
+    each with the phase that takes most of its time."""
     if len(spans) <= SPANS_MAX:
         return list(spans)
     begin = spans[0].begin_s
@@ -282,7 +291,7 @@ def coalesce(spans: Sequence[Span]) -> list[Span]:
 
 
 def bytes_text(amount: float) -> str:
-    """ "6.6 MiB"."""
+    """Format bytes like "6.6 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
@@ -291,12 +300,12 @@ def bytes_text(amount: float) -> str:
 
 
 def decimal_bytes_text(amount: float) -> str:
-    """ "100 MB": for an axis of powers of ten."""
+    """Format bytes like "100 MB", for an axis of powers of ten."""
     return count_text(amount, units=(" B", " kB", " MB", " GB", " TB"))
 
 
 def count_text(number: float, *, units: Sequence[str] = ("", " k", " M", " G", " T")) -> str:
-    """ "12.3 k": three digits are enough to compare."""
+    """Format a number with three digits, like "12.3 k"."""
     for unit in units[:-1]:
         if abs(number) < 999.5:
             return f"{number:.3g}{unit}"
@@ -305,7 +314,7 @@ def count_text(number: float, *, units: Sequence[str] = ("", " k", " M", " G", "
 
 
 def seconds_text(seconds: float) -> str:
-    """ "0.21 s", "42 s", "3:05", "1:02:03"."""
+    """Format seconds like "0.21 s", "42 s", "3:05" (minutes) or "1:02:03" (hours)."""
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -314,12 +323,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def milliseconds_text(seconds: float) -> str:
-    """ "2.1 ms"."""
+    """Format seconds like "2.1 ms"."""
     return f"{1000 * seconds:.1f} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"
 
 
 def factor_text(factor: float) -> str:
-    """ "19.4 x less": how much less was sent than the other amount."""
+    """Format other amount / actual amount, like "19.4 x less"; below 1, like "2 x more"."""
     if factor >= 1:
         return f"{factor:.3g} x less"
     return f"{1 / factor:.3g} x more"
@@ -340,7 +349,7 @@ def _spans(spans: Sequence[Span], place: Callable[[float], float], y: float) -> 
 
 
 def _short(width: float, label: str) -> str:
-    """A label never takes more than a fifth of a chart: names are as long as people like."""
+    """Cut a label to a fifth of the chart's width: names may be of any length."""
     longest = int(width / 5 / CHAR_PX)
     return label if len(label) <= longest else label[: longest - 2] + ".."
 

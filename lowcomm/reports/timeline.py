@@ -1,9 +1,9 @@
-"""What happened in a run, read from the events.jsonl of its nodes into typed records.
+"""Reads the events of a run from the events.jsonl files of its nodes into typed records.
 
-Reading changes nothing and trusts nothing: a line counts once its newline is there, a line that
-does not decode is skipped and named in `problems`, and text from peers loses its control
-characters here, so that no reader has to think of terminal escapes. Must NOT compute figures
-(lowcomm.reports.summary does) and must NOT import torch.
+A line is read once its newline is written. A line that cannot be decoded is skipped and named in
+`problems`. Control characters in text of peers are replaced here, so that no reader needs to handle
+terminal escapes. Must NOT change the files, must NOT compute figures (lowcomm.reports.summary does)
+and must NOT import torch.
 """
 
 import json
@@ -46,30 +46,31 @@ from lowcomm.reports.events import (
 )
 
 READ_BYTES_MAX = 8 << 20
-"""Read from one file by one call: a live view must not stand still over a long history."""
+"""Bytes that one call reads from one file at most, so that a live view does not freeze while it
+reads a long history."""
 PROBLEMS_MAX = 20
 STORY_CHARS_MAX = 400
 ROSTER_NAMES_MAX = 8
-"""A story names so many peers; more are counted."""
+"""Names of a roster in one text; further peers are only counted."""
 
 _ITEMS: Mapping[Any, type] = {tuple[kind, ...]: kind for kind in (str, int, float)}
-"""The tuples that a record may have, and what is in them."""
+"""The tuple types of fields of records, with the types of their items."""
 
 
 class EventError(ValueError):
-    """A line of an event file is not an event. The text says what is wrong with it."""
+    """A line of an event file is not an event; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All events of a run by time, and the first lines that were not understood."""
+    """All events of a run, ordered by time, and the first lines that could not be decoded."""
 
     events: tuple[Event, ...]
     problems: tuple[str, ...] = ()
 
 
 class Follower:
-    """Reads a run directory again and again; each call gives what is new.
+    """Reads a run directory repeatedly; each call returns the events since the last one.
 
     Nodes may appear at any time. `problems` names at most PROBLEMS_MAX lines that were skipped.
     """
@@ -77,19 +78,20 @@ class Follower:
     def __init__(self, run_dir: Path) -> None:
         self.problems: list[str] = []
         self._run_dir = run_dir
-        self._read_so_far: dict[Path, tuple[int, int]] = {}  # Bytes and lines, whole lines only.
+        self._read_so_far: dict[Path, tuple[int, int]] = {}  # (bytes, lines), complete lines only.
 
     def read(self) -> list[Event]:
-        """New events since the last call, by time. Raises OSError if a file cannot be read."""
+        """Return the events since the last call, ordered by time. Raises OSError if a file cannot
+        be read."""
         events: list[Event] = []
-        # The launcher may keep a file of its own beside the node directories.
+        # The launcher may write an event file of its own beside the directories of the nodes.
         own, nodes = self._run_dir.glob("events.jsonl"), self._run_dir.glob("*/events.jsonl")
         for path in [*own, *sorted(nodes)]:
             events += self._read_file(path)
         return sorted(events, key=lambda event: event.t)
 
     def read_all(self) -> list[Event]:
-        """As `read`, until nothing is left to read."""
+        """Call `read` until no file has more events; return all of them, ordered by time."""
         events, before = self.read(), dict[Path, tuple[int, int]]()
         while self._read_so_far != before:
             before = dict(self._read_so_far)
@@ -104,7 +106,7 @@ class Follower:
             data = file.read(READ_BYTES_MAX)
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and len(data) == READ_BYTES_MAX:
-            whole = data  # No event is that long: drop it piece by piece, do not stall on it.
+            whole = data  # No event is that long: skip it piece by piece.
         lines = whole.splitlines()
         for number, line in enumerate(lines, start=count + 1):
             try:
@@ -120,16 +122,17 @@ class Follower:
 
 
 def read_timeline(run_dir: Path) -> Timeline:
-    """Everything that the nodes of a run directory wrote. Raises OSError."""
+    """Read all events of a run directory. Raises OSError."""
     follower = Follower(run_dir)
     events = tuple(follower.read_all())
     return Timeline(events, tuple(follower.problems))
 
 
 def decode(line: bytes) -> Event | None:
-    """One line as a record; None for a kind of a newer version. Unknown keys are ignored.
+    """Decode one line to its record; None for an unknown kind (of a newer version). Unknown keys
+    are ignored.
 
-    Raises EventError: not JSON, a key is missing, or of another type.
+    Raises EventError if the line is not JSON, or a key is missing or has a value of another type.
     """
     try:
         raw = json.loads(line)
@@ -156,12 +159,14 @@ def decode(line: bytes) -> Event | None:
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The text without control, format and surrogate characters: each becomes a question mark."""
+    """Replace each control, format and surrogate character by a question mark, except those in
+    `keep`."""
     return "".join(ch if ch.isprintable() or ch in keep else "?" for ch in text)
 
 
 def peer_names(events: Iterable[Event]) -> dict[str, str]:
-    """{peer id: name}. Ids that share a name get a bit of the id: people must tell them apart."""
+    """Return {peer id: name}. If several ids have one name, four digits of the id are appended to
+    the name of each."""
     names: dict[str, str] = {}
     for event in events:
         if isinstance(event, Start):
@@ -176,25 +181,25 @@ def peer_names(events: Iterable[Event]) -> dict[str, str]:
 
 
 def name_of(peer: str, names: Mapping[str, str]) -> str:
-    """The name, or the readable half of the id."""
+    """Return the peer's name; if it is unknown, the readable part of its id."""
     return names.get(peer) or peer.partition(".")[0] or "?"
 
 
 def roster_text(roster: Sequence[str], names: Mapping[str, str]) -> str:
-    """ "alpha, beta", shortened when many."""
+    """Return the names as "alpha, beta", shortened to ROSTER_NAMES_MAX names."""
     shown = [name_of(peer, names) for peer in roster[:ROSTER_NAMES_MAX]]
     more = len(roster) - len(shown)
-    return (", ".join(shown) + (f" and {more} more" if more else "")) or "nobody"
+    return (", ".join(shown) + (f" and {more} more" if more else "")) or "no peers"
 
 
 def story(event: Event, names: Mapping[str, str]) -> str | None:
-    """One sentence for a person, or None for what matters to no one while it happens.
+    """Describe an event in one sentence for people; None if people do not need it during the run.
 
-    Several peers tell the same (a commit, a loss): equal sentences are the same story.
+    Several peers write events about one thing (a commit, a loss); their sentences are equal.
     """
     text = _sentence(event, names)[:STORY_CHARS_MAX]
     for peer, name in names.items():
-        text = text.replace(peer, name) if peer else text  # Daemons give their reasons in ids.
+        text = text.replace(peer, name) if peer else text  # Daemons' reasons contain ids.
     return text or None
 
 
@@ -202,10 +207,12 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
     name = name_of(event.peer, names)
     match event:
         case Listening():
-            where = f"on {event.address}" if event.address else "nowhere, and dials everyone"
-            return f"{name} listens {where}"
+            listens = (
+                f"listens on {event.address}" if event.address else "dials, and does not listen"
+            )
+            return f"{name} {listens}"
         case MetricsListening():
-            return f"{name} gives its metrics at http://{event.address}/metrics"
+            return f"{name} serves its metrics at http://{event.address}/metrics"
         case Waiting():
             return f"{name} waits: {event.reason}"
         case Member():
@@ -217,26 +224,29 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
         case Elected():
             return f"{event.leader_name} leads"
         case Restored():
-            return f"nobody has a newer state: back to that of round {event.round}"
+            return f"rolled back to round {event.round}: no live node holds a newer state"
         case Forked(lonely=True):
-            return f"{event.voter_name} goes on alone from round {event.round}, in its own branch"
+            alone = f"goes on alone from round {event.round} on"
+            return f"{event.voter_name} lost the other voter and {alone}"
         case Forked():
-            return f"by force: {event.voter_name} alone votes, from round {event.round} on"
+            return (
+                f"forced recovery: {event.voter_name} is the only voter from round {event.round} on"
+            )
         case Dropped():
             return f"the branch of {event.member_name} ({event.tokens} tokens) is given up"
         case GaveUp():
-            return f"{name} joins anew at {event.contact}: {event.why}; kept in {event.kept}"
+            return f"{name} joins again at {event.contact}: {event.why}; old files: {event.kept}"
         case Witness():
             return f"{name_of(event.member, names)} is a witness"
         case View():
-            return f"from round {event.first_round} on: {roster_text(event.roster, names)}"
+            return f"roster from round {event.first_round} on: {roster_text(event.roster, names)}"
         case Attempt():
-            who = roster_text(event.roster, names)
-            return f"{event.why}: round {event.round} goes on with {who}"
+            roster = roster_text(event.roster, names)
+            return f"{event.why}: round {event.round} goes on with {roster}"
         case Commit():
-            who = roster_text(event.roster, names)
+            roster = roster_text(event.roster, names)
             fragment = f" of fragment {event.fragment}" if event.fragment else ""
-            return f"round {event.round}{fragment} committed by {who} (step {event.inner_step})"
+            return f"round {event.round}{fragment} committed by {roster} (step {event.inner_step})"
         case Fault():
             return f"fault at {name}: {event.what}" if name != "?" else f"fault: {event.what}"
         case RanksReady():
@@ -246,17 +256,18 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
         case SnapshotReceived():
             size = f"{sum(event.donor_bytes) / 2**20:.1f} MiB in {event.seconds:.1f} s"
             donors = ", ".join(name_of(donor, names) for donor in event.donors)
-            return f"{name} has its state from {donors} ({size})"
+            return f"{name} received its state from {donors} ({size})"
         case Checkpoint():
             return f"{name} wrote its checkpoint of round {event.round}"
         case Evaluated():
-            return f"{name} evaluates: loss {event.loss:.4f} over {event.windows} windows"
+            return f"{name} evaluated the model: loss {event.loss:.4f} over {event.windows} windows"
         case Finished():
             return f"{name} finished after {event.outer_steps} outer steps"
         case Stopped():
             return f"{name} stopped ({event.why})"
         case Diverged():
-            return f"{name_of(event.member, names)} differs from the others in round {event.round}"
+            member = name_of(event.member, names)
+            return f"the state of {member} differs from the others' in round {event.round}"
         case Note():
             return f"{event.topic}: {event.text}"
         case _:
@@ -265,15 +276,16 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
 
 @cache
 def _fields(cls: type[Event]) -> tuple[tuple[str, Any, bool], ...]:
-    """(name, type, whether a line must have it)."""
+    """Return (name, type, whether a line must have it) of each field."""
     hints = get_type_hints(cls)
     return tuple((each.name, hints[each.name], each.default is MISSING) for each in fields(cls))
 
 
 def _value(name: str, expected: Any, raw: Any) -> Any:
-    """`raw` as the record holds it; no coercion but int to float. Raises TypeError."""
+    """Convert a JSON value to the field's type; the only coercion is int to float. Raises
+    TypeError."""
     if expected is float and type(raw) in (int, float):
-        if name != "loss" and not math.isfinite(raw):  # A diverged loss is news, not damage.
+        if name != "loss" and not math.isfinite(raw):  # A loss may diverge.
             raise TypeError
         return float(raw)
     if expected is str and isinstance(raw, str):

@@ -1,7 +1,7 @@
-"""Where a run's bytes went, and what its connections and daemons waited for: from its events.
+"""Computes a run's traffic by purpose, its stalls and the lags of its daemons from its events.
 
-Pure functions. A peer's counters begin anew with each of its lives, and are added up here. Must NOT
-read files or import torch.
+Pure functions. The counters of a peer start at 0 in each of its processes, and are added up here.
+Must NOT read files or import torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from peers.metrics.counters import PURPOSES, Purpose
 
 DIRECTIONS = ("sent", "received")
 COLUMNS = tuple(f"{purpose}_{way}_bytes" for purpose in PURPOSES for way in DIRECTIONS)
-"""Of a Traffic event, and of TrafficFigures."""
+"""Names of byte counters that Traffic events and TrafficFigures have in common."""
 STALLED_MIN_S = 1.0
-"""Less together is no news."""
+"""Stalls are reported if all together were at least so long."""
 
 
 class TrafficFigures(TypedDict):
-    """Of one peer (id), with all others, over all its lives."""
+    """Traffic of one peer id with all other peers, over all its processes."""
 
     peer: str
     name: str
@@ -36,12 +36,12 @@ class TrafficFigures(TypedDict):
     stalls: int
     stalled_s: float
     round_trip_s: float | None  # To the farthest peer, as last measured.
-    lag_p99_s: float | None  # Of its loop, in its worst minute.
+    lag_p99_s: float | None  # Of its event loop, in its worst minute.
     lag_max_s: float | None
 
 
 def traffic_figures(lives: Sequence[Life], names: Mapping[str, str]) -> list[TrafficFigures]:
-    """In the order of the lives; of those only who told of their traffic."""
+    """Return the figures of each peer with Traffic events, in the order of `lives`."""
     told: dict[str, list[list[Traffic]]] = {}
     for life in lives:
         own = [event for event in life.events if isinstance(event, Traffic)]
@@ -51,7 +51,8 @@ def traffic_figures(lives: Sequence[Life], names: Mapping[str, str]) -> list[Tra
 
 
 def sent_over_time(lives: Sequence[Life], t0: float) -> dict[Purpose, list[tuple[float, int]]]:
-    """(seconds since `t0`, bytes that all have sent by then), by purpose."""
+    """Return points (seconds since `t0`, bytes sent by all peers until then), by purpose. `t0`:
+    unix seconds."""
     told = [
         (event.t, number, event)
         for number, life in enumerate(lives)
@@ -70,8 +71,8 @@ def sent_over_time(lives: Sequence[Life], t0: float) -> dict[Purpose, list[tuple
 
 
 def traffic_text(figures: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """("97 % payload", "2 % transfer, 1 % control; loop lag p99 2.1 ms in the worst minute"), of
-    what all sent; ("", "") when nobody told."""
+    """Return the shares of all bytes sent, and a note, as ("97 % payload", "2 % transfer, 1 %
+    control; loop lag p99 2.1 ms in the worst minute"); ("", "") if no bytes were reported."""
     sent = {purpose: sum(each[f"{purpose}_sent_bytes"] for each in figures) for purpose in PURPOSES}
     total = sum(sent.values())
     if not total:
@@ -79,7 +80,7 @@ def traffic_text(figures: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     payload, *others = (
         f"{100 * size / total:.3g} % {purpose}"
         for purpose, size in sent.items()
-        if size or purpose != "relay"  # Few runs need one.
+        if size or purpose != "relay"  # Few runs need relays.
     )
     parts = [", ".join(others)]
     stalled_s = sum(each["stalled_s"] for each in figures)
@@ -92,7 +93,7 @@ def traffic_text(figures: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def traffic_row(figures: Mapping[str, Any]) -> dict[str, str]:
-    """As people read it, under the same keys."""
+    """Format a peer's TrafficFigures for people, under the same keys."""
     row = {key: bytes_text(figures[key]) for key in (*COLUMNS, "refused_bytes")}
     for key in ("round_trip_s", "lag_p99_s", "lag_max_s"):
         row[key] = "" if figures[key] is None else milliseconds_text(figures[key])
@@ -104,7 +105,7 @@ def traffic_row(figures: Mapping[str, Any]) -> dict[str, str]:
 def _figures(peer: str, name: str, lives: Sequence[Sequence[Traffic]]) -> TrafficFigures:
     last = [own[-1] for own in lives]
     events = [event for own in lives for event in own]
-    # At the end nobody may be connected any more.
+    # At the end a peer may have no connections left.
     trips = next((max(e.round_trip_s) for e in reversed(events) if any(e.round_trip_s)), None)
     sums: dict[str, Any] = {
         key: sum(_sum(event, key) for event in last)

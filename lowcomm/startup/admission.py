@@ -1,7 +1,7 @@
-"""How one node comes into a run that lets nobody in but who may: its keys, and its door.
+"""Admission of one node to a run: gets its certificate, and issues certificates for others.
 
-Must NOT decide who may (protocols/peer/certificates.py), nor be imported before the daemon listens:
-what it imports is slow.
+Must NOT decide which node is admitted (protocols/peer/certificates.py), nor be imported before the
+daemon listens, since its own imports are slow.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,8 @@ from protocols.types.ids import PROTOCOL_VERSION, PeerId
 
 
 class Security:
-    """`found` or nothing, then `enter`, then `do`. In a run in the clear all of it does nothing."""
+    """The certificates of one node. Call `found` on a founder, then `enter`, then `do`. In an
+    unencrypted run (node.insecure) there are no certificates."""
 
     def __init__(
         self,
@@ -34,10 +35,11 @@ class Security:
         token: Token | None,
         note: Callable[[str, str], None],
     ) -> None:
-        """`directory`: the node's own, which we hold; `token`: how to join, if we do not found;
-        `note` is told (topic, text) why something takes longer."""
+        """`directory`: the node's own, which this process has locked; `token`: the token to join
+        with, None on a founder; `note` is called with (topic, text) if the admission has to
+        wait."""
         self.entered = False
-        """We know how to speak to others."""
+        """This node can communicate with other peers."""
         self._directory = directory
         self._insecure = node.insecure
         self._token = token
@@ -45,8 +47,8 @@ class Security:
         self._gate: Gate | None = None
 
     def found(self, me: Identity, run_directory: Path | None) -> None:
-        """We begin the run, under the authority that `lowcomm init` made in `run_directory`, or
-        under a new one: then say how others join. Raises ConfigError."""
+        """Found the run under the authority that `lowcomm init` made in `run_directory`; if there
+        is none, make a new one and print a join token. Raises ConfigError."""
         if self._insecure:
             invite(None, me.address)
             return
@@ -64,9 +66,11 @@ class Security:
     async def enter(
         self, mesh: Mesh, me: Identity, address: str, feed: Callable[[Event], None]
     ) -> None:
-        """Before the mesh listens or dials: get a certificate if we have none, and tell the core.
+        """Get a certificate if this node has none, and give the mesh its TLS contexts. Call this
+        before the mesh listens or dials.
 
-        `address`: where the run is, if no token says so. Raises ConfigError and RefusedError.
+        `address`: the address of a peer of the run, if there is no token. `feed` takes the events
+        for the core. Raises ConfigError and RefusedError.
         """
         if self._insecure:
             self.entered = True
@@ -77,25 +81,25 @@ class Security:
             here = await self._ask(own, me.peer, address)
         mesh.secure(contexts(self._directory))
         if here:
-            mesh.connect(here, peer="")  # Nobody may listen any more where the core looks first.
+            mesh.connect(here, peer="")  # The first peer that the core dials may be gone.
         self._gate, self.entered = Gate(self._directory, mesh, feed), True
 
     def token_of(self, word: str) -> Token:
-        """What a person typed, as a token of this run. Raises ConfigError."""
+        """Decode and check a token of this run. Raises ConfigError."""
         authority = Authority.load(self._directory)
         if authority is None:
             raise ConfigError(
-                "this node has no authority's key to check the token with: ask at one that votes"
+                "this node has no authority's key to check the token with: ask a node that votes"
             )
         return genuine(authority, word)
 
     def do(self, command: AtTheGate) -> None:
-        """What the core decided. Raises OSError."""
-        assert self._gate is not None, "the core decides about nobody before `enter`"
+        """Do a command of the core about certificates. Raises OSError."""
+        assert self._gate is not None, "no command comes before `enter`"
         self._gate.do(command)
 
     def _check_run(self) -> None:
-        """What this directory has is of the run that the token names. Raises RefusedError."""
+        """Raise RefusedError if this directory has the authority of another run than the token."""
         root, token = root_of(self._directory), self._token
         if root and token is not None and public_of(root) != token.authority:
             raise RefusedError(
@@ -104,12 +108,13 @@ class Security:
             )
 
     async def _ask(self, own: OwnKey, peer: PeerId, address: str) -> str:
-        """Returns where we were let in."""
+        """Ask for a certificate and keep it. Returns the address of the peer that issued it. Raises
+        RefusedError."""
         token = self._token
         if token is not None:
             authority, addresses = token.authority, token.addresses
             admit = Admit(PROTOCOL_VERSION, encode_token(token), peer, own.public, b"", b"")
-        elif own.certified():  # Of our earlier peer, whose branch of the log was given up.
+        elif own.certified():  # The certificate of our earlier peer: its branch was given up.
             authority, addresses = public_of(root_of(self._directory)), (address,)
             certificate, proof = own.renewal(peer)
             admit = Admit(PROTOCOL_VERSION, "", peer, own.public, certificate, proof)
@@ -121,8 +126,8 @@ class Security:
         waits = partial(self._note, "admission")
         admission = await ask(addresses, admit, authority=authority, waits=waits)
         if not own.is_mine(admission.certificate, peer, authority):
-            raise RefusedError(f"{admission.address} gave us a certificate that is not ours")
+            raise RefusedError(f"the certificate from {admission.address} is not for this node")
         if why := untimely(admission.certificate):
-            raise RefusedError(f"the certificate from {admission.address} does not count: {why}")
+            raise RefusedError(f"the certificate from {admission.address} is not valid: {why}")
         own.keep(admission.certificate, admission.authority)
         return admission.address

@@ -1,6 +1,6 @@
-"""Who a node is across restarts: its directory, its peer id and how it was started.
+"""The identity of a node across restarts: its directory, its peer id and its node.json.
 
-One live daemon per directory (an advisory lock). Must NOT know what the run does.
+An advisory lock allows one running daemon for each directory. Must NOT know the state of the run.
 """
 
 import fcntl
@@ -22,18 +22,19 @@ from protocols.types.ids import PeerId
 
 RECORD = "node.json"
 COPY = "node.json.copy"
-"""The same content. Neither the log nor a checkpoint has the node's configuration and command."""
+"""A copy with the same content, since neither the log nor a checkpoint holds the node's
+configuration and command."""
 LOCK = "lock"
 ANOTHER_NAME = "give this node another name (--set node.name=NAME)"
 NAME_CHARS_MAX = 32
 _UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
-"""What reading a damaged node.json raises."""
+"""Exceptions from reading a missing or damaged node.json."""
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """node.json: what `lowcomm resume` needs to start this node again."""
+    """The content of node.json, with which `lowcomm resume` starts this node again."""
 
     peer: str
     name: str
@@ -41,25 +42,27 @@ class Record:
     run: int = 0
     """64 bits that name the run; 0 until it is known."""
     join: str = ""
-    """The token with which it joined, or the address at which it joined anew."""
+    """The token with which this node joined, or the address at which it joined again after its
+    branch of the log was given up; "" on a founder."""
     config: str = ""
-    """JSON of its configuration file, `[run]` only where it was given."""
+    """The node's configuration in JSON, with `[run]` only if it was given."""
     command: tuple[str, ...] = ()
-    """The user's own training program, if there is one."""
+    """Command line of the user's own training program; empty: the built-in one."""
     pid: int = 0
     address: str = ""
     bus: str = ""
-    """ZeroMQ endpoint for `status` while it runs."""
+    """ZeroMQ endpoint for local commands such as `lowcomm status` while the daemon runs."""
     witness: bool = False
-    """It votes and trains nothing."""
+    """This node votes and trains nothing."""
 
 
 class NodeDirectory:
-    """The directory of one node, held by this process until `close`."""
+    """The directory of one node, locked by this process until `close`."""
 
     def __init__(self, path: Path, *, remedy: str = ANOTHER_NAME) -> None:
-        """Raises ConfigError when another daemon holds it, or it cannot be made. `remedy`: what to
-        do if it is held, beyond stopping that daemon."""
+        """Make and lock the directory. Raises ConfigError if another daemon has locked it, or it
+        cannot be made. `remedy`: in the message of the first case, an alternative to stopping that
+        daemon."""
         self.path = path.absolute()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,25 +77,25 @@ class NodeDirectory:
             raise ConfigError(_held(self.path, read_record(self.path), remedy))
 
     def read(self) -> Record | None:
-        """What an earlier life wrote."""
+        """The record of the last daemon in this directory; None: this is the first one."""
         return read_record(self.path)
 
     def write(self, record: Record) -> None:
-        """Replace node.json, and its copy, each at once or not at all."""
+        """Replace node.json, then its copy, each atomically."""
         content = json.dumps(asdict(record), indent=1).encode()
         for name in (RECORD, COPY):
-            write_private(self.path / name, content)  # A token is in it.
+            write_private(self.path / name, content)  # It holds a token.
 
     def close(self) -> None:
         os.close(self._lock)
 
 
 def in_use(directory: Path) -> bool:
-    """A daemon holds this node directory."""
+    """Whether a process has locked this node directory."""
     try:
         held = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return False  # It has no lock, so it is no node's.
+        return False  # Without a lock file it is not a node's directory.
     try:
         return not _lock(held)
     finally:
@@ -100,14 +103,14 @@ def in_use(directory: Path) -> bool:
 
 
 def runs(directory: Path, record: Record) -> bool:
-    """The daemon that wrote this record still runs. Unlike `in_use` it leaves the lock alone while
-    a daemon starts, which would find it taken."""
+    """Whether the daemon that wrote this record still runs. Unlike `in_use`, it does not try the
+    lock while another daemon starts, which would then find it taken."""
     return Path(f"/proc/{record.pid}").exists() and in_use(directory)
 
 
 def check_resumable(directory: Path, record: Record, *, way: bool) -> None:
-    """Before a node is started again; `way`: it is known where others may be. Raises ConfigError:
-    it runs, or has nothing to go on from."""
+    """Check that a node can be started again. `way`: an address or token of other nodes is known.
+    Raises ConfigError if the node runs, or if it has neither a log nor such an address."""
     from peers.storage.wal import FILE
 
     if runs(directory, record):
@@ -129,12 +132,12 @@ def check_resumable(directory: Path, record: Record, *, way: bool) -> None:
 
 
 def is_node(directory: Path) -> bool:
-    """A node was started in this directory, whether or not its node.json is left."""
+    """Whether a node was started in this directory: node.json or its copy exists."""
     return (directory / RECORD).exists() or (directory / COPY).exists()
 
 
 def _decoded(path: Path) -> Record:
-    """Raises one of _UNREADABLE."""
+    """Read a record. Raises one of _UNREADABLE."""
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     values.update(command=tuple(values.get("command", ())))
     return Record(**values)
@@ -147,7 +150,7 @@ def _described(error: Exception, directory: Path) -> str:
 
 
 def _mending(directory: Path) -> str:
-    """What to do about a node.json that cannot be read; no run is given up for it."""
+    """Instructions for a person whose node.json cannot be read; the run can go on in each case."""
     try:
         _decoded(directory / COPY)
     except _UNREADABLE:
@@ -172,8 +175,8 @@ def _held(directory: Path, record: Record | None, remedy: str) -> str:
 
 
 def read_record(directory: Path) -> Record | None:
-    """The node.json of a directory, or None if it is no node's. Raises ConfigError when node.json
-    is damaged, or gone beside its copy."""
+    """The node.json of a directory; None if it is not a node's directory. Raises ConfigError if
+    node.json is damaged, or if only its copy exists."""
     try:
         return _decoded(directory / RECORD)
     except _UNREADABLE as error:
@@ -183,7 +186,7 @@ def read_record(directory: Path) -> Record | None:
 
 
 def recorded_config(directory: Path) -> FileConfig:
-    """What the node of this directory was started with. Raises ConfigError."""
+    """The configuration with which the node of this directory was started. Raises ConfigError."""
     record = read_record(directory)
     if record is None:
         raise ConfigError(f"{directory} is no node's directory: it has no {RECORD}")
@@ -196,7 +199,7 @@ def recorded_config(directory: Path) -> FileConfig:
 
 
 def node_name(configured: str) -> str:
-    """The node's name: as configured, or the host's. Raises ConfigError for an unusable one."""
+    """The configured name of the node, or the host's name. Raises ConfigError if it is unusable."""
     host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname().split(".")[0]).strip("-")
     name = configured or host[:NAME_CHARS_MAX]
     if not _NAME.fullmatch(name):
@@ -208,12 +211,12 @@ def node_name(configured: str) -> str:
 
 
 def new_peer_id(name: str) -> PeerId:
-    """Readable, sortable and never used before."""
+    """A new peer id: the name and 32 random bits in hex, so that no id is used twice."""
     return PeerId(f"{name}.{secrets.token_hex(4)}")
 
 
 def exec_time() -> float:
-    """Unix seconds at which this process was started, from the kernel's own count."""
+    """Start time of this process in Unix seconds, from the kernel's start time in /proc."""
     stat = Path("/proc/self/stat").read_text(encoding="ascii")
     ticks = int(stat.rpartition(")")[2].split()[19])
     started_s = ticks / os.sysconf("SC_CLK_TCK")
@@ -221,7 +224,8 @@ def exec_time() -> float:
 
 
 def _lock(descriptor: int) -> bool:
-    """False: another open file of the same path holds it."""
+    """Try to lock the file without waiting. False: another open file of the same path has the
+    lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

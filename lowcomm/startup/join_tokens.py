@@ -1,10 +1,10 @@
-"""What `lowcomm init` and `lowcomm token` do: a run's directory, its authority, and join tokens.
+"""Makes a run's directory, certificate authority and join tokens (`lowcomm init`, `lowcomm token`).
 
-    RUNDIR/ca.pem, ca-key.pem    the run's certificate authority; keep the key to yourself
-    RUNDIR/run.toml              what to train
-    RUNDIR/NODE/                 each node's own
+    RUNDIR/ca.pem, ca-key.pem    the run's certificate authority; the key must stay secret
+    RUNDIR/run.toml              the configuration of the run
+    RUNDIR/NODE/                 one directory for each node
 
-Must NOT start anything, nor be imported before a command needs it: what it imports is slow.
+Must NOT start anything, nor be imported before a command needs it, since its imports are slow.
 """
 
 import re
@@ -22,7 +22,7 @@ from protocols.types.errors import ConfigError
 
 RUN_FILE = "run.toml"
 USES, HOURS = 16, 24.0
-"""Of a token, if nobody says."""
+"""Defaults of a token: nodes that it admits, and hours for which it is valid."""
 HOURS_MAX = 24.0 * 366
 FIRST_ADDRESS = "127.0.0.1:4711"
 TEMPLATE = """\
@@ -43,8 +43,8 @@ advertise = "{advertise}"
 
 
 def open_run(run_directory: Path, *, advertise: str) -> list[str]:
-    """Make what is missing for a new run; what was made, for a person. Raises ConfigError, and
-    changes nothing, if it was opened before."""
+    """Make the missing files of a new run, and return their names for a person. Raises ConfigError,
+    and changes nothing, if the directory has an authority already."""
     directory, file = run_directory, run_directory / RUN_FILE
     if (directory / CA).exists():
         raise ConfigError(
@@ -66,7 +66,7 @@ def open_run(run_directory: Path, *, advertise: str) -> list[str]:
 
 
 def check(uses: int, hours: float) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError if these cannot be values of a token."""
     if not 1 <= uses < USES_MAX:
         raise ConfigError(f"--uses must be from 1 to {USES_MAX - 1}, got {uses}")
     if not 0 < hours <= HOURS_MAX:
@@ -76,7 +76,8 @@ def check(uses: int, hours: float) -> None:
 def new_token(
     directory: Path, *, uses: int = USES, hours: float = HOURS, advertise: str = ""
 ) -> str:
-    """For a run's directory, or that of a node that votes in it. Raises ConfigError."""
+    """Make a token with the authority in `directory`: the directory of a run, or of a node that
+    votes in it. Raises ConfigError."""
     check(uses, hours)
     nodes = _nodes(directory)
     _look(advertise)
@@ -99,7 +100,8 @@ def new_token(
 
 
 def invite(authority: Authority | None, address: str) -> None:
-    """Tell whoever began the run without `lowcomm init` how others join it; None: in the clear."""
+    """Print the command that joins a run which was begun without `lowcomm init`. `authority` None:
+    the run is unencrypted."""
     plain = encode_token(Token((address,)))
     token = sealed_token(authority, [address]) if authority is not None else plain
     print(f"others join with: lowcomm peer --join {token}", flush=True)  # noqa: T201
@@ -119,14 +121,15 @@ def sealed_token(
 
 
 def addresses_of_file(file: Path, advertise: str) -> str:
-    """Where the node that begins with this file can be dialled. Raises ConfigError."""
+    """The address at which the node that founds a run with this file can be dialled. Raises
+    ConfigError."""
     if advertise:
         return advertise
     node: NodeConfig = load_config(file).node
     address = node.advertise or node.listen
     if not address or not parse_address(address, key="node.listen")[1]:
         raise ConfigError(
-            f"{file}: where it will listen is not known before it starts: fix a port in "
+            f"{file}: the node's address is not known before it starts: set a port in "
             "node.listen (or node.advertise), or give --advertise HOST:PORT"
         )
     return address
@@ -134,19 +137,19 @@ def addresses_of_file(file: Path, advertise: str) -> str:
 
 def _look(advertise: str) -> None:
     if advertise and not parse_address(advertise, key="--advertise")[1]:
-        raise ConfigError("--advertise: give the port that others shall dial, not 0")
+        raise ConfigError("--advertise: give the port that other nodes dial, not 0")
 
 
 def _new_file(directory: Path, advertise: str) -> str:
     host, port = parse_address(advertise, key="--advertise")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", directory.absolute().name).strip(".-")[:64] or "run"
-    anywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104 (in a file, beside what to dial)
+    anywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104 (text of a file)
     listen = advertise if is_loopback(host) else format_address(anywhere, port)
     return TEMPLATE.format(name=name, listen=listen, advertise=advertise)
 
 
 def _nodes(directory: Path) -> list[Path]:
-    """A node's directory, or those in a run's."""
+    """The directories of nodes: this one, or those in a run's directory."""
     places = [directory, *(sorted(directory.iterdir()) if directory.is_dir() else ())]
     return [place for place in places if place.is_dir() and read_record(place) is not None]
 

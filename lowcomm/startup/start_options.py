@@ -1,4 +1,4 @@
-"""How a person wants a daemon to come into a run: made before it listens, so it imports little."""
+"""The options with which a daemon is started. Made before it listens, so this imports little."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +10,17 @@ from protocols.state.tokens import Token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """How this daemon comes into the run."""
+    """How this daemon comes into its run."""
 
     kind: Literal["new", "join", "again"]
+    """Found a run, join one, or go on in one after a restart."""
     address: str = ""
-    """Of any peer of the run, to join; a peer that was in it knows others, too."""
+    """The address of any peer of the run, HOST:PORT; "": unknown, or a founder. A restarted node
+    knows more addresses from its log."""
     token: Token | None = None
-    """With which to join."""
+    """The token to join with."""
     run_directory: Path | None = None
-    """Where `lowcomm init` made the authority of a new run."""
+    """The directory in which `lowcomm init` made the authority of a new run."""
     command: tuple[str, ...] = ()
-    """The user's own training program; empty is lowcomm's worker."""
+    """Command line of the user's own training program; empty: the built-in one."""
     fault: Fault | None = None

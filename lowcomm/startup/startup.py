@@ -1,6 +1,6 @@
-"""How a run begins, is joined, or is taken up again: what the daemon needs before it may train.
+"""Functions with which a daemon founds a run, joins one, or goes on in one after a restart.
 
-Must NOT hold connections or processes: daemon/daemon.py does.
+Must NOT hold connections or processes (daemon/daemon.py).
 """
 
 import json
@@ -49,20 +49,20 @@ from protocols.wire.layout import pack_layout, unpack_layout
 from protocols.wire.validators import WireError
 
 DROPPED = "dropped"
-"""Where a node keeps what branches left that were given up."""
+"""The directory, in a node's directory, for files of branches that were given up."""
 INTERVALS_AHEAD = 8
-"""Samples are leased for so many rounds, so that they last while nobody leads, and so that the log
-gets one entry in four rounds; what a node holds when it goes others train later."""
+"""Samples are leased for so many rounds. So they last while there is no leader, and the log gets
+one entry in four rounds. If a node leaves, other nodes train its leased samples later."""
 
 
 def new_run_id() -> int:
-    """63 bits that no other run has; never 0."""
+    """A random number of 63 bits that names a run; never 0."""
     return secrets.randbits(63) | 1
 
 
 def open_log(directory: Path) -> tuple[Wal, Saved | None]:
-    """As `Wal.open`; but what cannot be read is said with what to do about it, and may be the
-    snapshot, too."""
+    """Open the log as `Wal.open` does, and check that its snapshot can be decoded too. The message
+    of an UntrustedError ends with the way to go on."""
     try:
         wal, saved = Wal.open(directory)
         if saved is not None and saved.snapshot is not None:
@@ -79,7 +79,7 @@ def open_log(directory: Path) -> tuple[Wal, Saved | None]:
 
 
 def _way_on(directory: Path) -> str:
-    """What a person can do about a log that cannot be read; no directory is emptied for it."""
+    """Instructions for a person whose log cannot be read; none of them deletes anything."""
     join = "join them from another directory (--set node.directory=PATH)"
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
@@ -99,9 +99,10 @@ def new_record(
     command: tuple[str, ...] = (),
     witness: bool = False,
 ) -> Record:
-    """The same peer as before in this directory, in its next life.
+    """The record of the next incarnation of this directory's peer.
 
-    Without the log of its run it is another one: it may have promised something there.
+    If its run's log is gone, it becomes a new peer: the earlier one may have voted, or acknowledged
+    entries, in that log.
     """
     old = directory.read()
     if old is not None and old.run and not knows_log:
@@ -121,14 +122,15 @@ def new_record(
 
 
 def set_aside(directory: Path) -> Path:
-    """Keep what a branch that was given up left, out of the way of the next life.
+    """Move the log and the checkpoints of a branch that was given up to DROPPED; return the
+    directory.
 
-    Without its log this node is another peer: it must never seem to be a voter of that branch.
+    Without its log this node becomes a new peer: it must never seem to be a voter of that branch.
     """
     record = read_record(directory)
     place = directory / DROPPED / (record.peer if record else "unknown")
     place.mkdir(parents=True, exist_ok=True)
-    for name in (CHECKPOINTS, RANK_STATES, WAL_FILE):  # The log last: then it is all done.
+    for name in (CHECKPOINTS, RANK_STATES, WAL_FILE):  # The log last: it completes the move.
         if (directory / name).exists():
             (directory / name).rename(place / name)
     return place
@@ -142,9 +144,10 @@ def run_entry(
     corpus_digest: str,
     layout: Sequence[TensorSpec],
 ) -> e.Run:
-    """The log's first entry, from what the first peer typed and what its ranks reported.
+    """The log's first entry, from the founder's configuration and the layout that its ranks
+    reported.
 
-    Raises ConfigError naming the value that no entry of the log can hold.
+    Raises ConfigError, which names the value, if one does not fit into an entry of the log.
     """
     grain = common_grain(run.method) if isinstance(run.method, RoundMethod) else 1
     commit_every_steps, snapshot_every_steps = rhythm(run)
@@ -171,17 +174,18 @@ def run_entry(
 
 
 def is_gossip(run: RunConfig) -> bool:
-    """Do nodes exchange in pairs, each with a state of its own?"""
+    """Whether nodes exchange in pairs, each with a state of its own."""
     return isinstance(run.method, RoundMethod) and not run.method.replicas_equal
 
 
 def asks(run: RunConfig) -> bool:
-    """Is who is late for a round asked to contribute what it has?"""
+    """Whether the leader asks late peers to contribute the steps that they have made so far."""
     return isinstance(run.method, RoundMethod) and run.method.answers
 
 
 def rhythm(run: RunConfig) -> tuple[int, int]:
-    """Steps between two commits, and between two copies of the state; (0, 0) in a run of rounds."""
+    """(steps between two commits, steps between two copies of the state); (0, 0) in a run of
+    rounds."""
     method = run.method
     if isinstance(method, RoundMethod):
         return 0, 0
@@ -189,30 +193,31 @@ def rhythm(run: RunConfig) -> tuple[int, int]:
 
 
 def new_replica(run: RunConfig, layout: Sequence[TensorSpec]) -> Replica | StepReplica:
-    """What the daemon holds of the run's state. Raises LayoutError."""
+    """Create the daemon's part of the run's state. Raises LayoutError."""
     if isinstance(run.method, StepMethod):
         return StepReplica(run.method, layout, seed=run.seed)
     return Replica(run.method, layout)
 
 
 def common_grain(method: RoundMethod) -> int:
-    """Part borders must suit both codecs, and what is made of contributions."""
+    """The least common multiple, in elements, to which part borders are rounded: of the grains of
+    both codecs and of the aggregate."""
     codecs = (method.codec, method.mean_codec or method.codec)
     return math.lcm(method.aggregate_grain, *(each.grain for each in codecs))
 
 
 def memory_needed(run: RunConfig, layout: Sequence[TensorSpec], *, peers: int, joins: bool) -> int:
-    """Bytes that the daemon needs for a run of this model among so many. `joins`: it gets the
-    state from other peers."""
+    """Bytes that the daemon needs for this model in a run of so many peers. `joins`: this node gets
+    the state from other peers."""
     if isinstance(run.method, StepMethod):
         return needed_for_steps(run.method, layout, peers_min=run.peers_min)
     return needed_bytes(layout, run.method, peers=peers, joins=joins)
 
 
 def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
-    """The `[run]` that the log holds, if this node can take part in it.
+    """The `[run]` of the log's first entry. `mine`: that of this node's own file, if it has one.
 
-    Raises RefusedError naming the first key that differs from what this node's file says.
+    Raises RefusedError if this node cannot take part, with the first key in which its file differs.
     """
     try:
         agreed = run_from_json(entry.run_json)
@@ -231,8 +236,9 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
         )
     if entry.asks != asks(agreed):
         raise RefusedError(
-            f"the run's method is {agreed.method.name}, but who is late is "
-            f"{'asked' if entry.asks else 'not asked'} to contribute early"
+            f"the run's log and its method disagree: method {agreed.method.name} "
+            f"{'asks' if asks(agreed) else 'does not ask'} stragglers to contribute early, the log "
+            f"{'does' if entry.asks else 'does not'}"
         )
     if mine is not None:
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
@@ -245,9 +251,10 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
 
 
 def agreed_layout(entry: e.Run) -> tuple[TensorSpec, ...]:
-    """The parameters that the log holds; 100,000 of them take about 0.3 s of the CPU.
+    """The layout of the parameters in the log's first entry; 100,000 of them take about 0.3 s of
+    CPU.
 
-    Raises RefusedError when it makes no sense.
+    Raises RefusedError if it is inconsistent.
     """
     try:
         layout = unpack_layout(entry.layout)
@@ -256,33 +263,35 @@ def agreed_layout(entry: e.Run) -> tuple[TensorSpec, ...]:
         raise RefusedError(f"this lowcomm cannot take part in the run: {error}") from error
     if sizes != entry.fragment_elements:
         raise RefusedError(
-            f"the run's layout has fragments of {list(sizes)} elements, but it says "
+            f"the run's layout has fragments of {list(sizes)} elements, but its log says "
             f"{list(entry.fragment_elements)}"
         )
     return layout
 
 
 def known_rules(saved: Saved | None) -> ProtocolConfig | None:
-    """Those of the run that an earlier life of this node read of: who starts again shall not hurry
-    a patient run, nor fork it when it comes back alone."""
+    """The timing rules of the run in a restarted node's log; None if they are not known. With the
+    default rules the node might start elections too early, or fork a run whose `lonely_after_s` is
+    longer."""
     first = saved.entries[0].body if saved is not None and saved.entries else None
     if not isinstance(first, e.Run):
-        return None  # A snapshot knows the run: it is looked at once more before anything begins.
+        return None  # The run is in the snapshot; the core checks it before anything else.
     try:
         return run_from_json(first.run_json).protocol
     except ConfigError:
-        return None  # `agreed_run` will say what is wrong with it.
+        return None  # `agreed_run` reports the error later.
 
 
 def interval_samples(run: RunConfig, steps: int) -> int:
-    """What the ranks of a node draw between two results of the anchor that are so many steps apart,
-    and what they have drawn since they contributed to the first one."""
+    """Number of samples that the ranks of a node draw between two anchor results that are `steps`
+    inner steps apart, plus those drawn since they contributed to the first of them (overlap)."""
     assert isinstance(run.method, RoundMethod)
     return (steps + run.method.overlap_steps) * run.data.batch
 
 
 def accepted(run: RunConfig) -> v.RunAccepted:
-    """This node takes part. Steps of all nodes need no leases."""
+    """The event that this node takes part, with the number of samples to lease. A stepwise run
+    leases none."""
     if isinstance(run.method, StepMethod):
         return v.RunAccepted(run.protocol, 0)
     most = interval_samples(run, longest_round(run))
@@ -290,7 +299,7 @@ def accepted(run: RunConfig) -> v.RunAccepted:
 
 
 def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) -> str:
-    """Name the first parameter in which two models differ; "" when they are equal."""
+    """The first parameter in which two models differ, for a person; "" if they are equal."""
     for theirs, ours in zip(agreed, mine, strict=False):
         if theirs != ours:
             return f"parameter {_described(ours)} here is {_described(theirs)} in the run"
@@ -303,8 +312,8 @@ def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) 
 
 
 def own_rank_state(directory: Path) -> Path | None:
-    """Where a node that joins again finds what its ranks' optimizers had, if it does: there, or, if
-    its ranks were not asked in that round or died over it, where they wrote last before."""
+    """The directory of rank state that fits this node's newest complete checkpoint; None if there
+    is none. If the ranks did not write one at that round, it is the last one before."""
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
     name = read_cut(path).own.rank_state if path is not None else ""
     written = [each for each in (directory / RANK_STATES).glob("round-*") if each.name <= name]
@@ -312,10 +321,10 @@ def own_rank_state(directory: Path) -> Path | None:
 
 
 def kept(directory: Path, *, alone: Saved | None = None) -> tuple[Kept | None, tuple[str, ...]]:
-    """What this node's newest complete checkpoint holds, and why newer ones do not count.
+    """The content of this node's newest complete checkpoint, and why newer ones are not usable.
 
-    `alone`: the log of a node that does not know where others may be. Raises ConfigError if it was
-    the only one of its run, and no checkpoint is left: nobody could give it the state.
+    `alone`: the log of a node that has no address of other nodes. Raises ConfigError if it was the
+    only member of its run and no checkpoint is left, since no peer could give it the state.
     """
     path, skipped = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
@@ -331,7 +340,7 @@ def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> Non
     try:
         members = whole_log(me, saved).members
     except LogError:
-        return  # The core says what is wrong with it.
+        return  # The core reports the error later.
     if members.run is None or set(members.members) - {me}:
         return
     damaged = f" ({'; '.join(skipped)})" if skipped else ""
@@ -345,7 +354,7 @@ def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> Non
 
 
 def whole_log(me: PeerId, saved: Saved) -> Logbook:
-    """All that a log holds, committed or not. Raises LogError."""
+    """Apply all entries of a log, committed or not. Raises LogError."""
     book = Logbook(me, saved)
     book.raft.commit_index = book.raft.log.last_index
     while book.next_entry() is not None:
@@ -354,7 +363,7 @@ def whole_log(me: PeerId, saved: Saved) -> Logbook:
 
 
 def kept_in(cut: Cut) -> Kept:
-    """A checkpoint's cut, as other peers hear of it."""
+    """The part of a checkpoint's cut that is reported to other peers."""
     versions = tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments))
     anchor = cut.fragments[0]
     counters = (anchor.inner_step, anchor.tokens)
@@ -362,6 +371,6 @@ def kept_in(cut: Cut) -> Kept:
 
 
 def _described(tensor: TensorSpec) -> str:
-    """ "lm_head.weight [256, 64] (fragment 0, element 4096)"."""
+    """Text such as "lm_head.weight [256, 64] (fragment 0, element 4096)"."""
     place = f"fragment {tensor.fragment}, element {tensor.offset}"
     return f"{tensor.name} {list(tensor.shape)} ({place})"

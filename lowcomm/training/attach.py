@@ -1,8 +1,8 @@
-"""This process as one rank of its node: `attach()`, and the Peer that it returns.
+"""Attaches this process to its node as one rank: `attach()`, and the Peer that it returns.
 
-The node's daemon started this process; it is found again by LOWCOMM_SOCKET and torchrun's
-variables. Must NOT import torch before there is a batch to make, nor touch a parameter: that is
-`lowcomm/training/round_methods.py`.
+The node's daemon started this process, which finds the daemon by LOWCOMM_SOCKET and torchrun's
+variables. Must NOT import torch before a batch is made, nor touch a parameter
+(`lowcomm/training/round_methods.py` does).
 """
 
 import atexit
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Dataset(Protocol):
-    """Map-style, as torch's: items are numbered from 0."""
+    """A map-style dataset, as in torch: items are numbered from 0."""
 
     def __len__(self) -> int: ...
 
@@ -38,33 +38,35 @@ class Dataset(Protocol):
 
 
 class Peer:
-    """This rank's side of the run. `attach()` makes it; a method and its training loop share it."""
+    """This rank's access to the run. `attach()` makes it; a method and its training loop share
+    it."""
 
     def __init__(self, client: RankClient, *, rank: int, world_size: int) -> None:
-        """Raises ConfigError when what the daemon says is no configuration, or not for so many
+        """Raises ConfigError if the daemon's configuration is invalid, or does not fit so many
         ranks."""
         configured = client.configured
         self.client = client
         self.rank = rank
         self.world_size = world_size
         self.run = run_from_json(configured.run)
-        """Agreed by all peers."""
+        """The run's configuration, agreed by all peers."""
         node = validate(NodeConfig, json.loads(configured.node), where="this node's [node]")
         self.node = cast(NodeConfig, node)
         self.finished = False
-        """The run is over: the parameters are its last ones, and `batches` has ended."""
+        """The run is over: the parameters are the final ones, and `batches` has ended."""
         self.evaluation_due = False
-        """The daemon wants to know how good the parameters are now; answer by `evaluated`."""
+        """The daemon asks for the loss of the present parameters; answer by `evaluated`."""
         self.lease = NodeLease()
-        """For a method: what this node may train, and what its steps saw of it."""
+        """For a method: the samples that this node may train on, and those that its steps have
+        used."""
         self._corpus_directory = Path(configured.corpus)
         self._joined = False
-        # All ranks see a wrong number here, before any of them waits for the others.
+        # If ranks cannot share the batch, all raise here, before any waits for another.
         rank_rows(np.empty((self.run.data.batch, 0), np.int64), rank, world_size)
 
     @property
     def corpus(self) -> Corpus:
-        """The run's text, mapped. Raises ConfigError if the daemon has not put it there."""
+        """The run's text, memory-mapped. Raises ConfigError if the daemon has not stored it."""
         return Corpus.open(self._corpus_directory)
 
     @overload
@@ -72,26 +74,27 @@ class Peer:
     @overload
     def batches(self, dataset: Dataset) -> Iterator[Any]: ...
     def batches(self, dataset: Dataset | None = None) -> Iterator[Any]:
-        """What this rank trains on, one batch an inner step, until the run is finished.
+        """Batches for this rank, one for each inner step, until the run is finished.
 
-        Without a dataset: the run's text, int64 [rows, window + 1] on the CPU, where `rows` is
-        this rank's share of `run.data.batch`; the first `window` tokens of a row go in, its last
-        `window` are predicted. With one: `rows` of its items, joined by torch's default_collate.
-        No two nodes, and no two ranks, get the same sample in one pass over the data, whoever
-        comes and goes. Take one batch for each `method.step()`; a loader may run some ahead.
+        Without a dataset: the run's text, int64 [rows, window + 1] on the CPU, where `rows` is this
+        rank's share of `run.data.batch`; the first `window` tokens of a row are the input, its last
+        `window` are the targets. With a dataset: `rows` of its items, joined by torch's
+        default_collate. No two nodes, and no two ranks, get the same sample in one pass over the
+        data, even if nodes join and leave. Take one batch for each `method.step()`; a loader may
+        run some ahead.
 
-        Raises LowcommError before the method is made, because with it the daemon says which part
-        of the data is this node's; ConfigError if there is not enough data.
+        Raises LowcommError if the method is not made yet, because the daemon assigns data to this
+        node when the method joins the run; ConfigError if there is not enough data.
         """
         if not self._joined:
-            raise LowcommError("make the method before the batches: it asks which data is ours")
+            raise LowcommError("make the method before the batches: it gets this node's data")
         with self.fitting():
             make = self._text() if dataset is None else self._items(dataset)
         return self._until_finished(make)
 
     def method(self, name: str, *, program: str) -> AnyMethod:
-        """For a method of this name, which `program` calls so: what the run says of it. Raises
-        ConfigError if the run has another one."""
+        """For a method: the run's configuration of the method `name`. Raises ConfigError if the run
+        has another method; `program` is the name of this one in the text."""
         method = self.run.method
         if method.name != name:
             raise ConfigError(
@@ -100,42 +103,44 @@ class Peer:
         return method
 
     def fitting(self) -> AbstractContextManager[None]:
-        """For what depends on the configuration alone: a ConfigError in here would come in every
-        attempt, so the node ends with its text. It goes on to the caller."""
+        """For code that depends on the configuration alone: a ConfigError in this context would
+        occur in every attempt, so the daemon ends the node with its text. The caller gets the error
+        too."""
         return _fitting(self.client)
 
     def join(self, tensors: Sequence[TensorPlace], *, elements: int) -> Attached:
-        """For a method: report the layout, of which this rank writes `elements`. Blocks until
-        the run has taken it; prints why and exits if the run refuses it. Raises ConfigError for a
-        layout beyond the limits of protocols/types/limits.py."""
+        """For a method: report the layout, of which this rank writes `elements` elements. Blocks
+        until the run has accepted it; prints the reason and exits if the run refuses it. Raises
+        ConfigError for a layout beyond the limits of protocols/types/limits.py."""
         with self.fitting():
             attached = self.client.attach(tensors, elements=elements)
         self._joined = True
         return attached
 
     def evaluate(self) -> None:
-        """For a method: the daemon wants to know how good these parameters are."""
+        """For a method: the daemon asks for the loss of the present parameters."""
         self.evaluation_due = True
 
     def finish(self, *, evaluate: bool) -> None:
-        """For a method: the parameters are the run's last ones."""
+        """For a method: the parameters are the run's final ones."""
         self.finished, self.evaluation_due = True, evaluate
 
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
-        """Show these figures; never blocks. `step` and `tokens` (of all ranks) count from the
-        start of this process. Rank 0 speaks, other ranks may call it in vain."""
+        """Show these figures; never blocks. `step` and `tokens` (of all ranks) count from the start
+        of this process. Rank 0 sends them; on other ranks the call has no effect."""
         if self.rank == 0:
             self.client.metrics(step=step, tokens=tokens, loss=loss, tokens_per_s=tokens_per_s)
 
     def evaluated(self, *, loss: float, windows: int, sample: str) -> None:
-        """Report the mean `loss` over `windows` held-out windows, and what the model writes.
-        Every rank calls it; rank 0 speaks."""
+        """Report the mean `loss` over `windows` held-out windows, and a text that the model has
+        written. Every rank calls it; rank 0 sends it."""
         self.evaluation_due = False
         if self.rank == 0:
             self.client.evaluated(loss=loss, windows=windows, sample=sample)
 
     def close(self) -> None:
-        """Let the last messages out; idempotent. The daemon takes it for the end of this rank."""
+        """Send the last messages and close the connection; idempotent. The daemon takes this for
+        the end of the rank."""
         self.client.close()
 
     def _until_finished(self, make: Callable[[list[int]], Any]) -> Iterator[Any]:
@@ -153,8 +158,8 @@ class Peer:
 
         if len(dataset) == 0:
             raise ConfigError("the dataset has no items")
-        # Its items are found as the windows of a text would be: one of one-byte windows, which
-        # are numbered like the items, and of which nothing is stored.
+        # Items are drawn like the windows of a text with windows of one byte, one for each item.
+        # The text is a broadcast view, which stores nothing.
         items = Batches(
             np.broadcast_to(np.uint8(0), len(dataset) + 1), window=1, seed=self.run.seed
         )
@@ -167,11 +172,11 @@ class Peer:
 
 
 def attach() -> Peer:
-    """Connect this process to its node's daemon, as the rank that the environment says.
+    """Connect this process to its node's daemon, as the rank that the environment names.
 
     Blocks until the daemon knows the run (it may be waiting for a first peer). From now on this
-    process ends when the daemon does. Raises ConfigError if no daemon started this process, or
-    its environment makes no sense; LowcommError if the daemon is gone.
+    process ends when the daemon does. Raises ConfigError if no daemon started this process, or if
+    its environment is invalid; LowcommError if the daemon is gone.
     """
     path = os.environ.get("LOWCOMM_SOCKET", "")
     if not path:
@@ -190,7 +195,7 @@ def attach() -> Peer:
         raise LowcommError(f"no lowcomm daemon listens at {path}: {error}") from error
     with _fitting(client):
         peer = Peer(client, rank=rank, world_size=world_size)
-    atexit.register(peer.close)  # A loop that just ends still gets its last messages out.
+    atexit.register(peer.close)  # Sends the last messages if the loop does not.
     return peer
 
 

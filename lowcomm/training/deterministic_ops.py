@@ -1,8 +1,8 @@
 """Tensor arithmetic that gives every node the same bits, whatever its CPU is.
 
-One IEEE operation at a time, as a call of its own, and sums in an order that is written out: no
-library optimizer and no library reduction, whose order and fused operations differ between CPUs
-(protocol.md section 6). Must NOT know of nodes or ranks.
+Each IEEE operation is a call of its own, and the order of sums is written out. No library optimizer
+and no library reduction is used, because their order and fused operations differ between CPUs
+(protocol.md section 6). Must NOT know nodes or ranks.
 """
 
 import math
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 TILE_ELEMENTS = 1 << 18
-"""Of a norm: as many as a cache holds in fp64. A power of two."""
+"""Elements of a tile in `norm`: as many as a CPU cache holds in fp64. A power of two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Of one step, as torch.optim.AdamW calls them."""
+    """Rates of one step, with the names of torch.optim.AdamW."""
 
     lr: float
     weight_decay: float
@@ -29,7 +29,7 @@ class Rates:
 def adamw_step(
     param: Tensor, grad: Tensor, moments: tuple[Tensor, Tensor], step: int, rates: Rates
 ) -> None:
-    """One step of AdamW, in place on `param` and its two moments; `step` counts from 1."""
+    """Make one step of AdamW, in place on `param` and its two moments; `step` counts from 1."""
     (beta1, beta2), (first, second) = rates.betas, moments
     param.mul_(1 - rates.lr * rates.weight_decay)
     first.mul_(beta1)
@@ -41,21 +41,21 @@ def adamw_step(
 
 
 def _quotient(values: Tensor, by: float) -> Tensor:
-    """By a tensor on the same device: by a number, a GPU multiplies with its reciprocal, which
-    differs from what a CPU does in the last bit."""
+    """Divide by a tensor on the same device: to divide by a number, a GPU multiplies with its
+    reciprocal, and the last bit differs from a CPU's."""
     return values.div(values.new_full((), by))
 
 
 @torch.no_grad()
 def descend(param: Tensor, update: Tensor, rates: Rates, *, rate: float) -> None:
-    """param -= rate update, in place, after decoupled weight decay by the rates."""
+    """Set param -= rate * update, in place, after the decoupled weight decay of `rates`."""
     param.mul_(1 - rates.lr * rates.weight_decay)
     param.sub_(update.mul(rate))
 
 
 @torch.no_grad()
 def norm(values_P: Tensor) -> float:
-    """The L2 norm, summed pairwise in fp64."""
+    """The L2 norm of fp32 [P], summed pairwise in fp64."""
     total = 0.0
     for tile in torch.split(values_P, TILE_ELEMENTS):
         squares = torch.zeros(TILE_ELEMENTS, dtype=torch.float64, device=tile.device)

@@ -1,10 +1,10 @@
-"""What ranks of eager DiLoCo hold beside the run's parameters: their offset from these.
+"""The offset of eager DiLoCo: a rank's parameters are the run's parameters plus this offset.
 
-See `lowcomm/methods/eager_diloco.py`. A contribution that no round counted stays in the next one,
-and so does what the offset has of it already. Must NOT import torch, nor know when anything
-happens (lowcomm/training/round_rank.py does).
+See `lowcomm/methods/eager_diloco.py`. If no round counted a contribution, the next one includes it,
+and the part of it in the offset stays there. Must NOT import torch, nor know when anything happens
+(lowcomm/training/round_rank.py does).
 
-Shapes: P elements of the fragment, fp32; of those that this rank does not hold nothing is said.
+Shapes: P elements of the fragment, fp32; elements that this rank does not hold have no meaning.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ FRAGMENT = 0  # The whole model.
 
 
 class Offset:
-    """Of one rank. It ends with the rank: new ones, and joiners, begin without an offset."""
+    """The offset of one rank. It ends with the rank: new ranks, and joiners, begin with zeros."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Offset:
         *,
         replicas: int,
     ) -> None:
-        """`replicas`: M, until a round has counted us."""
+        """`replicas`: M, the number of contributors until a round has counted this node."""
         (size_bytes,) = fragment_bytes
         size = size_bytes // 4
         self._method = method
@@ -39,16 +39,16 @@ class Offset:
         self._shared_P, self._start_P, self._given_P, self._scratch_P, self._offset_P = (
             np.zeros(size, np.float32) for _ in range(5)
         )
-        """S; where the present steps began; what was contributed last; and O."""
+        """S; the start of the present steps; the last contribution; scratch; and the offset O."""
         self._momentum_P = np.zeros(size if method.outer_momentum else 0, np.float32)
         self._share = np.float32(0)
-        """The part of what was contributed last that is in the offset."""
+        """The share of the last contribution that is in the offset."""
         self._carries = False
-        """It was not counted."""
+        """The last contribution was not counted, so the next one includes it."""
 
     def take(self, result: Result, values: memoryview) -> None:
-        """The run's parameters are others now; ours become so with the next contribution, which
-        follows at once, or now if we begin anew."""
+        """Take the run's new parameters. The rank's own parameters follow with the next
+        contribution, which comes at once; or now, if the result replaces the work of the ranks."""
         new_P = np.frombuffer(values, np.float32)
         self._carries = result.kind == "delta"
         if self._carries:
@@ -64,14 +64,14 @@ class Offset:
         self._begin()
 
     def write(self, fragment: int, place: memoryview) -> None:
-        """Contribute what the steps since the last time made, and apply our part of it."""
+        """Contribute the change since the last contribution, and apply this node's part of it."""
         assert fragment == FRAGMENT, "eager DiLoCo has one fragment"
         fresh_P = self._scratch_P
         self._state.copy(fragment, _bytes(fresh_P))
         pseudo_gradient(self._start_P, fresh_P, fresh_P)
         if self._carries:
             fresh_P += self._given_P
-        # The daemon takes what is written from S.
+        # The daemon subtracts the written parameters from S.
         np.subtract(self._shared_P, fresh_P, out=self._start_P)
         self._state.take(fragment, _bytes(self._start_P), "full", mixing=0.0)
         self._state.write(fragment, place)
@@ -85,7 +85,7 @@ class Offset:
         self._begin()
 
     def _begin(self) -> None:
-        """The next steps begin at S + O."""
+        """Begin the next steps at S + O."""
         np.add(self._shared_P, self._offset_P, out=self._start_P)
         self._state.take(FRAGMENT, _bytes(self._start_P), "full", mixing=0.0)
 

@@ -1,8 +1,8 @@
-"""FSDP2 inside one node, and where each rank's shards lie in the node's shared memory.
+"""FSDP2 inside one node, and the position of each rank's shards in the node's shared memory.
 
 The layout of a fragment is its parameters in the order of `named_parameters()`, unsharded,
-C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any sharding, meet in one
-layout. Must NOT know of rounds or results, nor keep a copy of a parameter.
+C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any sharding, share one
+layout. Must NOT know rounds or results, nor keep a copy of a parameter.
 """
 
 import atexit
@@ -29,24 +29,27 @@ from peers.ipc.messages import TensorPlace
 from protocols.types.errors import ConfigError
 
 COLLECTIVE_TIMEOUT_S = 600.0
-"""Ranks of one node differ by what they load and compile. The daemon sees hangs much earlier."""
+"""Seconds. Ranks of one node may load and compile for very different times. The daemon detects
+hangs much earlier."""
 EXIT_PAUSE_S = 0.1
-"""Some turns of a busy machine's scheduler."""
+"""Seconds: some turns of a busy machine's scheduler."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardView:
-    """What one rank holds of one parameter."""
+    """The part of one parameter that one rank holds."""
 
     place: TensorPlace
     """Name, full shape, and offset of the parameter in its fragment."""
     parameter: nn.Parameter
     offsets: tuple[int, ...]
-    """Where this rank's part begins in the full tensor, one number a dimension."""
+    """The first index of this rank's part in the full tensor, in each dimension."""
     sizes: tuple[int, ...]
-    """The part's extent; a 0 means that this rank holds nothing of it."""
+    """The size of the part in each dimension; a 0 means that this rank holds nothing of the
+    parameter."""
     writes: bool
-    """Of ranks that hold the same part exactly one writes it; all of them read."""
+    """Whether this rank writes the part. Exactly one of the ranks that hold the same part does; all
+    of them read it."""
 
     @property
     def local(self) -> Tensor:
@@ -55,21 +58,22 @@ class ShardView:
 
     @property
     def elements(self) -> int:
-        """How many elements this rank writes."""
+        """Number of elements that this rank writes."""
         return math.prod(self.sizes) if self.writes else 0
 
 
 FragmentsOf = Callable[[Sequence[Parameter]], Sequence[int]]
-"""The fragment of each parameter: `lowcomm.methods.base.RoundMethod.fragments_of`."""
+"""A function that returns the fragment of each parameter:
+`lowcomm.methods.base.RoundMethod.fragments_of`."""
 
 
 def one_fragment(parameters: Sequence[Parameter]) -> Sequence[int]:
-    """It has all of them."""
+    """Put all parameters into fragment 0."""
     return (0,) * len(parameters)
 
 
 def rank_device(device: Literal["cpu", "cuda"], *, local_rank: int) -> torch.device:
-    """This rank's own device, made current. Raises ConfigError when there is no such GPU."""
+    """This rank's own device, made the current one. Raises ConfigError if there is no such GPU."""
     if device == "cpu":
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
@@ -82,15 +86,15 @@ def rank_device(device: Literal["cpu", "cuda"], *, local_rank: int) -> torch.dev
 
 
 def join_node(device: torch.device, *, world_size: int) -> DeviceMesh | None:
-    """Join the node's own process group; None when there is only one rank, and so no group.
+    """Join the node's own process group; None if there is only one rank, and so no group.
 
-    Takes the rest from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Blocks
-    until all ranks are there; call `leave_node` at the end.
+    All other settings come from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+    Blocks until all ranks have joined; call `leave_node` at the end.
     """
     if world_size == 1:
         return None
-    # A node is one machine (its ranks share memory). gloo would take the interface of the host's
-    # name: slower to look up, and open to the network.
+    # A node is one machine (its ranks share memory). By default gloo uses the interface of the
+    # host's name: slower to look up, and open to the network.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
@@ -107,11 +111,11 @@ def leave_node() -> None:
 
 
 def pause_at_exit() -> None:
-    """This process ends a moment later: gloo's threads let go of what they worked on before.
+    """Delay the end of this process, so that gloo's threads can free their tensors before.
 
-    They outlive `destroy_process_group`, because FSDP's mesh stays in several caches of torch, and
-    the group with it. One that lets go of a tensor while the interpreter ends takes the process
-    with it ("terminate called without an active exception", pytorch issue 190489).
+    The threads outlive `destroy_process_group`, because FSDP's mesh stays in several caches of
+    torch, and the group with it. If a thread frees a tensor while the interpreter ends, the process
+    aborts ("terminate called without an active exception", pytorch issue 190489).
     """
     if dist.is_initialized():
         atexit.register(time.sleep, EXIT_PAUSE_S)
@@ -120,7 +124,8 @@ def pause_at_exit() -> None:
 def shard_model(model: nn.Module, blocks: Iterable[nn.Module], *, mesh: DeviceMesh | None) -> None:
     """Shard each block and then the rest of `model` over the mesh, in place; None: do nothing.
 
-    Everything stays fp32. Make the optimizer afterwards: the parameters are other objects then.
+    Everything stays fp32. Make the optimizer afterwards, because sharding makes new parameter
+    objects.
     """
     if mesh is None:
         return
@@ -130,7 +135,7 @@ def shard_model(model: nn.Module, blocks: Iterable[nn.Module], *, mesh: DeviceMe
 
 
 def reshard(model: nn.Module) -> None:
-    """Put FSDP2's shards back in place of gathered parameters.
+    """Replace gathered parameters by FSDP2's shards.
 
     A forward pass without a backward pass leaves the root's parameters gathered. They would hide
     the shards from `named_parameters()`, and the next forward pass would use them although the
@@ -144,9 +149,9 @@ def reshard(model: nn.Module) -> None:
 def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[TensorPlace]:
     """Fragment, name, full shape and offset (elements) of every parameter.
 
-    In the order of `named_parameters()`, a tied one once, by its first name: methods that make
-    fragments do not hear of the others. Raises ConfigError if the model has no parameter, or one
-    that is not fp32.
+    They are in the order of `named_parameters()`. A tied parameter is listed once, by its first
+    name, and `fragments_of` gets only that name. Raises ConfigError if the model has no parameter,
+    or one that is empty or not fp32.
     """
     named = list(model.named_parameters())
     fragments = fragments_of([Parameter(name, tuple(each.shape)) for name, each in named])
@@ -172,11 +177,11 @@ def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[T
 def shard_views(
     model: nn.Module, *, rank: int, fragments_of: FragmentsOf = one_fragment
 ) -> list[ShardView]:
-    """What this rank holds of each parameter, in the order of `places`.
+    """This rank's part of each parameter, in the order of `places`.
 
-    Plain tensors are whole on every rank: rank 0 writes them. Of a DTensor each part is written
-    by the first rank along the mesh dimensions that replicate it. Raises ConfigError for what
-    `places` refuses, and for a placement that is neither Shard nor Replicate.
+    Plain tensors are whole on every rank: rank 0 writes them. Each part of a DTensor is written by
+    the first rank along the mesh dimensions that replicate it. Raises ConfigError for the same
+    reasons as `places`, and for a placement that is neither Shard nor Replicate.
     """
     reshard(model)
     parameters = dict(model.named_parameters())
@@ -190,7 +195,7 @@ def write_shards(
 ) -> None:
     """Copy this rank's parts into their places in the whole fragment, uint8 [fragment_bytes].
 
-    `everything`: those too that another rank of the node writes.
+    `everything`: also the parts that another rank of the node writes.
     """
     elements_P = whole(buffer)
     for shard in shards:
@@ -206,10 +211,10 @@ def read_shards(
     *,
     mixing: float = 0.0,
 ) -> None:
-    """Take this rank's parts out of the whole fragment, uint8 [fragment_bytes], read only.
+    """Read this rank's parts from the whole fragment, uint8 [fragment_bytes], read-only.
 
-    "full" replaces the parameters but for the part `mixing` of them, "delta" is added to them; each
-    operation rounds to fp32. For a model under FSDP2, `reshard` it first.
+    "full" replaces the parameters but for the share `mixing` of them, "delta" is added to them;
+    each operation rounds to fp32. If the model is under FSDP2, call `reshard` first.
     """
     elements_P = whole(buffer)
     for shard in shards:
@@ -217,14 +222,14 @@ def read_shards(
         if kind == "delta":
             local.add_(here.to(local.device))  # On the CPU this is no copy.
         elif mixing:
-            # No lerp, no alpha=: they fuse, and CPUs would differ (docs/arithmetic.md).
+            # lerp and alpha= fuse, so CPUs would differ in bits (docs/arithmetic.md).
             local.mul_(mixing).add_(here.to(local.device).mul(1 - mixing))
         else:
             _copy(here, local, of_bytes=buffer.nbytes)
 
 
 def _copy(source: Tensor, target: Tensor, *, of_bytes: int) -> None:
-    """`of_bytes`: of the fragment that they are part of."""
+    """Copy a part. `of_bytes`: the size of the fragment that contains it."""
     on_cpu = source.device.type == target.device.type == "cpu"
     if on_cpu and source.is_contiguous() and target.is_contiguous():
         operations.copy(source.view(-1).numpy(), target.view(-1).numpy(), of_bytes=of_bytes)
@@ -233,7 +238,7 @@ def _copy(source: Tensor, target: Tensor, *, of_bytes: int) -> None:
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """This rank's part itself, not a copy, outside of any graph."""
+    """This rank's part of the tensor itself, not a copy, outside of any autograd graph."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
@@ -245,8 +250,8 @@ def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> Shard
     mesh, placements = parameter.device_mesh, parameter.placements
     if any(type(placement) not in (Shard, Replicate) for placement in placements):
         raise ConfigError(
-            f"parameter {place.name} is placed as {placements}: only Shard and Replicate have a "
-            "place in the node's shared memory"
+            f"parameter {place.name} is placed as {placements}: only Shard and Replicate are "
+            "supported"
         )
     coordinate = mesh.get_coordinate()
     if coordinate is None:
@@ -263,15 +268,16 @@ def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> Shard
 
 
 def whole(buffer: memoryview) -> Tensor:
-    """The bytes as fp32 [bytes / 4], not a copy. Never writes to what is read-only."""
+    """The bytes as fp32 [bytes / 4], not a copy. If the buffer is read-only, do not write to the
+    result."""
     with warnings.catch_warnings():
-        # torch has no read-only tensors and says so; `read_shards` only reads.
+        # torch has no read-only tensors, and warns; `read_shards` only reads.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         return torch.frombuffer(buffer, dtype=torch.float32)
 
 
 def window(elements_P: Tensor, shard: ShardView) -> Tensor:
-    """The view of the fragment that `shard` covers, fp32 [*sizes]."""
+    """The shard's part of the fragment, fp32 [*sizes], as a view."""
     place = shard.place
     window = elements_P.narrow(0, place.offset, math.prod(place.shape)).view(place.shape)
     for dimension, (offset, size) in enumerate(zip(shard.offsets, shard.sizes, strict=True)):

@@ -1,4 +1,4 @@
-"""What a rank of a run of rounds holds, as far as rounds are about it. Must NOT import torch."""
+"""Interface of a rank's parameters to its rounds. Must NOT import torch."""
 
 from typing import Literal, Protocol
 
@@ -6,22 +6,23 @@ Kind = Literal["full", "delta"]
 
 
 class RoundState(Protocol):
-    """This rank's parameters. Buffers are a whole fragment, fp32 as bytes: each rank writes and
+    """This rank's parameters. A buffer is a whole fragment, fp32 as bytes; each rank writes and
     reads its own elements."""
 
     def write(self, fragment: int, place: memoryview) -> None:
-        """Write the parameters there, as far as no other rank of the node writes them."""
+        """Write the parameters to `place`, except those that another rank of the node writes."""
         ...
 
     def copy(self, fragment: int, place: memoryview) -> None:
-        """Write all that this rank holds there, memory of its own."""
+        """Write all parameters that this rank holds to `place`, which only this rank uses."""
         ...
 
     def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
-        """Go on from these: "full" replaces the parameters but for the part `mixing` of them,
-        "delta" is added to them."""
+        """Continue with these values: "full" replaces the parameters but for the share `mixing` of
+        them, "delta" is added to them."""
         ...
 
     def snapshot(self, directory: str) -> bool:
-        """Keep there what a restart needs beyond the parameters. False: it could not be kept."""
+        """Save to `directory` the state that a restart needs beyond the parameters. Returns False
+        if that fails."""
         ...

@@ -1,10 +1,10 @@
-"""A rank's own state on disk: what its optimizer keeps, so that a restart need not begin cold.
+"""The optimizer state of a rank on disk, with which a restart continues.
 
     <directory>/rank-1-of-2.safetensors    local shards; "exp_avg:model.norm.weight" and the like
 
-Works for any torch.optim.Optimizer that keeps tensors and plain values for each parameter. The
-parameters are not in it (the daemon has them), nor the learning rates (the schedule has them).
-Must NOT unpickle anything, or take a state that does not fit exactly.
+Works for any torch.optim.Optimizer that keeps tensors and plain values for each parameter. The file
+contains neither the parameters (the daemon has them) nor the learning rates (the schedule has
+them). Must NOT unpickle anything, or load a state that does not fit exactly.
 """
 
 import json
@@ -28,16 +28,16 @@ SCHEMA = 1
 HEADER = "lowcomm"
 
 Parameters = Mapping[str, nn.Parameter]
-"""All that the optimizer steps, by their names in the model."""
+"""All parameters that the optimizer steps, by their names in the model."""
 
 
 class RankStateError(LowcommError):
-    """This optimizer's state cannot be written: which part of it, and why."""
+    """This optimizer's state cannot be written. The text names the entry and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """Whose state it is, and the directory it lies in."""
+    """The file of one rank's state, and its directory."""
 
     directory: Path
     rank: int
@@ -49,7 +49,8 @@ class RankFile:
 
     @property
     def is_of_all(self) -> bool:
-        """Every rank of the node has written its own: they go on together, or begin together."""
+        """Whether every rank of the node has written its file: either all ranks load theirs, or
+        none does."""
         return all(self._path_of(rank).exists() for rank in range(self.world_size))
 
     def _path_of(self, rank: int) -> Path:
@@ -57,16 +58,15 @@ class RankFile:
 
 
 def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:
-    """Write this rank's file: whole and synced, or not at all. Makes the directory if needed.
+    """Write this rank's file: complete and synced, or not at all. Makes the directory if needed.
 
-    Raises OSError, and RankStateError when the optimizer keeps anything but tensors and plain
-    values.
+    Raises OSError, and RankStateError if the optimizer keeps anything but tensors and plain values.
     """
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     sharded: list[str] = []
     for name, parameter in parameters.items():
-        # `get`: the state is a defaultdict, and looking must not leave an entry.
+        # `get`: the state is a defaultdict, in which a lookup with [] would add an entry.
         state = cast("dict[str, Any]", optimizer.state.get(parameter, {}))
         for key, value in state.items():
             entry = f"{key}:{name}"
@@ -80,7 +80,7 @@ def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
             elif value is None or isinstance(value, bool | int | float | str):
                 values[entry] = value
             else:
-                raise RankStateError(f"{entry} is a {type(value).__name__}, which has no format")
+                raise RankStateError(f"{entry} is a {type(value).__name__}, which cannot be saved")
     header = _identity(file, parameters, optimizer)
     header |= {"values": values, "sharded": sharded}
     file.directory.mkdir(parents=True, exist_ok=True)
@@ -88,10 +88,11 @@ def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
 
 
 def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> bool:
-    """Give `optimizer` what a rank like this one has saved.
+    """Load into `optimizer` the state that a rank like this one saved. Returns whether that
+    succeeded.
 
-    False, and an untouched optimizer, when there is no such file, or it is damaged, or comes from
-    another rank, world size, class of optimizer, or set of parameters and shapes.
+    False, and an unchanged optimizer, if there is no such file, if it is damaged, or if it comes
+    from another rank, world size, class of optimizer, or set of parameters and shapes.
     """
     try:
         with cast(Any, safe_open(file.path, framework="pt")) as opened:
@@ -101,7 +102,7 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
                 return False
             tensors: dict[str, Tensor] = {
                 entry: opened.get_tensor(entry)
-                for entry in opened.keys()  # noqa: SIM118 - it is no mapping.
+                for entry in opened.keys()  # noqa: SIM118 - not a mapping.
             }
         for entry in cast("list[str]", header["sharded"]):
             tensors[entry] = _like(parameters[_split(entry)[1]], tensors[entry])
@@ -114,7 +115,7 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
         return False
     names = {parameter: name for name, parameter in parameters.items()}
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    # torch's own loader puts each tensor where this optimizer wants it (a fused step: the GPU).
+    # torch's own loader moves each tensor to the optimizer's device (a fused step: the GPU).
     optimizer.load_state_dict(
         {
             "state": {
@@ -129,24 +130,24 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The name is taken only by a whole file that is on the disk. Raises OSError, and
-    RankStateError for tensors that share memory."""
+    """Write the file under a temporary name, sync it, and rename it: `path` is always a complete
+    file. Raises OSError, and RankStateError for tensors that share memory."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
         safetensors.torch.save_file(tensors, temporary, metadata)
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
-    except SafetensorError as error:  # Its own type also for a full disk.
+    except SafetensorError as error:  # Raised also if the disk is full.
         raise OSError(str(error)) from error
     except RuntimeError as error:
-        raise RankStateError(f"{path.name} has no format for these: {error}") from error
+        raise RankStateError(f"{path.name} cannot hold these tensors: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> dict[str, Any]:
-    """What must be equal for a state to fit, as JSON gives it back."""
+    """Values that must be equal for a state to fit, in the form in which JSON returns them."""
     kind = type(optimizer)
     return {
         "schema": SCHEMA,
@@ -161,14 +162,15 @@ def _identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> d
 
 
 def _split(entry: str) -> tuple[str, str]:
-    """State key and parameter name; only the name may hold a colon."""
+    """State key and parameter name; only the name may contain a colon."""
     key, _, name = entry.partition(":")
     return key, name
 
 
 @torch.no_grad()
 def _like(parameter: Tensor, local: Tensor) -> Tensor:
-    """A tensor that is sharded as `parameter` and has this shard. Raises ValueError."""
+    """A tensor that is sharded like `parameter` and has `local` as its shard. Raises ValueError if
+    the shape does not fit."""
     made = torch.empty_like(parameter, dtype=local.dtype)
     if not isinstance(made, DTensor) or made.to_local().shape != local.shape:
         raise ValueError("another shard")

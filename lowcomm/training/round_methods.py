@@ -1,9 +1,9 @@
 """The torch half of every method of rounds: one object in the training loop of each rank.
 
-It writes this rank's shards into the node's shared memory, and takes over what the daemon makes of
-them; when, `lowcomm/training/round_rank.py` says. What happens in between (codecs, peers, the outer
-step) is the daemon's. Must NOT keep a copy of the parameters, decide when a round ends, or speak to
-a peer.
+It writes this rank's shards into the node's shared memory, and takes the daemon's results;
+`lowcomm/training/round_rank.py` decides when. All that happens in between (codecs, peers, the outer
+step) is done by the daemon. Must NOT keep a copy of the parameters, decide when a round ends, or
+communicate with a peer.
 """
 
 import logging
@@ -38,10 +38,11 @@ log = logging.getLogger(__name__)
 
 
 class Method:
-    """What all methods of rounds share; a subclass says its name in `[run.method]`.
+    """The base of all methods of rounds; in a subclass, `name` is the method's name in
+    `[run.method]`.
 
     Call `step()` after each inner step, that is after each `optimizer.step()`, on every rank. It
-    returns at once unless a result is due, for which it waits. Implements
+    returns at once unless a result is due; then it waits for the result. Implements
     lowcomm.training.interfaces.RoundState.
     """
 
@@ -57,10 +58,10 @@ class Method:
     ) -> None:
         """Join the run and wait for its parameters: when this returns, `model` holds them.
 
-        `model` is plain, or has been sharded by `fully_shard` before `optimizer` was made from
-        it; its parameters are fp32. With a `schedule`, each group's learning rate is what it is
-        now times the schedule's factor (and that of `run.optimizer.joiner_warmup_steps`); without
-        one it is the caller's. Raises ConfigError if the model, the optimizer or the agreed method
+        `model` is plain, or has been sharded by `fully_shard` before `optimizer` was made from it;
+        its parameters are fp32. With a `schedule`, the learning rate of each group is its present
+        value times the schedule's factor (and that of `run.optimizer.joiner_warmup_steps`); without
+        one the caller sets it. Raises ConfigError if the model, the optimizer or the agreed method
         does not fit.
         """
         pause_at_exit()
@@ -70,7 +71,7 @@ class Method:
             shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
             self._parameters = _stepped(model, optimizer)
         self._shards: dict[int, list[ShardView]] = {}
-        """By fragment."""
+        """This rank's shards by fragment."""
         for shard in shards:
             self._shards.setdefault(shard.place.fragment, []).append(shard)
         self._model = model
@@ -87,30 +88,32 @@ class Method:
         self._rank.start()
         joins = not kept and self._rank.run_step > 0
         self._warmup_steps = peer.run.optimizer.joiner_warmup_steps if joins else 0
-        """Of our own, beside the schedule's: a fresh optimizer's first steps are its longest."""
+        """Warmup steps of a joiner, in addition to the schedule's: the first steps of a fresh
+        optimizer are its longest."""
         self._set_rates()
 
     @property
     def finished(self) -> bool:
-        """The run is over: `model` holds its last parameters. Leave the loop."""
+        """Whether the run is over: `model` holds its final parameters. Leave the loop."""
         return self._peer.finished
 
     @property
     def inner_step(self) -> int:
-        """Of the run: what it has committed, and this node's steps since. For schedules."""
+        """The run's inner step: its committed steps, plus this node's steps since. For
+        schedules."""
         return self._rank.run_step
 
     @property
     def steps(self) -> int:
-        """Inner steps of this process."""
+        """Number of inner steps of this process."""
         return self._rank.steps
 
     def step(self, *, tokens: int | None = None) -> None:
         """Count an inner step; when it is time, exchange parameters.
 
-        `tokens`: how many the whole node trained on in this step, the weight of its contribution.
-        None means what `[run]` says: `run.data.batch * run.data.window`. Raises ConfigError for
-        less than one, LowcommError when the run is finished already.
+        `tokens`: the number of tokens that the whole node trained on in this step, the weight of
+        its contribution. None: the value from `[run]`, `run.data.batch * run.data.window`. Raises
+        ConfigError if it is below 1, LowcommError if the run is finished already.
         """
         if self.finished:
             raise LowcommError("the run is finished: leave the loop when `method.finished` is true")
@@ -118,9 +121,9 @@ class Method:
             tokens = self._peer.run.data.step_tokens
         elif tokens < 1:
             raise ConfigError(
-                f"method.step(tokens={tokens}): by its tokens a contribution counts, so each step "
-                "needs at least 1: pass how many the whole node trained on, or nothing for what "
-                "[run] says"
+                f"method.step(tokens={tokens}): the weight of a contribution is its tokens, so "
+                "each step needs at least 1: pass the number of tokens that the whole node trained "
+                "on, or leave it out for run.data.batch * run.data.window"
             )
         self._rank.step(tokens=tokens)
         self._set_rates()
@@ -128,7 +131,7 @@ class Method:
     # RoundState -----------------------------------------------------------------------------
 
     def write(self, fragment: int, place: memoryview) -> None:
-        reshard(self._model)  # The caller may have evaluated: nothing stale may stay gathered.
+        reshard(self._model)  # After an evaluation stale parameters may still be gathered.
         write_shards(self._shards[fragment], place)
 
     def copy(self, fragment: int, place: memoryview) -> None:
@@ -143,8 +146,8 @@ class Method:
         try:
             save_rank_state(self._file(directory), self._parameters, self._optimizer)
         except (OSError, RankStateError) as error:
-            # Not worth the run: a restart begins with a fresh optimizer, or an older state.
-            log.warning("rank %d keeps no optimizer state: %s", self._peer.rank, error)
+            # Do not end the run: a restart begins with an older state, or a fresh optimizer.
+            log.warning("rank %d cannot save its optimizer state: %s", self._peer.rank, error)
             return False
         return True
 
@@ -160,43 +163,45 @@ class Method:
 
 
 class DecoupledDiLoCo(Method):
-    """One fragment of the model at a time, with whoever is there; directions are averaged."""
+    """One fragment at a time is exchanged between the nodes that are ready; directions are
+    averaged."""
 
     name = "decoupled_diloco"
 
 
 class DiLoCo(Method):
-    """Every `run.method.inner_steps` inner steps the nodes take one outer step together."""
+    """After every `run.method.inner_steps` inner steps the nodes take one outer step together."""
 
     name = "diloco"
 
 
 class EagerDiLoCo(Method):
-    """As DiLoCo, but nobody waits: each node applies its own part of a round at once."""
+    """As DiLoCo, but no node waits: each applies its own part of a round at once."""
 
     name = "eager_diloco"
 
 
 class LocalSGD(Method):
-    """Every `run.method.inner_steps` inner steps all go on from the mean of their parameters."""
+    """After every `run.method.inner_steps` inner steps all nodes continue from their mean."""
 
     name = "local_sgd"
 
 
 class NoLoCo(Method):
-    """Every `run.method.inner_steps` inner steps each node exchanges with one other."""
+    """After every `run.method.inner_steps` inner steps each node exchanges with one other node."""
 
     name = "noloco"
 
 
 class SparseLoCo(Method):
-    """As DiLoCo, of the largest differences alone, with error feedback in place of momentum."""
+    """As DiLoCo, but only the largest differences are sent; error feedback replaces the
+    momentum."""
 
     name = "sparseloco"
 
 
 class StreamingDiLoCo(Method):
-    """As DiLoCo, one fragment of the model at a time, and training goes on meanwhile."""
+    """As DiLoCo, but one fragment at a time, and training continues during the exchange."""
 
     name = "streaming_diloco"
 
@@ -206,19 +211,20 @@ _ROUND_METHODS = (
     *(NoLoCo, SparseLoCo, StreamingDiLoCo),
 )
 ROUND_METHODS = {each.name: each for each in _ROUND_METHODS}
-"""By `run.method.name`."""
+"""The classes by `run.method.name`."""
 
 
 def _stepped(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
-    """What the optimizer steps, by name. Raises ConfigError for what is not the model's."""
+    """The parameters that the optimizer steps, by name. Raises ConfigError for one that is not in
+    the model."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     stepped: dict[str, nn.Parameter] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter not in names:
                 raise ConfigError(
-                    f"the optimizer steps a tensor {tuple(parameter.shape)} that is no parameter "
-                    "of the model: make it from model.parameters(), after fully_shard"
+                    f"the optimizer steps a tensor {tuple(parameter.shape)} that is not in the "
+                    "model: make the optimizer from model.parameters(), after fully_shard"
                 )
             stepped[names[parameter]] = parameter
     return stepped

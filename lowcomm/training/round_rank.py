@@ -1,8 +1,8 @@
-"""A rank of a run of rounds, as far as it needs no torch: it contributes and takes results in time.
+"""A rank of a run of rounds, without torch: it contributes and takes results in time.
 
-With torch and without, with a daemon and in one process (sims/lockstep/nodes.py): this is the one
-way in which a rank takes part in rounds. Must NOT know what a parameter is (a RoundState does), nor
-decide what is counted.
+Every rank takes part in rounds by this class, with torch and without, with a daemon and in one
+process (sims/lockstep/nodes.py). Must NOT know what a parameter is (a RoundState does), nor decide
+which contributions count.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from protocols.types.sample_ranges import Samples
 
 
 class RoundClient(Protocol):
-    """As `peers.ipc.rank_client.RankClient`."""
+    """The methods of `peers.ipc.rank_client.RankClient` that are needed here."""
 
     def contribution(self, fragment: int) -> memoryview: ...
     def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples) -> None: ...
@@ -33,7 +33,7 @@ class RoundClient(Protocol):
 
 
 class RoundPeer(Protocol):
-    """As `lowcomm.training.attach.Peer`."""
+    """The attributes of `lowcomm.training.attach.Peer` that are needed here."""
 
     @property
     def client(self) -> RoundClient: ...
@@ -46,9 +46,10 @@ class RoundPeer(Protocol):
 
 
 class RoundRank:
-    """After the peer has joined: `start`, then `step` after each inner step, until it is finished.
+    """The rounds of one rank that has joined: call `start`, then `step` after each inner step.
 
-    Who must not block goes on from `following` itself, and calls `count` in place of `step`.
+    Stop when the peer is finished. A caller that must not block iterates over `following` itself,
+    and calls `count` in place of `step`.
     """
 
     def __init__(self, peer: RoundPeer, state: RoundState, attached: Attached) -> None:
@@ -71,36 +72,39 @@ class RoundRank:
             else None
         )
         self._last: dict[int, Result] = {}
-        """By fragment: its last result, which the run ends with."""
+        """By fragment, its last result; the run ends with these."""
 
     @property
     def steps(self) -> int:
-        """Inner steps of this process."""
+        """Number of inner steps of this process."""
         return self._boundaries.step
 
     @property
     def run_step(self) -> int:
-        """Inner steps of the run: what it has committed, and this node's since. For schedules."""
+        """The run's inner step: its committed steps, plus this node's steps since. For
+        schedules."""
         return self._boundaries.run_step
 
     def start(self) -> None:
-        """Offer the initial parameters if the run has none yet, and wait for those that it has."""
+        """Contribute the initial parameters if the run has none yet, and wait for the run's
+        parameters."""
         self._follow()
 
     def step(self, *, tokens: int) -> None:
-        """An inner step is made, on so many tokens of the whole node; wait for what is due."""
+        """Count an inner step, on so many tokens of the whole node, and wait for the results that
+        are due."""
         self.count(tokens=tokens)
         self._follow()
 
     def count(self, *, tokens: int) -> None:
-        """An inner step is made; nothing follows yet."""
+        """Count an inner step, without contributing or taking anything yet."""
         self._boundaries.count(tokens)
         self._peer.lease.step()
         self._peer.client.count_step(self.steps)
 
     def following(self) -> Iterator[int]:
-        """All that is due before the next inner step. Yields the fragment of each result that has
-        to be taken first: `take` it, then go on."""
+        """Do all that is due before the next inner step. Yields the fragment of each result that
+        must be taken first: `take` it, then continue the iteration."""
         boundaries = self._boundaries
         if self._initial:
             self._initial = False
@@ -118,7 +122,7 @@ class RoundRank:
             self._contribute(chosen, steps=steps, tokens=tokens)
 
     def take(self, result: Result) -> None:
-        """Go on from this result of the fragment that `following` named."""
+        """Continue from this result of the fragment that `following` yielded."""
         fragment, finish, lease = result.fragment, result.finish, self._peer.lease
         counted = result.counted and not finish
         if self._offset is not None and not finish:
@@ -149,12 +153,13 @@ class RoundRank:
             self._peer.evaluate()
 
     def _finish(self, result: Result) -> None:
-        """The fragment's last result. Others are trained on, until all have had theirs."""
+        """Keep the last result of a fragment. Other fragments are trained on until each has had its
+        last one."""
         self._last[result.fragment] = result
         if self._boundaries.finished:
             for each in self._last.values():
                 if each is not result:
-                    self._use(each, mixing=0.0)  # What was trained since is in no result.
+                    self._use(each, mixing=0.0)  # No result contains the steps since.
             self._peer.finish(evaluate=any(each.evaluate for each in self._last.values()))
 
     def _use(self, result: Result, *, mixing: float) -> None:
@@ -167,7 +172,7 @@ class RoundRank:
             self.take(self._peer.client.wait_result(fragment))
 
     def _choose(self) -> int | None:
-        """The fragment to contribute now, if there is one."""
+        """The fragment to contribute now; None if there is none."""
         boundaries, due = self._boundaries, self._boundaries.at_boundary
         if not due and not boundaries.may_be_early:
             return None
@@ -177,6 +182,6 @@ class RoundRank:
         return self._peer.client.ask_boundary(self.steps, due=due, left=left)
 
     def _contribute(self, fragment: int, *, steps: int, tokens: int) -> None:
-        """It is written."""
+        """Report a contribution that has been written."""
         samples = self._peer.lease.contribute() if fragment == ANCHOR else ()
         self._peer.client.contribute(fragment, steps=steps, tokens=tokens, samples=samples)

@@ -1,12 +1,12 @@
-"""What a rank of a run of rounds does at which inner step: no I/O, no clock, no parameters.
+"""Inner steps at which a rank of a run of rounds contributes and takes results.
 
-The H inner steps between two contributions to one fragment are cut into as many intervals as there
-are fragments: interval p ends at step floor((p + 1) H / P), with a boundary, at which one fragment
-is contributed. Which one it is, the daemon says, of those whose result is not still to come; in a
-run without faults it is fragment p + 1, and fragment 0, the anchor, at the end. Its result is taken
-`overlap_steps` after it, in time for its next boundary, but maybe after boundaries of others: then
-several are in flight. All ranks of a node do the same things at the same steps. Must NOT wait for
-anything.
+The H inner steps between two contributions to one fragment are divided into as many intervals as
+there are fragments: interval p ends at step floor((p + 1) H / P), with a boundary, at which one
+fragment is contributed. The daemon chooses it among the fragments that await no result; in a run
+without faults it is fragment p + 1, and fragment 0, the anchor, at the end. Its result is taken
+`overlap_steps` after the contribution, before its next boundary, but maybe after boundaries of
+other fragments: then several are in flight. All ranks of a node do the same at the same steps. No
+I/O, no clock, no parameters. Must NOT wait for anything.
 """
 
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ ANCHOR = 0
 
 @dataclass(slots=True)
 class _Work:
-    """One fragment, as the ranks know it."""
+    """The progress of one fragment, as the ranks know it."""
 
     steps: int = 0
-    """What its next contribution holds, as `tokens`: since the last one, or since a result that
-    replaced all of it."""
+    """Inner steps in its next contribution (`tokens`: their tokens), counted from its last
+    contribution, or from a result that replaced all steps."""
     tokens: int = 0
     version: int = 0
-    """Of its last result."""
+    """The round of its last result."""
     due: int | None = 0
-    """The inner step at which its next result is taken, if one is to come. At first all are: they
-    bring the parameters."""
+    """The inner step at which its next result is taken; None if it awaits none. At first every
+    fragment awaits one, which brings the parameters."""
     over: bool = False
-    """It had its last result."""
+    """Whether it has had its last result."""
 
 
 class Boundaries:
-    """Of one process; inner steps are counted from its start.
+    """The boundaries of one process; inner steps are counted from its start.
 
-    Between two inner steps: take results as long as there is one `awaited`; then contribute if it
-    is a boundary, and take what that makes due.
+    Between two inner steps: take results as long as one is `awaited`; then contribute if a boundary
+    is reached, and take the results that become due by that.
     """
 
     def __init__(
@@ -50,24 +50,25 @@ class Boundaries:
         self._outer_steps = outer_steps
         self._works = [_Work() for _ in range(fragments)]
         self._next = self._interval(ANCHOR)
-        """The step of the next boundary."""
+        """The inner step of the next boundary."""
         self._early: int | None = None
-        """From this step on others may wait for us."""
+        """From this inner step on other peers may wait for this node; None: at no step."""
         self._run_step = 0
-        """What the run had committed, as the anchor's last result says; and our step then, but for
-        those that were not in it."""
+        """The run's committed inner steps, from the anchor's last result. `_run_since`: the step of
+        this process that corresponds to it. `_given_at`: the step of the anchor's last
+        contribution."""
         self._run_since = self._given_at = 0
 
-    # Questions ------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
-        """Every fragment had its last result."""
+        """Whether every fragment has had its last result."""
         return all(work.over for work in self._works)
 
     @property
     def awaited(self) -> int | None:
-        """The fragment whose result is to be taken before anything else."""
+        """The fragment that has a result to take before anything else; None if there is none."""
         pending = [(w.due, f) for f, w in enumerate(self._works) if w.due is not None]
         if not pending:
             return None
@@ -83,35 +84,36 @@ class Boundaries:
 
     @property
     def at_boundary(self) -> bool:
-        """It is time to contribute one of those that are left."""
+        """Whether it is time to contribute one of the fragments in `left`."""
         return self.step >= self._next and bool(self.left)
 
     @property
     def may_be_early(self) -> bool:
-        """Ask whether others wait for us: we came in the middle, or the run's nodes answer."""
+        """Whether to ask if other peers wait for this node: if it joined during a round, or if
+        nodes of this run contribute early."""
         return self._early is not None and self.step >= self._early and bool(self.left)
 
     @property
     def run_step(self) -> int:
-        """The inner step of the run: what it has committed, and ours since."""
+        """The run's inner step: its committed steps, plus this node's steps since."""
         return self._run_step + self.step - self._run_since
 
     def has_work(self, fragment: int) -> bool:
-        """There is a step that its next contribution would hold. A result that replaced all of
-        them just now leaves none: the boundary waits for one step more."""
+        """Whether the fragment's next contribution has at least one step. If a result has just
+        replaced all of them it has none: the boundary then waits for one more step."""
         return self._works[fragment].steps > 0
 
-    # What happens ---------------------------------------------------------------------------
+    # Transitions ----------------------------------------------------------------------------
 
     def count(self, tokens: int) -> None:
-        """An inner step is made, on so many tokens of the whole node."""
+        """Count an inner step, on so many tokens of the whole node."""
         self.step += 1
         for work in self._works:
             work.steps += 1
             work.tokens += tokens
 
     def contribute(self, fragment: int) -> tuple[int, int]:
-        """It is contributed now; returns the (steps, tokens) that are in it."""
+        """Begin a contribution of the fragment; returns its (steps, tokens)."""
         work = self._works[fragment]
         assert work.due is None, "its last result is still to come"
         assert work.steps or not self.step, "a contribution of nothing"
@@ -134,9 +136,9 @@ class Boundaries:
         boundary_steps: int,
         round_steps: int,
     ) -> None:
-        """Its result is taken: as `peers.ipc.messages.Result` says. `anew`: it replaced all that
-        our ranks have done since they contributed. `round_steps`: of the round that begins with
-        it."""
+        """A result of the fragment has been taken. The arguments are those of
+        `peers.ipc.messages.Result`. `anew`: the result replaced all work since the contribution.
+        `round_steps`: length of the round that begins with the result, in inner steps."""
         work = self._works[fragment]
         work.due, work.version, work.over = None, version, finish
         if anew:
@@ -147,15 +149,16 @@ class Boundaries:
             self._run_step, self._run_since = inner_step, self._given_at
             if anew:
                 self._run_since = self.step
-            # The next boundary was set at the contribution, when nobody knew this.
+            # The contribution set the next boundary before this length was known.
             self._next += round_steps - self._inner_steps
             self._inner_steps = round_steps
 
     def _is_last(self, work: _Work) -> bool:
-        """No step from now on is in any result that it will have."""
+        """Whether the fragment awaits its last result, so that no result will contain any further
+        step."""
         return work.due is not None and work.version + 1 >= self._outer_steps
 
     def _interval(self, fragment: int) -> int:
-        """Inner steps from its boundary to the next one."""
+        """Inner steps from the boundary of this fragment to the next boundary."""
         first, steps, count = fragment, self._inner_steps, len(self._works)
         return (first + 1) * steps // count - first * steps // count

@@ -1,8 +1,8 @@
-"""The torch half of the per-step methods: what each rank writes into the node's shared memory, and
-how it steps by the mean. All-reduce is here, FlexDeMo in lowcomm/flexdemo/method.py.
+"""The torch half of the per-step methods: payloads of each rank, and steps by their mean.
 
-Everybody applies the same mean to the same state, so the state is never exchanged. Must NOT decide
-when a step is applied, nor speak to a peer.
+All-reduce is here, FlexDeMo in lowcomm/flexdemo/method.py. All nodes apply the same mean to the
+same state, so the state is never exchanged. Must NOT decide when a step is applied, nor communicate
+with a peer.
 """
 
 from abc import ABC, abstractmethod
@@ -31,15 +31,16 @@ from lowcomm.training.step_rank import StepRank
 from protocols.types.errors import ConfigError, LowcommError
 
 CLIP_EPS = 1e-6
-"""As torch.nn.utils.clip_grad_norm_ has it."""
+"""The same constant as in torch.nn.utils.clip_grad_norm_."""
 
 
 class StepTrainer(ABC):
-    """What all per-step methods share; a subclass says its name in `[run.method]`, what it writes
-    and how it steps. Implements lowcomm.training.step_rank.StepState.
+    """The base of all per-step methods; a subclass defines its payload and its step.
 
-    Call `step()` after each `loss.backward()`, on every rank, in place of `optimizer.step()`: the
-    optimizer only says how the model steps. The gradients are empty afterwards.
+    In a subclass, `name` is the method's name in `[run.method]`. Call `step()` after each
+    `loss.backward()`, on every rank, in place of `optimizer.step()`: only the options of the
+    optimizer are used. The gradients are empty afterwards. Implements
+    lowcomm.training.step_rank.StepState.
     """
 
     name: ClassVar[str]
@@ -55,8 +56,9 @@ class StepTrainer(ABC):
         """Join the run and wait for its state: when this returns, `model` holds it.
 
         `model` is plain, or has been sharded by `fully_shard` before `optimizer` was made from it;
-        its parameters are fp32. With a `schedule`, each group's learning rate is what it is now
-        times the schedule's factor. Raises ConfigError for what does not fit.
+        its parameters are fp32. With a `schedule`, the learning rate of each group is its present
+        value times the schedule's factor. Raises ConfigError if the model, the optimizer or the
+        agreed method does not fit.
         """
         pause_at_exit()
         self._peer = peer
@@ -66,7 +68,7 @@ class StepTrainer(ABC):
             _check_shards(self._shards, world_size=peer.world_size)
             self._check_optimizer(optimizer)
             self._groups = _groups(self._shards, optimizer)
-            """Number of each parameter's group."""
+            """Index of each parameter's group in the optimizer."""
             self._prepare()
         self._options: list[dict[str, Any]] = optimizer.param_groups
         self._model = model
@@ -76,7 +78,7 @@ class StepTrainer(ABC):
             tuple(torch.zeros_like(shard.local) for _ in method.state_arrays[1:])
             for shard in self._shards
         ]
-        """Of each parameter: the run's other state arrays."""
+        """For each parameter, the run's other state arrays."""
         elements = sum(shard.elements for shard in self._shards)
         attached = peer.join(places(model), elements=elements)
         if attached.rank_state:
@@ -86,28 +88,29 @@ class StepTrainer(ABC):
 
     @property
     def finished(self) -> bool:
-        """The run is over: `model` holds its last parameters. Leave the loop."""
+        """Whether the run is over: `model` holds its final parameters. Leave the loop."""
         return self._peer.finished
 
     def step(self) -> None:
-        """Hand our gradients over; return when the model has been stepped, and the next gradients
-        are wanted. Raises LowcommError when the run is finished already."""
+        """Send this rank's gradients; returns when the model has been stepped, and the next
+        gradients are needed. Raises LowcommError if the run is finished already."""
         if self.finished:
             raise LowcommError("the run is finished: leave the loop when `method.finished` is true")
         self._rank.hand_over()
 
     @abstractmethod
     def _check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raises ConfigError for one that would step otherwise than we do."""
+        """Raise ConfigError for an optimizer with another step than this method's."""
         ...
 
     def _prepare(self) -> None:
-        """Before the run gives orders: the shards are known. Raises ConfigError for what does not
-        fit."""
+        """Called when the shards are known, before the first order of the daemon. Raises
+        ConfigError if something does not fit."""
         return
 
     def _recall(self, directory: str) -> None:
-        """What `keep` left there in an earlier life of this node, if it did."""
+        """Load the data that `keep` saved to `directory` in an earlier incarnation of this node, if
+        any."""
         return
 
     # StepState ------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ class StepTrainer(ABC):
     def apply(self, mean: memoryview, step: int, *, counted: bool) -> None: ...
 
     def keep(self, directory: str, step: int) -> None:
-        return  # All that there is, all nodes have.
+        return  # All nodes have the same state, and no more.
 
     def write_state(self, state: memoryview) -> None:
         self._move_state(state, out=True)
@@ -142,11 +145,11 @@ class StepTrainer(ABC):
     def _steps_by(
         self, step: int
     ) -> Iterator[tuple[ShardView, tuple[Tensor, ...], deterministic_ops.Rates]]:
-        """All that is stepped: (shard, moments, rates of this step)."""
+        """(shard, moments, rates of this step) for each parameter."""
         return zip(self._shards, self._moments, self._rates_of(step), strict=True)
 
     def _rates_of(self, step: int) -> list[deterministic_ops.Rates]:
-        """Of each parameter."""
+        """The rates of each parameter in this step."""
         scheduled = 1.0 if self._schedule is None else self._schedule(step - 1)
         of_groups = [
             deterministic_ops.Rates(
@@ -161,7 +164,7 @@ class StepTrainer(ABC):
 
 
 class AllReduce(StepTrainer):
-    """Every step all nodes apply the mean of their gradients, by AdamW.
+    """In every step all nodes apply the mean of their gradients, by AdamW.
 
     `run.optimizer.grad_clip` clips the mean.
     """
@@ -189,7 +192,7 @@ class AllReduce(StepTrainer):
         mean_P, clip = whole(mean), self._peer.run.optimizer.grad_clip
         factor = 1.0
         if clip > 0:
-            # All ranks of all nodes see the whole mean: they need not ask each other.
+            # Every rank of every node has the whole mean: no exchange is needed for its norm.
             factor = min(1.0, clip / (deterministic_ops.norm(mean_P) + CLIP_EPS))
         reshard(self._model)
         for shard, (first, second), rates in self._steps_by(step):
@@ -198,28 +201,29 @@ class AllReduce(StepTrainer):
 
 
 def check_adamw(optimizer: Optimizer, method: str) -> None:
-    """Raises ConfigError if it is not an AdamW, or one that does something else."""
+    """Raise ConfigError unless the optimizer is AdamW, without options that change its step."""
     if type(optimizer) is not AdamW:
         raise ConfigError(
             f"the optimizer is {type(optimizer).__name__}: with run.method.name = "
             f'"{method}" all nodes keep the state of torch.optim.AdamW'
         )
     if any(group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
-        raise ConfigError("AdamW with amsgrad or maximize is not what all nodes do")
+        raise ConfigError("AdamW with amsgrad or maximize is not supported: leave both out")
 
 
 def _check_shards(shards: Sequence[ShardView], *, world_size: int) -> None:
-    """Raises ConfigError for a parameter whose gradient is not of all ranks' samples."""
+    """Raise ConfigError for a parameter that is not sharded: its gradient would cover the samples
+    of one rank only."""
     whole_ones = [x.place.name for x in shards if not isinstance(x.parameter, DTensor)]
     if world_size > 1 and whole_ones:
         raise ConfigError(
-            f"parameter {whole_ones[0]} is whole on each of {world_size} ranks, and so is "
-            "its gradient, of one rank's samples only: shard the model with fully_shard"
+            f"parameter {whole_ones[0]} is whole on each of {world_size} ranks, so its "
+            "gradient covers the samples of one rank only: shard the model with fully_shard"
         )
 
 
 def _groups(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:
-    """The parameter group of each shard. Raises ConfigError if the optimizer does not step just
+    """The parameter group of each shard. Raises ConfigError unless the optimizer steps exactly
     these parameters."""
     numbers: dict[nn.Parameter, int] = {}
     for number, group in enumerate(optimizer.param_groups):
@@ -227,7 +231,7 @@ def _groups(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:
     missing = [shard.place.name for shard in shards if shard.parameter not in numbers]
     if missing or len(numbers) != len(shards):
         raise ConfigError(
-            f"the optimizer must step all parameters of the model, and no others: {missing[:3]} "
-            "are not among its own"
+            "the optimizer must step all parameters of the model, and no others; it does not "
+            f"step {missing[:3]}"
         )
     return [numbers[shard.parameter] for shard in shards]

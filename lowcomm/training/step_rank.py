@@ -1,8 +1,8 @@
-"""A rank of a stepwise run, as far as it needs no torch: it obeys the daemon's orders.
+"""A rank of a stepwise run, without torch: it obeys the daemon's orders.
 
-Between two payloads any number of orders may come: the step that everybody completed, or another
-state and the steps since, after a loss. Must NOT know what the state is (a StepState does), nor
-decide when anything happens.
+Between two payloads any number of orders may come: to apply a step that all nodes completed, or,
+after a loss, to load another state and apply the steps since. Must NOT know what the state is (a
+StepState does), nor decide when anything happens.
 """
 
 from typing import Protocol
@@ -13,44 +13,45 @@ from protocols.types.sample_ranges import SampleRange
 
 
 class StepState(Protocol):
-    """This rank's part of the run's state, and what it makes of it. Buffers are the whole node's:
+    """This rank's part of the run's state, and the arithmetic on it. Buffers are the whole node's:
     each rank reads and writes its own elements."""
 
     def write_payload(self, payload: memoryview) -> None:
-        """What this step would change, as the method's exchange has it: uint8."""
+        """Write this step's payload, uint8, in the format of the method's exchange."""
         ...
 
     def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
-        """Complete the step with the mean of all nodes' payloads, the same bits everywhere: fp32
-        [elements], and maybe more. `counted`: it is also of what we wrote last, which it is not if
-        that was not finite."""
+        """Complete the step with the mean of all nodes' payloads: fp32 [elements], maybe followed
+        by more, with the same bits on all nodes. `counted`: the mean contains the payload that this
+        node wrote last. It does not if that payload was not finite."""
         ...
 
     def keep(self, directory: str, step: int) -> None:
-        """Keep there what is this node's own after this step, and in no state, if anything is."""
+        """Save to `directory` the data after this step that only this node has, if any."""
         ...
 
     def write_state(self, state: memoryview) -> None: ...
 
     def read_state(self, state: memoryview) -> None:
-        """It replaces ours."""
+        """Replace this rank's state by this one."""
         ...
 
 
 class StepRank:
-    """`follow`, then make a payload and `hand_over`, until `peer.finished`."""
+    """Obeys orders: call `follow`, then compute gradients and `hand_over`, until
+    `peer.finished`."""
 
     def __init__(self, peer: Peer, state: StepState) -> None:
-        """After the peer has joined."""
+        """Call this after the peer has joined."""
         self.step = 0
-        """The one whose payload is wanted, counted from 1."""
+        """The step of the payload that is needed, counted from 1."""
         self._peer = peer
         self._state = state
         self._wanted: Order | None = None
         self._obeyed = 0
 
     def hand_over(self) -> None:
-        """Our payload of this step is made; obey until the next one is wanted."""
+        """Write the payload of this step, then obey orders until the next one is needed."""
         assert self._wanted is not None, "follow first"
         client = self._peer.client
         self._state.write_payload(client.memory.payload)
@@ -58,7 +59,7 @@ class StepRank:
         self.follow()
 
     def follow(self) -> None:
-        """Until a payload is wanted, or the run is over."""
+        """Obey orders until a payload is needed, or the run is over."""
         peer, memory = self._peer, self._peer.client.memory
         self._wanted = None
         while self._wanted is None and not peer.finished:
@@ -94,8 +95,8 @@ class StepRank:
         self._peer.client.obeyed(order)
 
     def _lease(self, number: int) -> None:
-        """What this step trains on, and nobody else (I10): a batch of the endless sequence
-        (lowcomm/data/batches.py)."""
+        """Lease the samples of this step, which no other node trains on (I10): a batch of the
+        endless sequence (lowcomm/data/batches.py)."""
         lease, batch = self._peer.lease, self._peer.run.data.batch
         lease.step()
         lease.contribute()

@@ -128,7 +128,7 @@ class Reception:
         self._wait_for(stranger, connection, len(MAGIC))
         if len(self._strangers) > STRANGERS_MAX:
             # The oldest one makes room: idle connections cannot fill the table.
-            self._end(next(iter(self._strangers)), "too many strangers")
+            self._end(next(iter(self._strangers)), "too many connections without a handshake")
 
     def _wait_for(self, stranger: Stranger, connection: socket.socket, size: int) -> None:
         """Call `_look` when so many bytes have arrived, or no more will come."""
@@ -151,7 +151,7 @@ class Reception:
             self._take(stranger, connection)
             self._make_link(stranger, connection)
         elif len(first) < OPENING_BYTES:
-            # Once more; if nothing came since then, the stream has ended.
+            # Wait once more; if nothing has come since then, the stream has ended.
             if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == OPENING_BYTES:
                 self._end(stranger, "end of stream")
                 return

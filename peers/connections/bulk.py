@@ -258,7 +258,7 @@ class Bulk:
             self.close(str(error))
         except BaseException:
             # The stream cannot be continued in the middle of a chunk.
-            self.close("a fault of ours")
+            self.close("an internal error")
             raise
 
     def began(self, chunk: Chunk, size: int) -> memoryview | None:

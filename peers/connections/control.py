@@ -89,7 +89,7 @@ class Link(asyncio.BufferedProtocol):
     def send(self, message: Control) -> bool:
         """Queue a message. False if the outbox is full, i.e. the peer is too slow."""
         if not self.is_open:
-            return True  # `closed` tells the owner; the message needs no answer.
+            return True  # The owner learns of the end by `closed`; the message is dropped.
         if len(self._outbox) >= CONTROL_OUTBOX_MAX:
             return False
         self._outbox.append(message)
@@ -134,7 +134,7 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if transport.is_closing():
-            return  # Its maker gave it up; uvloop would not report its end.
+            return  # The caller has given it up; uvloop would not report its end.
         # uvloop's transport does not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
         self.certified = _named(transport.get_extra_info("peercert"))
@@ -171,7 +171,7 @@ class Link(asyncio.BufferedProtocol):
         self._flush()
 
     def eof_received(self) -> bool:
-        self.close("end of stream")  # A peer that sends no more will not read on either.
+        self.close("end of stream")  # A peer that has stopped sending will not read either.
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -181,13 +181,13 @@ class Dialling:
                     final = bool(failure)
             except OSError as error:  # A TimeoutError is an OSError without a text.
                 reason = tls_fault(error) or "no answer in time"
-                failure = f"nobody answers at {dial.address}: {reason}"
+                failure = f"no peer answers at {dial.address}: {reason}"
                 final = loop.time() - started > FIRST_DIAL_S
             if final and not dial.peer:
                 self._dials.pop(dial.address, None)
                 self._host.dialling_refused(failure)
                 return
-        dial.hosts.clear()  # The name may have other addresses the next time.
+        dial.hosts.clear()  # Next time the name may have other addresses.
 
     async def _wait_turn(self, dial: Dial) -> None:
         loop = asyncio.get_running_loop()
@@ -222,7 +222,7 @@ class Dialling:
                     self._owner.barred(PeerId(control.certified), hello.why)
                 return f"refused by {dial.address}: {hello.why}"
             if not isinstance(hello, Hello):
-                raise DialError("it hung up, or does not speak our protocol")
+                raise DialError("it closed the connection, or does not speak our protocol")
             if hello.protocol != PROTOCOL_VERSION:
                 return f"{dial.address} speaks protocol {hello.protocol}, not {PROTOCOL_VERSION}"
             if dial.peer and dial.peer != hello.peer:
@@ -258,7 +258,7 @@ class Dialling:
             show(opened, MAGIC, keys.ticket)
             bulk = opened
         except OSError:
-            # The present connections carry everything, only slower; and there is another request.
+            # The present connections carry all data, only slower; another request will follow.
             pass
         self._host.bulk_dialled(control, bulk, keys)
 

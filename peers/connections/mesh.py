@@ -227,7 +227,7 @@ class Mesh:
         if same and old is not None and old.address and self._goes_first(hello.peer):
             link.close("we dialled it already")
             return
-        self._drop_half(hello.peer, "it connected anew")
+        self._drop_half(hello.peer, "it connected again")
         link.become(hello.peer)
         link.pause()
         self._halves[hello.peer] = Half(hello, link)
@@ -247,8 +247,8 @@ class Mesh:
     def _attach(self, session: Session, bulk: socket.socket, keys: Keys) -> None:
         """Control and bulk connection are open: they replace earlier ones."""
         peer, control = session.hello.peer, session.control
-        self.drop(peer, "it connected anew")
-        self._drop_half(peer, "it connected anew")
+        self.drop(peer, "it connected again")
+        self._drop_half(peer, "it connected again")
         control.become(peer)
         self._reception.known(control)
         self.sessions[peer] = session
@@ -348,7 +348,9 @@ class Mesh:
     def _widen(self, session: Session, message: BulkKeys | WantBulk) -> None:
         """The other side asks for another bulk connection, or answers that."""
         if isinstance(message, BulkKeys) != bool(session.address):
-            session.control.close("who accepts gives keys for bulk connections, who dials asks")
+            session.control.close(
+                "the accepting side gives keys for bulk connections, the dialling side asks"
+            )
         elif len(session.bulks) >= CONNECTIONS_MAX or session.dialling:
             return
         elif isinstance(message, BulkKeys):

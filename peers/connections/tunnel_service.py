@@ -65,7 +65,7 @@ class Passages:
         self._junction.close()
         await self._tunnels.close()
 
-    # Their side -----------------------------------------------------------------------------
+    # Other peers ----------------------------------------------------------------------------
 
     def send(self, peer: PeerId, message: Control) -> bool:
         return self._sessions[peer].control.send(message)

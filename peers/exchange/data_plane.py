@@ -132,7 +132,7 @@ class Exchange:
         """False if the peer is too slow: too much waits for it."""
         outbound = self._outbound.get(peer)
         if outbound is None:
-            return True  # Not connected any more: the core learns of it, and commands it again.
+            return True  # Not connected any more: the core learns that, and repeats the command.
         fits = outbound.add(stream)
         self.wake(peer)
         return fits
@@ -192,7 +192,7 @@ class Exchange:
         for outbound in self._outbound.values():
             outbound.keep(lineage)
         self.inbound.keep(lineage)
-        self.encoded.clear()  # Ours are of the earlier lineage, whatever their numbers.
+        self.encoded.clear()  # All of these are of the earlier lineage.
         self._times.clear()
 
     def seconds(self, stamp: Stamp) -> float | None:
@@ -335,7 +335,7 @@ class Exchange:
         if stamp.run != run.run or stamp.fragment >= len(sizes):
             return None
         borders = self._borders(stamp)
-        fits = True  # Its sender may have read more of the log.
+        fits = True  # Without borders: the sender may have read more of the log.
         if borders is not None:
             fits = _is_part(borders, chunk.part, chunk.elements)
         # All parts together are one fragment: a peer gets memory for one at most.

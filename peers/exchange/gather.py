@@ -50,7 +50,7 @@ def arrived(
         numbers = range(len(payload) // payload.layers)
         payload.own = owner.own_layer(key, payload) if chunk.left_out else None
         if chunk.left_out and (payload.own is None or payload.layers == 1):
-            return False  # Other peers will send all of it; and nothing is left out of a sum.
+            return False  # Other peers will send all of it; a sum has no layers to leave out.
         if payload.own is not None and payload.own in coming():
             return False  # Our copy would be overwritten.
     if not payload.terms:

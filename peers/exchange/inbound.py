@@ -96,14 +96,14 @@ class Inbound:
             return False
         begun = self._begun(peer, key) if isinstance(key, SliceKey) else None
         if begun is not None:
-            opened[key] = begun  # A payload that broke off goes on.
+            opened[key] = begun  # An interrupted payload goes on.
             return True
         size_of = self._owner.size_of(peer, chunk)
         if size_of is None:
             self.refused += 1
             opened[key] = None
         elif isinstance(key, SliceKey) and key.contributor.peer != peer:
-            opened[key] = None  # The core names the liar, and wants none of it.
+            opened[key] = None  # The core reports the lie, and needs no bytes of it.
             self._owner.feed(v.SliceBegun(peer, chunk.stamp, chunk.part, key.contributor))
         else:
             _, layers = _layer_of(chunk)
@@ -167,7 +167,7 @@ class Inbound:
         self._coming.pop(peer, None)
         self.lives.pop(peer, None)
 
-    # What the core makes of it ----------------------------------------------------------------
+    # Decisions of the core --------------------------------------------------------------------
 
     def decided(self, event: Received, *, wanted: bool) -> None:
         """The core has handled a payload: keep it if it counts as held or begun, else drop it.
@@ -193,7 +193,7 @@ class Inbound:
         over += [self.results.pop(key) for key in ended(self.results)]
         for opened in self._open.values():
             for key in ended(opened):
-                del opened[key]  # Its further pieces are dropped.
+                del opened[key]  # Further pieces of it are dropped.
         for payload in over:
             if not payload.missing:  # Otherwise a connection may still be writing there.
                 self._pool.give(payload.buffer)
@@ -207,7 +207,7 @@ class Inbound:
             for key in [key for key in opened if key.lineage != lineage]:
                 del opened[key]
 
-    # Whole payloads ---------------------------------------------------------------------------
+    # Complete payloads ------------------------------------------------------------------------
 
     def _slice_arrived(self, peer: PeerId, chunk: ContributionChunk, payload: Payload) -> None:
         key = slice_key(chunk.stamp, chunk.part, chunk.contributor)

@@ -40,7 +40,7 @@ from peers.ipc.msgpack_records import (
 from peers.ipc.step_orders import Obeyed
 from peers.processes.process_handles import ProcessHandle
 
-UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # To a rank that is told and never reads.
+UNSENT_BYTES_MAX = 4 * RECORD_BYTES_MAX  # For a rank that does not read.
 UNREAD_MESSAGES_MAX = 8
 """Messages of one link in the inbox; more are not read from its socket. The messages of a rank at
 one boundary fit. A link holds at most these records and the read part of the next ones: less than
@@ -96,7 +96,7 @@ class Lifeline:
         self._refused = ""
         self._ending = ""
         """Why no message follows but those in the socket; "" while that is not known."""
-        self._timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close, "it never said hello")
+        self._timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close, "it sent no hello")
         self._loop.add_reader(self._socket, self._on_readable)
         # A forked child of the rank may hold its end of the socket open after its death.
         if self._process is not None:
@@ -206,10 +206,10 @@ class Lifeline:
         except ConnectionResetError:
             data = b""  # As at the end of the stream, but it left something of ours unread.
         except OSError as error:
-            self.close(f"its lifeline broke: {error}", ended=True)
+            self.close(f"its connection broke: {error}", ended=True)
             return False
         if not data:
-            self.close(self._ending or "it closed its lifeline", ended=True)
+            self.close(self._ending or "it closed its connection", ended=True)
             return False
         self._received += data
         self._hand_over()
@@ -312,7 +312,7 @@ class LifelineServer:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            return  # It went away again.
+            return  # The other side has closed it again.
         connection.setblocking(False)
         credentials = connection.getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
@@ -330,5 +330,5 @@ class LifelineServer:
 
 def _why_not_sent(error: OSError) -> str:
     if isinstance(error, BrokenPipeError | ConnectionResetError):
-        return "it closed its lifeline"
+        return "it closed its connection"
     return f"cannot send: {error}"

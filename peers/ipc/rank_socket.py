@@ -117,7 +117,7 @@ class RankLink:
         """The watcher sees it too: let it end the process, rather than race with it."""
         if self._watcher is not None:
             self._watcher.join()
-        return LinkError("the daemon closed the lifeline")
+        return LinkError("the daemon closed the connection")
 
 
 def _stderr_of(connection: socket.socket) -> int:

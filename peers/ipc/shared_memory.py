@@ -18,9 +18,9 @@ from protocols.types.errors import LowcommError
 
 MAGIC = int.from_bytes(b"LCSLOTS\x04", "little")  # The last byte is the version of this layout.
 LINE_BYTES = 64  # One cache line for each word that a rank writes often: no false sharing.
-COPIES = 2  # Of a result: one is made while the other is being read.
-MOVE = COPIES  # Where the daemon writes what a result moved by, seldom: no memory until it does.
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # A mapped file that shrinks is a SIGBUS.
+COPIES = 2  # Places of a result: one is written while the other is read.
+MOVE = COPIES  # The place of a result as a difference: seldom used, no memory until then.
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # Access to a mapped file that shrank is a SIGBUS.
 
 
 class SlotsError(LowcommError):

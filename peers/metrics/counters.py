@@ -137,7 +137,7 @@ class _Counts:
         self.refused_bytes += other.refused_bytes
         self.stalls += other.stalls
         self.stalled_s += other.stalled_s
-        self.history.clear()  # That was no recent traffic.
+        self.history.clear()  # The added traffic is not recent.
 
 
 class Counters:
@@ -155,7 +155,7 @@ class Counters:
         self._sampled: float | None = None
         self._rolled = float("-inf")
 
-    # What happens ---------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------
 
     def follow(self, peer: PeerId, control: ControlConnection, bulk: Connection) -> None:
         """The peer is connected: sample its connections until `unfollow`."""
@@ -214,7 +214,7 @@ class Counters:
                 counts.roll(now)
             self._drop_gone(now)
 
-    # What is known --------------------------------------------------------------------------
+    # Gauges ---------------------------------------------------------------------------------
 
     def traffic(self, now: float) -> list[PeerTraffic]:
         """The traffic by peer; GONE, if any, comes first."""

@@ -167,7 +167,7 @@ def _children_by_parent() -> dict[int, list[int]]:
             with open(f"/proc/{entry}/stat", "rb") as file:
                 stat = file.read()
         except OSError:
-            continue  # It has ended meanwhile.
+            continue  # The process has ended.
         # pid (name) state parent ...: the name may hold spaces and brackets.
         parent = int(stat[stat.rindex(b")") + 1 :].split()[1])
         children.setdefault(parent, []).append(int(entry))

@@ -130,12 +130,12 @@ class Zygote:
 
     def _kill(self) -> None:
         for rank in self._ranks:
-            kill_group(rank.pid)  # All at once, so that they die side by side.
+            kill_group(rank.pid)  # First kill all, so that they die in parallel.
         for rank in tuple(self._ranks):
             self._reap(rank)
 
     def _send(self, message: Mapping[str, object]) -> None:
-        # The daemon may be gone: the next read, or the death signal, tells.
+        # The daemon may be gone: the next read or the death signal shows that.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(json.dumps(message).encode())
 

@@ -20,7 +20,7 @@ from protocols.wire.validators import WireError
 TICK_S = 1.0
 """Seconds between checks for hangs; shorter if hangs must be found within less than 4 s."""
 DIMENSIONS_MAX = 16
-OPEN_BOUNDARIES_MAX = 64  # Ranks step together, so one is the rule.
+OPEN_BOUNDARIES_MAX = 64  # Usually one, since ranks step together.
 
 
 class RankFault(LowcommError):  # noqa: N818
@@ -183,7 +183,7 @@ class Attempt:
         """This one is enough: others may still be on their way, and initial parameters are
         contributed at once."""
         if self._ranks[rank].stage in BEFORE_READY:
-            raise RankFault(f"rank {rank} says {what} before it is attached")
+            raise RankFault(f"rank {rank} sends {what} before it is attached")
 
     def contributed(self, rank: int, message: Contributed) -> bool:
         """True when all ranks have contributed this generation, with the same counts."""
@@ -266,7 +266,7 @@ class Attempt:
     def snapshotted(self, rank: int, directory: str) -> bool:
         """True when all ranks have written their state."""
         if directory not in self._snapshots:
-            raise RankFault(f"rank {rank} wrote a snapshot that nobody asked for: {directory}")
+            raise RankFault(f"rank {rank} wrote a snapshot without an order: {directory}")
         self._snapshots[directory].add(rank)
         if len(self._snapshots[directory]) < len(self._ranks):
             return False

@@ -185,7 +185,7 @@ class AttemptRun:
     async def _lost_by(self, end: Exit) -> None:
         """A rank, or all of them, ended too early."""
         if self._reason:
-            return  # Then it is a consequence.
+            return  # This end is a consequence of that reason.
         line = await self._spawner.last_line()
         if not self._reason:
             self._exit, self._line = end, line

@@ -333,7 +333,7 @@ class RankGroup:
         elif isinstance(message, Unfit):
             self._refuse(ConfigError(message.why))
         elif isinstance(message, Hello | Obeyed):
-            raise RankFault(f"rank {rank} says {type(message).__name__} out of turn")
+            raise RankFault(f"rank {rank} sends {type(message).__name__} out of turn")
         else:
             running.closed(rank)
             if not message.ended:

@@ -67,7 +67,7 @@ async def ask(
             except OSError as error:  # A TimeoutError is an OSError without a text.
                 impostors += isinstance(error, _ImpostorError)
                 reason = str(error) or "no answer in time"
-                why = why or f"nobody of the run answers at {address}: {reason}"
+                why = why or f"no peer of the run answers at {address}: {reason}"
                 continue
             if isinstance(answer, Admitted):
                 return Admission(address, answer.certificate, answer.authority)
@@ -133,6 +133,6 @@ async def _read(reader: asyncio.StreamReader) -> Message:
             raise _FailedError("it does not speak our protocol")
         return codec.decode(await reader.readexactly(head), size_max=HELLO_BYTES_MAX)
     except EOFError as error:
-        raise _FailedError("it hung up") from error
+        raise _FailedError("it closed the connection") from error
     except WireError as error:
         raise _FailedError("it does not speak our protocol") from error

@@ -64,7 +64,7 @@ def known_congestion(name: str) -> str:
                 tried.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"node.congestion: this kernel lets nobody here use {name!r}: take one of "
+                f"node.congestion: this kernel does not permit {name!r} here: take one of "
                 "/proc/sys/net/ipv4/tcp_available_congestion_control, or leave it empty"
             ) from error
     return name

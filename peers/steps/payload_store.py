@@ -148,7 +148,7 @@ class StepPayloads:
         """The peer is disconnected: incomplete payloads are never used (I2)."""
         self._arriving.pop(peer, None)
 
-    # What the core makes of it ----------------------------------------------------------------
+    # Decisions of the core --------------------------------------------------------------------
 
     def decided(self, event: StepReceived, *, wanted: bool) -> None:
         """The core has handled a payload: keep it if it counts, else drop it. Called before the

@@ -314,7 +314,7 @@ class Stepping:
             return False
         return task.apply.keep or step_progress.commits(run, task.step)
 
-    # What belongs to each order ---------------------------------------------------------------
+    # Data of each order -----------------------------------------------------------------------
 
     def _write_mean(self, task: _Task) -> Sequence[int]:
         return self._work.mean(task.step, task.payloads, self._ranks.memory.mean)

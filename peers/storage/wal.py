@@ -114,7 +114,7 @@ class Wal:
         the caller may try again. A restart finds the state before it (or after it, if the disk also
         fails to take it back: to keep more than was promised is safe).
         """
-        assert not self._closed, "closed: the directory may be somebody else's"
+        assert not self._closed, "closed: another process may own the directory"
         change = Change.of(persist)
         assert self._state.takes(change), "the log has no gaps, and no snapshot goes back"
         try:
@@ -134,7 +134,7 @@ class Wal:
 
     def _append(self, record: bytes) -> None:
         assert self._fd is not None
-        self._anew = True  # Until this write has returned.
+        self._anew = True  # Cleared when this write has succeeded.
         try:
             self._put(self._fd, record)
         except OSError:
@@ -173,7 +173,7 @@ class Wal:
             self._disk.replace(beside, self._path)
         except BaseException:
             os.close(fd)
-            with contextlib.suppress(OSError):  # Half a file would fill the disk further.
+            with contextlib.suppress(OSError):  # Remove the partial file from the full disk.
                 beside.unlink(missing_ok=True)
             raise
         self._swap(fd)
@@ -235,4 +235,4 @@ class Wal:
 
 
 def _refused(what: str, path: Path, error: OSError) -> str:
-    return f"cannot {what} {path}: {error.strerror}; this disk must have room and let us write"
+    return f"cannot {what} {path}: {error.strerror}; this disk must have room and be writable"

@@ -154,7 +154,7 @@ def load(data: bytes) -> tuple[State, int, int]:
     for payload in _payloads(data, salt):
         change = Change.unpack(payload)
         if not state.takes(change):
-            raise DamageError(f"the record at byte {end} does not fit to those before it")
+            raise DamageError(f"the record at byte {end} does not fit the records before it")
         state.apply(change)
         end += HEAD.size + DIGEST_BYTES + len(payload)
         records += 1
@@ -215,7 +215,7 @@ def _read_header(data: bytes) -> tuple[int, int]:
     """(salt, number of sealed records). The version is checked first, since another version may
     have another header."""
     if len(data) < RECORDS_AT or not data.startswith(MAGIC):
-        raise DamageError("it does not begin as a log of ours")
+        raise DamageError("it does not begin like a log of lowcomm")
     version = HEADER.unpack_from(data)[1]
     if version != VERSION:
         raise DamageError(f"it has format {version}, this version of lowcomm reads {VERSION}")

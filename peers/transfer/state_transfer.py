@@ -73,7 +73,7 @@ class Snapshots:
             case c.ExpectCells():
                 self.transfer.expect_cells(command)
             case c.KeepCell():
-                pass  # `decided` has done it.
+                pass  # `decided` has kept the cell.
             case c.CheckState():
                 self._check(command)
             case c.AdoptState():

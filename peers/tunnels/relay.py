@@ -109,7 +109,7 @@ class Junction:
     def _refusal(self, asker: PeerId, to: PeerId) -> str:
         """Why there can be no tunnel between these peers; "" if there can."""
         if not self._host.may_tunnel(asker) or asker == to:
-            return "only members of the run get a tunnel, and to others"
+            return "only members of the run get a tunnel, and only to other members"
         if not self._host.may_tunnel(to):
             return f"{to} is not connected here"
         if len(self._joints) >= TUNNELS_MAX:

@@ -117,7 +117,7 @@ class Leader:
             case Kept() if peer in self.members.seats and is_sound(message.remaining):
                 self.admission.kept[peer] = message
             case Durable(works=works, why=why):
-                self.accounts.of(peer).broken = "" if works else why or "it cannot write"
+                self.accounts.of(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
                 self.admission.witnesses[peer] = message
             case CaughtUp(lineage=of) if of == here:
@@ -237,7 +237,7 @@ class Leader:
     def _strike(self) -> e.Entry | None:
         revoked = self.members.spendings.revoked
         for peer in sorted(revoked.keys() & self.members.readers.keys() - {self.me}):
-            # It left by itself: it need not stay until it is not needed.
+            # A revoked peer that leaves need not stay until its state is not needed.
             if self.gone.get(peer, (True, ""))[0]:
                 why = f"its certificate was revoked by {revoked[peer].by}"
                 self.lose(peer, why, left=False)
@@ -245,13 +245,13 @@ class Leader:
             since = self.leaves_since.setdefault(peer, self._looked_at)
             patient = self._looked_at < since + self.rules.transfer_timeout_s
             if left and self.admission.needs(peer, patient=patient):
-                continue  # A result that we lack could be lost with it.
+                continue  # A result that other peers lack could be lost with this peer.
             if peer in self.raft.log.voters:
                 if self.raft.reconfiguring:
                     continue  # One voter at a time, or two majorities might not overlap.
                 reached = self.raft.up | {self.me}
                 if left and not self.raft.log.is_majority(reached, without=peer):
-                    continue  # First the voters that cannot be reached are removed, with its vote.
+                    continue  # Its vote is needed to remove the unreachable voters first.
             del self.gone[peer], self.leaves_since[peer]
             self.admission.struck(peer)
             if peer in self.members.readers:
@@ -315,7 +315,7 @@ class Leader:
                 attempt=plan.stamp.attempt + 1,
                 roster=tuple(sorted(roster)),
                 owners=replace_owners(plan.parts, sorted(roster)),
-                why=one_line(why),  # It may name many peers.
+                why=one_line(why),  # The reason may name many peers.
             )
         return None
 
@@ -339,7 +339,7 @@ class Leader:
             return live - missing, f"{self._names(missing)} not ready within the grace window"
         slow = reports.blamed(plan, live, but=self.me)
         if live == slow:
-            reports.plan_since = now  # No other peer could do it faster.
+            reports.plan_since = now  # All peers are slow: excluding them would not help.
             return live, ""
         return live - slow, f"no result in time because of {self._names(slow)}"
 

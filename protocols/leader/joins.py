@@ -92,7 +92,7 @@ class Admission:
     def _accuse(self, donor: PeerId, peer: PeerId) -> None:
         """A peer accuses a donor. If ACCUSERS do, the donor counts as having no state."""
         if donor == peer:
-            # The donor found out by itself, and reports it no more.
+            # The donor found the damage itself, and no longer reports that state.
             self.reports.forget_states(donor)
             return
         accusers = self.accused.setdefault(donor, set())
@@ -125,7 +125,7 @@ class Admission:
         """Forget the requests of all other peers, and accusations of them."""
         keep_only(peers, *self._tables, self.accused)
         for accusers in self.accused.values():
-            if len(accusers) < ACCUSERS:  # Otherwise it is found wrong for good.
+            if len(accusers) < ACCUSERS:  # With ACCUSERS accusers a donor counts as wrong for good.
                 accusers.intersection_update(peers)
 
     def next_entry(self, now: float) -> e.Entry | None:
@@ -154,14 +154,14 @@ class Admission:
         comes = said is not None and self._let_in(peer, said) is not None
         joins = peer in self.members.joiners and not comes
         if joins and not all(peer in reported for reported in states):
-            return False  # It has only a part of the state: no peer can go on from that.
+            return False  # A joiner has only a part of the state: no peer can go on from it.
         for reported in states:
             givers = reported.keys() & self.members.members.keys()
             stay = givers - {peer, *self.accounts.going} if self.me not in takers else set[PeerId]()
             if takers <= givers or stay:
                 continue
             # No possible donor has reported the last step yet, or the state with which a new term
-            # began: it may be this peer.
+            # began: this peer may be the only holder.
             maybe = patient and not givers and (comes or peer in self.members.members)
             if peer in reported or maybe:
                 return True
@@ -183,7 +183,7 @@ class Admission:
         if not usable or not (split or now >= self.hopeless_since + patience_s):
             return None
         self.accused.clear()
-        # A peer that does not hold these versions asks again when it has read this.
+        # A peer that lacks these versions asks again when it has read the Restore.
         self.joins.clear()
         self.hopeless_since = NEVER
         return recovery.best(usable)
@@ -207,7 +207,7 @@ class Admission:
         """Does every member ask for a state, so that none can give one? Or does a witness lead,
         with all peers that trained out?"""
         if not (self.joins or self.accused):
-            return False  # Nearly always.
+            return False  # The usual case.
         receivers = self.members.receivers.keys()
         if not receivers <= self.joins.keys() | self.accused.keys():
             return False
@@ -216,7 +216,7 @@ class Admission:
         versions, members = self._versions(), self.members.members.keys()
         states = [self.reports.states(v.fragment, v.round).keys() & members for v in versions]
         if self.members.is_over and all(states):
-            # A peer reached the end, and its ranks are gone: nothing is to be repeated.
+            # A peer has the final state, and its ranks have ended: no round is repeated.
             return False
         return not any(self._donors(peer, versions) for peer in receivers)
 
@@ -329,13 +329,13 @@ class Admission:
             equal = {peer for peer, digest in states.items() if digest == version.state_digest}
             sure = equal - self.joins.keys()  # A peer that asks for a state has none.
             if not sure and len(equal) < 2:
-                return ()  # The only one, and its copy is not the state that it reported.
+                return ()  # There is one holder, and its own copy differs from the reported state.
             few = 2 * len(sure & silent) <= len(silent)
             if not self.members.agreed_digest and few and silent - states.keys():
                 return ()  # Half of them may be wrong; the reports of the others are under way.
             donors = donors & equal
         order = sorted(donors, key=lambda peer: (peer == self.me, peer))
         last = self.members.cuts.get(joiner)
-        # In turn, starting after the one that failed: several may be bad.
+        # In turn, starting after the donor that failed: several may be bad.
         tried = order.index(last[1].donors[0]) + 1 if last and last[1].donors[0] in donors else 0
         return (*order[tried:], *order[:tried])

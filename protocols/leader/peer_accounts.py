@@ -56,7 +56,7 @@ class Accounts:
         """Why the disk of its present incarnation fails; "" if it works."""
         known = self._of.get(peer)
         if known is None or not known.broken:
-            return ""  # Nearly always.
+            return ""  # The usual case.
         return known.broken if self._is_present(peer, known) else ""
 
     @property

@@ -56,7 +56,7 @@ class Relays:
     _direct_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     _look_at: float = 0.0
 
-    # What happens ---------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------
 
     def connected(self, peer: PeerId) -> None:
         """A new connection: orders on the earlier one may be lost, and entries that it passed

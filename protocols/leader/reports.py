@@ -200,7 +200,7 @@ class Reports:
         samples = message.samples
         if not (well_formed(samples) and self.members.ledger.may_count(peer, samples)):
             return  # Another peer may have trained these samples: the round goes on without it.
-        if reports is not None and peer not in reports.ready:  # As owners do: the first one stays.
+        if reports is not None and peer not in reports.ready:  # The first one stays, as at owners.
             reports.ready[peer], reports.ready_at[peer] = contributor, now
             reports.samples[peer] = samples
 
@@ -264,7 +264,7 @@ class Reports:
             roster = set(plan.roster)
             late = (here & roster) - reports.ready.keys() - reports.hurried
             if not late:
-                continue  # Nearly always: they were asked.
+                continue  # The usual case: they were asked.
             if not self.members.asks or reports.enough_at(roster, quorum) == NEVER:
                 late -= self._counted(fragment, plan)
             reports.hurried |= late
@@ -332,7 +332,7 @@ class Reports:
             return False  # The ranks are done, and other peers may have left with the right state.
         states = self.states(fragment, round_)
         if len(set(states.values())) < 2:
-            return False  # Nearly always.
+            return False  # The usual case.
         holders = self.members.members.keys() - asking
         if not holders or not holders <= states.keys():
             return False

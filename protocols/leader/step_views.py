@@ -149,10 +149,10 @@ class Closing:
         """A Halt, if there is a reason to stop the view."""
         wrong = self._differing()
         if wrong:
-            return self._stop(view, wrong, "whose state differs")
+            return self._stop(view, wrong, "state differs")
         slow = self._blamed(view)
         if slow:
-            return self._stop(view, slow, "for whom others wait too long")
+            return self._stop(view, slow, "others waited too long")
         idle = set(view.roster) - able
         if idle:
             return e.Halt(view.view, (), one_line(f"{self._names(idle)} cannot take part"))
@@ -165,7 +165,7 @@ class Closing:
     def _stop(self, view: e.View, without: Set[PeerId], why: str) -> e.Halt:
         for peer in without:
             self.forget(peer)
-        why = f"without {self._names(without)}, {why}"
+        why = f"without {self._names(without)}: {why}"
         return e.Halt(view.view, tuple(sorted(without)), one_line(why))
 
     def _differing(self) -> set[PeerId]:
@@ -198,11 +198,11 @@ class Closing:
         first = min(step for step, _ in waiting.values())
         named = Counter(p for step, absent in waiting.values() if step == first for p in absent)
         if set(named) == {self.me}:
-            # We hear a majority, or would not lead.
+            # A leader hears a majority, so it is not the peer at fault.
             return {max(peer for peer, (step, _) in waiting.items() if step == first)}
         return {max(named.keys() - {self.me}, key=lambda peer: (named[peer], peer))}
 
-    # While everybody stands still -----------------------------------------------------------
+    # While no steps are made ----------------------------------------------------------------
 
     def _close(self, view: e.View, *, late: bool) -> e.Close | e.Halt | None:
         """The end of the view: the furthest step that connected peers can complete.
@@ -220,9 +220,9 @@ class Closing:
         if silent and not late:
             return None
         if silent:
-            return self._stop(view, silent, "who does not say where it stands")
+            return self._stop(view, silent, "no report of its last step")
         if not needed and not late and self.members.members.keys() - reports.keys():
-            return None  # No peer of the roster is connected: its followers know best.
+            return None  # No peer of the roster is connected: all other members have to report.
         last = self._last_step(view, reports)
         return e.Close(view.view, last, self._providers(view, reports, last))
 
@@ -270,7 +270,7 @@ class Closing:
         right = self._majority(said)
         wrong = {peer for peer, digest in there.items() if digest != right}
         if wrong:
-            return self._stop(view, wrong, "whose state differs")
+            return self._stop(view, wrong, "state differs")
         return self._view(there.keys(), close.last_step)
 
     def _view(self, roster: Set[PeerId], last_step: int) -> e.View | None:

@@ -70,9 +70,9 @@ class Office:
                 self._undecided, self._notes = why, [*self._notes, Note("log", why)]
             return False
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
-            self.askers.add(body.peer)  # It has to read that it is out.
+            self.askers.add(body.peer)  # The peer has to read that it is out.
         if isinstance(body, Revoked):
-            self.leader.admission.gone(body.peer)  # It may have asked to get in before.
+            self.leader.admission.gone(body.peer)  # The peer may have asked to get in before.
         self.head.apply(self._raft.log.entries[-1])
         return True
 
@@ -93,7 +93,7 @@ class Office:
         self.askers.discard(peer)
         self.leader.reports.gaps.forget(peer)
         if peer not in self.head.readers:
-            # It may have reported it after it left: no peer can use that any more.
+            # A peer that left may report a checkpoint, which no peer can use any more.
             self.leader.admission.kept.pop(peer, None)
         for reports in self.leader.reports.rounds.values():
             reports.hurried.discard(peer)  # The request may be lost.

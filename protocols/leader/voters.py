@@ -26,12 +26,12 @@ PATIENCE_S = 1.5
 """Seconds until a revocation without a majority is refused. Meanwhile a connection may return, a
 dead voter be removed, or another revocation be asked for."""
 KEYLESS = (
-    "the leader does not have the key that lets nodes in yet, and the peer may be the last to give "
-    "it away: ask again in a moment, or add --force"
+    "the leader does not have the key that admits nodes yet, and the peer may be the last one with "
+    "the key: ask again in a moment, or add --force"
 )
 BRANCHES = (
-    "the run goes on in two branches that have lost each other, and what this one writes is lost "
-    "if the other one stays: ask again when they have met, or add --force"
+    "the run goes on in two branches without a connection, and entries of this branch are lost if "
+    "the other one stays: ask again when the branches have met, or add --force"
 )
 
 
@@ -69,12 +69,12 @@ class Votes:
         is not refused. `has_key`: this peer can admit nodes, whichever peer is revoked.
         """
         if not (asked or self.asked) or not self.raft.settled:
-            return []  # Nearly always; or it is not known yet which peers are connected.
+            return []  # The usual case; or it is not known yet which peers are connected.
         self._look(now)
         self.asked, self.leaving = {}, set()
         objections: dict[str, str] = {}
         found = -1
-        # One may be possible only after another one, of a dead voter.
+        # One revocation may be possible only after another one, of a dead voter.
         while found < len(self.asked):
             found, objections = len(self.asked), {}
             for name, one in asked.items():
@@ -113,7 +113,7 @@ class Votes:
         peer = next(self._fit(), None)
         return Voter(peer, votes=True, why="there is a place") if peer is not None else None
 
-    # What a revocation takes ----------------------------------------------------------------
+    # Steps of a revocation ------------------------------------------------------------------
 
     def _has_no_vote(self, asked: Revoke) -> bool:
         """Does its peer have no vote, by committed entries? A forced revocation does not wait for

@@ -187,7 +187,7 @@ class Links:
         if peer in self.barred or len(self.barred) >= PEERS_MAX:
             return []
         self.barred[peer] = why
-        return [Note("revoked", f"{peer} says: {why}")]
+        return [Note("revoked", f"{peer} reports: {why}")]
 
     def missed(self, now: float) -> set[PeerId]:
         """Peers without a connection for so long that they do not reconnect by themselves: peers
@@ -198,7 +198,7 @@ class Links:
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
         """A peer reports the leader's address; `mine` is our own."""
         if address and address == mine:
-            return []  # They do not know yet that we do not lead any more.
+            return []  # The peer does not know yet that we do not lead any more.
         return self.seeking.told(address, self._where(), index)
 
     def _where(self) -> dict[PeerId, str]:

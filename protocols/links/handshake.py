@@ -45,9 +45,9 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: Membership, life: 
     known = members.receivers.get(hello.peer)
     newest = max(life, known.incarnation if known is not None else 0)
     if newest > hello.incarnation:
-        return f"{hello.peer} has restarted since; this is its earlier life"
+        return f"{hello.peer} has restarted since; this is its earlier incarnation"
     if not has_room(members, hello.peer):
-        return f"this run has {PEERS_MAX} peers already: no message could name one more"
+        return f"this run has {PEERS_MAX} peers already, the most that it can have"
     return ""
 
 

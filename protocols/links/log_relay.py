@@ -56,7 +56,7 @@ class Relaying:
     _urgent: set[PeerId] = field(default_factory=set[PeerId])
     """Learners with a pending urgent report."""
 
-    # What happens ---------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------
 
     def new_leader(self) -> None:
         """A new leader makes a plan of its own: the present one is void."""
@@ -112,7 +112,7 @@ class Relaying:
     def raft(self) -> Raft:
         return self.book.raft
 
-    # What we do -----------------------------------------------------------------------------
+    # Actions --------------------------------------------------------------------------------
 
     def advance(self, now: float, leader: PeerId | None) -> list[Command]:
         """Send committed entries to our learners, and their reports to the leader."""
@@ -127,7 +127,7 @@ class Relaying:
     @property
     def deadline(self) -> float:
         if self.flush_at == NEVER:
-            return NEVER  # Mostly; this is called after each event.
+            return NEVER  # The usual case; this is called after each event.
         return self.flush_at if self._current and self.raft.leader in self.raft.up else NEVER
 
     @property

@@ -124,7 +124,7 @@ class Forks:
         self._go_alone(now)
         self._gives_up_at = NEVER
         if not self.ours and not self._theirs:
-            return []  # Nearly always.
+            return []  # The usual case.
         up = sorted(self._links.up)
         foreign = [peer for peer in up if self._is_foreign(peer)]
         rivals = [p for p in foreign if p in self._theirs and self._theirs[p].leads]
@@ -205,7 +205,7 @@ class Forks:
             self._rival, self._met_at = rival, now
         if now >= self._met_at + self._rules.silence_timeout_s:
             self._part_ways(office)  # Another connection tries again.
-            return [self._links.close(rival, "does not say what its branch holds", now)]
+            return [self._links.close(rival, "does not report the tokens of its branch", now)]
         office.frozen = True
         commands = self._tell(sorted(self._links.up))
         mine, theirs = self._said.get(rival), self._theirs[rival]
@@ -232,7 +232,7 @@ class Forks:
             why += f"; ours had {self._members.tokens} committed {self._members.progress_unit}"
         return Stop(why, "dropped", self._theirs[peer].leader)
 
-    # Words ----------------------------------------------------------------------------------
+    # Messages -------------------------------------------------------------------------------
 
     @property
     def _rules(self) -> ProtocolConfig:

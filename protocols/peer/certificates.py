@@ -27,7 +27,7 @@ KEY_RETRY_S = 2.0
 """Seconds until a voter without the key asks again."""
 ASKING_MAX = 256
 """Open requests, here and at the leader: unauthenticated nodes cost bounded memory."""
-NOT_NOW = "nobody who leads the run can be reached"
+NOT_NOW = "no peer that leads the run can be reached"
 GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke, m.NotRevoked)
 """Messages that `heard` handles."""
 
@@ -103,12 +103,12 @@ class Gate:
                     return [c.Sign(self._me, number, admit)]
                 if leader not in self._links.up or len(self._handed_on) >= ASKING_MAX:
                     return [c.Answer(number, b"", NOT_NOW, final=False)]
-                assert leader is not None, "nobody is connected with nobody"
+                assert leader is not None, "a connected leader is a peer"
                 self._handed_on[number] = now + ANSWER_S
                 return [c.Send(leader, m.HandOn(number, admit))]
             case v.Signed(asker=asker, number=number):
                 if len(self._made) >= ASKING_MAX:
-                    return [self._answer((asker, number), why="too many ask at once")]
+                    return [self._answer((asker, number), why="too many nodes ask at once")]
                 made = Made(event.entry, event.certificate, now + ANSWER_S, event.earlier)
                 self._made[asker, number] = made
                 return []
@@ -177,7 +177,7 @@ class Gate:
             asked += sorted(up.intersection(members.readers).difference(voters))
         return asked
 
-    # Certificates and tokens that shall count no more ---------------------------------------
+    # Revocations ----------------------------------------------------------------------------
 
     def _revoke(self, asked: m.Revoke) -> list[c.Command]:
         name = subject(asked.entry)

@@ -319,7 +319,7 @@ class Company:
                 self.forks.heard(peer, message, now)
                 return []
             case Heartbeat() if peer not in self._links.liveness.watched:
-                return [Send(peer, Here())]  # It watches us, though we do not watch it.
+                return [Send(peer, Here())]  # The peer watches us, though we do not watch it.
             case Seek():
                 # A leader without an address is named by its id; peers connected with it find it.
                 return [Send(peer, Leads(self.leader_address() or self._raft.leader or ""))]

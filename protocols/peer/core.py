@@ -140,7 +140,7 @@ class PeerCore(Parts):
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
         if isinstance(message, HEARTBEATS) and peer in self.links.liveness.watched:
-            pass  # It was noted as heard.
+            pass  # Only its arrival counts, which was noted before.
         elif self.company.keeps_out(peer, message):
             pass
         elif isinstance(message, COMPANY):
@@ -203,7 +203,7 @@ class PeerCore(Parts):
             while not self.stopped and (entry := self.book.next_entry()) is not None:
                 self._applied(entry, now)
         except LogError as error:
-            self._stop(c.Stop(f"{error}: nobody can go on from it", "failed"))
+            self._stop(c.Stop(f"{error}: no peer can go on from it", "failed"))
 
     def _applied(self, entry: e.LogEntry, now: float) -> None:
         """React to a committed entry."""
@@ -238,7 +238,7 @@ class PeerCore(Parts):
             self.part.lost(now)
             return
         if self.book.returns(body.peer) or self.company.reads_on(body.peer):
-            # An earlier incarnation, ours or its own, is meant; or it has to read the entry itself.
+            # The entry is about an earlier incarnation, or the peer has to read it by itself.
             pass
         elif isinstance(body, e.Left) and body.peer in self.links.up:
             self.links.left(body.peer)

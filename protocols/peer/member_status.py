@@ -71,7 +71,7 @@ class Standing:
         self._to_adopt: tuple[Version, ...] = ()
         """Versions that the shell has not been asked to load yet."""
 
-    # What happens to us ---------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------
 
     def leader_connected(self) -> None:
         """The leader has connected: earlier reports may be lost."""
@@ -122,7 +122,7 @@ class Standing:
         commands, damaged = self.giving.hashed(event)
         if damaged and not self.catchup.needed:
             self.ask_cut("our state is damaged", now, against=self.me.peer)
-            commands.append(Note("diverged", "our state is not what its digest says"))
+            commands.append(Note("diverged", "our state does not match its digest"))
         return commands, damaged
 
     def state_received(
@@ -135,7 +135,7 @@ class Standing:
         if (version.round, version.state_digest) != (event.round, event.state_digest):
             why = "the roots were not of the cut's state"
             self.ask_cut(why, now, against=self.only_donor)
-            return [Note("transfer", "what the donors agreed on is not the cut's state")]
+            return [Note("transfer", "the state that the donors agreed on is not the cut's")]
         if isinstance(rounds, FragmentRounds) and rounds.applying:
             # The step goes first: a state has one writer at a time.
             self._early[event.fragment] = event
@@ -168,7 +168,7 @@ class Standing:
         self.ask_cut("diverged", now)
         return [Note("diverged", f"our state at round {rounds.version} is not the majority's")]
 
-    # What we do -----------------------------------------------------------------------------
+    # Actions --------------------------------------------------------------------------------
 
     def start_training(self, rounds: Sequence[FragmentRounds]) -> list[Command]:
         """Give ranks their first parameters once this peer is a member and rounds may begin."""

@@ -62,7 +62,7 @@ class Participant:
         self.initial_digests: tuple[str, ...] = ()
         """Digests of the initial state, if this peer founded the run."""
 
-    # Questions ------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
@@ -96,7 +96,7 @@ class Participant:
             needed.update(self.members.views[-1].roster)
         return needed - {self.me.peer}
 
-    # What happens to us ---------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------
 
     def local(self, event: v.Event, now: float) -> list[c.Command]:
         """Handle reports of the own ranks and the own arithmetic."""
@@ -250,7 +250,7 @@ class Participant:
         """A list as `rounds`: with one element in a stepwise run, else empty."""
         return [] if self.steps is None else [self.steps]
 
-    # What the log says ----------------------------------------------------------------------
+    # Entries of the log ---------------------------------------------------------------------
 
     def began(self, run: e.Run, now: float) -> list[c.Command]:
         """The Run entry is known."""
@@ -343,7 +343,7 @@ class Participant:
             self.lost(now)
         return commands
 
-    # What follows ---------------------------------------------------------------------------
+    # Reactions ------------------------------------------------------------------------------
 
     def tend(self, now: float, connected: Set[PeerId]) -> list[c.Command]:
         """State transfers to this peer and from it, and ranks that can begin."""

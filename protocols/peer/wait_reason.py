@@ -110,7 +110,7 @@ def _place(core: PeerCore) -> str:
     if core.leader_id in members or givers or (core.standing.kept and not core.leads):
         return awaited
     if not (core.leads or core.leader_id in core.members.witnesses):
-        return awaited  # The log, which names the members, is not read to its end yet.
+        return awaited  # The log names the members, and is not read to its end yet.
     away = _names(core, sorted(members))
     awaited += f": {away} cannot be reached" if away else ": no member is left to give it the state"
     if core.standing.kept:

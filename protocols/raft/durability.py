@@ -80,7 +80,7 @@ class Promises:
     def release(self, commands: list[Command], persist: Persist | None) -> list[Command]:
         """These commands, with the Persist in its place and the messages that may be sent now."""
         if not (commands or persist or self.waiting):
-            return []  # Mostly.
+            return []  # The usual case.
         if self.is_mute:
             sends = [command for command in commands if isinstance(command, Send)]
             self.waiting += [(self._mute_until, send) for send in sends]

@@ -74,7 +74,7 @@ class Log:
     def forks_after(self, index: int) -> tuple[int, ...]:
         """The forks that entries after `index` open."""
         if index >= self._forked:
-            return ()  # Nearly always; the caller asks after each event.
+            return ()  # The usual case; the caller asks after each event.
         later = (entry.body for entry in self.since(index + 1))
         return tuple(body.fork for body in later if isinstance(body, Restore) and body.fork)
 

@@ -157,7 +157,7 @@ class Raft:
             if not self.log.voted_since(self.me, self.commit_index):
                 self._timer.deadline = NEVER
             elif not self.disk.works:
-                self._arm(now)  # Our disk takes no vote.
+                self._arm(now)  # No vote can be written to our disk.
             elif self.log.voters == (self.me,):
                 self._stand(now, urgent=False)
             else:

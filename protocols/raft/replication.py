@@ -88,7 +88,7 @@ class Replication:
         """Exactly these peers are readers from now on; new ones are asked for their position."""
         wanted = set(readers) - {self.me}
         if wanted == self._readers.keys():
-            return []  # Nearly always.
+            return []  # The usual case.
         for peer in self._readers.keys() - wanted:
             del self._readers[peer]
         self.relayed &= wanted

@@ -69,9 +69,9 @@ def check_contributor(contributor: Contributor, sender: PeerId) -> None:
     """Raises RemoteProtocolError unless the contributor is the sender, with a name and counts
     within the limits."""
     if contributor.peer != sender:
-        raise RemoteProtocolError(sender, "names somebody else's contribution as its own")
+        raise RemoteProtocolError(sender, "names another peer's contribution as its own")
     if contributor.tokens < 1 or not contributor.manifest:
-        raise RemoteProtocolError(sender, "names a contribution of nothing")
+        raise RemoteProtocolError(sender, "names an empty contribution")
     steps, tokens = contributor.steps, contributor.tokens
     if tokens > CONTRIBUTION_TOKENS_MAX or steps > CONTRIBUTION_STEPS_MAX:
         raise RemoteProtocolError(sender, f"names {tokens} tokens of {steps} steps, too many")

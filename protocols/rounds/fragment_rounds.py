@@ -76,7 +76,7 @@ class FragmentRounds:
     done: Deeds = field(default_factory=Deeds)
     hurried: Stamp | None = None
     """The round in which the leader asked us last to contribute early."""
-    moved: bool = False  # Since the last check: a contribution was made, or an outer step.
+    moved: bool = False  # A contribution or an outer step was made since the last check.
     stall: Stall = field(default_factory=Stall)
     fetching: Fetching = field(default_factory=Fetching)
     fragment: int = field(init=False)
@@ -98,7 +98,7 @@ class FragmentRounds:
         seen, round_ = union(self.carried, made.samples), self.next_round
         self.own = Own.of(made, round_, seen, now)
         if self.version < 0:
-            self.own.round = 0  # They wait for the same state as this peer.
+            self.own.round = 0  # The ranks wait for the same state as this peer.
             return []
         # Other peers may hold some of these samples now; and a message holds only so many ranges.
         ours = len(seen) <= RANGES_MAX and self.members.ledger.may_count(self.me, seen)
@@ -111,8 +111,8 @@ class FragmentRounds:
             self.own.round = 0
             return []
         if made.round is not None and made.round < round_:
-            # The round is committed. In the next one all others would wait for us at other
-            # fragments.
+            # The round is committed. With a contribution to the next one all others would wait
+            # for our other fragments.
             self.own.round = made.round
             return self._resume("rebase") if self.version >= made.round else []
         return []
@@ -143,7 +143,7 @@ class FragmentRounds:
 
     def applied(self, round_: int, digest: str) -> list[Command]:
         """The outer step is made: the ranks go on if they wait for it."""
-        assert self.applying, "a round was applied that nobody asked for"
+        assert self.applying, "a round was applied without a command"
         assert round_ == self.version + 1, "rounds are applied in order"
         self.applying = None
         released, resumed = self._moved(round_, digest), list[Command]()
@@ -216,7 +216,7 @@ class FragmentRounds:
             return []
         return [SendResult(peer, stamp, part, result.contributors)]
 
-    # Questions ------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
@@ -277,7 +277,7 @@ class FragmentRounds:
         plan = self.members.open_plan(self.fragment)
         return self.held.awaited(plan, self.me) if plan is not None else ()
 
-    # What can be done now -------------------------------------------------------------------
+    # Next actions ---------------------------------------------------------------------------
 
     def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
         """Do everything that is possible and not done yet."""

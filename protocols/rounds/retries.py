@@ -89,7 +89,7 @@ class Asking:
         self, now: float, plan: Plan | None, *, held: Holdings, connected: Set[PeerId]
     ) -> list[Command]:
         """Ask the owners of the plan's parts from time to time; None if there is no such plan."""
-        if plan is None:  # Mostly.
+        if plan is None:  # The usual case.
             self.at = NEVER
             return []
         owners = plan.parts.owners

@@ -43,7 +43,7 @@ def objection(members: Membership, body: e.Entry) -> str:
         case e.Member(info=info):
             return _member(members, info)
         case e.Left(peer=peer) | e.Lost(peer=peer):
-            return "" if peer in members.readers else f"loses {peer}, who is not there"
+            return "" if peer in members.readers else f"loses {peer}, which is not there"
         case e.View():
             return _view(members, body)
         case e.Attempt():
@@ -52,7 +52,7 @@ def objection(members: Membership, body: e.Entry) -> str:
             return _commit(members, body)
         case e.Witness(info=info):
             inside = info.peer in members.receivers
-            return f"makes {info.peer} a witness, who trains" if inside else ""
+            return f"makes {info.peer} a witness, which trains already" if inside else ""
         case e.Dropped():
             return ""
         case e.Lease():
@@ -70,7 +70,7 @@ def objection(members: Membership, body: e.Entry) -> str:
 def _run(run: e.Run) -> str:
     sizes = run.fragment_elements
     if not sizes or min(*sizes, run.grain, run.outer_steps, run.peers_min) < 1:
-        return "begins with a Run of nothing"
+        return "begins with an empty Run"
     return step_validation.of_run(run)
 
 
@@ -90,7 +90,7 @@ def _restore(members: Membership, restore: e.Restore) -> str:
         return "has a Restore that does not name every fragment"
     if bool(restore.fork) != bool(restore.voters) or (restore.lonely and not restore.fork):
         return "has a Restore that names voters without a fork, or a fork without voters"
-    return "" if is_sound(restore.remaining) else "has a Restore to no set of samples"
+    return "" if is_sound(restore.remaining) else "has a Restore with an invalid set of samples"
 
 
 def _cut(members: Membership, cut: e.Cut) -> str:
@@ -98,9 +98,9 @@ def _cut(members: Membership, cut: e.Cut) -> str:
     if not donors or len(donors) < len(cut.donors) or cut.roots:
         return "has a Cut without donors, with one twice, or with roots"
     if cut.info.peer in donors or not donors <= members.members.keys():
-        return f"names {', '.join(cut.donors)} as donors, who are not all other members"
+        return f"names {', '.join(cut.donors)} as donors, which are not all other members"
     if not has_room(members, cut.info.peer):
-        return f"lets in {cut.info.peer}, and no message could name one more"
+        return f"lets in {cut.info.peer}, but the run is full"
     named = [(version.fragment, version.round) for version in cut.versions]
     committed = [(f, members.cut_round(f)) for f in range(members.fragments)]
     return "" if named == committed else f"cuts at {named}, but {committed} are committed"
@@ -109,7 +109,7 @@ def _cut(members: Membership, cut: e.Cut) -> str:
 def _roots(members: Membership, roots: e.Roots) -> str:
     index, cut = members.cuts.get(roots.peer, (0, None))
     if cut is None or index != roots.index or cut.roots:
-        return f"has roots of no cut of {roots.peer} that needs any"
+        return f"has roots, but no cut of {roots.peer} needs any"
     return "" if len(roots.roots) == members.fragments and all(roots.roots) else "lacks a root"
 
 
@@ -170,14 +170,14 @@ def _commit(members: Membership, commit: e.Commit) -> str:
         return f"commits round {commit.round} with another result than the attempt's"
     named = len(commit.samples) in (0, len(commit.contributors) if commit.fragment == 0 else 0)
     if not named or not all(map(well_formed, commit.samples)):
-        return f"commits round {commit.round} with samples of nobody"
+        return f"commits round {commit.round} with samples that do not fit its contributors"
     return ""
 
 
 def _lease(members: Membership, lease: e.Lease) -> str:
     peers = [grant.peer for grant in lease.grants]
     if not peers or len(set(peers)) < len(peers) or not set(peers) <= members.members.keys():
-        return "leases to nobody, to somebody twice or to who is no member"
+        return "leases to no peer, to one peer twice or to a peer that is no member"
     return members.ledger.objection(lease.grants)
 
 

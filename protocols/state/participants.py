@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORGIVE_ROUNDS = 8
 """Every so many rounds, a peer that is counted has one of its losses forgiven."""
-assert SEATS_MAX > PEERS_MAX, "there is always somebody to forget"
+assert SEATS_MAX > PEERS_MAX, "there is always a peer to forget"
 
 
 def has_room(members: Membership, peer: PeerId) -> bool:

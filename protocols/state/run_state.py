@@ -142,7 +142,7 @@ class Membership:
     def committed(self, fragment: int) -> int:
         """The last committed round (or step) of a fragment; 0 is the initial state."""
         commits = self.commits.get(fragment)
-        if commits:  # Mostly; a stepwise run has none.
+        if commits:  # The usual case; a stepwise run has none.
             return commits[-1].round
         if self.stepwise:
             return self.course.step

@@ -53,7 +53,7 @@ class Ledger:
     again: int = 0
     """Number of leased samples that another incarnation had held before."""
 
-    # Questions ------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------
 
     def of(self, peer: PeerId, incarnation: int) -> Samples:
         """Samples that this incarnation may train; also while it is lost, since it may return with
@@ -83,7 +83,7 @@ class Ledger:
         left = len(subtract(claims, samples))
         more = left - len(claims)
         if more <= 0:
-            return True  # Mostly.
+            return True  # The usual case.
         whole = len(self.remaining.samples) + more
         return left <= CLAIM_RANGES_MAX and whole <= RANGES_LEFT_MAX
 
@@ -103,7 +103,7 @@ class Ledger:
         free, new = self.free, list[SampleRange]()
         for grant in grants:
             if not grant.samples or not well_formed(grant.samples):
-                return f"leases no set of samples to {grant.peer}"
+                return f"leases an invalid set of samples to {grant.peer}"
             old = subtract(grant.samples, (SampleRange(self.frontier, grant.samples[-1].stop),))
             if not contains(free, old):
                 return f"leases samples to {grant.peer} that are not free"
@@ -114,7 +114,7 @@ class Ledger:
         whole = merged(sorted(new, key=START)) == following
         return "" if whole else "leases new samples twice, or leaves some out"
 
-    # What the log says ----------------------------------------------------------------------
+    # Entries of the log ---------------------------------------------------------------------
 
     def lease(self, grant: Grant, *, incarnation: int, came: int) -> None:
         """Lease samples to this incarnation of a peer; `came`: the newest view when it

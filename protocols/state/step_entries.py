@@ -98,7 +98,7 @@ def drawn_at(members: Membership, step: int) -> int:
     step. Batches are numbered in this order, so none is left out (I10): the next view draws the
     batches of steps that its predecessor did not reach."""
     drawn, end = members.course.drawn, step
-    for view in reversed(members.views):  # As above.
+    for view in reversed(members.views):  # A later view may begin before an earlier one did.
         first = view.first_round[0]
         drawn += max(0, end + 1 - first) * len(view.roster)
         end = min(end, first - 1)

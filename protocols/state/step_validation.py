@@ -26,7 +26,7 @@ def of_run(run: e.Run) -> str:
         return "begins with a stepwise Run of several fragments"
     # A base is a state with a digest that the whole roster reported: there is one at commits only.
     rhythm = snapshot >= commit and snapshot % commit == 0
-    return "" if rhythm else "begins with a stepwise Run whose copies fall between its commits"
+    return "" if rhythm else "begins with a stepwise Run with copies that fall between its commits"
 
 
 def of_view(members: Membership, view: e.View) -> str:
@@ -50,8 +50,8 @@ def objection(members: Membership, body: e.StepCommit | e.Halt | e.Close) -> str
             return _commit(members, body)
         case e.Halt(without=without):
             if not set(without) <= members.receivers.keys():
-                return "stops for peers that are not there"
-            return "" if without or not members.course.halted else "stops what stands still"
+                return "stops to exclude peers that are not there"
+            return "" if without or not members.course.halted else "stops a stopped view"
         case e.Close():
             return _close(members, body)
 
@@ -62,7 +62,7 @@ def _commit(members: Membership, commit: e.StepCommit) -> str:
     if step <= members.course.step or step_view(members, step) is None:
         return f"commits step {step} out of order"
     if step > members.run.outer_steps or not commits(members.run, step) or not commit.state_digest:
-        return f"commits step {step}, at which nobody reports"
+        return f"commits step {step}, which is no step to commit"
     return ""
 
 
@@ -75,7 +75,7 @@ def _close(members: Membership, close: e.Close) -> str:
         return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
     assert members.run is not None
     if close.last_step > min(members.run.outer_steps, furthest_step(members)):
-        return f"ends view {close.view} with step {close.last_step}, to which nobody came"
+        return f"ends view {close.view} with step {close.last_step}, which no peer can have reached"
     if any(provider.holder not in members.members for provider in close.providers):
         return "names providers that are not there"
     return ""

@@ -190,7 +190,7 @@ def cannot_revoke(members: Membership, entry: Revocation) -> str:
     if len(known) >= SPENT_MAX:
         return f"{SPENT_MAX} are revoked already: begin another run"
     if members.voters == (subject(entry),):
-        return "it is the only voter: nobody could decide anything without it"
+        return "it is the only voter: without it nothing could be decided"
     return ""
 
 

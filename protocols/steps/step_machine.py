@@ -116,7 +116,7 @@ class Steps:
             return kept
         self._steady = None
         if self.version < self.members.course.step:
-            self.woken = True  # The committed step may be in reach, which is to be reported.
+            self.woken = True  # Whether the committed step is in reach must be reported.
         waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
         self.awake = self.woken or not waits
         return kept
@@ -135,13 +135,13 @@ class Steps:
     def applied(self, event: StepApplied) -> None:
         """The ranks have the state after the step."""
         if event.stamp != self.applying:
-            return  # They had to go back meanwhile.
+            return  # The ranks had to go back meanwhile.
         step, view = event.stamp.round, event.stamp.view
         self.applying = None
         told = self._recheck or self.members.course.halted > 0
         self._recheck = False
         self.version, self.state_digest, self._at = step, event.state_digest, view
-        self.sent.pop((view, step - 1), None)  # If the ranks go back, it is sent again.
+        self.sent.pop((view, step - 1), None)  # If the ranks go back, the payload is sent again.
         if step > self._reached[1] or self._reached[0] != view:
             self._reached = (view, step)
         if step_progress.commits(self.bounds.run, step):
@@ -198,7 +198,7 @@ class Steps:
         """A peer asks for payloads; send those that are here."""
         return self.refill.give(peer, message, self.payloads)
 
-    # Questions ------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------
 
     def expects(self, stamp: Stamp, sender: PeerId, whose: PeerId) -> bool:
         """May a payload of this step come now? All others are refused (I3). The payload of a third
@@ -258,7 +258,7 @@ class Steps:
         lacking = self.payloads.missing(view, self.version + 1) if view is not None else ()
         return tuple(peer for peer in lacking if peer != self.me)
 
-    # What can be done now -------------------------------------------------------------------
+    # Next actions ---------------------------------------------------------------------------
 
     def go_on(self, now: float) -> list[Command] | None:
         """The next step of a steady run, which is most of the cost of a small step. None: the run
@@ -311,7 +311,7 @@ class Steps:
         if 0 < first <= highest:
             commands += self.refill.ask(first, self.payloads, now, connected)
         else:
-            self.refill.over()  # Nearly always.
+            self.refill.over()  # The usual case.
         near = self.version + FETCH_STEPS
         reaches = near >= highest or self.bounds.reach_target(near, self.payloads)
         self.able = self.version >= 0 and reaches

@@ -72,7 +72,7 @@ class Giving:
     def owe(self, index: int, cut: Cut, now: float) -> list[Command]:
         """This peer is a donor of the cut; an earlier cut of the same receiver is over."""
         peer = cut.info.peer
-        commands = self._release(peer)  # Its requests stay: it may have read of this cut first.
+        commands = self._release(peer)  # Requests stay: the peer may have read of this cut first.
         hash_at = now if self._me in first_to_hash(cut) else now + SPARE_S
         self._owed[peer] = Owed(index, cut.versions, now + KEEP_S, hash_at)
         return commands
@@ -87,7 +87,7 @@ class Giving:
             owed.until = now + KEEP_S
         asked = self._asked.setdefault(peer, {})
         kind = -1 if isinstance(message, FetchState) else message.fragment
-        if kind in asked or len(asked) <= FRAGMENTS_MAX:  # A run has no more, and -1.
+        if kind in asked or len(asked) <= FRAGMENTS_MAX:  # One for each fragment, and -1.
             asked[kind] = message
         return []
 

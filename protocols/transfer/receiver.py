@@ -30,7 +30,7 @@ STALL_S = 5.0
 time doubles with each time, since a line may be just that slow."""
 CELLS_MAX = 1 << 20
 """Cells of one fragment's state: 1 TiB."""
-LIES = "what a donor sent was not the cut's state"
+LIES = "a donor sent a state that is not the cut's"
 assert WINDOW_CELLS <= SPANS_MAX
 
 Cell = tuple[int, int]
@@ -115,7 +115,7 @@ class Intake:
         found = (p for p, x in self.givers.items() if x.why_not == LIES)
         return next(found, "")
 
-    # What comes -----------------------------------------------------------------------------
+    # Inputs ---------------------------------------------------------------------------------
 
     def leaves_received(self, donor: PeerId, page: Leaves, now: float) -> list[Command]:
         """A page of a tree arrived: once the tree is whole and has the root, the missing cells are
@@ -173,9 +173,7 @@ class Intake:
             if (fragment, cell) in other.asked:
                 other.asked.remove((fragment, cell))
         if (fragment, cell) in self._wanted:
-            self._wanted.remove(
-                (fragment, cell)
-            )  # It came late, and is no longer asked of any donor.
+            self._wanted.remove((fragment, cell))  # It was late: no donor is asked for it.
         commands: list[Command] = [KeepCell(donor, self.index, fragment, cell)]
         self._lacking[fragment] -= 1
         if not self._lacking[fragment]:
@@ -185,7 +183,7 @@ class Intake:
     def no_state(self, donor: PeerId) -> None:
         """The donor cannot give the cut's state any more."""
         if donor in self.givers and not self.givers[donor].why_not:
-            self._give_up(donor, "the donors had gone on")
+            self._give_up(donor, "the donors have moved on to a later state")
 
     def disconnected(self, donor: PeerId) -> None:
         """Cells under way from this donor are lost: others are asked for them."""
@@ -201,7 +199,7 @@ class Intake:
         self.disconnected(donor)
         self.givers.pop(donor, None)
 
-    # What follows ---------------------------------------------------------------------------
+    # Reactions ------------------------------------------------------------------------------
 
     def advance(self, now: float, connected: Set[PeerId]) -> list[Command]:
         """Ask connected donors for cells that no donor owes, or that a slow donor owes."""
@@ -282,7 +280,7 @@ class Intake:
         if self.givers[donor].why_not == LIES:
             return []
         self._give_up(donor, LIES)
-        return [Note("transfer", f"{donor} sent {what}: others give our state")]
+        return [Note("transfer", f"{donor} sent {what}: other donors send the state")]
 
     def _give_up(self, donor: PeerId, why: str) -> None:
         self.givers[donor].why_not = why

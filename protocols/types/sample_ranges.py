@@ -83,7 +83,7 @@ def union(one: Samples, other: Samples) -> Samples:
     if not (one and other):
         return one or other
     if len(one) == len(other) == 1 and one[0].stop == other[0].start:
-        return (SampleRange(one[0].start, other[0].stop),)  # Mostly: what comes next.
+        return (SampleRange(one[0].start, other[0].stop),)  # The usual case: adjacent ranges.
     return union_of((one, other))
 
 
@@ -107,7 +107,7 @@ def subtract(one: Samples, other: Samples) -> Samples:
     """The samples in the first set and not in the second."""
     if not (one and other) or one[-1].stop <= other[0].start or other[-1].stop <= one[0].start:
         return one
-    if len(one) == len(other) == 1:  # Mostly: a Commit takes from each what it holds.
+    if len(one) == len(other) == 1:  # The usual case: a Commit takes samples of one held range.
         (held,), (gone,) = one, other
         before = (SampleRange(held.start, gone.start),) if held.start < gone.start else ()
         return (*before, SampleRange(gone.stop, held.stop)) if gone.stop < held.stop else before
@@ -117,7 +117,7 @@ def subtract(one: Samples, other: Samples) -> Samples:
         start = item.start
         while place < len(other) and other[place].stop <= start:
             place += 1
-        at = place  # The next of ours may begin inside the last of theirs.
+        at = place  # The next item may begin inside this range of `other`.
         while at < len(other) and other[at].start < item.stop:
             if start < other[at].start:
                 made.append(SampleRange(start, other[at].start))

@@ -74,7 +74,7 @@ def readable_bytes(entry: e.LogEntry) -> int:
         why = f"it takes {len(packed)} bytes, and at most {ENTRY_BYTES_MAX} fit into a message"
     else:
         try:
-            why = "" if decode_entry(packed) == entry else "it is another one when it is read"
+            why = "" if decode_entry(packed) == entry else "it is read back as another entry"
         except WireError as error:
             why = str(error)
     if why:

@@ -99,9 +99,7 @@ def _tensors(plain: bytes) -> Iterator[TensorSpec]:
     if at + sum(lengths) != len(plain) or names_bytes > LAYOUT_NAMES_BYTES_MAX:
         raise WireError(f"a layout has {len(plain)} bytes, and {names_bytes} of names")
     name, ends, total = b"", dict[int, int](), 0
-    starts = accumulate(
-        lengths, initial=at
-    )  # One more than there are names: the last one is the end of all.
+    starts = accumulate(lengths, initial=at)  # One more: the last one is the end of all names.
     rows = zip(fragments, shared, lengths, dimensions, starts, strict=False)
     for fragment, kept, length, axes, start in rows:
         if kept > len(name):
@@ -126,7 +124,7 @@ def _inflated(packed: bytes) -> bytes:
     except zlib.error as error:
         raise WireError("a layout is not compressed as ours are") from error
     if not inflate.eof or inflate.unused_data:
-        raise WireError("a layout is cut off, has something behind it, or is beyond its limits")
+        raise WireError("a layout is cut off, is followed by other bytes, or is beyond its limits")
     return plain
 
 

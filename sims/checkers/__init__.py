@@ -50,10 +50,10 @@ TOLD = (m.Have, m.Hold, m.Told)
 
 
 class Checkers:
-    """One of each, over one list of violations."""
+    """All checkers, which add to one list of violations."""
 
     def __init__(self, violations: list[str] | None = None) -> None:
-        """`violations`: where to add what is found."""
+        """`violations`: the list that the checkers add to; None: a new list."""
         self.violations: list[str] = [] if violations is None else violations
         found = self.found
         self.agreement = Agreement(found)
@@ -78,16 +78,16 @@ class Checkers:
     def found(self, text: str) -> None:
         self.violations.append(text)
 
-    # What others read or set ----------------------------------------------------------------
+    # Results and settings -------------------------------------------------------------------
 
     @property
     def log(self) -> dict[int, e.Entry]:
-        """What was applied by anybody, by index."""
+        """The entries that any peer has applied, by log index."""
         return self.agreement.log
 
     @property
     def commits(self) -> dict[tuple[int, int, int], e.Commit]:
-        """By (lineage, fragment, round)."""
+        """All commits, by (lineage, fragment, round)."""
         return self.accounting.commits
 
     @property
@@ -96,12 +96,12 @@ class Checkers:
 
     @property
     def restored(self) -> int:
-        """How often the run went back to a checkpoint."""
+        """The number of times that the run went back to a checkpoint."""
         return self.agreement.restored
 
     @property
     def corrupted(self) -> bool:
-        """Some state was changed behind a peer's back: it must be named."""
+        """A fault has changed the state of some peer: notes about diverged states are expected."""
         return self.containment.corrupted
 
     @corrupted.setter
@@ -110,21 +110,22 @@ class Checkers:
 
     @property
     def tainted(self) -> bool:
-        """Somebody who held the true state died before the log named it: nobody can know it now."""
+        """A peer with the true state may have died before the log named that state: no peer can
+        know the true state now."""
         return self.agreement.tainted
 
     @tainted.setter
     def tainted(self, value: bool) -> None:
         self.agreement.tainted = value
 
-    # What happens ---------------------------------------------------------------------------
+    # Events of the run ----------------------------------------------------------------------
 
     def woke(self, node: Node) -> None:
-        """A life begins, with what its disk has."""
+        """An incarnation of a peer begins, with the content of its disk."""
         self.durability.woke(node)
 
     def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
-        """A core took an event, and nothing of what it answered is done yet."""
+        """A core handled an event; its commands are not carried out yet."""
         if isinstance(event, SUMMED):
             self.fencing.received(node, event, commands)
         elif isinstance(event, v.MessageReceived):
@@ -142,7 +143,7 @@ class Checkers:
             self.waits.looks(node)
         elif isinstance(event, v.Encoded):
             given = node.core.rounds[event.fragment].given
-            # What a Restore overtook in our own arithmetic is handed to nobody.
+            # A contribution that was being encoded when a Restore came is dropped.
             if given is not None and given.manifest == event.manifest:
                 self.accounting.contributed(node, event.fragment, event.round)
         if node.core.gate.secure:
@@ -167,7 +168,7 @@ class Checkers:
                 self.transfers.made(node, reign)
 
     def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
-        """Something leaves a peer."""
+        """A peer sends a message."""
         if isinstance(message, m.Appended):
             self.durability.acknowledged(node, to, message, self.elections.leaders)
         elif isinstance(message, VOTES):
@@ -182,7 +183,7 @@ class Checkers:
             self.decisions.offered(node, to, message.stamp)
 
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
-        """A peer is about to apply an entry: no crash may take it back."""
+        """A peer is about to apply an entry, which must survive any crash."""
         self.durability.applied(node, index, entry)
         if index not in self.log and isinstance(entry, e.Commit):
             members = len(node.core.members.members)
@@ -208,16 +209,16 @@ class Checkers:
             self.staleness.committed(entry)
 
     def encoded(self, manifest: str, made: Contribution) -> None:
-        """A peer's ranks contributed."""
+        """A peer encoded a contribution of its ranks."""
         self.accounting.encoded(manifest, made)
 
     def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
-        """And which samples their steps saw."""
+        """A peer encoded a contribution; its inner steps saw these samples."""
         self.samples.encoded(node, manifest, round_, samples)
 
     def share(self, other: Checkers) -> None:
-        """Know of all contributions and states that the other one knows, from now on too, and of
-        what was counted until then: a branch may begin with a state that its log does not reach."""
+        """Share the contributions, states and counted steps of another branch's checkers, now and
+        later: a branch may begin with a state that its log does not reach."""
         self.accounting.contributions = other.accounting.contributions
         self.accounting.counted_at = other.accounting.counted_at
         self.agreement.states = other.agreement.states
@@ -225,38 +226,39 @@ class Checkers:
         self.samples.spent_at = other.samples.spent_at
 
     def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
-        """A peer makes the outer step of a round."""
+        """A peer makes the outer step of a round from these means of its parts."""
         commit = self.commits[stamp.lineage, stamp.fragment, stamp.round]
         terms = self.pairs.terms(stamp.lineage, commit, peer)
         self.accounting.means(stamp, terms, means)
 
     def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
-        """A peer arrived at a state."""
+        """A peer reached the state after a round, with this digest."""
         self.agreement.state(peer, lineage, fragment, round_, digest)
 
     def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
-        """While half of the members are corrupt, two equal reports may name a wrong state."""
+        """True if this is not the digest of the true state. While half of the members are corrupt,
+        two equal reports may name a wrong state."""
         known = self.agreement.states.get((lineage, fragment, round_))
         return self.corrupted and known is not None and known[0] != digest
 
     def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
-        """Ranks go on from the outer state, without these steps [first, last)."""
+        """Ranks go on from the outer state, without their inner steps [first, last)."""
         self.accounting.dropped(peer, fragment, steps, lineage)
 
     def memory(self, node: Node) -> None:
-        """A peer applied a round: a good time to look at what it keeps."""
+        """A peer applied a round: check the sizes of its collections."""
         self.containment.memory(node)
 
     def note(self, kind: str, text: str) -> None:
-        """A core found something worth a person's attention."""
+        """A core issued a note for the user."""
         self.containment.note(kind, text)
 
     def healed(self, world: World) -> None:
-        """No faults from now on."""
+        """No fault happens from now on."""
         self.progress.healed(world)
 
     def ended(self, world: World) -> None:
-        """The run is over, one way or the other."""
+        """The run is over, finished or not."""
         self.progress.ended(world)
         self.revocation.ended(world)
         self.samples.at_the_end(world.nodes.values())

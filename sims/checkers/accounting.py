@@ -1,4 +1,4 @@
-"""I2, I5 and I10: a round is what its commit lists, and each inner step counts once or not at all.
+"""I2, I5 and I10: a round applies the contributions of its commit, and a step counts at most once.
 
 Must NOT compare peers with each other (agreement.py).
 """
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What a peer encoded: steps [first, last) of all that it ever made, worth `delta`."""
+    """An encoded contribution: the inner steps [first, last) of its peer, numbered through all
+    incarnations, which add up to `delta`."""
 
     peer: PeerId
     fragment: int
@@ -28,38 +29,40 @@ class Contribution:
     first: int
     last: int
     expected: int
-    """What these steps are worth, added up one by one."""
+    """The sum of these steps, added up one by one."""
     sent: int
-    """What others got: that, or in a gossip run the parameter itself."""
+    """The value that other peers received: the delta, or in a gossip run the parameter."""
     base_round: int = 0
-    """The state after this round is what the ranks' parameters were moved to last."""
+    """The round of the outer state to which the ranks' parameters were last moved."""
 
 
 Counted = dict[PeerId, int]
-"""How many steps of each peer are counted, or given up before ones that are."""
+"""For each peer, the number of its steps that are counted, or were given up before counted ones."""
 
 
 class Accounting:
-    """Of every step of every peer."""
+    """Checks how the inner steps of each peer are counted."""
 
     def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
         self.commits: dict[tuple[int, int, int], e.Commit] = {}
-        """By (lineage, fragment, round)."""
+        """All commits, by (lineage, fragment, round)."""
         self._found = found
         self._agreement = agreement
         self.contributions: dict[str, Contribution] = {}
-        """By manifest."""
+        """All encoded contributions, by manifest."""
         self._contributed: set[tuple[PeerId, int, int, int, int]] = set()
-        """(peer, incarnation, lineage, fragment, round)."""
+        """(peer, incarnation, lineage, fragment, round) of each contribution."""
         self._lives: dict[tuple[PeerId, int, int], int] = {}
-        """By (peer, lineage, view): in which life it contributed to rounds of this view."""
+        """By (peer, lineage, view): the incarnation that contributed to rounds of this view."""
         self._counted: dict[tuple[int, int], Counted] = {}
-        """By (lineage, fragment): what a Restore takes back was counted until then."""
+        """The counted steps now, by (lineage, fragment). In its own lineage, a step that a Restore
+        takes back stays counted."""
         self.counted_at: dict[tuple[int, int, int], Counted] = {}
-        """By (lineage, fragment, round)."""
+        """The counted steps after each round, by (lineage, fragment, round)."""
 
     def encoded(self, manifest: str, made: Contribution) -> None:
-        """A contribution holds exactly the steps since the last counted one (rebase, I5)."""
+        """Check that a contribution holds exactly the steps since the last counted one (rebase,
+        I5)."""
         self.contributions[manifest] = made
         if made.delta != made.expected:
             self._found(
@@ -67,10 +70,11 @@ class Accounting:
             )
 
     def contributed(self, node: Node, fragment: int, round_: int) -> None:
-        """A life contributes to a round once: owners would sum other bytes than the commit says."""
+        """Check that an incarnation contributes to a round once: else owners would sum other bytes
+        than the commit names."""
         given = node.core.rounds[fragment].given
         if given is None or given.round != round_:
-            return  # A Restore ended its lineage meanwhile: the core forgets it.
+            return  # A Restore ended its lineage meanwhile, and the core dropped it.
         me = node.core.me
         key = (me.peer, me.incarnation, node.core.members.lineage, fragment, round_)
         if key in self._contributed:
@@ -78,16 +82,17 @@ class Accounting:
         self._contributed.add(key)
 
     def offered(self, node: Node, stamp: Stamp) -> None:
-        """A view counts one life of a peer: owners may still have what an earlier one sent."""
+        """Check that only one incarnation of a peer contributes to a view: owners may still have
+        the slices of an earlier one."""
         me = node.core.me
         life = self._lives.setdefault((me.peer, stamp.lineage, stamp.view), me.incarnation)
         if life != me.incarnation:
             self._found(
-                f"{me.peer} contributes in its lives {life} and {me.incarnation} to {stamp}"
+                f"{me.peer} contributes to {stamp} in its incarnations {life} and {me.incarnation}"
             )
 
     def began(self, lineage: int, entry: e.Run | e.Restore) -> None:
-        """A lineage begins; what was counted after its cut is not."""
+        """A lineage begins: steps that were counted after its cut do not count in it."""
         if isinstance(entry, e.Run):
             for fragment in range(len(entry.fragment_elements)):
                 self._begin(lineage, fragment, 0, {})
@@ -103,7 +108,7 @@ class Accounting:
         self.counted_at[lineage, fragment, round_] = dict(counted)
 
     def committed(self, lineage: int, commit: e.Commit) -> None:
-        """Each inner step is counted at most once (I10)."""
+        """A round is committed: check that each inner step is counted at most once (I10)."""
         key = (lineage, commit.fragment, commit.round)
         if key in self.commits:
             self._found(f"round {commit.round} is committed twice")
@@ -123,17 +128,16 @@ class Accounting:
         self.counted_at[key] = dict(steps)
 
     def means(self, stamp: Stamp, terms: Sequence[tuple[int, str]], means: set[int]) -> None:
-        """A round is applied with exactly the contributions of its commit (I2). `terms`: (weight,
-        manifest) of each."""
+        """Check that a round is applied with exactly the contributions of its commit (I2). `terms`:
+        the (weight, manifest) of each contribution."""
         total = sum(weight * self.contributions[manifest].sent for weight, manifest in terms)
         expected = total * pow(sum(weight for weight, _ in terms), -1, PRIME) % PRIME
         if means != {expected}:
             self._found(f"round {stamp.round} applied as {means}, its commit says {expected}")
 
     def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
-        """Ranks go on without these steps (first, and the one after the last): they must be in the
-        outer state (I5). `lineage`: where the peer was when it said so: the log may have gone back
-        meanwhile."""
+        """Ranks go on without their steps [first, last): check that these are in the outer state
+        (I5). `lineage`: that of the peer when it dropped them; the log may have gone back since."""
         first, last = steps
         if first < last and self._counted[lineage, fragment].get(peer, 0) < last:
             self._found(f"steps {first} to {last} of {peer} are thrown away")

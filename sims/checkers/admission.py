@@ -1,6 +1,6 @@
-"""Nobody gets a certificate but for a use of a token that the log has spent, and none twice.
+"""A peer gets a certificate only for a token use in the log, and no peer is admitted twice.
 
-Must NOT know what a seal is: shells look at them.
+Must NOT interpret seals: shells check them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Looks at what leaders let out, and at what the log spends."""
+    """Compares the certificates that peers send with the token uses in the log."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
@@ -27,7 +27,8 @@ class Admission:
         self._let_in: set[PeerId] = set()
 
     def handled(self, node: Node, event: object, commands: Sequence[c.Command]) -> None:
-        """Certificates that leave; who only relays one knows nothing of it."""
+        """Check each certificate and key that a peer sends, but not a certificate that it only
+        relays."""
         for command in commands:
             certificate = b""
             if isinstance(command, c.Send) and isinstance(command.message, m.Decided):
@@ -38,19 +39,21 @@ class Admission:
                 self._gives_key(node, command.peer)
             peer = PeerId(certificate.decode())
             if peer and peer not in node.core.members.spendings.peers:
-                self._found(f"{node.peer} gives {peer} a certificate that the log knows nothing of")
+                self._found(
+                    f"{node.peer} gives {peer} a certificate without a token use in the log"
+                )
 
     def _gives_key(self, node: Node, peer: PeerId) -> None:
         if peer not in node.core.members.voters:
-            self._found(f"{node.peer} gives the authority's key to {peer}, who does not vote")
+            self._found(f"{node.peer} gives the authority's key to {peer}, which has no vote")
 
     def applied(self, spent: e.TokenSpent) -> None:
-        """The first time that anybody reads it."""
+        """The first peer applies the entry of a token use."""
         self._spent[spent.token] += 1
         if self._spent[spent.token] > spent.uses:
-            self._found(f"a token for {spent.uses} lets in {spent.peer} too")
+            self._found(f"a token for {spent.uses} uses also admits {spent.peer}")
         if spent.peer in self._let_in:
-            self._found(f"{spent.peer} is let in twice")
+            self._found(f"{spent.peer} is admitted twice")
         self._let_in.add(spent.peer)
 
 

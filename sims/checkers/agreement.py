@@ -1,6 +1,6 @@
-"""I1, agreement: one log for all, and one state for everybody who applied a round.
+"""I1, agreement: all peers have one log, and all that applied a round have one state.
 
-Must NOT look at who contributed to a state (accounting.py).
+Must NOT check the contributions to a state (accounting.py).
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from protocols.types.ids import PeerId
 
 
 class Agreement:
-    """What the first one applied, or arrived at, is what everybody must."""
+    """Compares each applied entry and each state with that of the first peer."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self.log: dict[int, e.Entry] = {}
         self.tainted = False
-        """Somebody who held the true state died before the log named it."""
+        """A peer with the true state may have died before the log named that state."""
         self.states: dict[tuple[int, int, int], tuple[str, PeerId]] = {}
-        """By (lineage, fragment, round): its digest, and who held it first."""
+        """By (lineage, fragment, round): the digest of the state, and the first peer that held
+        it."""
         self._found = found
         self._parents: dict[int, tuple[int, tuple[int, ...]]] = {}
-        """By lineage: where it came from, and the rounds in there that it went back to, by
+        """By lineage: its parent lineage, and the rounds of the parent that it went back to, by
         fragment."""
         self._lineage = 0
         self.origins: dict[tuple[int, int], int] = {}
-        """By (lineage, fragment): the one in which the state was made that it began with."""
+        """By (lineage, fragment): the lineage in which its initial state was made."""
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> bool:
-        """False if somebody applied this index before."""
+        """Check an entry that a peer applies. False if a peer applied this index before."""
         if index in self.log:
             first = self.log[index]
             if first is not entry and first != entry:
@@ -46,17 +47,17 @@ class Agreement:
 
     @property
     def restored(self) -> int:
-        """How often the run went back."""
+        """The number of times that the run went back to a checkpoint."""
         return len(self._parents)
 
     def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
-        """All peers that applied a round hold the same state."""
+        """Check that all peers that applied a round hold the same state."""
         first, who = self.states.setdefault((lineage, fragment, round_), (digest, peer))
         if first != digest and not self.tainted:
             self._found(f"round {round_}: {peer} holds {digest}, {who} holds {first}")
 
     def origin(self, fragment: int, round_: int) -> int:
-        """In which lineage the present branch went through this round; 0: in none."""
+        """The lineage in which the present branch went through this round; 0 if there is none."""
         lineage, left_at = self._lineage, round_
         while lineage:
             if round_ <= left_at and (lineage, fragment, round_) in self.states:
@@ -66,7 +67,8 @@ class Agreement:
         return 0
 
     def _restored(self, lineage: int, restore: e.Restore) -> None:
-        """What a Restore took back is no state of the run any more: nobody goes back to it."""
+        """Check that a Restore goes back to a state of the present branch. A state that an earlier
+        Restore took back is none."""
         for version in restore.versions:
             fragment, round_ = version.fragment, version.round
             origin = self.origin(fragment, round_)
@@ -83,7 +85,8 @@ class Agreement:
         self._lineage = lineage
 
     def _named(self, lineage: int, commit: e.Commit) -> None:
-        """A commit names the state that a majority had before it: not that of one who differs."""
+        """Check that a commit names the state that a majority had before it, not that of a diverged
+        peer."""
         known = self.states.get((lineage, commit.fragment, commit.round - 1))
         named = commit.previous_state_digest
         if known is not None and named not in ("", known[0]) and not self.tainted:

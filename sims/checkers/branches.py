@@ -1,7 +1,7 @@
-"""Of two branches of a log one stays (protocol.md section 8): the one that has trained more.
+"""Checks that of two branches the one that has trained more stays (protocol.md section 8).
 
-Fed by the worlds of two peers (scenarios/two_peers.py). Must NOT look into a branch: it has
-checkers of its own.
+The worlds of two peers feed it (scenarios/two_peers.py). Must NOT check the content of a branch,
+which has checkers of its own.
 """
 
 from __future__ import annotations
@@ -19,42 +19,45 @@ if TYPE_CHECKING:
     from sims.simulator.world import World
 
 Name = tuple[int, ...]
-"""Of a branch: its forks, oldest first."""
+"""The name of a branch: its forks, oldest first."""
 MEET_SILENCES = 1.5
-"""Of two leaders that are connected one gives up, or they hang up, within one silence."""
+"""If leaders of two branches are connected, one gives up or they disconnect within one silence
+timeout. The check allows so many silence timeouts."""
 HEALED_S = 60.0
-"""Whoever lives so long after all is healed has met everybody."""
+"""Seconds. A peer that lives so long after the last fault has met all other peers."""
 SLACK_S = 0.01
 
 
 class Branches:
-    """`on`: the branch of what each peer applied last."""
+    """Checks forks and their end. `on`: the branch of the entry that each peer applied last."""
 
     def __init__(self, found: Callable[[str], None], on: Mapping[PeerId, Name]) -> None:
         self._found = found
         self._on = on
         self._tokens: dict[Name, int] = {(): 0}
-        """Committed on each, from the run's beginning."""
+        """Tokens committed on each branch, from the beginning of the run."""
         self._voted: set[PeerId] = set()
         """The peers that ever had a vote."""
         self._lonely: dict[Name, set[PeerId]] = {}
-        """Those of a peer that went on alone: its rival, which may still come."""
+        """By branch of a peer that went on alone: the voters that it left behind, which may still
+        come."""
         self._with_voter: dict[PeerId, float] = {}
-        """When each was connected with another voter last."""
+        """By peer: when it was last connected with another voter."""
         self._knew: dict[PeerId, Name] = {}
-        """The branch that each is on, by its whole log."""
+        """By peer: the branch of its whole log, applied or not."""
         self._met: dict[tuple[PeerId, PeerId], float] = {}
-        """Leaders of two branches that are connected, and since when."""
+        """By pair of connected leaders of two branches: the time at which this began."""
         self._final: dict[PeerId, tuple[PeerId, int]] = {}
-        """Who has said its last word to whom, and how far its log was committed then."""
+        """By peer that sent a final OnBranch: the receiver, and the commit index of the sender
+        then."""
         self._healed = float("inf")
         self._finished_late: set[PeerId] = set()
-        """So long after all was healed that they had the time to meet."""
+        """Peers that finished more than HEALED_S after the last fault."""
 
-    # What happens ---------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------
 
     def woke(self, node: Node) -> None:
-        """A life begins."""
+        """An incarnation of a peer begins."""
         self._with_voter[node.peer] = node.world.now
         self._final.pop(node.peer, None)
         self._knew[node.peer] = node.core.company.forks.ours
@@ -63,15 +66,15 @@ class Branches:
         self._healed = world.now
 
     def said(self, node: Node, to: PeerId, word: m.OnBranch) -> None:
-        """A peer says where it stands."""
+        """A peer sends the position of its branch."""
         self._takes_its_word_back(node)
         self._final.pop(node.peer, None)
         if word.final:
-            # It has nothing under way then: what is not committed, it decided after its word.
+            # It has no uncommitted entry then: any later entry was decided after this message.
             self._final[node.peer] = to, node.core.raft.commit_index
 
     def looked(self, node: Node) -> None:
-        """A core took an event."""
+        """A core handled an event."""
         to, _ = self._final.get(node.peer, (node.peer, 0))
         if not (to in node.core.links.up and node.world.nodes[to].core.raft.leads):
             self._final.pop(node.peer, None)
@@ -84,13 +87,13 @@ class Branches:
         self._knew[node.peer] = ours
         if core.links.up.intersection(core.members.voters or core.raft.log.voters):
             self._with_voter[node.peer] = now
-        # Also whom it has hung up on: that one may be stopped, and look at nothing.
+        # Also peers that it has disconnected from: these may be paused, and handle no event.
         met = {peer for pair in self._met if node.peer in pair for peer in pair}
         for peer in sorted({*core.links.up, *met} - {node.peer}):
             self._decide_in_time(node, node.world.nodes[peer])
 
     def read(self, peer: PeerId, name: Name, entry: e.Entry) -> None:
-        """Somebody applies an entry of a branch that nobody had read before."""
+        """The first peer applies an entry of a branch."""
         match entry:
             case e.Run():
                 self._voted.add(entry.founder)
@@ -127,18 +130,22 @@ class Branches:
         if len({self._on[peer] for peer in late}) > 1:
             self._found(f"{' and '.join(sorted(late))} finish on different branches")
 
-    # How ------------------------------------------------------------------------------------
+    # Checks ---------------------------------------------------------------------------------
 
     def _takes_its_word_back(self, node: Node) -> None:
-        """Who said what its branch has commits nothing more before both know which one stays."""
+        """Check that a peer that sent its final position appends nothing until both peers know
+        which branch stays."""
         log = node.core.raft.log
         to, last = self._final.get(node.peer, (node.peer, log.last_index))
         fresh = log.since(max(last, log.base) + 1)
         if fresh and not any(isinstance(entry.body, e.Dropped) for entry in fresh):
-            self._found(f"{node.peer} goes on with {fresh[0].body!r} after its last word to {to}")
+            self._found(
+                f"{node.peer} goes on with {fresh[0].body!r} after its final position to {to}"
+            )
 
     def _gave_up(self, node: Node) -> None:
-        """Another branch stays: it is the better one, or its peer has had no leader for long."""
+        """A peer gives its branch up: check that the other branch has trained more, or that this
+        peer has had no leader for a silence timeout."""
         core, mine, nodes = node.core, self._on[node.peer], node.world.nodes
         rivals = [nodes[p] for p in core.links.up if self._on.get(p, mine) != mine]
         for rival in rivals:
@@ -153,7 +160,7 @@ class Branches:
             self._found(f"{node.peer} gives up, {max(0.0, alone_s):.1f} s after it knew a leader")
 
     def _decide_in_time(self, node: Node, other: Node) -> None:
-        """None of two leaders goes on as if the other were not there."""
+        """Check that connected leaders of two branches do not both go on."""
         one, two = min(node.peer, other.peer), max(node.peer, other.peer)
         both = all(
             x.running and x.core.leads and x.core.raft.settled and y.peer in x.core.links.up
@@ -166,4 +173,4 @@ class Branches:
         since = self._met.setdefault((one, two), now)
         if now > since + MEET_SILENCES * node.core.rules.silence_timeout_s:
             self._found(f"{one} and {two} met, and both go on")
-            self._met[one, two] = float("inf")  # Once is enough.
+            self._met[one, two] = float("inf")  # Report it once.

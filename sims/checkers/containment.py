@@ -1,6 +1,6 @@
-"""I9, containment: nothing grows with the run, and nobody is blamed without a reason.
+"""I9, containment: no collection grows with the run, and no peer is accused without a reason.
 
-Must NOT count bytes: what a peer keeps by round are names and numbers here.
+Must NOT count bytes: here, a peer keeps only names and numbers for each round.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 KEPT_MAX = 64
-"""Of anything that a peer keeps by round of a fragment. Healthy runs stay far below."""
+"""Items of one kind that a peer may keep for each fragment. Healthy runs stay far below."""
 
 
 class Containment:
-    """Of each peer by itself."""
+    """Checks each peer by itself."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self.corrupted = False
-        """Some state was changed behind a peer's back: it must be named."""
+        """A fault has changed the state of some peer: notes about diverged states are expected."""
         self._found = found
 
     def memory(self, node: Node) -> None:
-        """Nothing grows with the length of the run (the log does)."""
+        """Check that no collection grows with the length of the run (only the log does)."""
         store, core = node.store, node.core
         sizes = {
             "slices": len(store.slices),
@@ -43,6 +43,7 @@ class Containment:
                 self._found(f"{node.peer} keeps {size} {what}")
 
     def note(self, kind: str, text: str) -> None:
-        """Nobody misbehaves in a world without liars, nor differs without a reason."""
+        """Check that no peer is reported for misbehaviour, and none as diverged unless a state was
+        corrupted."""
         if kind == "misbehaviour" or (kind == "diverged" and not self.corrupted):
             self._found(f"{kind}: {text}")

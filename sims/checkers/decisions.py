@@ -1,7 +1,7 @@
-"""I2 and I5: what a leader writes down rests on what peers hold and said, and on no rumour.
+"""I2 and I5: entries of a leader rest on reports that peers sent, and on results that they hold.
 
-Also what peers owe each other for it: results go to everybody who shall receive them, and stay
-until they may go. Must NOT ask whether a decision was a good one.
+Also checks the exchange under these decisions: results are sent to all state receivers, and kept
+until they may be dropped. Must NOT judge whether a decision was a good one.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 Life = tuple[PeerId, int]
-"""(peer, incarnation)."""
+"""An incarnation of a peer: (peer, incarnation)."""
 
 
 class Decisions:
-    """Of every leader, by what the world said to it."""
+    """Checks the decisions of all leaders against the reports that peers sent."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._held: dict[tuple[Stamp, str], set[Life]] = {}
-        """Who said that it holds a result."""
+        """By (stamp, result digest): the incarnations that reported holding that result."""
         self._told: set[tuple[PeerId, int]] = set()
-        """(peer, term): who said that it has told that term's leader everything."""
+        """(peer, term): the peers that have sent all their reports to the leader of that term."""
         self._ready: dict[tuple[Life, PeerId, int], tuple[int, Stamp]] = {}
-        """By (who, to whom, fragment): the term and the round in which it said that it
-        contributed."""
+        """By (incarnation, receiver, fragment): the term and the stamp of its last Ready."""
         self._reported: dict[tuple[PeerId, int, PeerId, int], tuple[int, int]] = {}
-        """By (leader, term, peer, fragment): (lineage, round) of the state that it heard of."""
+        """By (leader, term, peer, fragment): (lineage, round) of the state that the peer
+        reported."""
         self._have: dict[tuple[Life, int], tuple[int, int, int]] = {}
-        """By fragment: (term, lineage, round) of the state that each said last it has."""
+        """By (incarnation, fragment): (term, lineage, round) of the state that it reported last."""
         self._shared: set[tuple[Life, Stamp, int]] = set()
-        """Who sent which result to anybody."""
+        """(incarnation, stamp, part) of each result that was sent to any peer."""
 
-    # What peers say and do ------------------------------------------------------------------
+    # Reports and results of peers -----------------------------------------------------------
 
     def offered(self, node: Node, to: PeerId, stamp: Stamp) -> None:
-        """A peer says that it contributed."""
+        """A peer reports that it contributed."""
         me = node.core.me
         key = ((me.peer, me.incarnation), to, stamp.fragment)
         self._ready[key] = node.core.raft.term, stamp
 
     def hears_state(self, node: Node, peer: PeerId, have: m.Have) -> None:
-        """A leader learns where a peer is."""
+        """A leader receives a peer's report of its state."""
         key = (node.peer, node.core.raft.term, peer, have.fragment)
         self._reported[key] = have.lineage, have.round
 
     def let_in(self, node: Node, member: e.Member, commands: Sequence[c.Command]) -> None:
-        """A member says what it holds as soon as it reads that it is one: what it said before, its
-        leader may have taken for a stranger's."""
+        """Check that a peer reports its state as soon as it reads that it is a member: the leader
+        may have ignored earlier reports, as those of a non-member."""
         core, info = node.core, member.info
         if (info.peer, info.incarnation) != (core.me.peer, core.me.incarnation):
             return
@@ -68,20 +68,22 @@ class Decisions:
         said = {have.fragment for have in sent if isinstance(have, m.Have)}
         held = {x.fragment for x in core.rounds if x.version >= 0 and not x.damaged}
         if here and not held <= said:
-            self._found(f"{node.peer} is a member, and does not say what it holds of {held - said}")
+            self._found(
+                f"{node.peer} is a member, and does not report its state of fragments {held - said}"
+            )
 
     def reconnected(self, node: Node, event: v.PeerConnected) -> None:
-        """Nothing that an earlier life said holds for this one."""
+        """Check that no report of an earlier incarnation counts for this one."""
         office = node.core.office
         known = office.head.receivers.get(event.peer) if office is not None else None
         if office is None or known is None or known.incarnation >= event.incarnation:
             return
         for reports in office.leader.reports.rounds.values():
             if event.peer in {*reports.ready, *reports.holds, *reports.waiting}:
-                self._found(f"{node.peer} believes what an earlier life of {event.peer} said")
+                self._found(f"{node.peer} counts reports of an earlier incarnation of {event.peer}")
 
     def heard(self, node: Node, to: PeerId, message: m.Have | m.Hold | m.Told) -> None:
-        """A report leaves a peer."""
+        """A peer sends a report."""
         me, core = node.core.me, node.core
         life = (me.peer, me.incarnation)
         if isinstance(message, m.Have):
@@ -93,17 +95,20 @@ class Decisions:
                 known = self._have.get((life, fragment), (0, 0, 0))
                 said = known == (message.term, core.members.lineage, rounds.version)
                 if rounds.version >= 0 and not (said or rounds.damaged):
-                    self._found(f"{me.peer} has told all in term {message.term}, but not its state")
+                    self._found(f"{me.peer} has reported all in term {message.term} but its state")
                 self._told_round(node, to, message.term, fragment)
             return
         stamp = message.stamp
         self._held.setdefault((stamp, message.result_digest), set()).add((me.peer, me.incarnation))
         version = node.core.rounds[stamp.fragment].version
         if stamp.lineage == node.core.members.lineage and version < stamp.round - 1:
-            self._found(f"{me.peer} holds round {stamp.round} and is at {version} itself")
+            self._found(
+                f"{me.peer} reports holding round {stamp.round}, and is at {version} itself"
+            )
 
     def _told_round(self, node: Node, to: PeerId, term: int, fragment: int) -> None:
-        """Who waits for a round has said so to the leader of this term."""
+        """Check that a peer that waits for a round has sent its Ready to the leader of this
+        term."""
         core, me = node.core, node.core.me
         rounds, plan = core.rounds[fragment], core.members.open_plan(fragment)
         if plan is None or to not in core.members.receivers or rounds.version < 0:
@@ -113,11 +118,11 @@ class Decisions:
         if given is None or given.round != plan.stamp.round or not (given.manifest and counts):
             return
         if self._ready.get(((me.peer, me.incarnation), to, fragment)) != (term, plan.stamp):
-            self._found(f"{me.peer} has told all in term {term}, but not that it contributed")
+            self._found(f"{me.peer} has reported all in term {term} but its contribution")
 
     def released(self, node: Node, release: c.ReleaseRound) -> None:
-        """A result goes when the log is far enough beyond it, whatever its holder has done; or when
-        the log says that all hold it, and it is in the state of who drops it."""
+        """Check that a result is dropped only if KEEP_ROUNDS later rounds are committed, or if its
+        commit says that all peers hold it and this peer has applied it."""
         members, version = node.core.members, node.core.rounds[release.fragment].version
         committed = members.committed(release.fragment)
         commit = members.commit(release.fragment, release.round)
@@ -126,7 +131,7 @@ class Decisions:
             self._found(f"{node.peer} drops the result of round {release.round} of {committed}")
 
     def shared(self, node: Node, command: c.SendResult, commands: Sequence[c.Command]) -> None:
-        """A part's owner gives its result to everybody who shall receive it."""
+        """Check that the owner of a part sends its result to all connected state receivers."""
         core, stamp, part = node.core, command.stamp, command.part
         key = ((core.me.peer, core.me.incarnation), stamp, part)
         plan = core.members.open_plan(stamp.fragment)
@@ -142,31 +147,31 @@ class Decisions:
         }
         left_out = (core.links.up & core.members.receivers.keys()) - to
         if left_out:
-            self._found(f"{node.peer} does not send a result of {stamp.round} to {left_out}")
+            self._found(f"{node.peer} does not send a result of round {stamp.round} to {left_out}")
 
     def asked(
         self, node: Node, sender: PeerId, fetch: m.Fetch, commands: Sequence[c.Command]
     ) -> None:
-        """Whoever receives a run's results gets one that it lacks from any holder."""
+        """Check that a holder of a result sends it to a state receiver that asks for it."""
         core, stamp = node.core, fetch.stamp
         plan = core.members.plan(stamp.fragment, stamp.round)
         if plan is not None and plan.stamp != stamp:
-            return  # Its sum may have been under way: what nobody can commit is nobody's result.
+            return  # Its sum may have been under way, but no peer can commit it any more.
         here = node.reductions.keeps(stamp, fetch.part) and sender in core.members.receivers
         answered = any(isinstance(x, c.SendResult) and x.peer == sender for x in commands)
-        # A sum that was still being made when another attempt followed is forgotten: it can never
-        # be committed, and who asks for it has not read that yet.
+        # A sum that was still being made when another attempt followed is dropped: it can never be
+        # committed, and the peer that asks for it has not read that yet.
         plan = core.members.open_plan(stamp.fragment)
         over = plan is not None and plan.stamp.round == stamp.round and plan.stamp != stamp
         if here and not (answered or over) and stamp.lineage == core.members.lineage:
             self._found(
-                f"{node.peer} has what {sender} lacks of round {stamp.round}, and is silent"
+                f"{node.peer} has a result of round {stamp.round}, and does not send it to {sender}"
             )
 
-    # What leaders write down ----------------------------------------------------------------
+    # Entries of leaders ---------------------------------------------------------------------
 
     def made(self, node: Node, reign: Reign) -> None:
-        """Look at what a leader appended since we looked last."""
+        """Check the entries that a leader appended since the last check."""
         log, seen = node.core.raft.log, reign.seen
         if log.last_index <= seen:
             return
@@ -187,7 +192,8 @@ class Decisions:
                 reign.planned_at[fragment] = node.world.now
 
     def _one_voter(self, node: Node) -> None:
-        """Two changes at once, and two majorities need not overlap."""
+        """Check that one voter changes at a time: after two changes at once, majorities need not
+        overlap."""
         raft = node.core.raft
         changed: set[PeerId] = set()
         for entry in raft.log.since(max(raft.commit_index, raft.log.base) + 1):
@@ -205,14 +211,15 @@ class Decisions:
     def _is_held(
         self, node: Node, reign: Reign, commit: e.Commit, later: Sequence[e.Entry]
     ) -> None:
-        """Two live members hold what is committed, or the only one; in time, all who can."""
+        """Check that two live members hold a committed result, or the only one; until the reduction
+        timeout, all contributors that still count must hold it."""
         core = node.core
         if core.office is None or any(isinstance(entry, e.Restore) for entry in later):
             return
         head, stamp = core.office.head, Fence(core.members, commit.fragment).stamp_of(commit)
         said = self._held.get((stamp, commit.result_digest), set())
         holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
-        for rounds in core.part.of(stamp):  # A witness has none.
+        for rounds in core.part.of(stamp):  # A witness has no rounds.
             mine = rounds.held.digest(stamp, len(commit.borders) - 1)
             if mine == commit.result_digest or rounds.version >= commit.round:
                 holding.add(node.peer)
@@ -223,7 +230,9 @@ class Decisions:
             if peer not in new and peer != node.peer and (peer, info.incarnation) not in said
         }
         if commit.held_by_all and without and not head.gossip:
-            self._found(f"all are said to hold round {commit.round}, and {sorted(without)} do not")
+            self._found(
+                f"round {commit.round} counts as held by all, and {sorted(without)} lack it"
+            )
         live = head.members.keys() - {x.info.peer for x in later if isinstance(x, e.Member)}
         if len(holding) < min(2, len(live)) and not head.gossip:
             self._found(f"round {commit.round} is committed, and only {sorted(holding)} hold it")
@@ -235,7 +244,8 @@ class Decisions:
             self._found(f"round {commit.round} is committed at once, and {lacking} lack it")
 
     def _is_told(self, node: Node, reign: Reign, body: e.Entry) -> None:
-        """A new leader leaves nobody out who had no time to speak to it."""
+        """Check that a new leader waits for the reports of all connected members, at most for one
+        election timeout, before it decides about rounds."""
         if node.world.now >= reign.began + node.core.rules.election_timeout_s:
             return
         core = node.core
@@ -243,10 +253,11 @@ class Decisions:
         here = core.office.head.members.keys() & core.raft.up
         silent = {peer for peer in here if (peer, reign.term) not in self._told}
         if silent:
-            self._found(f"{node.peer} decides {body!r} before it heard {silent}")
+            self._found(f"{node.peer} decides {body!r} before the reports of {silent}")
 
     def _may_go(self, node: Node, peer: PeerId, later: Sequence[e.Entry]) -> None:
-        """The last one that has the newest state is kept until another one has it too."""
+        """Check that the last holder of the newest state may leave only once another peer holds
+        it."""
         core, gone = node.core, node.world.nodes[peer]
         if core.office is None or any(isinstance(entry, e.Commit | e.Restore) for entry in later):
             return
@@ -254,7 +265,7 @@ class Decisions:
         under_way = gone.core.standing.catchup.transfer is not None
         behind = any(one.version < head.committed(one.fragment) for one in gone.core.rounds)
         if under_way or behind:
-            return  # Nobody can go on from a part of the state.
+            return  # No peer can go on from a part of the state.
         for fragment in range(head.fragments):
             self._leaves_a_state(node, gone, fragment)
 
@@ -264,7 +275,7 @@ class Decisions:
         head = core.office.head
         committed = head.committed(fragment)
         if not (_has(gone, head.lineage, fragment, committed) and gone.running) or gone.corrupt:
-            return  # A corrupt state may have been refused: then it is as if it had none.
+            return  # A corrupt state may have been refused, and counts as none.
         told = self._reported.get((node.peer, core.raft.term, peer, fragment))
         lacks = any(rounds.version < committed for rounds in core.rounds[fragment : fragment + 1])
         if told == (head.lineage, committed) and lacks:
@@ -272,7 +283,7 @@ class Decisions:
         others = [other for p in head.receivers if (other := node.world.nodes[p]) is not gone]
         if not others:
             return  # A witness leads, and keeps the log: the state is on the disks.
-        # A joiner that has all of its cut can give it on, as soon as it has said so.
+        # A joiner with all of its cut can pass it on as soon as it has reported that.
         here = [
             other
             for other in others
@@ -280,25 +291,25 @@ class Decisions:
             if other.peer in head.members or not other.core.standing.catchup.needed
         ]
         if not any(_has(other, head.lineage, fragment, committed) for other in here):
-            self._found(f"{peer} may leave, and nobody else has round {committed}")
+            self._found(f"{peer} may leave, and no other peer has round {committed}")
 
 
 def _plans(node: Node, body: e.Entry) -> Collection[int]:
-    """The fragments of which an entry opens a round, or changes the open one."""
+    """The fragments for which an entry opens a round, or changes the open round."""
     members = node.core.members
     match body:
         case e.Commit(fragment=fragment) | e.Attempt(fragment=fragment):
             return (fragment,)
         case e.Restore():
             return range(members.fragments)
-        case e.View(first_round=first):  # Not one that changes later rounds only.
+        case e.View(first_round=first):  # Not a view that changes only later rounds.
             return [f for f, round_ in enumerate(first) if round_ <= members.committed(f) + 1]
         case _:
             return ()
 
 
 def _has(node: Node, lineage: int, fragment: int, round_: int) -> bool:
-    """The state after a round, or the results that lead there."""
+    """True if a node has the state after a round, or a result of that round."""
     core = node.core
     if not core.rounds or core.members.lineage != lineage:
         return False

@@ -1,7 +1,7 @@
-"""A peer that cannot write has no vote for long; when it can write again, a free vote is its own.
+"""A peer that cannot write loses its vote soon; if it can write again, it gets a free vote.
 
-Both only while a leader is settled, hears the peer, and changes no other vote. Must NOT judge what
-is on a disk (durability.py).
+Both are checked only while a leader is settled, hears the peer, and changes no other vote. Must NOT
+judge the content of a disk (durability.py).
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 LOOK_S = 0.1
-"""A leader's peers are looked at so often."""
+"""Seconds between two checks of a leader's peers."""
 NOTICE_S = 1.0
-"""What a peer or a leader takes for its next step, beyond what messages take."""
+"""Seconds that a peer or a leader may take for its next action, in addition to message delays."""
 Since = dict[tuple[object, ...], float]
-"""Since when something holds, by all that must stay as it is for that."""
+"""The time at which a condition began, by all values that must stay the same while it holds."""
 
 
 class Disks:
-    """Of all peers: since when each disk works or not, as its peer and its leader can know."""
+    """Tracks for each disk since when it works or fails, as far as its peer and the leader can
+    know."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._full: dict[PeerId, float] = {}
-        """When each disk was full or slow last, of those whose peers say that they cannot write."""
+        """By peer that reports a failed disk: when the disk was last full or slow."""
         self._looked: dict[PeerId, float] = {}
         self._due: dict[PeerId, Since] = {}
-        """By leader: which of its peers should lose or get a vote."""
+        """By leader: the votes that it should end or give, and since when."""
 
     def handled(self, node: Node) -> None:
-        """A core took an event."""
+        """A core handled an event."""
         if not node.core.raft.disk.works:
             self._tries_again(node)
         else:
@@ -49,10 +50,10 @@ class Disks:
             self._votes(node)
 
     def _tries_again(self, node: Node) -> None:
-        """A peer finds out that its disk works again."""
+        """Check that a peer notices in time that its disk works again."""
         now, until = node.world.now, max(node.disk.full_until, node.disk.slow_until)
         last = self._full.setdefault(node.peer, now)
-        if now < until or node.scribe.tickets:  # What is on its way may take as long as it does.
+        if now < until or node.scribe.tickets:  # Writes under way may take any time.
             self._full[node.peer] = now
         elif now > max(last, node.paused_until) + RETRY_S + _allowed_s(node):
             self._found(f"{node.peer} has a disk that works, and does not try it")
@@ -66,16 +67,17 @@ class Disks:
             line = leader.world.network.line(leader.peer, peer)
             key = (peer, what, node.core.me.incarnation, line.connection, leader.core.raft.term)
             since = due[key] = before.get(key, now)
-            # What a stall or a pause held up comes when it is over.
+            # Messages that a stall or a pause held up arrive after its end.
             pauses = (leader.paused_until, node.paused_until)
             held = (*line.stalled_until.values(), line.held_until, *pauses, since)
             if now > max(held) + _allowed_s(leader):
-                self._found(f"{leader.peer} does not see that {peer} {what}")
+                self._found(f"{leader.peer} does not notice that {peer} {what}")
                 due[key] = now
         self._due[leader.peer] = due
 
     def _changes(self, leader: Node) -> Iterator[tuple[PeerId, str]]:
-        """The votes that this leader should change, if it knows what it can know."""
+        """The (peer, reason) of each vote that this leader should change, from all that it can
+        know."""
         core = leader.core
         office, raft = core.office, core.raft
         if office is None or office.frozen or not raft.settled or raft.reconfiguring:
@@ -93,7 +95,7 @@ class Disks:
             node = leader.world.nodes[peer]
             same = infos[peer].incarnation == node.core.me.incarnation
             lacks = raft.log.last_index - node.core.raft.durable_index
-            # What it says of its log waits for its disk, the last slow write included.
+            # Its reports about its log wait for its disk, the last slow write included.
             answers = leader.world.now >= node.disk.slow_until + SLOW_SYNC_S
             fit = same and answers and node.core.raft.disk.works and 2 * lacks <= LAG_MAX
             if fit and _listens(leader, node):
@@ -101,7 +103,7 @@ class Disks:
 
 
 def _listens(leader: Node, node: Node) -> bool:
-    """It follows this leader, and both have the connection."""
+    """True if a node follows this leader, and both have the connection."""
     raft = node.core.raft
     here = node.peer in leader.core.raft.up and leader.peer in raft.up
     follows = raft.leader == leader.peer and raft.term == leader.core.raft.term
@@ -110,5 +112,5 @@ def _listens(leader: Node, node: Node) -> bool:
 
 
 def _allowed_s(node: Node) -> float:
-    """There and back, and the next step of either."""
+    """Seconds for a message and its answer, and the next action of either side."""
     return NOTICE_S + 2 * node.world.network.slowest_s

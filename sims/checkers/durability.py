@@ -1,7 +1,7 @@
-"""I6 and I8: what is said is on the disk of who said it, and what holds is on a majority's.
+"""I6 and I8: a peer reports only what its disk has; a majority of disks has each applied entry.
 
-Then any peer may be killed at any moment. Must NOT look into the memory of a process where its
-disk can be looked at: the process may be gone.
+If both hold, any peer may be killed at any moment. Must NOT read the memory of a process where its
+disk can be read: the process may be gone.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 
 class Durability:
-    """Of votes, of acknowledgements, and of what was applied."""
+    """Checks votes, acknowledgements and applied entries against the disks."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._applied = 0
-        """Somebody applied the log up to here."""
+        """Index up to which some peer has applied the log."""
         self._voters: Voters = ()
-        """After that entry."""
+        """The voters after that entry."""
         self._acknowledged: dict[tuple[PeerId, int, int], int] = {}
-        """By (peer, incarnation, term): up to where it said that it has the leader's log."""
+        """By (peer, incarnation, term): the index up to which it acknowledged the leader's log."""
 
     def woke(self, node: Node) -> None:
-        """A peer that forgets its term or its vote votes again."""
+        """Check that a peer begins with the term and the vote of its disk: else it could vote
+        twice."""
         raft, saved = node.core.raft, node.disk.saved
         if saved is not None and (raft.term, raft.vote) != (saved.term, saved.vote):
             self._found(
@@ -40,36 +41,42 @@ class Durability:
             )
 
     def claims(self, node: Node) -> None:
-        """A disk answered: what the core takes for durable is there."""
+        """A write completed: check that the disk has the entries that the core counts as
+        durable."""
         raft = node.core.raft
         index = raft.durable_index
         if not node.disk.holds(index, raft.log.term_at(index)):
-            self._found(f"{node.peer} takes entry {index} for durable, and its disk has it not")
+            self._found(
+                f"{node.peer} counts entry {index} as durable, and its disk does not have it"
+            )
 
     def voted(self, node: Node, to: PeerId, message: m.Vote | m.Voted) -> None:
-        """A crash right after this must not take the vote back."""
+        """Check that a vote is on the disk when it is sent: a crash must not take it back."""
         if message.pre:
             return
         saved, term = node.disk.saved, message.term
         if saved is None or saved.term < term:
-            self._found(f"{node.peer} speaks in term {term} before its disk knows of it")
+            self._found(
+                f"{node.peer} sends a vote message of term {term} before its disk has the term"
+            )
             return
         vote = node.peer if isinstance(message, m.Vote) else to if message.granted else ""
         if vote and saved.term == term and saved.vote != vote:
-            self._found(f"{node.peer} votes for {vote} in term {term} before its disk knows")
+            self._found(f"{node.peer} votes for {vote} in term {term} before its disk has the vote")
 
     def acknowledged(
         self, node: Node, to: PeerId, answer: m.Appended, leaders: Mapping[int, PeerId]
     ) -> None:
-        """It counts as a copy: it is there for good, and it is a copy of this leader's log."""
+        """Check that an acknowledged entry is on the disk, and that the log is a copy of this
+        leader's."""
         raft = node.core.raft
         if not answer.matches or answer.term != raft.term:
             return
         if leaders.get(answer.term, to) != to:
-            self._found(f"{node.peer} takes entries of {to}, who does not lead term {raft.term}")
+            self._found(f"{node.peer} takes entries of {to}, which does not lead term {raft.term}")
         index = answer.index
         if not node.disk.holds(index, raft.log.term_at(index)):
-            self._found(f"{node.peer} says that it has entry {index}, and its disk has not")
+            self._found(f"{node.peer} acknowledges entry {index}, and its disk does not have it")
         key = (node.peer, node.core.me.incarnation, answer.term)
         before = self._acknowledged.get(key, 0)
         if raft.log.last_index < before:
@@ -80,18 +87,20 @@ class Durability:
         self._acknowledged[key] = max(before, index)
 
     def applied(self, node: Node, index: int, entry: e.Entry) -> None:
-        """What the first peer applies, no election can lose any more."""
+        """Check that no election can lose an entry that the first peer applies."""
         if index <= self._applied:
             return
         raft, log = node.core.raft, node.core.raft.log
         if log.term_at(raft.commit_index) != raft.term:
-            # Copies of older entries decide nothing: a newer leader may replace them.
-            self._found(f"{node.peer} concludes entries of an older term than {raft.term}")
+            # Copies of older entries do not commit them: a newer leader may replace them.
+            self._found(
+                f"{node.peer} commits entries of an older term than {raft.term} by their copies"
+            )
         self._applied, self._voters = index, voters_after(self._voters, entry)
         term = log.term_at(index)
         have = {peer for peer, disk in node.world.disks.items() if disk.holds(index, term)}
-        # Usually those who vote now have counted it; else who did after one of the entries between,
-        # which may be in a snapshot already.
+        # Usually a majority of the present voters has it; else of the voters after an entry in
+        # between, which may be in a snapshot already.
         known = (log.voters, node.core.members.voters, self._voters)
         if any(_is_majority(have, voters) for voters in known):
             return

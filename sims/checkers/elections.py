@@ -1,6 +1,6 @@
-"""I1 and I4, elections: one leader for each term, who has all that holds, and whom nobody unseats.
+"""I1 and I4, elections: each term has one leader, which has all committed entries and is followed.
 
-Must NOT look at what a leader decides (decisions.py), nor at disks (durability.py).
+Must NOT check the decisions of a leader (decisions.py), nor disks (durability.py).
 """
 
 from __future__ import annotations
@@ -19,60 +19,61 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 LEADS_ALONE_TIMEOUTS = 2.2
-"""A leader looks once in an election timeout who answered since it looked last: it notices after
-at most two that nobody does."""
+"""Election timeouts that a leader may lead without a majority. It checks once in a timeout which
+voters answered since the last check, so it notices after two at most."""
 ASLEEP_S = 2.5
-"""Longer than any pause between two events of a leader, which sends heartbeats each second."""
+"""Seconds without an event after which a leader was paused: it sends heartbeats each second."""
 
 
 @dataclass(slots=True)
 class Reign:
-    """What we saw of one leader in its term."""
+    """The record of one leader in one term."""
 
     node: Node
     term: int
     began: float
     since: float
-    """When it began, or woke up the last time."""
+    """When it began to lead, or when its last pause ended."""
     seen: int
-    """We looked at its log up to here."""
+    """Index up to which its log was checked."""
     commit_index: int
     looked_at: float
     heard: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
-    """When each acknowledged something."""
+    """By peer: when its last acknowledgement arrived."""
     planned_at: dict[int, float] = field(default_factory=dict[int, float])
-    """By fragment: when it last opened or changed a round."""
+    """By fragment: when the leader last opened or changed a round."""
     voters: Voters = ()
-    """Of whom a majority must answer."""
+    """The voters of which a majority must answer."""
     before: list[tuple[float, Voters]] = field(default_factory=list[tuple[float, Voters]])
-    """Of whom it had to, and until when: the leader may have looked last while they voted."""
+    """Earlier sets of voters as (end of their vote, voters): the last check of the leader may have
+    counted them."""
 
 
 class Elections:
-    """Of the whole world, by what is said aloud."""
+    """Checks all elections of a world, by the messages of its peers."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self.leaders: dict[int, PeerId] = {}
-        """By term."""
+        """The leader of each term."""
         self.reigns: dict[PeerId, Reign] = {}
-        """Of those who led when they were seen last."""
+        """The reign of each peer that led at its last event."""
         self._found = found
         self._votes: dict[tuple[PeerId, int], PeerId] = {}
-        """By (voter, term)."""
+        """The candidate that got the vote, by (voter, term)."""
         self._voters: dict[tuple[PeerId, int], Voters] = {}
-        """Whom a peer asked for a term, by (peer, term)."""
+        """The voters that a peer asked for pre-votes, by (peer, term)."""
         self._granted: dict[tuple[PeerId, int], set[PeerId]] = {}
-        """Who would vote for it, by (peer, term)."""
+        """The peers that granted it a pre-vote, by (peer, term)."""
         self._heirs: set[tuple[PeerId, int]] = set()
-        """Whom a leader asked to lead in this term."""
+        """(peer, term) of each peer that a leader asked to lead in this term."""
         self._stood: dict[tuple[PeerId, int], m.Vote] = {}
         self._heard: dict[PeerId, tuple[PeerId, float]] = {}
-        """Which leader each peer heard last, and when."""
+        """By peer: the leader that it heard last, and when."""
 
     # Votes ----------------------------------------------------------------------------------
 
     def received(self, node: Node, event: v.MessageReceived) -> None:
-        """A follower hears its leader; a leader hears that it is followed."""
+        """Record an append of a leader, an acknowledgement or a hand-over."""
         raft, now = node.core.raft, node.world.now
         if isinstance(event.message, m.Append):
             if raft.leader == event.peer and raft.term == event.message.term:
@@ -85,7 +86,7 @@ class Elections:
             self._heirs.add((node.peer, event.message.term + 1))
 
     def asked_or_voted(self, node: Node, to: PeerId, message: m.Vote | m.Voted) -> None:
-        """Votes are given once in a term, and nobody stands who was not asked to."""
+        """Check that a peer votes once in a term, and stands only with pre-votes or a hand-over."""
         term = message.term
         match message:
             case m.Vote(pre=True):
@@ -104,10 +105,12 @@ class Elections:
     def _votes_for(self, voter: PeerId, term: int, candidate: PeerId) -> None:
         known = self._votes.setdefault((voter, term), candidate)
         if known != candidate:
-            self._found(f"{voter} votes for {candidate} in term {term}, and did for {known}")
+            self._found(
+                f"{voter} votes for {candidate} in term {term}, and voted for {known} before"
+            )
 
     def _stands(self, node: Node, message: m.Vote) -> None:
-        """Whoever hears nobody must not raise the term of those who hear each other."""
+        """Check that a peer without connections does not raise the term of connected peers."""
         key = (node.peer, message.term)
         if key in self._stood:
             return
@@ -115,33 +118,36 @@ class Elections:
         voters = self._voters.get(key, ())
         granted = self._granted.get(key, set()) | {node.peer}
         asked = 2 * len(granted.intersection(voters)) > len(voters)
-        # Its disk may have been full meanwhile: then it asks who came since without hurry.
+        # If its disk was full meanwhile, it asks voters that connected since without `urgent`.
         heir = message.urgent or key in self._heirs
         if not (heir or (voters and asked)):
-            self._found(f"{node.peer} stands in term {message.term}, for which few would vote")
+            self._found(
+                f"{node.peer} stands in term {message.term} without a majority of pre-votes"
+            )
 
     def _would_vote(self, node: Node, to: PeerId, term: int) -> None:
-        """Who hears its leader helps nobody to unseat it."""
+        """Check that a peer that hears its leader grants no pre-vote."""
         self._granted.setdefault((to, term), set()).add(node.peer)
         raft, now = node.core.raft, node.world.now
         leader, at = self._heard.get(node.peer, (None, 0.0))
         recent = now < at + node.core.rules.election_timeout_s
         if raft.leads or (raft.leader == leader and leader in raft.up and recent):
-            self._found(f"{node.peer} hears {leader}, and would vote for {to} in term {term}")
+            self._found(f"{node.peer} hears {leader}, and grants {to} a pre-vote for term {term}")
 
     def _fits(self, node: Node, to: PeerId, term: int) -> None:
-        """A vote goes to a log that has all that the voter's has."""
+        """Check that a vote goes to a candidate with a log at least as complete as the voter's."""
         raft, vote = node.core.raft, self._stood.get((to, term))
         if vote is None or raft.term != term or raft.leader is not None:
-            return  # Somebody leads this term already: our log may be another one than it was.
+            return  # A peer leads this term already, and may have changed the log of the voter.
         log = raft.log
         if (vote.last_term, vote.last_index) < (log.last_term, log.last_index):
-            self._found(f"{node.peer} votes in term {term} for {to}, whose log lacks entries")
+            self._found(f"{node.peer} votes in term {term} for {to}, and that log lacks entries")
 
-    # Who leads ------------------------------------------------------------------------------
+    # Leaders --------------------------------------------------------------------------------
 
     def led(self, node: Node, event: v.Event, log: Mapping[int, e.Entry]) -> Reign | None:
-        """A peer that leads took an event; None: it does not, any more."""
+        """A core handled an event: the reign of its peer; None if the peer does not lead any
+        more."""
         raft, now = node.core.raft, node.world.now
         reign = self.reigns.get(node.peer)
         if not raft.leads:
@@ -153,7 +159,7 @@ class Elections:
             self.reigns[node.peer] = reign
             self._elected(node, log)
         if now > reign.looked_at + ASLEEP_S:
-            reign.since = now  # It was stopped, and could notice nothing.
+            reign.since = now  # It was paused, and could notice nothing.
         reign.looked_at = now
         if isinstance(event, v.DeadlineReached):
             self._is_followed(reign)
@@ -166,18 +172,21 @@ class Elections:
         if leader != node.peer:
             self._found(f"{node.peer} leads in term {raft.term}, as {leader} does")
         if not log or raft.term < max(self.leaders):
-            return  # Its votes were late: what a later term committed it need not hold.
+            return  # Its votes were late: it need not have entries that a later term committed.
         first, last = raft.log.base + 1, max(log)
         held = [entry.body for entry in raft.log.since(first)][: max(0, last - first + 1)]
         for index, body in enumerate(held, start=first):
             if log.get(index, body) != body:
-                self._found(f"{node.peer} leads with another entry {index} than holds: {body!r}")
+                self._found(
+                    f"{node.peer} leads with another entry {index} than is committed: {body!r}"
+                )
                 return
         if raft.log.last_index < last:
-            self._found(f"{node.peer} leads without entry {last}, which holds")
+            self._found(f"{node.peer} leads without entry {last}, which is committed")
 
     def _is_followed(self, reign: Reign) -> None:
-        """A leader that no majority answers steps down: it would be in the way for ever."""
+        """Check that a leader steps down if no majority answers: else it would block the run for
+        ever."""
         node, now = reign.node, reign.looked_at
         patience_s = LEADS_ALONE_TIMEOUTS * node.core.rules.election_timeout_s
         voters = node.core.raft.log.voters
@@ -192,13 +201,15 @@ class Elections:
         asked = [voters, *(old for _, old in reign.before)]
         if all(2 * len(heard.intersection(some)) <= len(some) for some in asked):
             self._found(f"{node.peer} leads, and only {sorted(heard)} of {len(voters)} answer")
-            reign.since = now  # Once is enough.
+            reign.since = now  # Report it once.
 
     def _counts(self, reign: Reign) -> None:
-        """Copies of an entry of an earlier term are no proof that it stays (Raft, figure 8)."""
+        """Check that copies of an entry of an earlier term do not commit it (Raft, figure 8)."""
         raft = reign.node.core.raft
         if raft.commit_index > reign.commit_index:
             reign.commit_index = raft.commit_index
             term = raft.log.term_at(raft.commit_index)
             if term != raft.term:
-                self._found(f"{reign.node.peer} leads term {raft.term} and counts one of {term}")
+                self._found(
+                    f"{reign.node.peer} leads term {raft.term}, and counts copies of one of {term}"
+                )

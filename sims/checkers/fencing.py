@@ -1,6 +1,6 @@
 """I3, fencing: bytes that belong to no open round, or to another lineage, are not kept.
 
-Must NOT judge what is dropped: dropping too much shows as a run that does not go on.
+Must NOT judge dropped payloads: if too many are dropped, the run does not go on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fencing:
-    """Looks at each payload that a core did not discard."""
+    """Checks each payload that a core did not discard."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
@@ -27,7 +27,7 @@ class Fencing:
         event: v.SliceBegun | v.SliceReceived | v.ResultReceived,
         commands: Sequence[c.Command],
     ) -> None:
-        """The log does not move with a payload: what it says now, it said when this came."""
+        """Check a payload. It does not change the log, so the log was the same when it came."""
         if any(isinstance(command, c.Discard) for command in commands):
             return
         stamp, core = event.stamp, node.core

@@ -1,7 +1,7 @@
-"""A peer that was lost again and again waits before it gets in, twice as long each time.
+"""A peer that was lost repeatedly waits before it is admitted, twice as long after each loss.
 
-It waits from its first request after it was written out. Must NOT judge whether anything could be
-given to it then (admission.py of protocols).
+The wait begins with its first request after it was excluded. Must NOT judge whether a donor could
+serve it then (protocols/leader/joins.py).
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Reign:
-    """What a leader was asked and wrote in one term."""
+    """The requests to a leader and its entries in one term."""
 
     term: int
     seen: int
     inside: set[PeerId]
     losses: Mapping[PeerId, int]
-    """As the log had it when we looked last."""
+    """The losses of each peer, from the log at the last check."""
     asked: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
-    """When each asked first for a place."""
+    """By peer: when its first request to join arrived."""
 
 
 class HoldDown:
-    """Of all leaders."""
+    """Checks the admissions of all leaders."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._reigns: dict[PeerId, Reign] = {}
 
     def handled(self, node: Node, event: v.Event) -> None:
-        """A core took an event."""
+        """A core handled an event."""
         raft, office = node.core.raft, node.core.office
         if office is None:
             return
         head, last, reign = office.head, raft.log.last_index, self._reigns.get(node.peer)
         if reign is None or reign.term != raft.term:
-            # What it wrote in its first moment is not looked at.
+            # Entries of its first event as leader are not checked.
             reign = Reign(raft.term, last, set(head.receivers), head.losses)
             self._reigns[node.peer] = reign
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Join):
@@ -66,7 +66,7 @@ class HoldDown:
                 reign.inside.add(info.peer)
             case e.Cut(info=info):
                 if info.peer not in reign.inside:
-                    # A commit in between may have forgiven one, or a loss followed.
+                    # A commit in between may have forgiven a loss, or another loss followed.
                     times = min(losses.get(info.peer, 0), reign.losses.get(info.peer, 0))
                     self._lets_in(node, reign, info.peer, times)
                 reign.inside.add(info.peer)
@@ -81,5 +81,5 @@ class HoldDown:
         waited_s = node.world.now - asked
         if waited_s < hold_down_s - 1e-6:
             self._found(
-                f"{node.peer} lets {peer} in after {waited_s:.1f} s, which was lost {times} times"
+                f"{node.peer} lets {peer} in after {waited_s:.1f} s, and it was lost {times} times"
             )

@@ -1,6 +1,6 @@
-"""I2 in a gossip run: both of a pair take what both contributed, or neither of them is counted.
+"""I2 in a gossip run: both peers of a pair apply both contributions, or neither is counted.
 
-Must NOT add up what was contributed (accounting.py).
+Must NOT add contributions up (accounting.py).
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 
 class Pairs:
-    """Of every round."""
+    """Checks the pairs of each round."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._gossip = False
         self._rosters: dict[tuple[int, int], tuple[PeerId, ...]] = {}
-        """By (lineage, view)."""
+        """The roster of each view, by (lineage, view)."""
 
     def applied(self, lineage: int, entry: e.Entry) -> None:
-        """An entry of the log holds."""
+        """The first peer applies an entry of the log."""
         if isinstance(entry, e.Run):
             self._gossip = entry.gossip
         elif isinstance(entry, e.View):
             self._rosters[lineage, entry.view] = entry.roster
 
     def terms(self, lineage: int, commit: e.Commit, peer: PeerId) -> list[tuple[int, str]]:
-        """(weight, manifest) of all that this peer's result of a round must be made of."""
+        """The (weight, manifest) of each contribution that this peer's result of a round must
+        contain."""
         if not self._gossip:
             return [(term.tokens, term.manifest) for term in commit.contributors]
         counted = {term.peer: term.manifest for term in commit.contributors}
@@ -43,7 +44,7 @@ class Pairs:
         return [(1, counted[each]) for each in pair]
 
     def skipped(self, node: Node, stamp: Stamp) -> None:
-        """A peer's state stays as it is in a committed round, which has not counted it."""
+        """A peer keeps its state in a committed round: check that the round has not counted it."""
         commit = node.core.members.commit(stamp.fragment, stamp.round)
         if commit is not None and any(term.peer == node.peer for term in commit.contributors):
-            self._found(f"{node.peer} is counted in round {stamp.round}, and takes no part of it")
+            self._found(f"{node.peer} is counted in round {stamp.round}, and does not apply it")

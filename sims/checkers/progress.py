@@ -1,6 +1,6 @@
-"""I4, progress: once nothing fails any more, rounds go on within a bound, and somebody leads.
+"""I4, progress: a corrupted state is replaced within a bounded number of rounds.
 
-Must NOT judge who is right while anything may fail: then nothing is late.
+Must NOT judge which state is right while no state has a majority: then nothing is late.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ if TYPE_CHECKING:
     from sims.simulator.world import World
 
 CORRUPT_ROUNDS_MAX = 3
-"""The commit after next names the majority's state: who differs asks for it then."""
+"""Rounds in which a corrupted state is replaced. The commit after the next one names the majority's
+state; a diverged peer asks for it then."""
 
 
 class Progress:
-    """Of the world as a whole."""
+    """Checks the world as a whole."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._term = 0
-        """The newest when all was healed."""
+        """The newest term at the end of all faults."""
         self._decided: set[tuple[int, int]] = set()
-        """(fragment, round): after it most members held one state."""
+        """(fragment, round): rounds after which most members held one state."""
 
     def healed(self, world: World) -> None:
-        """Nothing fails from now on."""
+        """No fault happens from now on."""
         self._term = max(node.core.raft.term for node in world.nodes.values())
 
     def named(self, world: World, commit: e.Commit, *, members: int) -> None:
-        """The first one reads a commit, and some states may be corrupt. When all who held the true
-        one have died before the log named it, what is left is the run's state: everybody takes it
-        from there, and nobody can know better."""
+        """The first peer reads a commit; some states may be corrupt. If all holders of the true
+        state died before the log named it, and all live peers hold the state that this commit
+        names, then that is the run's state from now on, and none of its holders is corrupt."""
         fragment, version = commit.fragment, commit.round - 1
         held = [node for node in world.live if _version(node, fragment) == version]
         digests = Counter(world.digest_of(version, node.outers[fragment]) for node in held)
@@ -47,11 +48,11 @@ class Progress:
                 node.corrupt.pop(fragment, None)
 
     def ended(self, world: World) -> None:
-        """The run is over. While one that held the true state was dead, and not lost yet, or was
-        being given another one, no state was that of most; the last rounds may have come in that
-        time."""
+        """The run is over: check that no corrupted state has lasted too long. Only rounds after
+        which most members held one state count. There are others: a holder of the true state may
+        have been dead and not yet excluded, or receiving another state."""
         for node in world.nodes.values() if not world.checkers.tainted else ():
-            # A step's state is in every commit of steps: step_runs.py looks at those.
+            # In a stepwise run each commit names the state: step_runs.py checks it.
             if node.outcome != "finished" or not node.core.rounds:
                 continue
             for fragment, since in node.corrupt.items():
@@ -62,6 +63,6 @@ class Progress:
 
 
 def _version(node: Node, fragment: int) -> int | None:
-    """The round whose state it holds."""
+    """The round of the state that a node holds; None if it has no rounds."""
     rounds = node.core.rounds
     return rounds[fragment].version if rounds else None

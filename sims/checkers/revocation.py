@@ -1,6 +1,6 @@
-"""A revoked peer votes no more when its certificate goes, and counts nowhere from then on.
+"""A peer has no vote when its certificate is revoked, and counts nowhere from then on.
 
-Must NOT know who was asked to revoke whom: faults do.
+Must NOT know which revocations were requested: faults do.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from sims.simulator.world import World
 
 HANGS_UP_S = FAREWELL_S + 1.5
-"""A connection with a revoked peer ends within this time: a heartbeat more than it may read on."""
+"""Seconds in which a connection with a revoked peer ends: FAREWELL_S, in which the peer may read
+on, and more than a heartbeat."""
 QUEUED_S = 0.5
-"""A connection that was made before the revocation was read is told to the core after that."""
+"""Seconds. A core may learn so much later of a connection made before it read the revocation."""
 DECIDED_S = 15.0
-"""A revocation that a leader took up is in the log within so long."""
+"""Seconds in which a leader appends a revocation that it accepted."""
 HEARD_BEATS = 3.1
-"""A peer that was not heard of for so many heartbeats hangs."""
+"""A peer that is silent for so many heartbeats hangs."""
 
 
 class Revocation:
-    """Of one log."""
+    """Checks the revocations of one log."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
@@ -37,16 +38,17 @@ class Revocation:
         self._revoked: dict[PeerId, int] = {}
         """Log index of each revocation."""
         self._known: dict[tuple[PeerId, int, PeerId], float] = {}
-        """(peer, its life, revoked peer): since when it knows."""
+        """By (peer, its incarnation, revoked peer): when it was first seen to know the
+        revocation."""
         self._taken: dict[tuple[PeerId, int, str], float] = {}
-        """(leader, term, subject): since when it has a revocation to write."""
+        """By (leader, term, subject): since when the leader has this revocation to append."""
         self._looked: dict[PeerId, int] = {}
-        """The last entry of each leader's log that was looked at."""
+        """By leader: the index up to which its log was checked."""
 
     # The log --------------------------------------------------------------------------------
 
     def applied(self, index: int, entry: e.Entry) -> None:
-        """The first time that anybody reads it."""
+        """The first peer applies an entry."""
         self._voters = voters_after(self._voters, entry)
         if isinstance(entry, e.Revoked):
             self._revoked[entry.peer] = index
@@ -59,7 +61,7 @@ class Revocation:
     # Cores ----------------------------------------------------------------------------------
 
     def handled(self, node: Node, event: v.Event) -> None:
-        """A core took an event."""
+        """A core handled an event."""
         core, now = node.core, node.world.now
         if core.leads:
             self._led(node)
@@ -76,16 +78,17 @@ class Revocation:
             if now < since + HANGS_UP_S or node.paused_until > since:
                 continue
             if peer in core.links.up and isinstance(event, v.DeadlineReached):
-                self._found(f"{node.peer} speaks with {peer}, which is revoked")
+                self._found(f"{node.peer} is still connected with {peer}, which is revoked")
 
     def _led(self, node: Node) -> None:
-        """A leader ends votes: one at a time, and only where a majority stays."""
+        """Check that a leader ends votes one at a time, and only if it reaches a majority of the
+        rest."""
         log, raft = node.core.raft.log, node.core.raft
         office = node.core.office
         for name in office.leader.votes.asked if office is not None and raft.settled else ():
             since = self._taken.setdefault((node.peer, raft.term, name), node.world.now)
             if node.world.now > since + DECIDED_S and node.paused_until < since:
-                self._found(f"{node.peer} leads, and never writes that {name} is revoked")
+                self._found(f"{node.peer} leads, and does not append the revocation of {name}")
         seen = max(self._looked.get(node.peer, 0), log.base)
         self._looked[node.peer] = log.last_index
         if log.reconfigured <= seen:
@@ -94,7 +97,7 @@ class Revocation:
         changes = 0
         for entry in log.since(raft.commit_index + 1):
             after = voters_after(before, entry.body)
-            mine = entry.term == raft.term  # Not what an earlier leader decided.
+            mine = entry.term == raft.term  # Not an entry of an earlier leader.
             changes += after != before and mine
             ends = mine and isinstance(entry.body, e.Voter) and not entry.body.votes
             if ends and entry.index > seen and office is not None and _is_revoked(entry.body):
@@ -104,12 +107,12 @@ class Revocation:
                     self._found(f"{node.peer} ends a vote, and no majority stays: {entry.body}")
             before = after
         if changes > 1:
-            self._found(f"{node.peer} changes the voters twice at a time")
+            self._found(f"{node.peer} has two changes of voters under way")
 
     # The end --------------------------------------------------------------------------------
 
     def ended(self, world: World) -> None:
-        """All that went on with the run know of each revocation that they read."""
+        """Check that all peers that finished know each revocation that they read."""
         for node in world.nodes.values():
             members = node.core.members
             if node.outcome != "finished" or members.forks:
@@ -120,7 +123,7 @@ class Revocation:
 
 
 def _counted(entry: e.Entry) -> list[PeerId]:
-    """The peers to which an entry gives something, or whose work it counts."""
+    """The peers that an entry admits or gives a vote, and those with work that it counts."""
     match entry:
         case e.Voter(peer=peer, votes=True) | e.TokenSpent(peer=peer):
             return [peer]
@@ -135,7 +138,7 @@ def _counted(entry: e.Entry) -> list[PeerId]:
 
 
 def _heard(node: Node) -> set[PeerId]:
-    """The peers that it is connected with, but for those that hang."""
+    """The peers that a node is connected with, without those that hang."""
     liveness = node.core.links.liveness
     since = node.world.now - HEARD_BEATS * node.world.rules.heartbeat_interval_s
     return {peer for peer in node.core.raft.up if liveness.heard_since(peer, since)}
@@ -146,7 +149,7 @@ def _is_revoked(entry: e.Entry) -> bool:
 
 
 def _voters_at(node: Node, index: int) -> Voters:
-    """Raft's configuration after this entry of a log."""
+    """The voters after this entry of a node's log."""
     members = node.core.members
     voters = members.voters
     for entry in node.core.raft.log.since(members.index + 1):

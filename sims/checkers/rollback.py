@@ -1,9 +1,9 @@
-"""A run goes back only when it must, and no further than it must.
+"""A run goes back only if it must, and no further than it must.
 
-It must when no member that the leader hears holds the committed state; and it goes back to the cut
-of most tokens that the leader was told of. Of a fork the branch decides (branches.py); in a
-stepwise run the ranks hold the state, and in one of pairs the states of two peers differ. Must NOT
-judge whether a cut is one the run went through (agreement.py).
+It must if no connected member holds the committed state; it then goes back to the reported
+checkpoint with the most tokens. Not checked here: forks (branches.py), stepwise runs, in which the
+ranks hold the state, and gossip runs, in which the states of peers differ. Must NOT judge whether a
+restored state is one that the run went through (agreement.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Life = tuple[PeerId, int]
 
 @dataclass(slots=True)
 class Reign:
-    """What a leader was told in one term, and where the run was when we looked last."""
+    """The reports to a leader in one term, and the progress of the run at the last check."""
 
     term: int
     seen: int
@@ -35,13 +35,13 @@ class Reign:
     committed: tuple[int, ...]
     kept: dict[Life, m.Kept] = field(default_factory=dict[Life, m.Kept])
     have: dict[tuple[Life, int], m.Have] = field(default_factory=dict[tuple[Life, int], m.Have])
-    """By fragment, too."""
+    """By (incarnation, fragment)."""
     asking: set[Life] = field(default_factory=set[Life])
-    """Members that asked for a state: what they hold is none to go on from."""
+    """Incarnations of members that asked for a state: the run cannot go on from theirs."""
 
 
 class Rollback:
-    """Of all leaders."""
+    """Checks the Restores of all leaders."""
 
     def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
         """`agreement` knows each state that the run went through."""
@@ -50,14 +50,14 @@ class Rollback:
         self._reigns: dict[PeerId, Reign] = {}
 
     def handled(self, node: Node, event: v.Event) -> None:
-        """A core took an event."""
+        """A core handled an event."""
         raft, office = node.core.raft, node.core.office
         run = office.head.run if office is not None else None
         if office is None or run is None or office.head.stepwise or run.gossip:
             return
         head, reign = office.head, self._reigns.get(node.peer)
         if reign is None or reign.term != raft.term:
-            # What it wrote in its first moment is not looked at.
+            # Entries of its first event as leader are not checked.
             reign = Reign(raft.term, raft.log.last_index, head.lineage, _committed(head))
             self._reigns[node.peer] = reign
         if raft.log.last_index > reign.seen:
@@ -69,7 +69,8 @@ class Rollback:
         self._hears(node, reign, event)
 
     def _hears(self, node: Node, reign: Reign, event: v.Event) -> None:
-        """Only what came in an earlier event could be known when an entry was written."""
+        """Record a report, after the check of new entries: these can rest only on earlier
+        events."""
         if not isinstance(event, v.MessageReceived):
             return
         message, life = event.message, (event.peer, node.core.links.life(event.peer, 0))
@@ -83,7 +84,7 @@ class Rollback:
 
     def _goes_back(self, node: Node, reign: Reign, restore: e.Restore) -> None:
         if node.world.checkers.corrupted:
-            return  # Which state is the right one is another question then: containment.py.
+            return  # Then it is not clear which state is right: see containment.py.
         for peer in sorted(node.core.raft.up):
             life = node.core.links.life(peer, -1)
             kept = reign.kept.get((peer, life))
@@ -95,12 +96,12 @@ class Rollback:
             fragments = range(len(reign.committed))
             have = [reign.have.get(((peer, life), fragment)) for fragment in fragments]
             if peer in node.world.checkers.transfers.liars or (peer, life) in reign.asking:
-                continue  # Its state was not what it had reported: it is as if it had none.
+                continue  # Its state is not the reported one, or is to be replaced.
             if self._is_newest(node, reign, have, peer):
                 self._found(f"{node.peer} goes back, and {peer} has the newest state")
 
     def _stands(self, kept: m.Kept) -> bool:
-        """The branch that the run is on went through these states."""
+        """True if the present branch went through the states of this checkpoint."""
         for version in kept.versions:
             origin = self._agreement.origin(version.fragment, version.round)
             made = self._agreement.states.get((origin, version.fragment, version.round))

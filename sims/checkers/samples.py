@@ -1,8 +1,8 @@
 """Every sample is committed once, and none is lost for good (I10, protocol.md section 9).
 
-Knows by itself which samples each step saw, and which rounds may still count them: what the ledger
-of protocols/ says is compared with that. A violation is a line of text. Must NOT ask the ledger
-what it should be.
+Tracks by itself which samples each step saw, and which rounds may still count them, and compares
+the ledger of protocols/ with that. A violation is a line of text. Must NOT take expected values
+from the ledger.
 """
 
 from __future__ import annotations
@@ -19,50 +19,52 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 ALIVE = 1 << 40
-"""Newer than any view."""
+"""A view number that is newer than any view."""
 
 
 @dataclass(slots=True)
 class Made:
-    """A contribution, by what its steps saw."""
+    """The samples of one contribution."""
 
     peer: PeerId
     incarnation: int
     round: int
     samples: frozenset[int]
     repeats: bool
-    """Two of its steps saw the same one."""
+    """Two of its steps saw the same sample."""
     last_view: int = ALIVE
-    """The newest one when its maker went away: no later one counts it."""
+    """The newest view when its peer left or began another incarnation: no later view counts it."""
 
 
 class Samples:
-    """Fed with each entry of the log once, in order; appends to `violations`."""
+    """Checks the samples of a run. It gets each entry of the log once, in order, and appends to
+    `violations`."""
 
     def __init__(self, violations: list[str]) -> None:
         self._violations = violations
         self.made: dict[str, Made] = {}
-        """By manifest."""
+        """The samples of all contributions, by manifest."""
         self._open: list[Made] = []
-        """Of rounds that are not committed."""
+        """Contributions to rounds that are not committed."""
         self._spent: set[int] = set()
         self.spent_at: dict[tuple[int, int], frozenset[int]] = {}
-        """By (lineage, round)."""
+        """The committed samples after each round, by (lineage, round)."""
         self._committed = self._lineage = 0
         self._views: list[e.View] = []
         self._attempt: e.Attempt | None = None
         self._named: dict[int, tuple[PeerId, ...]] = {}
-        """By lineage that a Restore ended: who could be counted then."""
+        """By lineage that a Restore ended: the roster at its end."""
 
     def encoded(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
-        """A node made a contribution to this round; its steps saw these since the last counted."""
+        """A node made a contribution to this round. `samples`: those of its steps since the last
+        counted one."""
         me = node.core.me
         saw = frozenset(samples)
         made = Made(me.peer, me.incarnation, round_, saw, repeats=len(saw) < len(samples))
         self.made[manifest] = made
         given = node.core.rounds[0].given
         counts = given is not None and given.round == round_
-        # It may not have read yet that the run went back: no round of the new lineage counts it.
+        # If the node has not read a Restore yet, no round of the new lineage counts it.
         if counts and node.core.members.lineage == self._lineage:
             self._open.append(made)
 
@@ -99,8 +101,8 @@ class Samples:
         self._lineage = lineage
 
     def at_the_end(self, nodes: Iterable[Node]) -> None:
-        """Whoever finished: all below its frontier is committed, or somebody has it, or it is
-        free; and what could be given back was."""
+        """Check the ledger of each node that finished: every sample below its frontier is
+        committed, held by a peer, or free, and samples that could be given back were."""
         for node in nodes:
             if node.outcome == "finished":
                 self._close(node)
@@ -110,20 +112,22 @@ class Samples:
         round_, remaining = members.committed(0), ledger.remaining
         listed = set(range(ledger.frontier)) - _numbers(remaining.samples)
         spent = self.spent_at.get((members.lineage, round_), frozenset[int]())
-        self._found(f"{node.peer} takes for committed what is not, or not so", listed ^ spent)
+        self._found(f"{node.peer} has a ledger with other committed samples", listed ^ spent)
         holders = [x.samples for x in ledger.held.values()]
         holders += [ledger.free, *(gone.held.samples for gone in ledger.gone)]
         if sum(map(s.count, holders)) != s.count(remaining.samples):
-            self._violations.append(f"two hold the same samples in the ledger of {node.peer}")
-        # Who finished before a Restore gave back what could be given back then.
+            self._violations.append(f"two peers hold the same samples in the ledger of {node.peer}")
+        # A node that finished before a Restore gave samples back by the roster of that time.
         named = self._named.get(members.lineage, self._roster())
         for gone in ledger.gone:
             if gone.until <= round_ and gone.held.peer not in named:
-                self._violations.append(f"what {gone.held.peer} held is never given back")
+                self._violations.append(
+                    f"the samples that {gone.held.peer} held are never given back"
+                )
 
     def _went(self, peer: PeerId, incarnation: int) -> None:
-        """It left, or is back in this life (0: none): what another one made counts no longer in a
-        new view."""
+        """A peer left, or is back in this incarnation (0: it left): contributions of other
+        incarnations do not count in a new view."""
         newest = self._views[-1].view if self._views else 0
         for made in self._open:
             if made.peer == peer:
@@ -135,12 +139,12 @@ class Samples:
         for term, samples in zip(commit.contributors, covered, strict=True):
             made, said = self.made.get(term.manifest), _numbers(samples)
             if made is None:
-                continue  # checkers.py says that nobody encoded it.
-            what = f"round {commit.round} does not say what the steps of {term.peer} saw"
+                continue  # accounting.py fails: no peer encoded it.
+            what = f"round {commit.round} does not list the samples of the steps of {term.peer}"
             self._found(what, said ^ made.samples)
             if made.repeats:
                 self._violations.append(f"{term.peer} sees a sample twice in one contribution")
-            what = f"round {commit.round} commits again, of {term.peer}"
+            what = f"round {commit.round} commits again samples of {term.peer}"
             self._found(what, made.samples & self._spent)
             self._spent |= made.samples
         self._committed = commit.round
@@ -150,20 +154,20 @@ class Samples:
     def _lease(self, lease: e.Lease) -> None:
         for grant in lease.grants:
             numbers = _numbers(grant.samples)
-            self._found(f"{grant.peer} is leased what is committed", numbers & self._spent)
+            self._found(f"{grant.peer} is leased committed samples", numbers & self._spent)
             for made in self._open:
                 if self._may_count(made):
-                    what = f"{grant.peer} is leased what a contribution of {made.peer} covers"
+                    what = f"{grant.peer} is leased samples of a contribution of {made.peer}"
                     self._found(what, numbers & made.samples)
 
     def _may_count(self, made: Made) -> bool:
-        """Is it of the open round, whose latest roster names the life that made it?"""
+        """True if it is a contribution to the open round by an incarnation in its latest roster."""
         view = self._view()
         in_time = view is not None and view.view <= made.last_view
         return in_time and made.round == self._committed + 1 and made.peer in self._roster()
 
     def _view(self) -> e.View | None:
-        """The latest one for the open round."""
+        """The latest view for the open round."""
         round_ = self._committed + 1
         return next((x for x in reversed(self._views) if x.first_round[0] <= round_), None)
 
@@ -177,7 +181,7 @@ class Samples:
         return view.roster
 
     def _found(self, what: str, samples: set[int] | frozenset[int]) -> None:
-        """Unless there are none."""
+        """Report these samples, unless there are none."""
         if samples:
             shown = ", ".join(map(str, sorted(samples)[:5]))
             self._violations.append(f"{what}: {len(samples)} samples ({shown}, ...)")

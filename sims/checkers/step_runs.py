@@ -1,6 +1,7 @@
-"""What must hold in every stepwise run, whatever fails (protocol.md section 5).
+"""The checkers of stepwise runs (protocol.md section 5).
 
-As checkers.py does for rounds: a violation is a line of text. Must NOT change what happens.
+The counterpart of sims/checkers/__init__.py, which is for rounds; a violation is a line of text.
+Must NOT change a run.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from sims.simulator.world import World
 
 FACTOR = 3
-"""A state is multiplied by this before payloads are added: their order over steps matters."""
+"""A state is multiplied by this before payloads are added, so that the order of steps matters."""
 
 Terms = tuple[tuple[PeerId, str], ...]
 
 
 class StepCheckers(Checkers):
-    """Fed by a stepwise world; `step_commits` takes the place of `commits`."""
+    """The checkers of a stepwise world; `step_commits` takes the place of `commits`."""
 
     def __init__(self, world: StepWorld) -> None:
         super().__init__()
@@ -34,39 +35,40 @@ class StepCheckers(Checkers):
         self.step_commits: dict[tuple[int, int], str] = {}
         """State digests by (lineage, step), the beginning of a lineage included."""
         self._members = Membership()
-        """What the log says, as far as anybody has read it."""
+        """The run state of the log, up to the last entry that any peer has applied."""
         self._begins: dict[int, int] = {}
-        """The step that each lineage begins after."""
+        """By lineage: the step after which it begins."""
         self._views: dict[int, list[e.View]] = {}
         self._ends: dict[tuple[int, int], int] = {}
-        """By (lineage, view): the last step."""
+        """By (lineage, view): the last step of a closed view."""
         self._made: dict[str, Value] = {}
-        """Payloads by digest."""
+        """The payloads, by digest."""
         self._terms: dict[tuple[int, int, int], Terms] = {}
-        """By (lineage, view, step): what was added; whoever was corrupt added it too."""
+        """By (lineage, view, step): the payloads that were added first, by a corrupt peer too."""
         self._batches: dict[str, int] = {}
-        """What they were made from, by digest."""
+        """The batch from which a payload was made, by digest."""
         self._trained: dict[int, list[int]] = {}
-        """Batches by committed step."""
+        """The batches of each committed step."""
         self._steps: dict[tuple[int, int, int], tuple[Terms, Value]] = {}
-        """By (lineage, view, step): what was added, and the state it led to."""
+        """By (lineage, view, step): the payloads that were added, and the resulting state."""
         self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
-        """By (lineage, view, step): who made it."""
+        """By (lineage, view, step): the sound peers that made the step."""
         self._misled: dict[tuple[int, int, int], set[PeerId]] = {}
-        """The same, of those who were corrupt then: their ranks may have another state by now, and
-        what they reported stands."""
+        """By (lineage, view, step): the corrupt peers that made the step. Their ranks may have
+        another state by now, but their reports count."""
 
     @property
     def num_commits(self) -> int:
         return len(self.step_commits)
 
     def ended(self, world: World) -> None:
-        """Of steps nothing is open at the end: each was looked at when it was made."""
+        """Nothing is left to check: each step was checked when it was made."""
 
     # The log --------------------------------------------------------------------------------
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
-        """One log for all (I1); each of its decisions fits what peers did."""
+        """Check that all peers have one log (I1), and that its entries fit the steps of the
+        peers."""
         if index in self.log:
             if self.log[index] != entry:
                 first = self.log[index]
@@ -101,10 +103,13 @@ class StepCheckers(Checkers):
         self._account(lineage, version.round)
 
     def _closed(self, lineage: int, close: e.Close) -> None:
-        """Never below what is committed, or what somebody who takes part has completed."""
+        """Check that a view does not end before a committed step, or one that a participant
+        completed."""
         committed = max(step for branch, step in self.step_commits if branch == lineage)
         if close.last_step < committed:
-            self.found(f"view {close.view} ends with step {close.last_step}, {committed} is agreed")
+            self.found(
+                f"view {close.view} ends with step {close.last_step}, and {committed} is committed"
+            )
         self._ends[lineage, close.view] = close.last_step
         for node in self._who_makes(lineage, close.view):
             branch, view, step = node.completed
@@ -112,17 +117,18 @@ class StepCheckers(Checkers):
                 self.found(f"view {view} ends with step {close.last_step}, {node.peer} made {step}")
 
     def _agreed(self, lineage: int, commit: e.StepCommit) -> None:
-        """All of the roster made the step, and it stays where it is."""
+        """Check that all live peers of the roster made a committed step, with the committed
+        state."""
         step = commit.upto_step
         self.step_commits[lineage, step] = commit.state_digest
         view, nodes = self._view_of(lineage, step), self._who_makes(lineage, commit.view)
         misled = self._misled.get((lineage, view, step), set[PeerId]())
         made = self._steps.get((lineage, view, step))
-        only_misled = bool(misled) and made is None  # They may be dead when the commit is read.
+        only_misled = bool(misled) and made is None  # The misled peers may be dead now.
         if (nodes or only_misled) and all(node.corrupt or node.peer in misled for node in nodes):
-            self.tainted = True  # No peer is left that could tell.
+            self.tainted = True  # No peer is left that knows the true state.
         if made is None and not self.tainted:
-            self.found(f"step {step} is committed, and nobody made it")
+            self.found(f"step {step} is committed, and no peer made it")
         if made and state_digest(made[1]) != commit.state_digest and not self.tainted:
             self.found(f"step {step} is committed with another state than it led to")
         completed = self._completed.get((lineage, view, step), set[PeerId]())
@@ -132,7 +138,7 @@ class StepCheckers(Checkers):
         self._account(lineage, step)
 
     def _account(self, lineage: int, step: int) -> None:
-        """Every batch that is committed is committed once, and none is left out (I10)."""
+        """Check that each batch is committed once, and none is left out (I10)."""
         for one in range(len(self._trained) + 1, step + 1):
             terms = self._terms.get((lineage, self._view_of(lineage, one), one), ())
             self._trained[one] = [self._batches[digest] for _, digest in terms]
@@ -141,7 +147,7 @@ class StepCheckers(Checkers):
             self.found(f"up to step {step} the run was trained on the batches {trained}")
 
     def _who_makes(self, lineage: int, view: int) -> list[StepNode]:
-        """Who lives and takes part in a view, by the log so far."""
+        """The live nodes that take part in a view, by the log so far."""
         newest = self._members.views[-1] if self._members.views else None
         if newest is None or newest.view != view:
             return []
@@ -165,12 +171,12 @@ class StepCheckers(Checkers):
     # Peers ----------------------------------------------------------------------------------
 
     def made(self, digest: str, value: Value, batch: int) -> None:
-        """A payload: nobody adds another number under its name."""
+        """A peer made a payload of this batch; `step` checks that others add the same value."""
         self._made[digest], self._batches[digest] = value, batch
 
     def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
-        """A step is made with the same payloads by everybody or by no one, from the state that
-        the steps before led to."""
+        """Check a step that a node made: all nodes add the same payloads, to the state after the
+        step before."""
         lineage, view, step = key = (stamp.lineage, stamp.view, stamp.round)
         end = self._ends.get((lineage, view))
         mine = node in self._who_makes(lineage, view)
@@ -196,7 +202,7 @@ class StepCheckers(Checkers):
         self._completed.setdefault(key, set()).add(node.peer)
 
     def _stands(self, lineage: int, view: int, step: int, state: Value) -> bool:
-        """Is this the state after a step, as seen from a view that goes on from it?"""
+        """True if this is the state after a step from which the view goes on."""
         older = [v for v in self._views[lineage] if v.view <= view and v.first_round[0] <= step]
         if step <= self._begins[lineage]:
             return state_digest(state) == self.step_commits[lineage, step]
@@ -204,18 +210,19 @@ class StepCheckers(Checkers):
         return made is not None and made[1] == state
 
     def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
-        """A copy that somebody keeps is what was committed (I1)."""
+        """Check that a state copy that a peer keeps is the committed state (I1)."""
         first = self.step_commits.setdefault((lineage, round_), digest)
         if first != digest and not self.tainted:
             self.found(f"step {round_}: {peer} keeps {digest}, {first} was committed")
 
     def stopped(self, node: StepNode, report: Stopped) -> None:
-        """A report is a promise: no further step until the log lets it go on."""
+        """A node reports that it stopped: it must make no further step until the log lets it go
+        on."""
         node.promised = (node.core.members.index, report.stamp.round)
 
     def _stopped_at(self, node: StepNode) -> int | None:
-        """The last step that its report allows; None: the log lets it go on, which it may have
-        learned from a snapshot."""
+        """The last step that the report of a node allows; None if the log lets it go on, also if
+        the node learned that from a snapshot."""
         if node.promised is None:
             return None
         index, step = node.promised
@@ -225,7 +232,7 @@ class StepCheckers(Checkers):
         return max(step, node.core.members.course.step)
 
     def names(self, node: StepNode) -> None:
-        """Nothing grows with the length of the run."""
+        """Check that no collection of a node grows with the length of the run."""
         steps, run = node.core.part.steps, node.core.members.run
         assert steps is not None
         assert run is not None

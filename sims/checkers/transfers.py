@@ -1,6 +1,6 @@
-"""A state on its way: nobody believes a cell that is not the cut's, and nobody asks a liar twice.
+"""State transfers: a joiner keeps no cell that differs from the cut, and asks no liar again.
 
-Must NOT judge how fast it comes.
+Must NOT judge the speed of a transfer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 Cells = set[tuple[int, int]]
-"""(fragment, cell)."""
+"""Cells of a state: (fragment, cell)."""
 
 
 @dataclass(slots=True)
 class Joining:
-    """One cut of one life of a joiner."""
+    """The transfer of one cut to one incarnation of a joiner."""
 
     index: int
     lacking: Cells = field(default_factory=set[tuple[int, int]])
@@ -38,27 +38,27 @@ class Joining:
 
 
 class TransferChecks:
-    """Of every joiner and every donor."""
+    """Checks all joiners and donors."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._joining: dict[tuple[PeerId, int], Joining] = {}
-        """By life."""
+        """By incarnation of a joiner: its latest transfer."""
         self.liars: set[PeerId] = set()
-        """Donors that sent a wrong cell or told a wrong tree, of any cut."""
+        """Donors that sent a wrong cell or reported wrong roots, of any cut."""
         self._lies: set[tuple[PeerId, v.CellReceived]] = set()
-        """(joiner, what it gets): wrong ones."""
+        """(joiner, event) of each wrong cell."""
         self._said: dict[tuple[PeerId, int, PeerId], dict[PeerId, tuple[str, ...]]] = {}
-        """What a leader heard of the trees of a cut: by (leader, cut, joiner), by donor."""
+        """The roots that donors reported, by (leader, cut, joiner) and donor."""
         self._seen: dict[tuple[PeerId, int], int] = {}
 
     def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:
-        """A donor is about to send a cell that is not the cut's."""
+        """A donor is about to send a cell that differs from the cut."""
         self._lies.add((joiner, cell))
         self.liars.add(cell.sender)
 
     def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
-        """A core took an event."""
+        """A core handled an event."""
         life = (node.peer, node.core.me.incarnation)
         for command in commands:
             if isinstance(command, c.ExpectState):
@@ -82,7 +82,7 @@ class TransferChecks:
     def _tree(
         self, joining: Joining, event: v.MessageReceived, commands: Sequence[c.Command]
     ) -> None:
-        """Who is refused for its leaves is a liar already when its wrong cells come."""
+        """Record a donor that is refused for its leaves as a liar, before its wrong cells come."""
         if isinstance(event.message, m.Leaves) and _named(event.peer, commands):
             joining.liars.add(event.peer)
             joining.asked.pop(event.peer, None)
@@ -95,7 +95,7 @@ class TransferChecks:
         if (node.peer, event) in self._lies:
             named = _named(event.sender, commands) or event.sender in joining.liars
             if kept or not (named or joining.over):
-                self._found(f"{node.peer} takes a wrong cell of {event.sender} for the cut's")
+                self._found(f"{node.peer} takes a wrong cell of {event.sender}")
             joining.liars.add(event.sender)
             joining.asked.pop(event.sender, None)
 
@@ -111,7 +111,7 @@ class TransferChecks:
                 if index != joining.index or not spans:
                     return
                 if to in joining.liars:
-                    self._found(f"{node.peer} asks {to} again, who lied about the same cut")
+                    self._found(f"{node.peer} asks {to} again, which lied about the same cut")
                 cells = {(s.fragment, x) for s in spans for x in range(s.first, s.stop)}
                 for asked in joining.asked.values():
                     asked.difference_update(cells)
@@ -120,7 +120,7 @@ class TransferChecks:
                 pass
 
     def _asks_for_all(self, node: Node, joining: Joining) -> None:
-        """What lacks was asked for, or everybody has enough to do."""
+        """Check that all missing cells are requested, or that each donor has enough requests."""
         transfer = node.core.standing.catchup.transfer
         assert transfer is not None
         under_way = {x for asked in joining.asked.values() for x in asked}
@@ -136,7 +136,7 @@ class TransferChecks:
     # Trees ----------------------------------------------------------------------------------
 
     def rooted(self, node: Node, to: PeerId, report: m.CutRoots) -> None:
-        """A donor says what tree the state of a cut has."""
+        """A donor reports the roots of its hash trees of a cut."""
         key = (to, report.index, report.peer)
         self._said.setdefault(key, {})[node.peer] = report.roots
         if report.index in node.transfers.forged:
@@ -146,19 +146,20 @@ class TransferChecks:
             return
         index, cut = node.core.members.cuts.get(report.peer, (0, None))
         if cut is None or index != report.index:
-            self._found(f"{node.peer} tells the tree of a cut that is over")
+            self._found(f"{node.peer} reports the roots of a cut that is over")
             return
         for version in cut.versions:
             value = node.transfers.copies.get((report.index, version.fragment))
             digest = node.world.digest_of(version.round, value or 0)
             if value is None or digest != version.state_digest:
-                self._found(f"{node.peer} tells the tree of another state than the cut's")
+                self._found(f"{node.peer} reports the roots of another state than the cut's")
 
     def made(self, node: Node, reign: Reign) -> None:
-        """Two donors at least said the same of what a leader writes down, or its own decided."""
+        """Check that two donors reported the roots that a leader appends, or that the leader did,
+        and all other donors have reported."""
         core, key = node.core, (node.peer, reign.term)
         log, office = core.raft.log, core.office
-        for ours in core.standing.giving.reports():  # A word to itself leaves no peer.
+        for ours in core.standing.giving.reports():  # A report to itself is not sent.
             heard = self._said.setdefault((node.peer, ours.index, ours.peer), {})
             heard[node.peer] = ours.roots
         seen = max(self._seen.get(key, log.base), log.base)
@@ -183,9 +184,9 @@ class TransferChecks:
             here -= {donor for donor, roots in said.items() if not roots}
             own = said.get(node.peer) == body.roots and here <= said.keys()
             if len(here) > 1 and not own:
-                self._found(f"{node.peer} takes the word of one donor for the tree of a state")
+                self._found(f"{node.peer} appends roots that only one donor reported")
 
 
 def _named(peer: PeerId, commands: Sequence[c.Command]) -> bool:
-    """A note tells the user of it."""
+    """True if a note to the user names the peer."""
     return any(isinstance(command, c.Note) and peer in command.text for command in commands)

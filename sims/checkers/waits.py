@@ -1,7 +1,7 @@
-"""I4: a peer that waits says whom or what it waits for, in words for people.
+"""I4: a waiting peer names the peer or the cause that it waits for, in text for the user.
 
-A name of a peer, an address, or a cause on its own node. Must NOT judge how long it may wait
-(progress.py).
+It is the name or the address of a peer, or a cause on its own node. Must NOT judge the length of a
+wait (sims/sweep.py).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 LONG_S = 5.0
-"""A person looks after so long."""
+"""Seconds of the same wait after which its text is checked."""
 LOOK_S = 1.0
 ITS_OWN = ("its ranks", "this node", "peers_min", "no member is left")
-"""Causes without a name: which peers will come to a run that is to begin is not known."""
+"""Causes that name no peer. The peers that will come to a run that has not begun are not known."""
 OVER = ("finished", "stopping")
 
 
 class Waits:
-    """Of all peers."""
+    """Checks the wait texts of all peers."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._looked: dict[PeerId, float] = {}
         self._since: dict[PeerId, tuple[Wait, float]] = {}
-        """What each waits for, and since when it has said just that."""
+        """By peer: its wait, and since when its text is the same."""
 
     def looks(self, node: Node) -> None:
-        """Time passes for a peer."""
+        """A deadline of a peer has passed: check its wait text."""
         now = node.world.now
         if now < self._looked.get(node.peer, 0.0) + LOOK_S:
             return
@@ -47,4 +47,4 @@ class Waits:
         everybody = (one.core.me for one in node.world.nodes.values())
         names = (text for me in everybody for text in (me.name, me.address) if text)
         if not any(known in wait.reason for known in (*ITS_OWN, *names)):
-            self._found(f"{node.peer} has waited for long and names nobody: {wait}")
+            self._found(f"{node.peer} has waited for long and names no peer or cause: {wait}")

@@ -14,28 +14,30 @@ NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "
 RunDirectory = Annotated[
     Path | None,
     typer.Option(
-        "--directory", help="Where the run's files go, a new or empty one.  [default: runs/NAME]"
+        "--directory", help="New or empty directory for the run's files.  [default: runs/NAME]"
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="As in the file, e.g. run.outer_steps=10. Repeat."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the file, e.g. run.outer_steps=10. Repeatable.",
     ),
 ]
 
 
 def demo(
     seed: Annotated[
-        int, typer.Option(help="Of the model, the data, and the moment of the kill.")
+        int, typer.Option(help="Seed of the model, the data, and the moment of the kill.")
     ] = 0,
     directory: RunDirectory = None,
     overrides: Overrides = None,
 ) -> None:
     """Three nodes train; one is killed, a new one joins.
 
-    Real processes on this machine, for about two minutes. The victim kills itself in the middle
-    of a reduction. Ends with figures, summary.json and report.html.
+    Real processes on this machine, for about two minutes. The victim kills itself in the middle of
+    a reduction. At the end: figures, summary.json and report.html.
 
     \b
     Examples:
@@ -52,9 +54,9 @@ def demo(
 
 def sim(
     config: Annotated[Path, typer.Argument(help="TOML with [run], and [node] for all nodes.")],
-    peers: Annotated[int, typer.Option(help="How many nodes.", min=1)] = 2,
+    peers: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 2,
     ranks: Annotated[
-        str, typer.Option(help="Ranks of each node, e.g. 2,1,1; one number is for all.")
+        str, typer.Option(help="Ranks of each node, e.g. 2,1,1; one number applies to all.")
     ] = "1",
     directory: RunDirectory = None,
     overrides: Overrides = None,
@@ -78,7 +80,7 @@ def sim(
 
 
 def resume(directory: Path) -> None:
-    """Every node of a run directory, from its newest checkpoint (`lowcomm resume`)."""
+    """Resume every node of a run directory from its newest checkpoint (`lowcomm resume`)."""
     from rich.console import Console
 
     from sims.cluster.launch import resume_all

@@ -1,8 +1,8 @@
-"""What `lowcomm demo` and `lowcomm sim` start, and when.
+"""The nodes that `lowcomm demo` and `lowcomm sim` start, and the faults of the demo.
 
-The demo's first victim kills itself in the middle of a reduction (that window is milliseconds wide
-and cannot be hit from outside); some rounds later a new peer joins; and once that one is counted,
-the peer that began the run and leads it is killed: the others elect another and go on.
+The demo's first victim kills itself in the middle of a reduction: that window is milliseconds wide
+and cannot be hit from outside. Some rounds later a new peer joins. Once the new peer is counted,
+the peer that founded the run and leads it is killed; the others elect another leader and go on.
 """
 
 import asyncio
@@ -26,17 +26,18 @@ DEMO = Path(__file__).with_name("demo.toml")
 CONFIG = "run.toml"
 KILL_ROUNDS = (6, 9)
 KILL_CHUNKS = (1, 3)
-"""It sends 4: to each of two peers a slice of its contribution, and its part of the result."""
+"""Range of the chunk at which the victim kills itself. It sends 4 in a round: to each of two peers
+a slice of its contribution, and its part of the result."""
 ROUNDS_UNTIL_JOIN = 2
 ROUNDS_UNTIL_LEADER = 2
-"""After the new peer was counted first."""
+"""Rounds between the first that counts the new peer and the kill of the leader."""
 
 
 async def run_demo(
     seed: int, directory: Path | None, overrides: Sequence[str], *, console: Console
 ) -> int:
-    """Three nodes, one of them with two ranks; a kill, a join, and the leader killed. Returns the
-    exit code."""
+    """Run three nodes, one of them with two ranks; then a kill, a join, and the kill of the leader.
+    Returns the exit code."""
     overrides = [f"run.seed={seed}", *overrides]
     run = _run_config(DEMO, overrides)
     run_dir = fresh_run_dir(directory, run.name)
@@ -84,7 +85,7 @@ async def run_sim(
     *,
     console: Console,
 ) -> int:
-    """One node for each count of ranks. Returns the exit code."""
+    """Run one node for each count of ranks. Returns the exit code."""
     run = _run_config(config, overrides)
     run_dir = fresh_run_dir(directory, run.name)
     placed = _place_config(config, run_dir)
@@ -104,12 +105,12 @@ async def run_sim(
 def _run_config(config: Path, overrides: Sequence[str]) -> RunConfig:
     run = load_config(config, overrides).run
     if run is None:
-        raise ConfigError(f"{config} has no [run]: say there what to train")
+        raise ConfigError(f"{config} has no [run] table: add one that says what to train")
     return run
 
 
 def _place_config(config: Path, run_dir: Path) -> Path:
-    """The file as it was, beside what came of it."""
+    """Copy the configuration file, unchanged, into the run directory."""
     placed = run_dir / CONFIG
     shutil.copyfile(config, placed)
     return placed

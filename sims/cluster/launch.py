@@ -1,7 +1,7 @@
-"""Starts a run of several nodes on this machine, shows it, and sums it up at its end.
+"""Starts a run of several nodes on this machine, shows it, and writes its summary at the end.
 
-`lowcomm demo`, `lowcomm sim` and `lowcomm resume` of a run directory are callers of this. Must
-NOT reach into a peer: it knows what their files and their status say.
+`lowcomm demo`, `lowcomm sim` and `lowcomm resume` of a run directory call this. Must NOT reach into
+a peer: it knows only their files and their status.
 """
 
 import asyncio
@@ -30,28 +30,28 @@ from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode, read_plan
 LOOK_S = 0.25
 LOG_LINES_SHOWN = 15
 UNABLE = (1, 2, 3)
-"""Exit codes of a daemon that is broken, misconfigured or refused: the run will never be what
-was asked for. After any other end of one peer the others go on."""
+"""Exit codes of a daemon that is broken, misconfigured or refused: the run will never be as
+requested. After any other end of one peer, the others go on."""
 
 
 class RunFailed(LowcommError):  # noqa: N818
-    """Peers ended in a way that they should not. The text says which, and shows their words."""
+    """Peers ended in an unexpected way. The text names them, and quotes their last log lines."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """One run under our eyes."""
+    """One run that is shown live."""
 
     cluster: LocalCluster
     follower: Follower
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    """A signal ends the run: SIGINT (Ctrl+C) or SIGTERM."""
+    """Set when a signal ends the run: SIGINT (Ctrl+C) or SIGTERM."""
     signalled: int = 0
-    """Which one."""
+    """Number of the first signal; 0: none."""
     on_event: Callable[[Event], None] = lambda _: None
 
     def stop(self, number: int) -> None:
-        """The first signal counts."""
+        """Note a signal. The first one decides the exit status."""
         self.signalled = self.signalled or number
         self.stopped.set()
 
@@ -63,15 +63,15 @@ async def supervise(
     *,
     console: Console,
 ) -> int:
-    """Start nodes, watch them until all have ended; returns the exit code.
+    """Start nodes, and watch them until all have ended; returns the exit code.
 
-    Ctrl+C stops every process within 5 s; what was committed is in a checkpoint by then. Raises
-    RunFailed, and whatever `start` raises.
+    Ctrl+C stops every process within 5 s; by then, all committed state is in a checkpoint. Raises
+    RunFailed, and the errors that `start` raises.
     """
     watch = Watch(LocalCluster(run_dir), Follower(run_dir))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, watch.stop, number)
-    watch.follower.read_all()  # Earlier lives are no news.
+    watch.follower.read_all()  # Events of earlier incarnations are not shown.
     with LiveView(console, run.name) as view:
         async with watch.cluster:
             starting = asyncio.ensure_future(start(watch))
@@ -95,7 +95,7 @@ async def supervise(
 
 
 async def _follow(watch: Watch, view: LiveView, starting: "asyncio.Future[None]") -> None:
-    """Until somebody presses Ctrl+C, all nodes have ended, or one can do nothing at all."""
+    """Show the run until it is interrupted, all nodes have ended, or one of them is UNABLE."""
     cluster, over = watch.cluster, False
     while not (over or watch.stopped.is_set()):
         if starting.done():
@@ -120,8 +120,9 @@ def _tell_end(run_dir: Path, summary: dict[str, Any], console: Console) -> None:
 
 
 def _failed(nodes: Sequence[LocalNode]) -> list[LocalNode]:
-    """Those that ended with an error. A killed one is a loss that a run survives, if any did."""
-    left = (0, EXIT_INTERRUPTED, EXIT_TERMINATED)  # A person may end one of them, too.
+    """The nodes that ended with an error. A killed node is a loss that a run survives, if any node
+    does."""
+    left = (0, EXIT_INTERRUPTED, EXIT_TERMINATED)  # A user may end one of them, too.
     errors = [node for node in nodes if not node.killed and node.child.returncode not in left]
     if not errors and all(node.killed for node in nodes):
         return list(nodes)
@@ -129,7 +130,7 @@ def _failed(nodes: Sequence[LocalNode]) -> list[LocalNode]:
 
 
 def _last_words(failed: Sequence[LocalNode]) -> str:
-    """What the failed daemons wrote last."""
+    """The last log lines of the failed daemons."""
     parts: list[str] = []
     for node in failed:
         path = node.directory / LOG
@@ -142,8 +143,8 @@ def _last_words(failed: Sequence[LocalNode]) -> str:
 def fresh_run_dir(directory: Path | None, name: str) -> Path:
     """Make `directory`, or runs/<name>; an older run of that name there moves aside.
 
-    Raises ConfigError when a given directory is not empty, when the older run still goes on, and
-    when the directory cannot be made.
+    Raises ConfigError if a given directory is not empty, if the older run still goes on, or if the
+    directory cannot be made.
     """
     run_dir = directory or Path("runs") / name
     try:
@@ -164,7 +165,7 @@ def fresh_run_dir(directory: Path | None, name: str) -> Path:
 
 
 def _name_aside(run_dir: Path) -> Path:
-    """runs/<name>-1 and so on."""
+    """The first free name of runs/<name>-1, runs/<name>-2, ..."""
     number = 1
     while (aside := run_dir.with_name(f"{run_dir.name}-{number}")).exists():
         number += 1
@@ -172,14 +173,14 @@ def _name_aside(run_dir: Path) -> Path:
 
 
 def _require_idle(run_dir: Path, remedy: str) -> None:
-    """Raises ConfigError while a node of the run directory is at work."""
+    """Raises ConfigError if a daemon of the run directory is running."""
     for path in run_dir.iterdir():
         if in_use(path):
             raise ConfigError(f"{run_dir} belongs to a run that still goes on: {remedy}")
 
 
 async def resume_all(run_dir: Path, *, console: Console) -> int:
-    """Start every node of a run directory again; together they know how to go on."""
+    """Start every node of a run directory again. Together they find the state to resume."""
     names = [name for name in read_plan(run_dir) if read_record(run_dir / name) is not None]
     if not names:
         raise ConfigError(
@@ -193,7 +194,7 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
     configs = [recorded_config(path) for path in node_directories(run_dir)]
     run = next((config.run for config in configs if config.run is not None), None)
     if run is None:
-        raise ConfigError(f"nobody in {run_dir} started this run: start the run anew")
+        raise ConfigError(f"no node in {run_dir} recorded the [run] configuration: start a new run")
 
     async def start(watch: Watch) -> None:
         cluster = watch.cluster

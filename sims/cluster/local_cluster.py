@@ -1,7 +1,7 @@
 """A cluster of real peers on this machine: each is `lowcomm peer` as a user would start it.
 
-Whatever happens to the launcher, no process outlives it: children carry the kernel's death
-signal. Must NOT know anything about peers that `lowcomm status` and their files do not tell.
+However the launcher ends, no process outlives it: children have the kernel's parent-death signal.
+Must NOT know more about peers than `lowcomm status` and their files say.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ PLAN = "cluster.json"
 LOOK_S = 0.02
 ADDRESS_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.5
-"""From SIGTERM to SIGKILL: a checkpoint of a big model takes a moment; Ctrl+C has 5 s."""
+"""Seconds from SIGTERM to SIGKILL. A checkpoint of a big model takes a moment; Ctrl+C has 5 s."""
 STATUS_TIMEOUT_S = 0.5
 
 
 @dataclass(slots=True)
 class LocalNode:
-    """One daemon that we started. Its process is a wrapper first, which turns into it."""
+    """One daemon that we started. Its process is a wrapper first, which becomes the daemon."""
 
     name: str
     directory: Path
@@ -44,20 +44,20 @@ class LocalNode:
 
     @property
     def killed(self) -> bool:
-        """Ended by a signal, and not by itself."""
+        """True if a signal ended it, and it did not end by itself."""
         return self.child.returncode is not None and self.child.returncode < 0
 
     def address(self) -> str:
-        """Where it listens; "" until it says so in this life."""
+        """The address at which it listens; "" until this incarnation has recorded it."""
         record = read_record(self.directory)
         return record.address if record is not None and record.pid == self.child.pid else ""
 
 
 class LocalCluster:
-    """Starts, watches and stops nodes; use as an async context manager in the main thread.
+    """Starts, watches and stops nodes. Use it as an async context manager in the main thread.
 
-    The run directory always says which nodes are to be resumed: those that were not killed, or
-    all of them if nobody was left.
+    The run directory always names the nodes to resume: those that were not killed, or all nodes if
+    all were killed.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -75,7 +75,7 @@ class LocalCluster:
     ) -> LocalNode:
         """Start `lowcomm <arguments>`; its output goes to daemon.log in the node's directory.
 
-        `place`: in an emulated network, where the processes of this node run.
+        `place`: the place in an emulated network where this node's processes run.
         """
         directory = self.run_dir / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class LocalCluster:
         command: Sequence[str] = (),
         place: Place | None = None,
     ) -> LocalNode:
-        """Start `lowcomm peer`: the first of a run, or one that joins with a token.
+        """Start `lowcomm peer`: the first peer of a run, or one that joins with a token.
 
         `command`: the ranks' program, if it is not lowcomm's own.
         """
@@ -111,7 +111,7 @@ class LocalCluster:
         own = [f'node.name="{name}"', f"node.directory={directory}"]
         if place is not None:
             own += [f'node.listen="{place.listen}"', f'node.advertise="{place.advertise}"']
-        # Ours last: no two nodes share a name or a directory, whatever was typed for all of them.
+        # Ours come last, so that no override for all nodes gives two the same name or directory.
         for override in (*overrides, *own):
             arguments += ["--set", override]
         arguments += ["--fault", fault] if fault else []
@@ -119,12 +119,12 @@ class LocalCluster:
         return self.start(name, arguments, place=place)
 
     def invite(self, node: LocalNode) -> str:
-        """A token that lets others in, at this node, which listens. Raises ConfigError."""
+        """A token with which peers join at this node, which listens. Raises ConfigError."""
         return new_token(self.run_dir, advertise=node.address())
 
     async def token_of(self, node: LocalNode) -> str:
-        """As `invite`, once the node listens; "" if it ended instead. Raises LowcommError: too
-        late."""
+        """As `invite`, once the node listens; "" if it ended instead. Raises LowcommError if that
+        takes too long."""
         try:
             async with asyncio.timeout(ADDRESS_TIMEOUT_S):
                 while node.running:
@@ -139,17 +139,17 @@ class LocalCluster:
         return ""
 
     async def statuses(self) -> list[dict[str, object]]:
-        """What every daemon that answers says of itself."""
+        """The status of every daemon that answers."""
         running = [node.directory for node in self.nodes if node.running]
         asked = [asyncio.to_thread(ask, path, timeout_s=STATUS_TIMEOUT_S) for path in running]
         answers = await asyncio.gather(*asked)
         return [answer for answer in answers if answer is not None]
 
     async def stop(self) -> None:
-        """SIGTERM to all, SIGKILL to what is left; idempotent."""
+        """Send SIGTERM to all nodes, then SIGKILL to those that are left. Idempotent."""
         running = [node.child for node in self.nodes if node.running]
         if running:
-            self._write_plan()  # While we still know who was killed before.
+            self._write_plan()  # Now: later, stopped nodes count as killed.
         for child in running:
             os.kill(child.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
@@ -167,7 +167,8 @@ class LocalCluster:
 
 
 def read_plan(run_dir: Path) -> list[str]:
-    """The nodes to resume, the first one first; empty if the directory is none of ours."""
+    """The nodes to resume, the first one first; empty if the directory is no run directory of a
+    local cluster."""
     try:
         plan: dict[str, list[str]] = json.loads((run_dir / PLAN).read_text(encoding="utf-8"))
         return [str(name) for name in plan["nodes"]]

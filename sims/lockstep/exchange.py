@@ -1,8 +1,9 @@
-"""What several nodes exchange, in one process and in order: for research, and for tests of methods.
+"""The exchange between several nodes, in one process and in order: for research, and for tests of
+methods.
 
 Each node has the arithmetic of a real daemon (lowcomm/outer_state/replica.py) and none of the rest:
 no link, no log, no clock, no thread. So a run is deterministic, and its bits are those that real
-daemons make of the same contributions. Must NOT know how a node trains, nor import torch.
+daemons compute from the same contributions. Must NOT know how a node trains, nor import torch.
 
 Shapes: P elements of a fragment, fp32.
 """
@@ -22,31 +23,33 @@ from protocols.state.gossip_pairs import pairs_of
 from protocols.types.ids import Contributor, PeerId, Stamp, TensorSpec
 
 NODES_MAX = 1000
-"""Their names sort as their numbers do."""
+"""With fewer nodes than this, the names sort as the numbers do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a node contributes to a round."""
+    """The contribution of a node to a round."""
 
     local_P: F32
-    """Its parameters, where it is at its boundary."""
+    """The node's parameters at its boundary, fp32 [P]."""
     tokens: int
-    """What it has trained on since it was counted last: its weight."""
+    """Tokens trained on since the node was last counted: the weight of its contribution."""
     steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a node goes on with. `values_P` stays as it is until the fragment's next round."""
+    """The result of a round for one node. `values_P` does not change until the fragment's next
+    round."""
 
     values_P: F32
-    """The outer parameters if it was counted; else what they moved by, which it adds to its own."""
+    """fp32 [P]. If the node was counted: the outer parameters. Otherwise: their change, which the
+    node adds to its own parameters."""
     counted: bool
 
 
 class Lockstep:
-    """`begin`, then rounds by `exchange`; `close` when nobody looks at what was taken any more."""
+    """Call `begin`, then `exchange` for each round; `close` once no result is read any more."""
 
     def __init__(
         self,
@@ -56,13 +59,15 @@ class Lockstep:
         nodes: int,
         names: Sequence[PeerId] = (),
     ) -> None:
-        """All state is zero. `names`: of the nodes, ascending; others in a gossip run are other
-        pairs. Raises LayoutError, and OSError when there is not enough memory."""
+        """All state is zero. `names`: of the nodes, ascending; in a gossip run, other names give
+        other pairs. Raises LayoutError, and OSError if memory is short."""
         assert 1 <= nodes < NODES_MAX, f"{nodes} nodes"
         made = [PeerId(f"node{number:03d}.00000000") for number in range(nodes)]
         self._names = list(names or made)
         assert len(self._names) == nodes, f"{len(self._names)} names"
-        assert self._names == sorted(self._names), "sums run in the order of names"
+        assert self._names == sorted(self._names), (
+            "names must be ascending: sums run in their order"
+        )
         self._gossip = not method.replicas_equal
         self._replicas = [Replica(method, layout) for _ in range(nodes)]
         self._slots: list[Slots] = []
@@ -71,25 +76,25 @@ class Lockstep:
             self._slots.append(Slots.create(replica.shape(ranks=1)))
             replica.share(self._slots[-1])
         self.rounds = [0] * len(self._replicas[0].sizes)
-        """By fragment: the last one that was exchanged."""
+        """By fragment: the last round that was exchanged."""
         self.payload_bytes = 0
-        """Of all contributions so far, encoded, each counted once."""
+        """Bytes of all contributions so far, encoded, each counted once."""
 
     def begin(self, fragment: int, first_P: F32) -> str:
-        """Every node begins with these parameters. Returns the state digest."""
+        """Set the initial parameters of every node, fp32 [P]. Returns the state digest."""
         for replica in self._replicas:
             replica.initialise(fragment, _bytes(first_P))
             replica.place_result(fragment, full=True)
         return self._digest(fragment)
 
     def exchange(self, fragment: int, given: Mapping[int, Given]) -> tuple[list[Taken], str]:
-        """One round, of the nodes with these numbers; the others are still at work. Returns what
-        each of all nodes goes on with, and the state digest, which is the same on all. In a gossip
-        run it is a round of pairs, and the others' states stay as they are.
+        """Make one round of the nodes with these numbers; the other nodes are still training.
+        Returns the result for each of all nodes, and the state digest, which is the same on all. In
+        a gossip run the round consists of pairs, and the states of the other nodes do not change.
 
         Raises lowcomm errors for contributions of which no mean can be made.
         """
-        assert given, "a round of nobody"
+        assert given, "a round without contributions"
         self.rounds[fragment] += 1
         stamp = Stamp(0, 0, 1, fragment, self.rounds[fragment], 0)
         terms, slices = dict[int, Contributor](), dict[int, Encoding]()
@@ -112,18 +117,19 @@ class Lockstep:
         return taken, self._digest(fragment)
 
     def arrays(self, fragment: int, node: int = 0) -> tuple[F32, F32]:
-        """Copies of a node's (outer, momentum): the same on all nodes but in a gossip run."""
+        """Copies of a node's (outer parameters, momentum), fp32 [P] each; except in a gossip run,
+        they are the same on all nodes."""
         return self._replicas[node].arrays(fragment)
 
     def close(self) -> None:
-        """Give the memory back; idempotent."""
+        """Free the memory. Idempotent."""
         for slots in self._slots:
             slots.close()
 
     def _meet(
         self, stamp: Stamp, given: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """(whose contributions make a result, who takes it)."""
+        """Yield (nodes that contribute to a result, nodes that take it)."""
         if not self._gossip:
             yield given, self._nodes
             return
@@ -137,7 +143,7 @@ class Lockstep:
         return range(len(self._replicas))
 
     def _encode(self, node: int, fragment: int, local_P: F32, name: str) -> Encoding:
-        """Where the node's ranks would have written it."""
+        """Encode a contribution, written to where the node's ranks would have written it."""
         replica, place = self._replicas[node], self._slots[node].contribution(fragment)
         place[:] = _bytes(local_P)
         replica.take_local(fragment, place)
@@ -149,7 +155,7 @@ class Lockstep:
     def _reduce(
         self, fragment: int, terms: Sequence[Contributor], slices: Sequence[Encoding]
     ) -> memoryview:
-        """All in one part: the bits are the same wherever parts begin."""
+        """Sum the fragment as one part; the bits do not depend on the part boundaries."""
         owner = self._replicas[0]
         size, layers = owner.sizes[fragment], owner.layers(len(terms))
         size_of = partial(owner.result_bytes, fragment)

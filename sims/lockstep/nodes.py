@@ -1,10 +1,10 @@
 """Whole nodes in one process: ranks as under a daemon, and between them
 `sims/lockstep/exchange.py`.
 
-Each node has one rank, which contributes and takes results as lowcomm/training/round_rank.py says,
-so any method of rounds runs unchanged, and ends with the bits of real daemons whose nodes did the
-same work. Who steps when is the caller's: a node that waits for a result does nothing else. Must
-NOT know what an inner step is, nor import torch.
+Each node has one rank, which contributes and takes results by lowcomm/training/round_rank.py. So
+any method of rounds runs unchanged, and ends with the bits of real daemons that did the same work.
+The caller decides which node steps when: a node that waits for a result does nothing else. Must NOT
+know what an inner step is, nor import torch.
 """
 
 from collections import deque
@@ -30,12 +30,13 @@ from protocols.types.sample_ranges import Samples
 from sims.lockstep.exchange import Given, Lockstep, Taken
 
 Decide = Callable[[int, bool, Sequence[int]], int | None]
-"""(inner step, is one due, which are left): the fragment to contribute, as a daemon would say."""
+"""(inner step, whether a contribution is due, fragments left) -> the fragment to contribute, as a
+daemon would decide; None: no fragment."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """The open one of a fragment, as one node sees it."""
+    """The open round of a fragment, as one node sees it."""
 
     next_round: int = 1
 
@@ -58,10 +59,10 @@ class LockstepNode:
         self._following: Iterator[int] = iter(())
         self._awaits: int | None = None
 
-    # What the caller does -------------------------------------------------------------------
+    # Interface ------------------------------------------------------------------------------
 
     def begin(self, state: RoundState) -> None:
-        """The node has these parameters; those of the first node are the run's."""
+        """Start the node with these parameters. The run takes those of the first node."""
         shape = SlotsShape(1, tuple(4 * size for size in self._nodes.sizes))
         initial = self._number == 0
         attached = Attached(shape=shape, initial=initial, slot=self._number, rank_state="")
@@ -69,8 +70,8 @@ class LockstepNode:
         self._follow()
 
     def go_on(self) -> bool:
-        """Do what is due. False: the node waits for a result that is not there yet, or has
-        finished."""
+        """Do all that is due. Returns False if the node waits for a result that is not there yet,
+        or has finished."""
         while self._awaits is not None:
             if not self._results[self._awaits]:
                 return False
@@ -79,13 +80,13 @@ class LockstepNode:
         return not self.finished
 
     def step(self, *, tokens: int) -> None:
-        """An inner step is made, of a node that may `go_on`."""
+        """Count an inner step. The last `go_on` must have returned True."""
         assert self._awaits is None, "a step before a result that is due"
         self.rank.count(tokens=tokens)
         self._follow()
 
     def post(self, result: Result, values_P: F32) -> None:
-        """For those who exchange: a result of this node."""
+        """Deliver a result to this node; called by `LockstepNodes`."""
         self._results[result.fragment].append((result, values_P))
 
     def _follow(self) -> None:
@@ -102,7 +103,7 @@ class LockstepNode:
         return self
 
     def evaluate(self) -> None:
-        """Nobody asks for it."""
+        """No caller asks for an evaluation."""
 
     def finish(self, *, evaluate: bool) -> None:
         self.finished = True
@@ -126,20 +127,20 @@ class LockstepNode:
         return self._taken[result.fragment].view(np.uint8).data.toreadonly()
 
     def check_untorn(self, result: Result) -> None:
-        """Nobody writes there."""
+        """The result cannot be torn: no other process writes it."""
 
     def count_step(self, step: int) -> None:
-        """Nobody watches."""
+        """No daemon watches the steps."""
 
     def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None:
         return self.decide(steps, due, left)
 
     def snapshotted(self, directory: str) -> None:
-        """Nobody asks for one."""
+        """No caller asks for a snapshot."""
 
 
 class LockstepNodes:
-    """A round is exchanged when all nodes have contributed to it. `close` at the end."""
+    """All nodes of a run. A round is exchanged once all nodes have contributed to it."""
 
     def __init__(
         self,
@@ -149,27 +150,27 @@ class LockstepNodes:
         nodes: int,
         names: Sequence[PeerId] = (),
     ) -> None:
-        """`names`: as for Lockstep. Raises LayoutError, and OSError when there is not enough
-        memory."""
+        """`names`: as for Lockstep. Raises LayoutError, and OSError if memory is short."""
         method = run.method
         assert isinstance(method, RoundMethod)
         self.run = run
         specs = [TensorSpec(t.fragment, t.name, t.shape, t.offset) for t in layout]
         self.sizes = fragment_elements(specs)
         self.inner_step = 0
-        """Of the run, as far as the anchor has committed it."""
+        """Inner steps of the run, as committed by the anchor."""
         self.digests: dict[tuple[int, int], str] = {}
-        """By (fragment, round): of the state after it."""
+        """By (fragment, round): the state digest after that round."""
         self.joins = False
-        """In their first round nodes ask early, as who joins a run under way does."""
+        """In their first round, nodes ask whether to contribute early, as a node does that joins a
+        run under way."""
         self._rounds = planned_rounds(run)
         self._lockstep = Lockstep(method, specs, nodes=nodes, names=names)
         self._given: list[dict[int, Given]] = [{} for _ in self.sizes]
         self.nodes = [LockstepNode(number, self) for number in range(nodes)]
 
     def train(self, states: Sequence[RoundState], step: Callable[[int], int]) -> None:
-        """Until the run is finished, all nodes at one pace. `step`: make an inner step of the node
-        with this number; returns its tokens."""
+        """Train until the run is finished, with all nodes at the same speed. `step`: make an inner
+        step of the node with this number; returns its tokens."""
         for node, state in zip(self.nodes, states, strict=True):
             node.begin(state)
         while not all(node.finished for node in self.nodes):
@@ -178,27 +179,27 @@ class LockstepNodes:
                 self.nodes[number].step(tokens=step(number))
 
     def arrays(self, fragment: int, node: int = 0) -> tuple[F32, F32]:
-        """Copies of a node's outer (parameters, momentum)."""
+        """Copies of a node's outer (parameters, momentum), fp32 [P] each."""
         return self._lockstep.arrays(fragment, node)
 
     @property
     def payload_bytes(self) -> int:
-        """Of all contributions so far, encoded, each counted once."""
+        """Bytes of all contributions so far, encoded, each counted once."""
         return self._lockstep.payload_bytes
 
     def close(self) -> None:
-        """Give the memory back; idempotent."""
+        """Free the memory. Idempotent."""
         self._lockstep.close()
 
     def begin(self, fragment: int, first: Given) -> None:
-        """For the first node: the parameters of version 0."""
+        """Set the parameters of version 0; called by the first node."""
         self.digests[fragment, 0] = self._lockstep.begin(fragment, first.local_P)
         outer_P, _ = self.arrays(fragment)
         for node in self.nodes:
             self._post(node, fragment, Taken(outer_P, counted=False))
 
     def offer(self, number: int, fragment: int, given: Given) -> None:
-        """For a node: what it contributes. The last one makes the round."""
+        """Take the contribution of a node. The last one of a round makes the exchange."""
         waiting = self._given[fragment]
         waiting[number] = given
         if len(waiting) < len(self.nodes):

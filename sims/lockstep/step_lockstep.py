@@ -1,8 +1,8 @@
-"""What the nodes of a stepwise run exchange, in one process and in order:
-sims/lockstep/exchange.py's like.
+"""The exchange between the nodes of a stepwise run, in one process and in order; the counterpart of
+sims/lockstep/exchange.py.
 
-No link, no log, no clock: a step is the mean of what every node wrote, with the bits that real
-daemons make of it. Must NOT know how a node trains, nor import torch.
+No link, no log, no clock: a step is the mean of the payloads of all nodes, with the bits that real
+daemons compute from them. Must NOT know how a node trains, nor import torch.
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from protocols.types.ids import TensorSpec
 
 
 class StepLockstep:
-    """One step after the other, by `exchange`."""
+    """Makes one step after the other with `exchange`."""
 
     def __init__(self, method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> None:
-        """`seed`: the run's. Raises LayoutError."""
+        """`seed`: the run's seed. Raises LayoutError."""
         self._replica = StepReplica(method, layout, seed=seed)
-        """All daemons would make the same bits: it has nothing of any node's own."""
+        """One for all nodes: all daemons would compute the same bits, and no state is per node."""
         self.step = 0
-        """The last one that was exchanged."""
+        """The last step that was exchanged."""
         self.payload_bytes = 0
-        """Of all payloads so far, encoded, each counted once."""
+        """Bytes of all payloads so far, encoded, each counted once."""
         self.counted: tuple[int, ...] = ()
-        """Which nodes' payloads are in the last mean: one that is not finite is not."""
+        """Nodes with payloads in the last mean; a payload that is not finite is left out."""
 
     def exchange(self, written: Sequence[Bytes]) -> F32:
-        """The next step, of what the ranks of each node in its roster wrote, in its order: the
-        mean, fp32 [elements]."""
+        """Make the next step. `written`: the bytes that the ranks of each node in the roster wrote,
+        in roster order. Returns the mean, fp32 [elements]."""
         self.step += 1
         payloads = [self._replica.payload(memoryview(each)) for each in written]
         self.payload_bytes += self._replica.payload_bytes * len(payloads)

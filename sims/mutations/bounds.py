@@ -1,5 +1,5 @@
-"""Bugs to plant into what must come in time and no earlier: votes, hold-down, old work; and
-what relays and followers may take for committed.
+"""Planted bugs in time limits (votes, hold-down, stale work), and in the entries that relays and
+followers may take as committed.
 
 Must NOT run anything (mutants.py).
 """
@@ -19,7 +19,7 @@ from sims.mutations.patch import Edit, Mutant
 BOUND_MUTANTS = (
     Mutant(
         "a-broken-disk-is-not-reported",
-        "A voter that cannot write keeps its vote: one failure more, and nothing is decided.",
+        "A voter that cannot write keeps its vote: after one more failure nothing is decided.",
         Edit(
             Parts._report,
             "self.standing.news(self.raft.disk.why, hears)",
@@ -28,7 +28,7 @@ BOUND_MUTANTS = (
     ),
     Mutant(
         "a-broken-disk-keeps-its-vote",
-        "The leader hears of it and does nothing.",
+        "The leader knows of the failed disk, but the peer keeps its vote.",
         Edit(
             Votes.next_voter,
             "if peer != self.me and (why := self.accounts.broken(peer)):",
@@ -42,12 +42,12 @@ BOUND_MUTANTS = (
     ),
     Mutant(
         "a-full-disk-is-tried-late",
-        "There is room again, and the peer promises nothing for a minute.",
+        "There is room on the disk again, but the peer acknowledges nothing for a minute.",
         Edit(Promises.failed, "now + RETRY_S", "now + 30 * RETRY_S"),
     ),
     Mutant(
         "old-work-is-contributed",
-        "Ranks that were away for long contribute what they did on a model of long ago.",
+        "Ranks that were away for long contribute work on a model many rounds old.",
         Edit(
             FragmentRounds.contribute,
             "if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:",
@@ -56,7 +56,7 @@ BOUND_MUTANTS = (
     ),
     Mutant(
         "old-work-moves-along",
-        "A transfer brings a state of many rounds later, and what was done before it is kept.",
+        "A transfer brings a state many rounds newer, and work on the old state is kept.",
         Edit(
             FragmentRounds._resume,
             "if self.version - self.base > STALENESS_ROUNDS_MAX:",
@@ -65,54 +65,54 @@ BOUND_MUTANTS = (
     ),
     Mutant(
         "goes-back-to-the-oldest-checkpoint",
-        "Of several that could be gone on from, it takes that of fewest tokens.",
+        "Of several usable checkpoints the run resumes from the one with the fewest tokens.",
         Edit(recovery.best, "return max(", "return min("),
     ),
     Mutant(
         "goes-back-though-a-member-has-the-state",
-        "Who asks for a state sends the run back, though another one could give it.",
+        "A request for a state rolls the run back, though another member has the state.",
         Edit(Admission.restore, "not self._nobody_has_state()", "not self.joins"),
     ),
     Mutant(
         "concludes-an-older-term",
-        "A follower takes entries of an earlier term for committed; a later leader has others.",
+        "A follower takes entries of an old term as committed; a later leader may replace them.",
         Edit(Raft._conclude, " and self.log.term_at(index) == self.term", ""),
     ),
 )
 BOUND_UNIT_MUTANTS = (
     Mutant(
         "durable-survives-a-truncation",
-        "A ticket that is under way makes entries durable that a newer leader has replaced.",
+        "A write under way marks entries as durable that a newer leader has replaced.",
         Edit(Promises.log_changed, "if end >= index:", "if False:"),
         tests=("tests/protocols/raft/test_durability.py",),
     ),
     Mutant(
         "a-flapping-peer-is-let-in-at-once",
-        "Each time that it comes and goes costs the others an attempt.",
+        "Each time that a flapping peer is admitted and lost costs the others an attempt.",
         Edit(Admission._admitted_at, "losses < 2 or", "losses >= 0 or"),
         tests=("tests/protocols/leader/test_joins.py",),
     ),
     Mutant(
         "a-flapping-peer-waits-anew-when-it-asks-again",
-        "Its hold-down never ends.",
+        "The hold-down of a peer that asks again never ends.",
         Edit(Admission.join, "self.asked_at.setdefault(peer, now)", "self.asked_at[peer] = now"),
         tests=("tests/protocols/leader/test_joins.py",),
     ),
     Mutant(
         "a-wait-for-the-commit-names-nobody",
-        "A person who looks at a leader that waits does not learn for whom.",
+        "The status of a leader that waits does not name the peers that it waits for.",
         Edit(wait_reason._commit, "{_names(core, late) or 'this node'}", "all"),
         tests=("tests/protocols/peer/test_wait_reason.py",),
     ),
     Mutant(
         "a-relay-forwards-nothing",
-        "Learners that read through a relay read nothing.",
+        "Learners that read the log through a relay read nothing.",
         Edit(Relaying.advance, "self._forward() if self.share else []", "[]"),
         tests=("tests/protocols/links/test_log_relay.py",),
     ),
     Mutant(
         "a-relay-keeps-reports",
-        "What learners report to their relay never comes to the leader.",
+        "Reports of learners to their relay never reach the leader.",
         Edit(Relaying._collect, "self._pending.append(", "(lambda report: None)("),
         tests=("tests/protocols/links/test_log_relay.py",),
     ),

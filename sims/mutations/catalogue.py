@@ -1,4 +1,4 @@
-"""All planted bugs by name, and those of a file that another author wrote (mutant_files.py).
+"""All planted bugs by name, and those of a user's own file (mutant_files.py).
 
 Must NOT run anything (mutants.py, shell_mutants.py).
 """
@@ -23,26 +23,26 @@ from sims.mutations.voids import VOID_MUTANTS
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS, *BOUND_MUTANTS)
 UNIT_TESTED = (*UNIT_MUTANTS, *COMPANY_MUTANTS, *REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS)
-"""Those that unit tests notice, and not a sweep."""
+"""Mutants that unit tests catch, and not a sweep."""
 KNOWN = (*MUTANTS, *REVOCATION_MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)
-"""Of the protocol core."""
+"""All mutants of the protocol core."""
 OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
 Kind = Literal["rounds", "steps", "gossip"]
-"""Of a run."""
+"""The kind of a run."""
 KINDS: Mapping[str, Kind] = {
     **{known.name: "steps" for known in STEP_MUTANTS},
     **{known.name: "gossip" for known in GOSSIP_MUTANTS},
 }
-"""The runs in which a mutant is hunted, if not runs of rounds."""
+"""By mutant, the kind of runs in which it is hunted; runs of rounds if it is not listed."""
 MUTANT_HELP: Final = (
     "Plant this bug first: a name of sims.mutants, or a Python file with MUTANTS or plant()."
 )
 
 
 def find(text: str) -> Mutant | FileMutant:
-    """The mutant of this name, of this file, or (`FILE.py:NAME`) of this name in this file.
+    """Return the mutant of this name, of this file, or (`FILE.py:NAME`) of this name in this file.
 
-    Raises ConfigError when there is none or more than one.
+    Raises ConfigError if there is no such mutant, or more than one.
     """
     if not is_file(text):
         found: list[Mutant | FileMutant] = [known for known in KNOWN if known.name == text]
@@ -61,8 +61,8 @@ def find(text: str) -> Mutant | FileMutant:
 
 
 def plant(text: str) -> None:
-    """Plant the bug that `find` finds into this process, which is good for nothing else from
-    then on. Raises ConfigError."""
+    """Plant the bug that `find` returns into this process, which must not be used for anything else
+    afterwards. Raises ConfigError."""
     mutant = find(text)
     try:
         mutant.plant()

@@ -1,4 +1,4 @@
-"""Bugs to plant into how peers meet and watch each other, which unit tests notice.
+"""Planted bugs in how peers connect and monitor each other, which unit tests catch.
 
 Must NOT run anything (mutants.py).
 """
@@ -20,31 +20,31 @@ from sims.mutations.units import of
 COMPANY_MUTANTS = (
     Mutant(
         "words-of-an-earlier-life-count",
-        "A restarted peer is believed to have a state that only its earlier life had.",
+        "A restarted peer counts as having a state that only its earlier incarnation had.",
         Edit(Office.take, "if self._is_of_earlier_life(peer):", "if False:"),
         tests=of("leader/term"),
     ),
     Mutant(
         "words-to-an-earlier-leader-count",
-        "A peer that leads again believes to know what it was told only in its earlier term.",
+        "A peer that leads again uses reports that it got in its earlier term.",
         Edit(Leader.take, "if term == self.raft.term:", "if True:"),
         tests=of("leader/decisions"),
     ),
     Mutant(
         "an-earlier-life-displaces-a-later-one",
-        "A process that wakes after its node was started elsewhere cuts off the one that works.",
+        "A node runs elsewhere; its old process wakes up and cuts the new one off.",
         Edit(handshake.refusal, "newest = max(life, ", "newest = max(0, "),
         tests=of("links/handshake"),
     ),
     Mutant(
         "only-voters-are-asked-for-the-key",
-        "The peer that has it lost its vote: no peer is let in any more.",
+        "The peer with the key lost its vote: no peer is admitted any more.",
         Edit(Gate._next_asked, "if self._asked > 1:", "if False:"),
         tests=of("peer/certificates"),
     ),
     Mutant(
         "accusers-that-go-are-forgotten",
-        "A donor that two found wrong is waited for again, and says nothing: no peer gets a state.",
+        "A donor that two peers found wrong is waited for again: no peer gets a state.",
         Edit(Admission.keep, "if len(accusers) < ACCUSERS:", "if True:"),
         tests=of("leader/joins"),
     ),
@@ -56,7 +56,7 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "a-stopped-machine-blames-the-others",
-        "After a suspend a peer takes all others for lost, and leaves its voters.",
+        "After a suspend a peer counts all others as lost, and leaves its voters.",
         Edit(
             Liveness.lost,
             "if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:",
@@ -66,7 +66,7 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "silence-is-judged-an-interval-late",
-        "A dead peer is kept for longer than its bound.",
+        "A dead peer is kept for longer than the timeout.",
         Edit(
             Liveness._look_ahead,
             "+ self.rules.silence_timeout_s",
@@ -76,19 +76,19 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "a-peer-that-is-back-is-lost-nevertheless",
-        "The grace of a connection goes on after the peer has connected again.",
+        "The grace period of a lost connection goes on after the peer has reconnected.",
         Edit(Liveness.connected, "self._down.pop(peer, None)", "pass"),
         tests=of("links/failure_detector"),
     ),
     Mutant(
         "a-gap-that-is-closed-stays",
-        "A peer whose link works again is left out of every view.",
+        "A peer with a repaired link stays excluded from every view.",
         Edit(Gaps.report, "self.forget(peer)", "pass"),
         tests=of("links/missing_links"),
     ),
     Mutant(
         "leaves-out-more-than-needed",
-        "A peer that misses several others stays, and all of these go.",
+        "A peer that misses several others stays, and all of these are excluded.",
         Edit(
             missing_links._Search.cover,
             "pending.append((_removed(left, {peer}), chosen | {peer}))",
@@ -98,13 +98,13 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "leaves-the-elder-out",
-        "Of two peers without a link the one with the longest work goes.",
+        "Of two peers without a link the longer-lived one is excluded.",
         Edit(missing_links._Search.cover, "self._place[each])", "-self._place[each])"),
         tests=of("links/missing_links"),
     ),
     Mutant(
         "two-ends-choose-other-relays",
-        "Each end of a pair waits at another relay for the other one.",
+        "The two ends of a pair wait for each other at different relays.",
         Edit(tunnel_choice.relays, "sorted((one, other))", "(one, other)"),
         tests=of("links/tunnel_choice"),
     ),
@@ -116,7 +116,7 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "a-slow-line-owns-parts-again-at-once",
-        "A line at the limit changes the owners with each view.",
+        "A line near the limit changes the owners in each view.",
         Edit(Lines._owners, "elif speed > USUAL * usual:", "else:"),
         tests=of("leader/line_speeds"),
     ),
@@ -128,37 +128,37 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "a-line-that-was-never-full-is-slow",
-        "A peer that does not know its speed counts as the slowest.",
+        "A peer that does not know its line speed counts as the slowest.",
         Edit(Lines.told, "if line:", "if True:"),
         tests=of("leader/line_speeds"),
     ),
     Mutant(
         "seeks-among-the-same-peers",
-        "In a large run the same eight are asked for ever, and none of them knows.",
+        "In a large run the same eight peers are asked forever, and none knows the leader.",
         Edit(Seeking._next, "self._asked = first + ASKED_MAX", "self._asked = first"),
         tests=of("links/leader_discovery"),
     ),
     Mutant(
         "seeks-only-among-who-is-connected",
-        "Peers that are as lost as this one ask each other for ever.",
+        "Peers that all do not know the leader ask only each other, forever.",
         Edit(Seeking.look, "return asks + [", "return asks or ["),
         tests=of("links/leader_discovery"),
     ),
     Mutant(
         "an-earlier-life-is-let-in",
-        "A process that was replaced speaks for its peer beside the new one.",
+        "A process that was replaced acts as its peer beside the new one.",
         Edit(handshake.refusal, "if newest > hello.incarnation:", "if False:"),
         tests=of("links/handshake"),
     ),
     Mutant(
         "a-peer-of-another-run-is-let-in",
-        "Entries of two logs meet.",
+        "Entries of the logs of two runs are mixed.",
         Edit(handshake.refusal, "if hello.run and run and hello.run != run:", "if False:"),
         tests=of("links/handshake"),
     ),
     Mutant(
         "a-relay-loses-what-was-under-way",
-        "Entries that were sent on a broken connection never come to its learners.",
+        "Entries that were sent on a broken connection never reach its learners.",
         Edit(Relaying.connected, "self.share[peer] - RESEND", "self.share[peer]"),
         tests=of("links/log_relay"),
     ),
@@ -170,7 +170,7 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "any-seal-is-good",
-        "Every peer can make a token for the run.",
+        "Every peer can make a token of the run.",
         Edit(
             Token.is_sealed, "hmac.compare_digest(self.seal, _seal(self, key))", "bool(self.seal)"
         ),
@@ -178,7 +178,7 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "a-seal-covers-no-uses",
-        "A token that was good for one peer is edited, and good for all.",
+        "A token for one peer can be edited to admit any number of peers.",
         Edit(Token.sealed, "self.uses, self.expires, seal)", "1, self.expires, seal)"),
         tests=of("state/tokens"),
     ),

@@ -1,4 +1,4 @@
-"""Bugs to plant into the branches of a log of two voters: only worlds of two peers can catch them.
+"""Planted bugs in the branches of a log of two voters; only runs of two peers can catch them.
 
 As rounds.py for rounds. Must NOT run anything (mutants.py).
 """
@@ -12,44 +12,44 @@ DECIDE = "(-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks)"
 FORK_MUTANTS = (
     Mutant(
         "fewer-tokens-stay",
-        "Both sides agree, and the branch that has trained more is given up.",
+        "Both sides agree, but the branch that has trained more is given up.",
         Edit(Forks._meet, DECIDE, "(theirs.tokens, theirs.forks) < (mine.tokens, mine.forks)"),
     ),
     Mutant(
         "a-tie-keeps-the-higher-name",
-        "With equal tokens the younger branch stays, which nobody else has read.",
+        "With equal tokens the younger branch stays, which no other peer has read.",
         Edit(Forks._meet, DECIDE, "(-theirs.tokens, mine.forks) < (-mine.tokens, theirs.forks)"),
     ),
     Mutant(
         "one-side-takes-a-tie-the-other-way",
-        "With equal tokens both go on, each as the one that stays.",
+        "With equal tokens both leaders go on, each as the branch that stays.",
         Edit(Forks._meet, DECIDE, f"bool(self._members.forks) < ({DECIDE})"),
     ),
     Mutant(
         "who-forked-stays",
-        "One side goes by who was alone: both give up, or none does.",
+        "One side decides by which peer was alone: both branches are given up, or none.",
         Edit(Forks._meet, DECIDE, f"not self._members.forks and ({DECIDE})"),
     ),
     Mutant(
         "stays-frozen",
-        "When the other one is gone before they decided, nothing is ever committed again.",
+        "If the other leader is lost before the decision, nothing is ever committed again.",
         Edit(Forks._part_ways, "office.frozen = False", "pass"),
     ),
     Mutant(
         "lets-a-second-one-vote-while-it-is-alone",
-        "Whom it would have to leave behind, if the other branch stays, has promised it a vote.",
+        "A peer has a vote in a branch that is given up if the other branch stays.",
         Edit(Votes.next_voter, "if self.members.rivals or ", "if "),
     ),
     Mutant(
         "forks-at-once",
-        "A short cut between two healthy peers costs one of them its work.",
+        "A short loss of the link between two healthy peers costs one of them its work.",
         Edit(
             Forks._go_alone, "if now < self._alone_since + self._rules.lonely_after_s:", "if False:"
         ),
     ),
     Mutant(
         "gives-up-as-soon-as-nobody-leads",
-        "A restarted peer that would lead its branch in a moment joins the other one.",
+        "A restarted peer that is about to lead its branch joins the other branch.",
         Edit(
             Forks.look,
             "if now >= self._gives_up_at:",
@@ -58,7 +58,7 @@ FORK_MUTANTS = (
     ),
     Mutant(
         "listens-to-another-branch",
-        "A vote or an entry of the one log is taken for one of the other.",
+        "A vote or an entry of one branch of the log counts in the other.",
         Edit(Forks.keeps_out, "return self._is_foreign(peer)", "return False"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Bugs to plant where peers exchange in pairs.
+"""Planted bugs in pairwise (gossip) rounds.
 
 Must NOT run anything (mutants.py).
 """
@@ -11,23 +11,23 @@ from sims.mutations.patch import Edit, Mutant
 GOSSIP_MUTANTS = (
     Mutant(
         "a-late-majority-commits-pairs",
-        "What one of a pair lacks nobody else has: it is counted, and takes no part.",
+        "A peer is counted without holding its result, which no other peer can send.",
         Edit(Leader._agreed, "late = not plan.pairs and now", "late = now"),
         tests=("tests/protocols/state/test_gossip_pairs.py",),  # Seeds seldom come so late.
     ),
     Mutant(
         "an-attempt-pairs-anew",
-        "Whoever is left gets another partner than the view gave it.",
+        "The remaining peers get other partners than the view gave them.",
         Edit(Membership.plan, "pairs_of(view.roster,", "pairs_of(roster,"),
     ),
     Mutant(
         "sums-a-partner-that-was-left-out",
-        "The commit does not count what is in the sum.",
+        "The commit does not count a contribution that is in the sum.",
         Edit(Membership.plan, "roster, **of)", "view.roster, **of)"),
     ),
     Mutant(
         "a-round-that-counts-us-passes-by",
-        "Its work is in the partner's state and in no other one.",
+        "The peer's work is in its partner's state and in no other one.",
         Edit(
             FragmentRounds._pass_by,
             "if any(term.peer == self.me for term in commit.contributors)",

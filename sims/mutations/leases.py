@@ -1,4 +1,4 @@
-"""Bugs to plant into the accounting of samples, as rounds.py does into the rest of the core.
+"""Planted bugs in the accounting of samples, as in rounds.py for the rest of the core.
 
 Must NOT run anything (mutants.py).
 """
@@ -12,7 +12,7 @@ from sims.mutations.patch import Edit, Mutant
 LEASE_MUTANTS = (
     Mutant(
         "leases-committed-samples",
-        "What is part of the model is trained a second time.",
+        "Samples that are part of the model are trained a second time.",
         Edit(
             Ledger.committed,
             "held = self.held.get(peer)\n",
@@ -26,12 +26,12 @@ LEASE_MUTANTS = (
     ),
     Mutant(
         "a-restart-releases-what-may-count",
-        "What the earlier life sent is summed, though somebody else has its samples by then.",
+        "An earlier incarnation's contribution counts, but its samples are leased again.",
         Edit(Ledger.settle, "if not counts and ", "if "),
     ),
     Mutant(
         "a-rebase-forgets-its-samples",
-        "The work stays in the parameters and counts later, but nobody says what it was made of.",
+        "The work stays in the parameters and counts later, without its samples.",
         Edit(
             FragmentRounds._resume,
             'self.own.samples if self.own is not None and kind == "rebase" else ()',
@@ -40,7 +40,7 @@ LEASE_MUTANTS = (
     ),
     Mutant(
         "draws-what-a-crash-left-in-flight",
-        "New ranks train what the contribution of the old ones, still counted, has in it.",
+        "New ranks train samples that the lost ranks' contribution, still open, contains.",
         Edit(
             FragmentRounds.left,
             "subtract(held, self.given.samples) if self.given and undecided else held",
@@ -49,12 +49,12 @@ LEASE_MUTANTS = (
     ),
     Mutant(
         "keeps-what-the-gone-held",
-        "Samples of lost peers are never trained: skipped for good.",
+        "Samples of lost peers are never trained.",
         Edit(Membership.apply, "if self.ledger.gone:", "if False:"),
     ),
     Mutant(
         "restores-the-newest-ledger",
-        "What was committed after the cut is taken for trained, though the model has lost it.",
+        "Samples committed after the cut count as trained, though the model has lost them.",
         Edit(back_to, "kept.remaining", "members.ledger.remaining"),
     ),
 )

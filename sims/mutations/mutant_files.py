@@ -1,4 +1,4 @@
-"""Mutants in a Python file of another author: how `--mutant FILE.py` reads it.
+"""Reads mutants from a user's Python file, for `--mutant FILE.py`.
 
 The file defines MUTANTS, a sequence of `sims.mutations.patch.Mutant`:
 
@@ -9,8 +9,8 @@ The file defines MUTANTS, a sequence of `sims.mutations.patch.Mutant`:
         Mutant("no-rebase", "Steps are lost.", Edit(FragmentRounds.applied, "rebase", "counted"))
     ]
 
-or one function `plant()` that replaces what it likes (`FragmentRounds._counted = ...`); such a file
-is one mutant, called as the file. Must NOT plant anything.
+or one function `plant()` that replaces any code (`FragmentRounds._counted = ...`); such a file is
+one mutant, named after the file. Must NOT plant anything.
 """
 
 import importlib.util
@@ -28,7 +28,7 @@ LOADING = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
     *(NameError, OSError, RuntimeError, SyntaxError, TypeError, ValueError),
 )
-"""What a file can end its own import with."""
+"""Exceptions with which the import of a file may end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class FileMutant:
     replaces: Callable[[], object]
 
     def plant(self) -> None:
-        """Raises UnplantableError."""
+        """Call the file's `plant()`. Raises UnplantableError."""
         try:
             self.replaces()
         except LOADING as error:
@@ -52,10 +52,10 @@ def is_file(text: str) -> bool:
 
 
 def read_mutants(path: str) -> Sequence[Mutant | FileMutant]:
-    """The file's mutants, at least one. Each `Mutant` fits the source text.
+    """Return the file's mutants, at least one. Each `Mutant` fits the source text.
 
-    Raises ConfigError, of one line, for a file that is missing, cannot be imported or has another
-    form, and for quoted text that the source does not have.
+    Raises ConfigError, of one line, if the file is missing, cannot be imported or has another form,
+    or if the source does not contain a quoted text.
     """
     module = _load(Path(path))
     listed, plant = getattr(module, "MUTANTS", None), getattr(module, "plant", None)

@@ -1,4 +1,4 @@
-"""Bugs to plant into the log and its elections, as rounds.py does into the rest of the core.
+"""Planted bugs in the log and its elections, as in rounds.py for the rest of the core.
 
 Must NOT run anything (mutants.py).
 """
@@ -29,7 +29,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "forgets-its-term",
-        "A voter that restarts votes in terms in which it has voted, and follows their leaders.",
+        "A restarted voter votes again in old terms, and follows their leaders.",
         Edit(Raft.__init__, "saved.term, saved.vote", '0, ""'),
     ),
     Mutant(
@@ -45,17 +45,17 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "commits-older-terms-by-counting",
-        "Raft's figure 8: a later leader of a term in between may still overwrite the entry.",
+        "Raft paper, figure 8: a leader of a term in between may still overwrite the entry.",
         Edit(Raft._commit, " and self.log.term_at(index) == self.term", ""),
     ),
     Mutant(
         "promises-before-the-disk",
-        "A vote or an acknowledgement that a crash forgets was counted by somebody.",
+        "A vote or an acknowledgement counts that a crash of its sender forgets.",
         Edit(Promises.promise, "self.ticket + self._is_dirty", "0"),
     ),
     Mutant(
         "acknowledges-before-the-disk",
-        "An entry counts as held by a peer whose crash loses it.",
+        "An entry counts as held by a peer that loses it in a crash.",
         Edit(
             Raft._append,
             "self.disk.promise(peer, Appended(self.term, True, last))",
@@ -64,12 +64,12 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "leader-counts-itself-before-the-disk",
-        "With two voters, an entry is committed that only one disk has: another leader lacks it.",
+        "With two voters an entry counts as committed that only one disk has.",
         Edit(Replication.held, "durable_index if", "self.log.last_index if"),
     ),
     Mutant(
         "concludes-before-its-own-disk",
-        "A follower acts on an entry that its crash forgets: a majority may do without the leader.",
+        "A follower acts on an entry that its crash forgets, and a new leader may lack.",
         Edit(
             Raft._conclude,
             "min(self._leader_durable, self.durable_index)",
@@ -78,12 +78,12 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "concludes-before-the-leaders-disk",
-        "Of three voters one alone acts on an entry that the leader's crash forgets.",
+        "One of three voters acts on an entry that a crash of the leader forgets.",
         Edit(Raft._conclude, "min(self._leader_durable, self.durable_index)", "self.durable_index"),
     ),
     Mutant(
         "two-are-always-enough",
-        "Of five voters two act on an entry that the other three never had.",
+        "Two of five voters act on an entry that the other three never had.",
         Edit(Raft._conclude, "self.log.is_majority({self.me, self.leader})", "True"),
     ),
     Mutant(
@@ -98,12 +98,12 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "no-pre-vote",
-        "A peer that hears nobody raises its term for ever, and disturbs the run when it is back.",
+        "An isolated peer raises its term forever, and disturbs the run when it is back.",
         Edit(Raft.advance, "self._ask_first(now)", "self._stand(now, urgent=False)"),
     ),
     Mutant(
         "no-check-quorum",
-        "A leader that is heard and hears nobody is followed, and nothing is ever committed.",
+        "A leader that receives nothing is still followed, and nothing is ever committed.",
         Edit(
             Raft._check_quorum,
             "self.log.is_majority(self.replication.acknowledged | {self.me})",
@@ -117,12 +117,12 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "truncates-what-it-acknowledged",
-        "A heartbeat that overtook nothing cuts off entries that were counted as held.",
+        "A heartbeat cuts off entries that were counted as held.",
         Edit(Raft._append, "self.commit_index = max(", TRUNCATE),
     ),
     Mutant(
         "follows-an-old-leader",
-        "Entries of a term that is over are taken, and acknowledged in the new one.",
+        "Entries of an old term are appended, and acknowledged in the new term.",
         Edit(Raft._append, "if append.term < self.term:", "if False:"),
     ),
     Mutant(
@@ -132,7 +132,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "ignores-a-snapshot",
-        "A peer that was behind applies the next entries to a membership that is too old.",
+        "A peer that was behind applies the next entries to a run state that is too old.",
         Edit(Logbook.install, "self.members.become(image)", "pass"),
     ),
 )

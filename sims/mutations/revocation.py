@@ -1,7 +1,7 @@
-"""Bugs to plant into revocations: what takes a vote, what shuts a peer out, and what it leaves.
+"""Planted bugs in revocations: taking the vote, excluding the peer, and the effects that remain.
 
-The sweep catches those of REVOCATION_MUTANTS; each of REVOCATION_UNIT_MUTANTS breaks the unit test
-that is named above it: chance alone seldom makes its situation. Must NOT run anything (mutants.py).
+The sweep catches those of REVOCATION_MUTANTS. Each of REVOCATION_UNIT_MUTANTS breaks the unit test
+named above it, since random seeds seldom produce its situation. Must NOT run anything (mutants.py).
 """
 
 from protocols.leader.decisions import Leader
@@ -20,7 +20,7 @@ ALLOWED = "one.force or (stays and _is_majority(reached, rest))"
 REVOCATION_MUTANTS = (
     Mutant(
         "revokes-a-peer-that-votes",
-        "It is shut out, and what ends the next vote lacks its answer.",
+        "The revoked peer is excluded, but the entry that takes the next vote needs its answer.",
         Edit(Votes.next_revocation, "and self._has_no_vote(one)", ""),
     ),
     Mutant(
@@ -30,33 +30,33 @@ REVOCATION_MUTANTS = (
     ),
     Mutant(
         "refuses-no-revocation",
-        "The vote of the last one that answers ends: nothing is ever decided again.",
+        "The last voter that answers loses its vote: nothing is ever decided again.",
         Edit(Votes._objection, MAJORITY, "if stay:"),
         Edit(Votes._ends_of_votes, ALLOWED, "True"),
     ),
     Mutant(
         "a-revoked-leader-leads-on",
-        "Nobody else could take its vote: it is never out.",
+        "No other peer can take the leader's vote: it is never revoked.",
         Edit(Company.gives_way, "self._me.peer in office.leader.votes.leaving", "False"),
     ),
     Mutant(
         "lets-a-revoked-peer-in-again",
-        "It restarts, or dials once more, and all speak with it.",
+        "A revoked peer restarts or dials again, and all peers accept it.",
         Edit(handshake.refusal, "if hello.peer in members.spendings.revoked:", "if False:"),
     ),
     Mutant(
         "a-snapshot-forgets-revocations",
-        "Whoever was away for long lets it in.",
+        "A peer that was away for long accepts the revoked peer.",
         Edit(Spendings.become, "{entry.peer: entry for entry in image.revoked}", "{}"),
     ),
     Mutant(
         "speaks-on-with-a-revoked-peer",
-        "The leader keeps the connection: a stolen node reads the log for ever.",
+        "The leader keeps the connection: a stolen node reads the log forever.",
         Edit(Company._shut_out, "sorted(revoked.keys() & self._links.up)", "()"),
     ),
     Mutant(
         "waits-until-a-revoked-peer-goes",
-        "Its rounds go on with it until its connection ends.",
+        "The revoked peer stays in the rounds until its connection ends.",
         Edit(
             Leader._strike,
             "sorted(revoked.keys() & self.members.readers.keys() - {self.me})",
@@ -69,7 +69,7 @@ REVOCATION_UNIT_MUTANTS = (
     # test_a_leader_that_dies_between_the_two_entries
     Mutant(
         "asks-for-a-revocation-once",
-        "The leader that heard it dies, and the next one never does.",
+        "The leader that got the request dies, and the next one never gets it.",
         Edit(
             Gate._revocations,
             "asks = self.revoking.values() if hears is not None else ()",
@@ -81,28 +81,28 @@ REVOCATION_UNIT_MUTANTS = (
     # test_no_vote_ends_before_the_last_change_of_voters_is_committed
     Mutant(
         "revokes-before-the-vote-is-gone-for-good",
-        "A new leader may never have read that it ended: it needs a peer that is shut out.",
+        "A new leader may not know that the vote ended: it needs a peer that is excluded.",
         Edit(Votes._has_no_vote, "asked.force or not log.voted_since", "True or log.voted_since"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_the_leader_and_another_one_at_once
     Mutant(
         "hands-over-to-one-that-is-revoked-too",
-        "It leads for a moment, while it is to be shut out.",
+        "A peer that is about to be revoked leads for a moment.",
         Edit(Leader.unfit, "*self.votes.leaving", ""),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_a_voter_that_hangs_is_not_reckoned_with
     Mutant(
         "a-voter-that-hangs-is-reckoned-with",
-        "Its answer is needed for all that comes, and never does.",
+        "All further entries need the answer of a voter that never answers.",
         Edit(Votes._look, "if liveness.heard_since(p, since)", ""),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_a_leader_that_cannot_let_nodes_in_waits_for_the_key
     Mutant(
         "revokes-all-that-have-the-key",
-        "No node joins this run any more.",
+        "No node can join this run any more.",
         Edit(Votes._objection, "not has_key", "False"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
@@ -116,7 +116,7 @@ REVOCATION_UNIT_MUTANTS = (
     # test_a_joiner_needs_no_vote_taken
     Mutant(
         "hears-a-revoked-peer",
-        "It asks for a state, and gets one.",
+        "A revoked peer asks for a state, and gets one.",
         Edit(Office.take, "if peer in self.head.spendings.revoked:", "if False:"),
         Edit(Company.keeps_out, "if revoked and not", "if False and not"),
         tests=("tests/protocols/leader/test_voters.py",),
@@ -124,21 +124,21 @@ REVOCATION_UNIT_MUTANTS = (
     # test_who_comes_back_believes_it_from_most_of_the_voters_and_not_from_one
     Mutant(
         "one-word-ends-a-peer",
-        "Anybody in the run can end anybody.",
+        "Any single peer of the run can end any other peer.",
         Edit(Company._is_barred, "2 * len(others & said.keys()) > len(others)", "bool(said)"),
         tests=("tests/protocols/peer/test_certificates.py",),
     ),
     # test_a_peer_that_went_on_alone_ends_when_its_rival_says_that_it_is_revoked
     Mutant(
         "a-revoked-peer-leads-its-branch-on",
-        "It leads itself, and nobody ends it.",
+        "A revoked peer that leads its own branch never ends.",
         Edit(Company._is_barred, "bool(rivals) and rivals <= said.keys()", "False"),
         tests=("tests/protocols/peer/test_branches.py",),
     ),
     # test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork
     Mutant(
         "a-revoked-rival-may-come-back",
-        "The branch admits no second voter, for ever.",
+        "The branch never admits a second voter.",
         Edit(
             Membership.apply,
             "isinstance(body, e.Revoked) and body.peer in",
@@ -147,4 +147,4 @@ REVOCATION_UNIT_MUTANTS = (
         tests=("tests/protocols/peer/test_branches.py",),
     ),
 )
-"""Each with the test that it breaks."""
+"""Mutants with the test that each breaks."""

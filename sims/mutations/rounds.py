@@ -1,4 +1,4 @@
-"""Bugs to plant into the protocol core, one at a time: does the simulator notice?
+"""Planted bugs in the rounds and the leader of the protocol core; simulated seeds catch them.
 
 Must NOT run anything (mutants.py).
 """
@@ -31,7 +31,7 @@ plan = self.members.open_plan(self.fragment)
 ROUND_MUTANTS = (
     Mutant(
         "applies-a-stale-attempt",
-        "The roster of the committed attempt is a smaller one: two peers hold different states.",
+        "The committed attempt has a smaller roster: two peers hold different states.",
         Edit(
             FragmentRounds._apply,
             "if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:",
@@ -40,7 +40,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "counts-holds-of-a-stale-attempt",
-        "The commit names a result that nobody can have.",
+        "The commit names a result that no peer can have.",
         Edit(
             RoundReports.holders,
             "stamp == plan.stamp",
@@ -58,7 +58,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "commits-whom-an-attempt-left-out",
-        "Who was silent is listed as counted, and rebases as if it were: its work is lost.",
+        "An excluded peer is listed as counted and rebases as if it were: its work is lost.",
         Edit(
             Leader._next_commit,
             "reports.ready[peer] for peer in plan.roster",
@@ -67,7 +67,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "sums-without-the-missing",
-        "A sum that lacks somebody of the roster is taken for the round's result.",
+        "A sum that lacks a contributor of the roster becomes the round's result.",
         Edit(
             Holdings.terms,
             "if not set(peers) <= held.keys():\n        return ()\n"
@@ -78,7 +78,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "a-late-sum-joins-the-new-attempt",
-        "A sum of the attempt before is listed with the terms of the new one.",
+        "A sum of the previous attempt is listed with the terms of the new one.",
         Edit(
             FragmentRounds.part_reduced,
             "plan.stamp == event.stamp:\n        self.held.reduced(event)",
@@ -90,7 +90,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "applies-before-the-commit",
-        "The round may be committed without what was applied here, or not at all.",
+        "The round may be committed with another result than the applied one, or not at all.",
         Edit(
             FragmentRounds._apply,
             "if commit is None or self.applying:",
@@ -99,7 +99,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "commits-with-one-holder",
-        "Its death takes the result away, though the log says that it holds.",
+        "If the only holder dies, the result is lost, though the log says it is held.",
         Edit(
             Leader._agreed,
             "return digest if enough and len(holding) >= least",
@@ -149,7 +149,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "drops-results-at-once",
-        "Whoever lacks a committed result cannot get it any more.",
+        "A peer that lacks a committed result cannot get it any more.",
         Edit(
             FragmentRounds._moved,
             "needed = round_ if self.awaited is None else min(round_, self.awaited)",
@@ -161,7 +161,7 @@ ROUND_MUTANTS = (
 LEADER_MUTANTS = (
     Mutant(
         "joiner-skips-the-open-round",
-        "What was committed while the state was on its way is never applied to it.",
+        "A round that is committed during the transfer is never applied to the new state.",
         Edit(
             Standing.state_received,
             "*rounds.state_received(version.round, ",
@@ -170,13 +170,13 @@ LEADER_MUTANTS = (
     ),
     Mutant(
         "joiner-receives-nothing",
-        "Results that are committed during a transfer do not reach who gets it.",
+        "Results that are committed during a transfer do not reach the joiner.",
         Edit(FragmentRounds.advance, "self.members.receivers", "self.members.members"),
         Edit(Participant.fetched, "self.members.receivers", "self.members.members"),
     ),
     Mutant(
         "believes-a-lying-donor",
-        "A state that is not the cut's becomes a peer's own.",
+        "A peer adopts a state that is not that of the cut.",
         Edit(
             Standing.state_received,
             "(version.round, version.state_digest) != (event.round, event.state_digest)",
@@ -185,7 +185,7 @@ LEADER_MUTANTS = (
     ),
     Mutant(
         "nobody-compares-states",
-        "A peer whose state was changed behind its back trains on, and spoils every mean.",
+        "A peer with a silently corrupted state trains on, and spoils every mean.",
         Edit(Standing.check_digest, "commit is None or ", "True or "),
     ),
     Mutant(
@@ -199,18 +199,18 @@ LEADER_MUTANTS = (
     ),
     Mutant(
         "keeps-reports-of-an-earlier-life",
-        "A restarted peer counts as ready, and as a holder, with what it does not have any more.",
+        "A restarted peer counts as ready and as a holder of data that it has lost.",
         Edit(Leader.restarted, "self.reports.forget(peer)", "pass"),
         Edit(Admission.join, "self.reports.forget(peer)", "pass"),
     ),
     Mutant(
         "decides-before-it-is-told",
-        "What only was not said yet in a new term looks lost: healthy peers are left out.",
+        "Data not reported yet in a new term looks lost: healthy peers are excluded.",
         Edit(Leader.informed, "all(map(self.accounts.told, here))", "True"),
     ),
     Mutant(
         "a-new-leader-is-told-nothing",
-        "It waits for contributions that are made: nobody says so once more.",
+        "The new leader waits for contributions that exist but are not reported again.",
         Edit(Participant.new_leader, "rounds.forget_reports()", "pass"),
     ),
     Mutant(
@@ -220,7 +220,7 @@ LEADER_MUTANTS = (
     ),
     Mutant(
         "any-digest-is-the-majority's",
-        "The state of a peer that differs is handed out, and named as everybody's.",
+        "A differing state is handed out, and named as the state of all peers.",
         Edit(Reports.sure_digest, "if 2 * votes > len(members) else", "if votes else"),
         Edit(Reports.is_split, "2 * max(counts.values()) <= len(holders)", "False"),
     ),

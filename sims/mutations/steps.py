@@ -1,4 +1,4 @@
-"""Bugs to plant into the part of the core that makes steps: seeds of sims.step_sweep catch them.
+"""Planted bugs in stepwise runs; seeds of sims.step_sweep catch them.
 
 As rounds.py for rounds. Must NOT run anything (mutants.py).
 """
@@ -21,7 +21,7 @@ if owner is None or owner.view != view or 2 * len(roster & states.keys()) <= len
 STEP_MUTANTS = (
     Mutant(
         "goes-on-after-its-report",
-        "A survivor completes a step of which it said that it had not: the Close may be below.",
+        "A survivor completes a step that it reported as incomplete: the Close may be below it.",
         Edit(
             StepBounds.frontier,
             "return max(self.members.course.step, completed, self.begun)",
@@ -30,12 +30,12 @@ STEP_MUTANTS = (
     ),
     Mutant(
         "closes-below-a-completed-step",
-        "Who made the step keeps it, and the others make another one of that number.",
+        "A peer that completed the step keeps it; the others make another step of that number.",
         Edit(Closing._last_step, "max(completed, course.step,", "max(course.step,"),
     ),
     Mutant(
         "takes-a-late-payload-of-a-closed-view",
-        "A step that the Close left out is completed by those whom the payload still reached.",
+        "Peers that still got the payload complete a step after the Close of its view.",
         Edit(step_view, "return None if ended else view", "return view"),
         Edit(StepBounds.find_last, "return agreed.close.last_step", "return self.run.outer_steps"),
     ),
@@ -46,12 +46,12 @@ STEP_MUTANTS = (
     ),
     Mutant(
         "a-differing-state-goes-on",
-        "Nobody is left out, and no step is ever agreed on again.",
+        "No peer is excluded, and no step is ever agreed on again.",
         Edit(Closing._differing, "if wrong:", "if False:"),
     ),
     Mutant(
         "keeps-a-payload-of-a-batch-that-is-anothers",
-        "Its view ended before the step: two train on that batch, and nobody on this peer's.",
+        "Its view ended first: two peers train on that batch, and none on this peer's.",
         Edit(
             Steps._make,
             "own.step == step and own.batch == batch",
@@ -60,7 +60,7 @@ STEP_MUTANTS = (
     ),
     Mutant(
         "forgets-what-old-views-were-made-of",
-        "The run trains once more on the batches of steps whose views nobody remembers.",
+        "The run trains again on the batches of the steps of forgotten views.",
         Edit(forget_views, "drawn=drawn", "drawn=members.course.drawn"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Bugs to plant where a state goes from several donors to who joins.
+"""Planted bugs in the transfer of a state from several donors to a joiner.
 
 Must NOT run anything (mutants.py).
 """
@@ -16,17 +16,17 @@ TRANSFER_MUTANTS = (
     ),
     Mutant(
         "asks-a-liar-again",
-        "What it sends next is a lie as well, and takes the time of an honest one.",
+        "The next cell of a lying donor is wrong too, and takes an honest donor's time.",
         Edit(Intake.advance, " and not x.why_not", ""),
     ),
     Mutant(
         "forgets-what-a-lost-donor-owed",
-        "Nobody else is asked for it: the joiner waits until the transfer is late.",
+        "No other donor is asked for those cells: the joiner waits until the transfer times out.",
         Edit(Intake.disconnected, "self._take_back(giver)", "giver.asked = []"),
     ),
     Mutant(
         "waits-for-a-donor-that-hangs",
-        "What it owes comes when it goes on again, if it does.",
+        "The cells of a donor that hangs arrive only once it continues, if ever.",
         Edit(
             Intake.advance,
             "giver.asked and now >= giver.since + giver.patience_s",
@@ -35,12 +35,12 @@ TRANSFER_MUTANTS = (
     ),
     Mutant(
         "one-donor-names-the-root",
-        "What it says of the state is all that its own cells are compared with.",
+        "A donor's own report is all that its cells are compared with.",
         Edit(Rooting._agreed, "needed = min(WORDS_NEEDED, len(donors))", "needed = 1"),
     ),
     Mutant(
         "tells-the-tree-of-a-damaged-state",
-        "A donor whose memory is damaged is as good a witness as any.",
+        "The hash tree of a donor with damaged memory counts as valid.",
         Edit(
             Giving.hashed,
             "event.state_digest != owed.versions[event.fragment].state_digest",

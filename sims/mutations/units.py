@@ -1,6 +1,6 @@
-"""Bugs to plant into single modules of the core, which the unit tests of these notice.
+"""Planted bugs in single modules of the core, which the unit tests of these modules catch.
 
-In a sweep most of them cost time or samples without breaking what a checker looks at. Must NOT run
+In a sweep most of them cost time or samples without breaking a checker's condition. Must NOT run
 anything (mutants.py).
 """
 
@@ -20,7 +20,7 @@ from sims.mutations.patch import Edit, Mutant
 
 
 def of(*names: str) -> tuple[str, ...]:
-    """The unit tests of these modules of protocols: "room/module" each."""
+    """Paths of the unit tests of these modules of protocols: "room/module" each."""
     places = (name.split("/") for name in names)
     return tuple(f"tests/protocols/{room}/test_{module}.py" for room, module in places)
 
@@ -28,13 +28,13 @@ def of(*names: str) -> tuple[str, ...]:
 SAMPLE_MUTANTS = (
     Mutant(
         "ranges-that-touch-stay-apart",
-        "Equal sets are unequal tuples: two peers' ledgers differ.",
+        "Equal sets become unequal tuples: the ledgers of two peers differ.",
         Edit(sample_ranges.merged, "item.start <= made[-1].stop", "item.start < made[-1].stop"),
         tests=of("types/sample_ranges"),
     ),
     Mutant(
         "the-rest-of-a-range-begins-too-early",
-        "What was subtracted is in the difference again: samples are trained twice.",
+        "Subtracted samples are in the difference again: samples are trained twice.",
         Edit(
             sample_ranges.subtract,
             "made.append(SampleRange(start, item.stop))",
@@ -68,31 +68,31 @@ SAMPLE_MUTANTS = (
     ),
     Mutant(
         "a-life-that-comes-back-has-no-samples",
-        "A peer that was cut off for a moment trains samples that are leased to others.",
+        "A peer that was disconnected for a moment trains samples leased to others.",
         Edit(Ledger.came, "if gone.held.incarnation == info.incarnation:", "if False:"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "an-earlier-life-has-no-claims",
-        "A contribution that an earlier life sent is refused, though the log counts it.",
+        "A contribution of an earlier incarnation is refused, though the log counts it.",
         Edit(Ledger.claims, "if gone.held.peer == peer:", "if False:"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "a-void-round-gives-samples-to-a-later-life",
-        "A life that came after the view trains what only the earlier one saw.",
+        "An incarnation that came after the view trains samples of the earlier one.",
         Edit(Ledger.take_back, "if held is not None and held.came < view:", "if held is not None:"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "a-restore-leaves-leases",
-        "Samples that are free after the cut are held by their old owners, too.",
+        "Samples that are free after the cut are still held by their old owners too.",
         Edit(Ledger.restore, "self.held, self.gone = {}, []", "self.gone = []"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "a-claim-may-be-torn-to-shreds",
-        "The ledger's message has no room for all ranges: no peer can read a snapshot.",
+        "The ledger has more ranges than a snapshot can hold: no peer can read the snapshot.",
         Edit(
             Ledger.may_count,
             "left <= CLAIM_RANGES_MAX and whole <= RANGES_LEFT_MAX",
@@ -108,13 +108,13 @@ SAMPLE_MUTANTS = (
     ),
     Mutant(
         "two-peers-get-the-same-free-samples",
-        "What a gone peer left behind is granted to every peer that lacks samples.",
+        "Samples of a departed peer are granted to every peer that lacks samples.",
         Edit(Leasing.next_entry, "free = subtract(free, samples)", "pass"),
         tests=of("leader/sample_leases"),
     ),
     Mutant(
         "carried-samples-are-a-reserve",
-        "A peer that carries its work from round to round runs out of samples to draw.",
+        "A peer that carries uncounted work over rounds runs out of samples to draw.",
         Edit(Leasing._lack, " - wants.carried", ""),
         tests=of("leader/sample_leases"),
     ),
@@ -123,7 +123,7 @@ SAMPLE_MUTANTS = (
 TRANSFER_MUTANTS = (
     Mutant(
         "one-word-is-enough-for-a-root",
-        "A single donor with a damaged memory names the state that all cells are compared with.",
+        "A single donor with damaged memory names the root that all cells are compared with.",
         Edit(Rooting._agreed, "min(WORDS_NEEDED, len(donors))", "min(1, len(donors))"),
         tests=of("transfer/state_roots"),
     ),
@@ -163,7 +163,7 @@ TRANSFER_MUTANTS = (
     ),
     Mutant(
         "believes-leaves-without-their-root",
-        "A lying donor's tree is what the cells of honest ones are compared with.",
+        "Cells of honest donors are compared with the hash tree of a lying donor.",
         Edit(
             Intake.leaves_received,
             "if hashlib.sha256(leaves).hexdigest() != self.roots[page.fragment]:",
@@ -173,7 +173,7 @@ TRANSFER_MUTANTS = (
     ),
     Mutant(
         "a-page-of-leaves-counts-twice",
-        "A page that comes again moves all later leaves to other cells.",
+        "A page that is received again shifts all later leaves to other cells.",
         Edit(
             Intake.leaves_received,
             " or page.first * LEAF_BYTES != len(tree.digests)",
@@ -183,7 +183,7 @@ TRANSFER_MUTANTS = (
     ),
     Mutant(
         "asks-a-donor-for-more-than-a-window",
-        "One slow donor owes most of the state while the others are idle.",
+        "One slow donor owes most of the state while the other donors are idle.",
         Edit(Intake._ask_cells, "min(WINDOW_CELLS - len(asked), ", "min(WINDOW_CELLS, "),
         tests=of("transfer/receiver"),
     ),
@@ -198,13 +198,13 @@ TRANSFER_MUTANTS = (
 ROUND_MUTANTS = (
     Mutant(
         "a-border-inside-a-codec's-grain",
-        "Two owners each decode a half of elements that are encoded together.",
+        "Two owners each decode half of the elements that are encoded together.",
         Edit(parts.cut_parts, "grains * i // count * grain", "elements * i // count"),
         tests=of("state/parts"),
     ),
     Mutant(
         "an-owner-that-is-there-loses-its-part",
-        "Slices that have travelled are sent again, to another owner.",
+        "Slices that were already sent are sent again, to another owner.",
         Edit(parts.replace_owners, "if owner in load:", "if False:"),
         tests=of("state/parts"),
     ),
@@ -240,7 +240,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "a-result-is-asked-for-at-each-event",
-        "A result that is under way is asked for hundreds of times.",
+        "A result that is under way is requested hundreds of times.",
         Edit(
             Fetching.fetch,
             "self.at = now + FETCH_RETRY_S\n    self.tries += 1",
@@ -250,19 +250,19 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "trusts-a-whole-result-that-is-another",
-        "A result of other bytes stays in the place of the committed one.",
+        "A complete result with other bytes stays in place of the committed one.",
         Edit(Fetching.fetch, "held.drop_results(commit.round)", "pass"),
         tests=of("rounds/retries"),
     ),
     Mutant(
         "asks-owners-that-are-gone",
-        "The question is dropped, and is not asked of those who are there.",
+        "Requests to lost owners are dropped, and no connected owner is asked.",
         Edit(Asking.ask, "if owners[part] in connected]", "]"),
         tests=of("rounds/retries"),
     ),
     Mutant(
         "a-new-attempt-inherits-the-old-one's-age",
-        "A fresh attempt is called slow, and healthy peers are left out.",
+        "A new attempt counts as slow, and healthy peers are excluded.",
         Edit(
             Stall.is_slow,
             "self.at = now + self.after_s if attempt else NEVER",
@@ -272,7 +272,7 @@ ROUND_MUTANTS = (
     ),
     Mutant(
         "a-differing-digest-waits-for-a-commit",
-        "Of an even split neither half is told that it differs.",
+        "In an even split one half counts as differing, though there is no majority.",
         Edit(Closing._majority, "if 2 * count > len(states)", "if 2 * count >= len(states)"),
         tests=of("leader/step_views"),
     ),

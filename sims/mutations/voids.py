@@ -1,4 +1,4 @@
-"""Bugs to plant where a committed round is over or taken back, where several fragments are in
+"""Planted bugs where a committed round is completed or taken back, where several fragments are in
 flight, and where a contribution cannot be averaged.
 
 Must NOT run anything (mutants.py).
@@ -17,47 +17,47 @@ from sims.mutations.patch import Edit, Mutant
 VOID_MUTANTS = (
     Mutant(
         "what-the-roster-holds-all-hold",
-        "Results are dropped that a member outside the roster, or a joiner, has to ask for.",
+        "Results are dropped that a member outside the roster, or a joiner, still needs.",
         Edit(Leader._next_commit, "self.members.receivers, plan", "plan.roster, plan"),
     ),
     Mutant(
         "a-void-loses-samples",
-        "What the lost round had counted is neither committed nor anybody's.",
+        "Samples of the void round are neither committed nor free.",
         Edit(Ledger.take_back, "self.free = union(self.free, samples)", "pass"),
     ),
     Mutant(
         "a-void-throws-work-away",
-        "Who goes on from what it has begins anew, and not with what it trained since.",
+        "A peer that goes on from its own state loses the work since.",
         Edit(FragmentRounds.voided, 'self._resume("rebase")', 'self._resume("anew")'),
     ),
     Mutant(
         "a-lost-round-is-never-taken-back",
-        "Without a checkpoint of what came before, nobody can go on.",
+        "Without a checkpoint of an earlier state no peer can go on.",
         Edit(usable, "return _live(members, reports, committed) + disks", "return []"),
     ),
     Mutant(
         "goes-on-from-another-state-than-the-cut",
-        "Whoever reads of a void round takes what it has for what the run goes on from.",
+        "Each reader of a void round takes its own state for the one that the run goes on from.",
         Edit(Participant.restored, "and stays and held == restore.versions", "and stays"),
     ),
     Mutant(
         "says-half-a-state-once",
-        "Its leader took it for a stranger's, and nobody gets what only it has.",
+        "The leader ignored an early report; no peer gets the state that only this peer has.",
         Edit(Participant.came, "rounds.forget_reports()", "pass"),
     ),
     Mutant(
         "what-cannot-be-averaged-stays",
-        "Attempt after attempt ends like the one before.",
+        "Each new attempt fails like the one before.",
         Edit(Reports.fit, "set(live) - reports.voided(plan)", "set(live)"),
     ),
     Mutant(
         "what-cannot-be-averaged-is-late",
-        "It has come to everybody who complains: the leader gives it time that helps nobody.",
+        "The contribution has arrived everywhere: the leader waits for it in vain.",
         Edit(accuse, "void, void=True", "void"),
     ),
     Mutant(
         "a-sum-that-cannot-be-made-is-a-result",
-        "Its owner says that it has one, and nobody gets it.",
+        "The owner reports a result that no peer gets.",
         Edit(Holdings.reduced, "if event.void:", "if False:"),
     ),
 )

@@ -1,9 +1,8 @@
-"""One simulated peer: a core and its shell; ranks.py has its ranks.
+"""One simulated peer: the real core, and a shell in virtual time. ranks.py has its ranks.
 
 Training is replaced by arithmetic that is easy to check (toy_model.py): a fragment is one
-parameter, which inner steps move, and the outer step subtracts the weighted mean of what was
-contributed. The shell keeps and drops payloads as the real one does, and does jobs in order, one at
-a time.
+parameter, inner steps move it, and the outer step subtracts the weighted mean of the contributions.
+The shell keeps and drops payloads as the real one does, and runs jobs in order, one at a time.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 
 
 class Node:
-    """One life of one peer. After `kill` or Stop, whatever was scheduled for it is void."""
+    """One incarnation of one peer. After `kill` or Stop, actions scheduled for it are not run."""
 
     def __init__(
         self, world: World, me: Identity, disk: Disk, *, contact: str, speed: float
     ) -> None:
-        """`contact`: where to join; "": this peer founds the run."""
+        """`contact`: the address at which this peer joins; "": this peer founds the run."""
         self.world = world
         self.peer = me.peer
         self.disk = disk
         self.met: set[PeerId] = set()
-        """Peers with which it was ever connected in this life."""
+        """Peers that were ever connected with this one in this incarnation."""
         rules, saved = world.rules if disk.saved is not None else None, disk.saved
         self.core = PeerCore(
             me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules
@@ -56,33 +55,36 @@ class Node:
         self.core.book.compact_entries = world.compact_entries
         world.twins.born(self.core, disk, contact=contact)
         self.speed = speed
-        """Seconds an inner step takes."""
+        """Seconds for one inner step."""
         self.alive = True
         self.outcome = self.why = ""
         self.asked_to_leave = False
         self.paused_until = 0.0
         self.turns = Turns(self)
         self.due = float("inf")
-        """When the core is woken if nothing else happens: at its deadline, or after a pause."""
+        """Virtual time in seconds at which the core is woken if nothing else happens: its deadline,
+        or the end of a pause."""
         self.outers: list[Value] = [0] * world.training.fragments
         """The outer parameters, by fragment."""
         self.versions: list[Version | None] = [None] * world.training.fragments
-        """What they are, as the shell knows it."""
+        """Versions of the outer parameters as the shell knows them, by fragment; None: not
+        known."""
         self.corrupt: dict[int, int] = {}
-        """Fragments that something changed behind our back, and the round after which it did."""
+        """By fragment: the round after which its state was changed by a fault that the core does
+        not know of."""
         self.store = Store()
         self.transfers = Transfers(self)
         self.reductions = Reductions(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
-        """Addresses that it wants to be connected with."""
+        """Addresses to which this peer wants a connection."""
         self.dialling: set[str] = set()
-        """Those that it tries at present."""
+        """Addresses that are being dialled at present."""
         self.scribe = Scribe(self)
         self._lineage = 0
-        """Of the last entry that was applied."""
+        """Lineage of the last applied entry."""
         self._losses = 0
-        """How often its ranks were lost, as the core knows."""
+        """How many losses of its ranks the core knows of."""
 
     @property
     def running(self) -> bool:
@@ -91,9 +93,9 @@ class Node:
     # Events ---------------------------------------------------------------------------------
 
     def give(self, event: v.Event, value: Value = 0) -> None:
-        """Let the core take an event in its turn. `value`: what a payload carries."""
+        """Queue an event for the core. `value`: the number that a payload carries."""
         if not self.running or (isinstance(event, Payload) and not self.core.standing.accepted):
-            return  # A shell gives no memory before it knows the run.
+            return  # Before it knows the run, a shell has no memory for payloads.
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.give(event, value))
             return
@@ -103,14 +105,14 @@ class Node:
         self.turns.feed(event, value)
 
     def take(self, event: v.Event, value: Value) -> None:
-        """The core decides, and all that it says is done. Called by `turns`."""
+        """Let the core handle an event, and carry out all its commands. Called by `turns`."""
         before, event = self.core.members.lineage, self.world.extremes.event(event)
         commands = self.core.handle(event, self.world.now)
         self._losses += isinstance(event, v.TrainersLost)
         self.world.twins.compare(self, event, commands)
         restore = self.core.members.restored
         if restore is not None and before not in (0, self.core.members.lineage):
-            self._set_back(restore)  # By an entry or a snapshot.
+            self._set_back(restore)  # An entry or a snapshot rolled the run back.
         self.world.record(self, event, value, commands)
         if isinstance(event, Payload):
             self._keep(event, value, commands)
@@ -125,16 +127,18 @@ class Node:
             self.turns.end_jobs()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do something later, unless this life is over by then; not while we are stopped."""
+        """Run `action` in so many seconds, unless this incarnation has ended by then. If the node
+        is paused then, the action waits for the end of the pause."""
         self.at_time(self.world.now + seconds, action)
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
-        """As `after`, exactly then: a duration would be rounded, and what follows at the same time
-        could come before."""
+        """As `after`, at exactly this time. A duration would be rounded, and actions of the same
+        time could change their order."""
         self.turns.at_time(due, action)
 
     def lose_trainers(self, restart_s: float) -> None:
-        """The ranks crash and are started again; a witness has none."""
+        """Let the ranks crash, and start new ones after `restart_s` seconds. A witness has no
+        ranks."""
         if self.core.me.witness:
             return
         self.ranks.lose()
@@ -180,9 +184,9 @@ class Node:
                 if isinstance(entry, e.Run):
                     world.begun(self)
                 elif isinstance(entry, e.Lost):
-                    world.lost_state()  # Nobody counts what it holds any more.
+                    world.lost_state()  # The lost peer's state counts no more.
                 if command.lineage != self._lineage:
-                    # After contributions of the one before, and before those of this one.
+                    # After contributions of the old lineage, before those of the new one.
                     self._lineage = command.lineage
                     self.reductions.make_releases()
                     self.turns.in_turn(self._restored)
@@ -192,7 +196,8 @@ class Node:
                 self.outcome, self.why = outcome, why
                 world.lost_state()
                 world.ended_at = world.now
-                # What it sent last still arrives: a process that ends by itself closes in order.
+                # Its last messages still arrive: a process that ends by itself closes its
+                # connections in order.
                 world.at(world.network.slowest_s, lambda: world.dialling.gone(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
@@ -204,7 +209,7 @@ class Node:
             case c.ReleaseRound():
                 self.reductions.put_off(command)
             case c.Discard():
-                world.happened["discard"] += 1  # `give` did not keep it.
+                world.happened["discard"] += 1  # `_keep` dropped the payload.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():
                 self.transfers.do(command)
             case _:
@@ -224,7 +229,7 @@ class Node:
                 self.reductions.reduce(command)
             case c.Encode(fragment=fragment, round=round_):
                 self.reductions.make_releases(fragment)
-                shared = self.ranks.shared(fragment)  # Also if they crash meanwhile.
+                shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
                 self.job(lambda: self._encode(fragment, round_, *shared))
             case c.ApplyRound(stamp=stamp, borders=borders):
                 means = [store.results[stamp, part] for part in range(len(borders) - 1)]
@@ -247,7 +252,7 @@ class Node:
                 raise AssertionError(f"unknown command {command!r}")
 
     def job(self, work: Callable[[], None]) -> None:
-        """As the real shell: one at a time, in the order of the commands."""
+        """Run jobs as the real shell does: one at a time, in the order of the commands."""
         self.turns.job(work)
 
     def _adopt_kept(self, fragment: int, round_: int) -> None:
@@ -259,11 +264,11 @@ class Node:
         self.give(v.KeptAdopted(fragment, round_, digest))
 
     def found(self, outers: Sequence[Value]) -> tuple[str, ...]:
-        """The run begins with these; their digests."""
+        """Begin the run with these outer parameters; returns their digests."""
         return tuple(self._at(fragment, 0, outer) for fragment, outer in enumerate(outers))
 
     def keep_first(self) -> None:
-        """What the run begins with is our first checkpoint."""
+        """Keep the initial state of the run as our first checkpoint."""
         lineage, versions = self.core.members.lineage, [known for known in self.versions if known]
         for version in versions:
             one = (version.fragment, 0, version.state_digest)
@@ -273,20 +278,20 @@ class Node:
         self.after(self.world.compute_s, lambda: self.give(v.Checkpointed(kept)))
 
     def _at(self, fragment: int, round_: int, outer: Value) -> str:
-        """A fragment is another one now; the state's digest."""
+        """Set a fragment's outer parameter and version; returns the state's digest."""
         digest = self.world.digest_of(round_, outer)
         self.outers[fragment], self.versions[fragment] = outer, Version(fragment, round_, digest)
         return digest
 
     def _restored(self) -> None:
-        """What is of another lineage than the core's is old."""
+        """Drop payloads and sums of lineages other than the core's."""
         lineage = self.core.members.lineage
         self.store.keep(lineage)
         self.reductions.keep(lineage)
 
     def _set_back(self, restore: e.Restore) -> None:
-        """What the ranks did since belongs to no lineage, unless the run goes on from what we have;
-        nor does any other state."""
+        """Forget states that differ from the versions of `restore`. The ranks' steps since the last
+        result are lost too, unless the rollback is in memory and this peer has a state."""
         if not restore.live or any(rounds.version < 0 for rounds in self.core.rounds):
             self.ranks.set_back()
         self.world.happened["void"] += restore.live and not restore.fork
@@ -309,7 +314,7 @@ class Node:
     def _send(self, to: PeerId, message: Control) -> None:
         self.world.sent(self, to, message)
         read = codec.decode(codec.encode(message), size_max=limits.CONTROL_BYTES_MAX)
-        assert read == message, "it reads otherwise"
+        assert read == message, "the codec changed the message"
         self.world.carry(self.peer, to, "control", v.MessageReceived(self.peer, message))
 
     def send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
@@ -318,7 +323,7 @@ class Node:
     def _encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
         model = self.world.model
         if not self.running:
-            return  # Nobody will get it.
+            return  # No peer will get the contribution.
         text = f"{self.peer} {fragment} {first} {handed.last} {round_} {self.world.now}"
         manifest = digest_text(text)
         gossip = self.world.training.gossip
@@ -335,7 +340,7 @@ class Node:
 
     def _apply(self, stamp: Stamp, means: list[Value]) -> None:
         if stamp.lineage != self.core.members.lineage:
-            return  # A Restore came between.
+            return  # A Restore changed the lineage meanwhile.
         world, fragment = self.world, stamp.fragment
         if world.model.exact:
             world.checkers.means(self.peer, stamp, {int(mean) for mean in means})
@@ -358,30 +363,31 @@ class Node:
         self.give(v.RoundApplied(stamp, digest))
 
     def adopt(self, fragment: int, round_: int, value: Value) -> None:
-        """A state that came from others is ours now."""
+        """Make a state that came from other peers our own."""
         digest = self._at(fragment, round_, value)
         key = (self.core.members.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
         if self.world.checkers.is_corrupt(*key, digest):
-            self.corrupt[fragment] = round_  # As its donor is.
+            self.corrupt[fragment] = round_  # The donor's state is corrupt too.
             return
         self._checkpoint()
         self.world.checkers.state(self.peer, *key, digest)
 
     def state_at(self, fragment: int, round_: int) -> Value | None:
-        """The state after this round, while it is ours."""
+        """The state after this round; None if our state is another one."""
         version = self.versions[fragment]
         return self.outers[fragment] if version and version.round == round_ else None
 
     def _resume(self, command: c.Resume, losses: int, lineage: int, *, excused: bool) -> None:
-        """As the driver: what the core decided for ranks that are lost is for nobody."""
+        """Give the ranks a result. As in the driver, a result for ranks that were lost meanwhile is
+        dropped."""
         ranks, fragment = self.ranks, command.fragment
         if losses != ranks.life:
             return
 
         def post() -> None:
-            # If it waited, later rounds are in it too, of which the core does not know here: by
-            # the command's round it finds the ranks' work too old.
+            # If the result has waited, the outer parameter contains later rounds too. The core does
+            # not know this: by the command's round, it finds the ranks' work too old.
             outer, samples = self.outers[fragment], ranks.feed.lease
             ranks.result(Result(command, outer, lineage, samples, excused))
 

@@ -1,9 +1,10 @@
-"""The ranks of one simulated node: inner steps, boundaries, results, and what nobody counted yet.
+"""The ranks of one simulated node: inner steps, boundaries, results, and uncounted work.
 
-They contribute to one fragment after the other and go on training while a round is under way: a
-result is taken at the first step at least `overlap_steps` after the contribution, and
-`overlap_max_steps` after it they wait; if that is past boundaries of other fragments, several are
-in flight at once. Must NOT know of rounds beyond what the core says.
+The ranks contribute to one fragment after the other, and go on training while a round is under way.
+They take a result at the first step at least `overlap_steps` after the contribution, and wait for
+the result `overlap_max_steps` after the contribution. If that is past boundaries of other
+fragments, several contributions are in flight at once. Must NOT know of rounds beyond the core's
+commands.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ STEP_TOKENS = 16
 STEP_SAMPLES = 2
 STALE_ROUNDS = 4
 LINES = (0, 0, 50_000_000, 12_000_000, 1_000_000)
-"""What lines carry, bytes a second; 0: whoever has it never had to know ..."""
+"""Link speeds of a node, bytes per second, one of which is drawn. 0: the node's link was never
+full, so its speed is not known."""
 LINE_STEPS = 50
-"""... and for how many inner steps."""
+"""Inner steps for which a drawn link speed holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,144 +38,154 @@ class Training:
     """How the ranks of a run train; steps are inner steps."""
 
     inner_steps: int = 8
-    """Between two contributions to one fragment."""
+    """Inner steps between two contributions to one fragment."""
     fragments: int = 1
     overlap_steps: int = 0
     overlap_max_steps: int = 0
     discards_overlap: bool = False
-    """A counted result replaces what the ranks did since they contributed; else that is kept."""
+    """If True, a counted result replaces the steps that the ranks have made since the contribution;
+    else these steps are kept."""
     void_one_in: int = 0
-    """Of so many contributions one cannot be averaged with others; 0: none."""
+    """One contribution in so many is rejected: it cannot be averaged. 0: none."""
     gossip: bool = False
-    """Each exchanges with one other a round: its parameters, and not what they moved by."""
+    """In each round a node exchanges with one other node, and sends its parameters instead of their
+    change."""
     answers: bool = False
-    """Ranks contribute as soon as others wait for it, with what they have."""
+    """Ranks contribute early, with the steps that they have made, as soon as other peers wait."""
     extremes: bool = False
-    """Names, reasons and contributions stand at their limits (simulator/limit_values.py)."""
+    """Names, reasons and contributions are as large as the limits allow
+    (simulator/limit_values.py)."""
     lines: int = 0
-    """What the nodes' lines carry is drawn with this; 0: nobody ever had to know."""
+    """Seed from which the nodes' link speeds are drawn; 0: no node knows its speed."""
 
     @property
     def interval_samples(self) -> int:
-        """What ranks draw between two results of the anchor, and have drawn since they contributed
-        to the first one."""
+        """Number of samples that the ranks draw between two results of the anchor, and from the
+        contribution to the first of these until its result."""
         return (self.inner_steps + self.overlap_max_steps) * STEP_SAMPLES
 
     @property
     def slot_steps(self) -> int:
-        """Between two boundaries."""
+        """Inner steps between two boundaries."""
         return max(1, self.inner_steps // self.fragments)
 
     def line(self, name: str, step: int) -> int:
-        """What this node knows of its line at this inner step, bytes a second."""
+        """The node's link speed as it knows it at this inner step, bytes per second; 0: not
+        known."""
         source = random.Random(f"{self.lines} {name} {step // LINE_STEPS}")  # noqa: S311
         return source.choice(LINES) if self.lines else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What the ranks contributed, as it lies in shared memory."""
+    """A contribution of the ranks, as it lies in shared memory."""
 
     last: int
-    """The number of the first step that is not in it."""
+    """Number of the first step that is not in the contribution."""
     delta: Value
     moved: Value
     samples: tuple[int, ...]
     base_round: int
-    """Of the state that the parameters began with; they are moved along with each state since."""
+    """Round of the outer state from which `delta` is measured. Each result replaces that state, and
+    moves the parameters along."""
 
 
 @dataclass(slots=True)
 class Work:
-    """The ranks' parameters of one fragment, and what of their work no round has counted yet."""
+    """The ranks' parameters of one fragment, and the part of their work that no round has
+    counted."""
 
     local: Value = 0
     base: Value = 0
     base_round: int = 0
     oldest_round: int = 0
-    """Of the base from which the first step that is not counted was made."""
+    """Round of the base from which the first uncounted step was made."""
     first: int = 0
-    """Number of the first step that is not counted; steps of a peer are numbered for its life."""
+    """Number of the first uncounted step. The steps of a peer are numbered across all its
+    incarnations."""
     moved: Value = 0
-    """Sum of the moves of these steps."""
+    """Sum of the moves of the uncounted steps."""
     samples: list[int] = field(default_factory=list[int])
-    """What these steps saw."""
+    """Samples that the uncounted steps used."""
     handed: Handed | None = None
-    """While they have no result of it."""
+    """The last contribution, until the ranks have its result; else None."""
     over: bool = False
-    """The last round of the fragment is behind them."""
+    """The result of the fragment's last round was taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """On its way to the ranks."""
+    """A result on its way to the ranks."""
 
     resume: c.Resume
     outer: Value
     lineage: int
     samples: Samples
-    """Of the anchor's: what the ranks may draw until the next one."""
+    """With the anchor's result: the samples that the ranks may draw until the next one."""
     excused: bool
-    """Ranks crashed, or the run went back: what they did is lost, and nobody's fault."""
+    """The ranks crashed, or the run was rolled back: the loss of the ranks' work is no
+    violation."""
 
 
 class Ranks:
-    """Of one node, for its life; ranks that crash are replaced in here."""
+    """The ranks of one node in one incarnation. Ranks that crash are replaced inside this
+    object."""
 
     def __init__(self, node: Node, training: Training) -> None:
         self._node = node
         self._training = training
         self.last = node.world.steps_of(node.peer)
-        """How many steps this peer made in all its lives."""
+        """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
         self.feed = Feed(training.interval_samples)
         self.crashed: set[int] = set()
-        """Fragments whose work since the last result is gone, or of no lineage."""
+        """Fragments with work since the last result that is lost, or belongs to no lineage."""
         self.life = 0
-        """Rises when the ranks restart: what older ones scheduled is void."""
+        """Rises when the ranks restart. Actions scheduled by earlier ranks are not run."""
         self._results: dict[int, Result] = {}
-        """That wait for their step."""
+        """By fragment: results that wait for the step at which they are taken."""
         self._without = set(range(training.fragments))
         """Fragments of which the ranks have no parameters yet."""
         self._first = False
-        """No round of these ranks yet."""
+        """These ranks have had no round yet."""
         self._since_start = self._since_boundary = 0
         self._at_boundary = self._runs = False
-        """They have to contribute; a step is under way."""
+        """`_at_boundary`: the ranks have to contribute. `_runs`: a step is under way."""
 
-    # What the shell does --------------------------------------------------------------------
+    # Called by the shell --------------------------------------------------------------------
 
     def lose(self) -> None:
-        """They crash."""
+        """Let the ranks crash."""
         self.life += 1
         self.set_back()
         self.feed.stop()
         self._results.clear()
         for work in self.works:
-            work.handed = None  # New ranks wait for no result of it, nor for its step.
+            work.handed = None  # New ranks wait for no result of old contributions.
         self._without = set(range(len(self.works)))
         self._runs = self._at_boundary = False
         self._since_start = self._since_boundary = 0
 
     def set_back(self) -> None:
-        """What they did since the last result belongs to no lineage, or is gone."""
+        """Mark all work since the last result as lost."""
         self.crashed = set(range(len(self.works)))
 
     def shared(self, fragment: int) -> tuple[Handed, int]:
-        """What they contributed last, and the number of its first step."""
+        """The last contribution to this fragment, and the number of its first step."""
         work = self.works[fragment]
         assert work.handed is not None, "nothing was contributed"
         return work.handed, work.first
 
     def result(self, result: Result) -> None:
-        """A result is in shared memory: they take it when its step has come."""
+        """Put a result into shared memory. The ranks take it when its step has come."""
         self._results[result.resume.fragment] = result
         self._go_on()
 
-    # What they do ---------------------------------------------------------------------------
+    # Training -------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Whatever is due between two steps, and then the next step unless something is missing."""
+        """Do all that is due between two steps, then begin the next step unless something is
+        missing."""
         if self._runs:
             return
         for fragment in [f for f in self._results if self._is_due(f)]:
@@ -186,7 +198,7 @@ class Ranks:
                     return
             fragment = next_fragment(self._node.core.rounds, self._free)
             if self.works[fragment].first == self.last:
-                break  # A result has just replaced all: one step more.
+                break  # A result has just replaced all work: make one more step.
             self._contribute(fragment)
             if self._training.answers:
                 self._look()
@@ -197,21 +209,23 @@ class Ranks:
         if drawn is not None:
             self._step(drawn)
         elif 0 in self._free and self.works[0].first < self.last:
-            self._contribute(0)  # They go on with the samples of its result.
+            self._contribute(0)  # Its result brings new samples.
 
     @property
     def _left(self) -> list[int]:
-        """The fragments that have a result to come."""
+        """The fragments that still expect a result."""
         return [fragment for fragment, work in enumerate(self.works) if not work.over]
 
     @property
     def _free(self) -> list[int]:
-        """Those of them that may be contributed now: no earlier result is still to come."""
+        """The fragments that may be contributed now: they expect a result, but none is
+        outstanding."""
         return [fragment for fragment in self._left if self.works[fragment].handed is None]
 
     def _take_earliest(self) -> bool:
-        """At a boundary at which all are in flight: no later step could take what is there. False:
-        it is still to come, or all is over."""
+        """At a boundary with all fragments in flight, take the result of the earliest contribution;
+        without it, no step is possible. False: that result is still to come, or the last round is
+        over."""
         handed = ((work.handed, f) for f, work in enumerate(self.works))
         in_flight = [(each.last, f) for each, f in handed if each is not None]
         fragment = min(in_flight)[1] if in_flight else None
@@ -238,7 +252,7 @@ class Ranks:
         self._node.give(made)
 
     def _step(self, drawn: list[int]) -> None:
-        """One inner step, on these samples; behind it there may be a boundary."""
+        """Make one inner step on these samples; a boundary may follow."""
         life, world = self.life, self._node.world
         self._runs = True
 
@@ -261,7 +275,8 @@ class Ranks:
         self._node.after(self._node.speed * world.random.uniform(0.9, 1.1), made)
 
     def _look(self) -> None:
-        """Are we at a boundary? New ranks may be asked for an early one, and those that answer."""
+        """Find out whether the ranks are at a boundary. New ranks, and ranks with `answers`, may be
+        asked for an early one."""
         new = self._first and 2 * self._since_start >= self._training.inner_steps
         early = new or self._training.answers
         if early:
@@ -272,7 +287,7 @@ class Ranks:
         self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
 
     def _take(self, result: Result) -> None:
-        """Go on from a result, with all work that it does not contain."""
+        """Go on from a result, with the work that it does not contain."""
         resume, work = result.resume, self.works[result.resume.fragment]
         fold, checkers = self._node.world.model.fold, self._node.world.checkers
         handed, work.handed = work.handed, None
@@ -285,7 +300,7 @@ class Ranks:
             case "rebase":
                 work.local = fold(work.local + result.outer - work.base)
             case "counted":
-                assert handed is not None, "a result of nothing"
+                assert handed is not None, "a counted result without a contribution"
                 gone = (work.first, handed.last)
                 self._go_from(work, handed, result)
             case "anew":
@@ -301,7 +316,8 @@ class Ranks:
         self._without.discard(resume.fragment)
 
     def _go_from(self, work: Work, handed: Handed, result: Result) -> None:
-        """What was contributed is in the outer parameter: what came after it may stay ours."""
+        """Go on from a result that contains our contribution. The steps made since the contribution
+        stay in the parameters, unless the run discards them."""
         if self.last == handed.last or self._training.discards_overlap:
             self._restart(work, result)
             return
@@ -312,12 +328,14 @@ class Ranks:
         del work.samples[: len(handed.samples)]
 
     def _restart(self, work: Work, result: Result) -> None:
-        """From the outer parameter alone. The samples of what is dropped are still ours to draw."""
+        """Go on from the outer parameter alone. The samples of dropped steps may be drawn again."""
         work.local, work.first, work.moved, work.samples = result.outer, self.last, 0, []
         work.oldest_round = result.resume.round
 
     def _excused(self, result: Result, work: Work) -> bool:
-        """By the log, not by what we hold: the ledger has given its samples to others."""
+        """True if the loss of the uncounted work is no violation. The work's age is measured by the
+        log's committed rounds, not by the rounds that this peer holds: the ledger has given the
+        samples of such work to other peers."""
         resume = result.resume
         age = self._node.core.members.committed(resume.fragment) - work.oldest_round
         return age > STALE_ROUNDS or resume.finish or result.excused

@@ -1,8 +1,8 @@
-"""The parts that a simulated peer sums, and who gets them.
+"""The parts that a simulated peer sums, and the peers to which it sends the results.
 
-As the real shell does: a sum waits until every slice of it is here, its result goes to whoever it
-was to be sent to meanwhile, and a round that is over keeps its memory for a moment. Must NOT decide
-what is summed or sent: the core does.
+As in the real shell, a sum waits until all its slices are here, and a result goes to each peer for
+which a SendResult came meanwhile. The memory of a round that is over is freed a moment later. Must
+NOT decide which parts are summed or sent: the core does.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 Sum = tuple[Stamp, int]
 """(attempt, part)."""
 STATE_ARRAYS = 2
-"""Of a fragment: parameters and momentum."""
+"""Arrays of a fragment that the ranks copy: parameters and momentum."""
 
 
 class Reductions:
-    """Of one life of a peer."""
+    """The sums of one incarnation of a peer."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._waiting: dict[Sum, c.ReducePart] = {}
         self._receivers: dict[Sum, list[c.SendResult]] = {}
-        """Of results that are not made yet."""
+        """Commands to send a result that is not made yet, by sum."""
         self._releases: list[tuple[int, int]] = []
-        """(fragment, round): put off until the ranks have copied their result."""
+        """(fragment, round) of releases that wait until the ranks have copied the result."""
         self._released: dict[tuple[int, int], int] = {}
         """By (lineage, fragment): the newest round that the core has released."""
 
     def reduce(self, command: c.ReducePart) -> None:
-        """Begin a sum; what it lacks is on its way."""
+        """Begin a sum; missing slices are on their way."""
         self._waiting[command.stamp, command.part] = command
         self.arrived()
 
     def arrived(self) -> None:
-        """Make every sum that has become possible."""
+        """Make every sum that now has all its slices."""
         for key, command in list(self._waiting.items()):
             terms = self._terms(command)
             if terms is None:
@@ -60,7 +60,8 @@ class Reductions:
                 self._node.job(self._made(key, self._node.world.model.mean(terms)))
 
     def _void(self, command: c.ReducePart) -> tuple[PeerId, ...]:
-        """Whose contributions cannot be averaged, if any can: their names tell."""
+        """Peers with contributions that cannot be averaged, as their manifests determine; none if
+        that would leave no contribution."""
         one_in, terms = self._node.world.training.void_one_in, command.contributors
         void = [x.peer for x in terms if one_in and int(x.manifest[:8], 16) % one_in == 0]
         return tuple(void) if len(void) < len(terms) else ()
@@ -91,11 +92,11 @@ class Reductions:
         return done
 
     def send(self, command: c.SendResult) -> None:
-        """Now, or once it is made."""
+        """Send a result, now or once it is made."""
         node, key = self._node, (command.stamp, command.part)
         if key not in node.store.results:
             if not node.world.network.line(node.peer, command.peer).up:
-                return  # The core hears of it, and says it again.
+                return  # The core learns of the loss, and repeats the command.
             self._receivers.setdefault(key, []).append(command)
             return
         mean = node.store.results[key]
@@ -103,12 +104,13 @@ class Reductions:
         node.send_bulk(command.peer, event, mean)
 
     def forget(self, peer: PeerId) -> None:
-        """The connection is over: what it still needs, the core says again."""
+        """Drop results that wait to be sent to this peer: the connection with it has ended. The
+        core repeats the commands if they are still needed."""
         for key, commands in self._receivers.items():
             self._receivers[key] = [command for command in commands if command.peer != peer]
 
     def drop(self, command: c.DropSlices | c.DropResult) -> None:
-        """What was not summed will not be, or was not its sender's to give."""
+        """Drop slices that will not be summed, or a result that its sender had no right to send."""
         store = self._node.store
         match command:
             case c.DropResult(stamp=stamp, part=part):
@@ -118,25 +120,24 @@ class Reductions:
                 self._end(fragment, round_)
 
     def put_off(self, release: c.ReleaseRound) -> None:
-        """The ranks are told of this round now, and copy its result: as
-        peers/exchange/buffer_release.py.
-        """
+        """Release a round after the time that the ranks need to copy its result, of which they
+        learn now: as peers/exchange/buffer_release.py."""
         node, fragment = self._node, release.fragment
         run = node.core.members.run
-        assert run is not None, "a round of no run"
+        assert run is not None, "a release before the run is known"
         self._releases.append((fragment, release.round))
         self._released[node.core.members.lineage, fragment] = release.round
         copied_bytes = STATE_ARRAYS * ELEMENT_BYTES * run.fragment_elements[fragment]
         node.after(copied_bytes / COPIED_BYTES_PER_S, lambda: self.make_releases(fragment))
 
     def keeps(self, stamp: Stamp, part: int) -> bool:
-        """The result is here, and the core has not released it."""
+        """True if the result is here, and the core has not released it."""
         over = stamp.round <= self._released.get((stamp.lineage, stamp.fragment), 0)
         return (stamp, part) in self._node.store.results and not over
 
     def make_releases(self, fragment: int | None = None) -> None:
-        """Those of this fragment, or all of them, wait no longer: they come after the steps that
-        read these results."""
+        """Make the delayed releases of this fragment (None: of all fragments) as soon as the jobs
+        before them are done: these read the results."""
         waiting, self._releases = self._releases, []
         for at, round_ in waiting:
             if fragment in (None, at):
@@ -149,7 +150,7 @@ class Reductions:
         self._end(fragment, round_)
 
     def keep(self, lineage: int) -> None:
-        """Sums of another lineage are of no round any more."""
+        """Drop sums of all other lineages."""
         for key in [*self._waiting, *self._receivers]:
             if key[0].lineage != lineage:
                 self._forget_sum(key)

@@ -1,7 +1,7 @@
-"""The samples of one simulated node: handed out with the anchor's results, drawn step by step.
+"""The samples of one simulated node: leased with the anchor's results, drawn step by step.
 
-The node's half does as lowcomm/daemon/rank_control.py, the ranks' half is the real one. Must NOT
-know what a sample is worth, nor what is counted.
+The node's half works as lowcomm/daemon/rank_control.py; the ranks' half is the real code. Must NOT
+know the value of a sample, nor which samples are counted.
 """
 
 from collections.abc import Callable
@@ -14,64 +14,65 @@ from protocols.types.sample_ranges import Samples, count
 
 @dataclass(slots=True)
 class Feed:
-    """A result of the anchor that has too few samples with it waits; ranks draw from the last."""
+    """The node's and the ranks' leases. A result of the anchor waits until the lease has enough
+    samples; until then, the ranks draw from the lease of the last result."""
 
     interval: int
-    """How many samples the ranks need between two results of the anchor."""
+    """Number of samples that the ranks need between two results of the anchor."""
     lease: Samples = ()
-    """The core's last word."""
+    """The samples of the last Leased command of the core."""
     _waiting: list[tuple[Callable[[], None], Callable[[], bool]]] = field(
         default_factory=list[tuple[Callable[[], None], Callable[[], bool]]]
     )
-    """Results that the ranks get once there is enough."""
+    """Results of the anchor that wait for enough samples: (post, is_last)."""
     _ranks: NodeLease = field(default_factory=NodeLease)
 
     # The node -------------------------------------------------------------------------------
 
     def leased(self, samples: Samples) -> None:
-        """What the ranks may draw is another set now, from the next result on."""
+        """Set the samples that the ranks may draw from the next result on."""
         self.lease = samples
         self.post_waiting()
 
     def post(self, post: Callable[[], None], is_last: Callable[[], bool]) -> None:
-        """Give the ranks a result of the anchor by calling `post`: now, or once there are samples
-        for the interval after it, unless no fragment needs steps from then on."""
+        """Give the ranks a result of the anchor by calling `post`. If the lease has too few samples
+        for the interval after it, and some fragment still needs steps, wait for more."""
         if count(self.lease) < self.interval and not is_last():
             self._waiting.append((post, is_last))
         else:
             post()
 
     def post_waiting(self) -> None:
-        """Something changed of what they wait for."""
+        """Try again to post the waiting results, after a change of what they wait for."""
         waiting, self._waiting = self._waiting, []
         for post, is_last in waiting:
             self.post(post, is_last)
 
     def stop(self) -> None:
-        """The ranks are gone."""
+        """Drop everything: the ranks are gone."""
         self._waiting.clear()
         self._ranks = NodeLease()
 
     # The ranks ------------------------------------------------------------------------------
 
     def take(self, samples: Samples, *, anew: bool, last: bool) -> None:
-        """A result of the anchor is taken. `anew`: the steps since the last contribution are
-        thrown away. `last`: it has no other."""
+        """Take the lease of a result of the anchor. `anew`: the steps since the last contribution
+        are thrown away. `last`: no later result brings samples."""
         if anew:
             self._ranks.forget()
         self._ranks.renew(samples, last=last)
 
     def draw(self, wanted: int) -> list[int] | None:
-        """For the step that begins: the lowest ones. None: there are too few left."""
+        """Draw the lowest samples for the step that begins. None: too few are left."""
         try:
             return self._ranks.draw(wanted)
         except LowcommError:
             return None
 
     def step(self) -> None:
-        """The step is made."""
+        """Count the samples of the oldest batch as used by a step."""
         self._ranks.step()
 
     def contribute(self) -> Samples:
-        """What the steps used since the last time."""
+        """The samples that steps have used since the last call."""
         return self._ranks.contribute()

@@ -1,8 +1,7 @@
-"""The states that simulated peers give and get, cell by cell.
+"""State transfer between simulated peers, cell by cell, as the real shell does it.
 
-A state is one number; each of its cells carries all of it, and the tree is made of its cells'
-names. The shell's side of it, as the real one does it. Must NOT decide whom to believe: that is
-what is simulated.
+A state is one number. Each of its cells carries that number, and the hash tree is made of the
+cells' digests. Must NOT decide which peer is trusted: that is under test.
 """
 
 from __future__ import annotations
@@ -21,40 +20,42 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 Lie = Literal["", "cell", "tree"]
-"""What the next state that a donor gives has wrong: one cell, or all of it, its tree included."""
+"""The error in the next state that a donor sends: in one cell, or in the whole state with its hash
+tree."""
 STATE_CELLS = (1, 5, 40)
-"""Of a fragment's state: one, a few for each donor, more than any is asked for at a time."""
+"""Number of cells of a fragment's state: one, a few for each donor, or more than a peer is asked
+for at a time."""
 NOTHING = ""
-"""In place of a state's digest: its cells are not of one state."""
+"""Stands for a state's digest if the received cells are not all of one state."""
 
 
 def leaf(value: Value, cell: int) -> bytes:
-    """The digest of a cell of this state."""
+    """Digest of one cell of this state: a leaf of the hash tree."""
     return hashlib.sha256(f"{value} {cell}".encode()).digest()
 
 
 class Transfers:
-    """Of one life of one peer."""
+    """Transfers of one incarnation of one peer, as donor and as joiner."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.lie: Lie = ""
         self.copies: dict[tuple[int, int], Value] = {}
-        """As a donor: by (cut, fragment)."""
+        """As a donor: copied states by (cut, fragment)."""
         self._rounds: dict[tuple[int, int], int] = {}
-        """And of which round each is."""
+        """Round of each copied state."""
         self.forged: set[int] = set()
-        """Cuts of which we told a wrong tree."""
+        """Cuts for which this peer sent a false hash tree."""
         self._queues: dict[PeerId, deque[tuple[int, int, int]]] = {}
-        """What each joiner waits for: (cut, fragment, cell)."""
+        """By joiner: cells still to be sent, as (cut, fragment, cell)."""
         self._sending: set[PeerId] = set()
         self._expected: set[tuple[int, int]] = set()
-        """As a joiner: the cells, by (fragment, cell), that may come."""
+        """As a joiner: the cells that may arrive, as (fragment, cell)."""
         self._cut = 0
         self.cells: dict[tuple[int, int], Value] = {}
 
     def do(self, command: c.TransferCommand) -> None:
-        """In answer to the core."""
+        """Carry out a command of the core."""
         node = self._node
         match command:
             case c.CopyState():
@@ -82,7 +83,7 @@ class Transfers:
                 self._expected = {key for key in self._expected if key[0] != fragment} | fresh
                 self.cells = {key: x for key, x in self.cells.items() if key not in fresh}
             case c.KeepCell():
-                pass  # `decided` has done it.
+                pass  # `decided` has kept it.
             case c.CheckState():
                 node.job(lambda: self._check(command))
             case c.AdoptState(fragment=fragment, round=round_):
@@ -119,7 +120,7 @@ class Transfers:
         self._queues.pop(peer, None)
 
     def _send_next(self, peer: PeerId) -> None:
-        """One after the other: what is not on its way yet may be taken back."""
+        """Send one cell after the other: a cell that is not sent yet may be withdrawn."""
         node, queue = self._node, self._queues.get(peer)
         if not queue or peer in self._sending:
             return
@@ -127,10 +128,10 @@ class Transfers:
         value = self.copies.get((index, fragment))
         if value is None:
             return
-        false = self.lie != ""  # Too late for another tree.
+        false = self.lie != ""  # Too late for a false tree: the tree was sent.
         if false:
             node.world.happened["lie"] += 1
-            # Nor is it of the state that another liar told the tree of: nobody could tell.
+            # + 2, since another donor's false tree is of the state + 1: the cell must not match it.
             value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
         if false:
@@ -147,7 +148,7 @@ class Transfers:
     # As a joiner ----------------------------------------------------------------------------
 
     def arrived(self, event: v.CellReceived, value: Value) -> None:
-        """As the real shell: only what is expected gets memory, and the core looks at it."""
+        """Take a cell as the real shell does: only expected cells get memory and reach the core."""
         node = self._node
         if node.world.now < node.paused_until:
             node.after(0.0, lambda: self.arrived(event, value))
@@ -158,7 +159,7 @@ class Transfers:
         node.give(event, value)
 
     def decided(self, event: v.CellReceived, value: Value, commands: Sequence[c.Command]) -> None:
-        """The core looked at a cell: put it where it belongs, or drop it."""
+        """Keep a cell that the core has accepted, or drop it."""
         cell = (event.fragment, event.cell)
         if c.KeepCell(event.sender, event.cut_index, *cell) in commands:
             self.cells[cell] = value
@@ -178,14 +179,14 @@ class Transfers:
 
 
 def spring_a_trap(joiner: Node, donors: Sequence[PeerId]) -> None:
-    """Traps that wait for a transfer go off during it."""
+    """Trigger one fault that waits for a state transfer, during this one."""
     world = joiner.world
     world.happened["transfer"] += 1
     waiting = [kind for kind, count in sorted(world.traps.items()) if count]
     if not waiting:
         return
     kind = world.random.choice(waiting)
-    # Who gives nothing can tell no lie: of a few cells the first one gives some.
+    # A lie needs a donor that sends cells: if there are few cells, the first donor sends some.
     giver = world.nodes[donors[0] if kind == "lie" else world.random.choice(donors)]
     world.traps[kind] -= 1
 
@@ -194,6 +195,6 @@ def spring_a_trap(joiner: Node, donors: Sequence[PeerId]) -> None:
             world.spring(kind, joiner, giver)
 
     if kind == "lie":
-        spring()  # Before the donor has copied its state, perhaps.
+        spring()  # At once, perhaps before the donor has copied its state.
     else:
         joiner.after(world.random.uniform(0.0, 0.5), spring)

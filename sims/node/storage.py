@@ -1,6 +1,6 @@
-"""What a simulated peer has: payloads in memory, and a disk.
+"""The storage of a simulated peer: payloads in memory, and a disk.
 
-Must NOT decide what is kept or dropped: node.py does as the core says.
+Must NOT decide which data is kept or dropped: node.py follows the core.
 """
 
 from dataclasses import dataclass, field
@@ -13,16 +13,18 @@ from protocols.types.ids import Stamp
 from sims.node.toy_model import Value
 
 HICCUPS, HICCUP_S = 0.03, 0.3
-"""So often a disk takes so much longer: others have answered before we know our own vote."""
+"""Probability that a write is delayed, and by how many seconds: other voters have answered before
+our own vote is on the disk."""
 SLOW_SYNC_S = 4.0
-"""What a slow disk takes more for each ticket: longer than an election takes."""
+"""Seconds that a slow disk adds to each ticket: longer than an election takes."""
 COMPACT_ENTRIES = (8, 32, 512)
-"""A seed's log has about a hundred: in some seeds it must become a snapshot again and again."""
+"""Log lengths, in entries, after which a log is compacted into a snapshot. A seed's log has about
+100 entries, so in some seeds that happens again and again."""
 
 
 @dataclass(slots=True)
 class Store:
-    """Payloads that the core wants; each is one number."""
+    """Payloads that the core still needs; each is one number."""
 
     encoded: dict[tuple[int, int], tuple[str, Value]] = field(
         default_factory=dict[tuple[int, int], tuple[str, Value]]
@@ -37,7 +39,7 @@ class Store:
             del self.slices[key]
 
     def keep(self, lineage: int) -> None:
-        """What is of another lineage is of no round any more; nor are our own contributions."""
+        """Drop payloads of all other lineages, and this peer's own encoded contributions."""
         self.encoded.clear()
         self.slices = {key: value for key, value in self.slices.items() if key.lineage == lineage}
         self.results = {x: value for x, value in self.results.items() if x[0].lineage == lineage}
@@ -52,43 +54,44 @@ class Store:
 
 @dataclass(slots=True)
 class Disk:
-    """What survives the death of a peer's process: its log, and its newest checkpoint.
+    """The data that survives the end of a peer's process: its log and its newest checkpoint.
 
-    What was written is there for good once it is synced; of the rest, a crash of the machine may
-    lose everything.
+    Synced data is permanent. A crash of the machine may lose all data that was written but not
+    synced.
     """
 
     saved: Saved | None = None
     kept: Kept | None = None
     outers: tuple[Value, ...] = ()
-    """The state that `kept` is about, by fragment."""
+    """The state of the checkpoint `kept`, by fragment."""
     older: tuple[Kept, tuple[Value, ...]] | None = None
-    """The checkpoint before it, and its state."""
+    """The previous checkpoint and its state."""
     checkpoint_every: int = 1
-    """Each node's own choice, in rounds: after a crash, some have more than others."""
+    """Rounds between two checkpoints. Each node has its own value, so after a crash some nodes have
+    newer checkpoints than others."""
     full_until: float = 0.0
     slow_until: float = 0.0
-    """Until then, each ticket takes longer than an election."""
+    """Until this time (virtual seconds), each ticket takes longer than an election."""
     certified: bool = False
-    """It has its peer's certificate."""
+    """The disk holds the peer's certificate."""
     has_key: bool = False
-    """And the authority's key."""
+    """The disk holds the authority's key too."""
 
     def keep(self, kept: Kept, outers: tuple[Value, ...]) -> None:
-        """A checkpoint is complete."""
+        """Make a complete checkpoint the newest one."""
         if self.kept is not None:
             self.older = self.kept, self.outers
         self.kept, self.outers = kept, outers
 
     def tear(self) -> None:
-        """The machine dies while the newest checkpoint is written: the one before is the newest
-        (I6)."""
+        """Lose the newest checkpoint: the machine died while it was written, so the previous one is
+        the newest (I6)."""
         if self.older is not None:
             self.kept, self.outers = self.older
 
     def holds(self, index: int, term: int | None) -> bool:
-        """Is the entry of this index and term there for good, or in a snapshot? `term` None: of
-        any."""
+        """True if the entry of this index and term is on the disk for good, or covered by its
+        snapshot. `term` None: an entry of any term."""
         saved = self.saved
         base = saved.snapshot.index if saved is not None and saved.snapshot is not None else 0
         if saved is None or index > base + len(saved.entries):

@@ -1,6 +1,6 @@
-"""What simulated ranks train: one parameter, and the arithmetic that its outer steps are made of.
+"""The model that simulated ranks train: one parameter, and the arithmetic of its outer steps.
 
-The shell of a node (node.py) does with it what the core says. Must NOT know rounds or peers.
+The shell of a node (node.py) applies it as the core commands. Must NOT know rounds or peers.
 """
 
 import random
@@ -12,21 +12,21 @@ from protocols.types.ids import digest_text
 PRIME = (1 << 61) - 1
 
 Value = float
-"""A parameter or a difference of two. An int where the model is exact."""
+"""A parameter, or a difference of two. An int if the model is exact."""
 
 
 class Model(Protocol):
-    """One kind of training. A change of it is a change of what is trained, not of who counts."""
+    """One kind of training. Another model changes the parameters, not which peers are counted."""
 
     exact: bool
-    """Sums do not depend on their order, so that the checkers can add up every step."""
+    """Sums do not depend on their order, so the checkers can add up all steps."""
 
     def initial(self, source: random.Random) -> Value:
-        """The parameter that a run begins with."""
+        """The initial parameter of a run."""
         ...
 
     def move(self, name: str, local: Value, source: random.Random) -> Value:
-        """By how much one inner step moves the parameter of the peer with this name."""
+        """The change of the parameter by one inner step of the peer with this name."""
         ...
 
     def fold(self, value: Value) -> Value:
@@ -34,13 +34,13 @@ class Model(Protocol):
         ...
 
     def mean(self, terms: Iterable[tuple[int, Value]]) -> Value:
-        """Of (weight, value), in this order."""
+        """The weighted mean of (weight, value) terms, added in this order."""
         ...
 
 
 class Modular:
-    """Numbers modulo a prime: inner steps are drawn by chance, and what was lost, counted twice or
-    mixed is never hidden by rounding."""
+    """Integers modulo a prime. Inner steps are random, and rounding never hides a step that was
+    lost, counted twice or mixed up."""
 
     exact = True
 
@@ -62,5 +62,5 @@ class Modular:
 
 
 def state_digest(outer: Value) -> str:
-    """Of a state: here it is one number."""
+    """Digest of a state, which here is one number."""
     return digest_text(str(outer))

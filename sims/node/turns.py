@@ -1,8 +1,8 @@
-"""The order in which a simulated shell does things: events, commands, jobs, and pauses.
+"""The order of events, commands, jobs and pauses in a simulated shell.
 
-The order is that of peers/driver.py: an event waits in an inbox until all commands of the event
-before it are done and the callback that fed it has ended; jobs are done one at a time, in the
-order of the commands. Must NOT know what an event or a job is about.
+It is the order of peers/driver.py: an event waits in an inbox until all commands of the previous
+event are done and the callback that queued it has ended. Jobs run one at a time, in the order of
+the commands. Must NOT know the content of an event or a job.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """Of one life of one peer."""
+    """The event loop of one incarnation of one peer."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._inbox: deque[tuple[v.Event, Value]] = deque()
         self._waiting = True
-        """The commands of the last event are done."""
+        """True while the commands of the last event are done, so that the next event may be
+        taken."""
         self._in_callback = False
-        """A callback of the loop runs: the inbox is looked at when it has ended."""
+        """A callback of the loop runs; the inbox is processed when it has ended."""
         self.wakes_at = float("inf")
         """The core's deadline when the loop began to wait."""
         self._jobs = deque[Callable[[], None]]()
         self._busy_until = 0.0
         self._held = deque[Callable[[], None]]()
-        """What a pause holds up, in order."""
+        """Callbacks delayed by a pause, in order."""
 
     # Events ---------------------------------------------------------------------------------
 
     def feed(self, event: v.Event, value: Value = 0) -> None:
-        """Let the core take an event in its turn; one of a step at once, if no other event waits
-        and all commands are done."""
+        """Queue an event for the core. An event of a step is handled at once if no other event
+        waits and all commands are done."""
         if self._waiting and isinstance(event, AT_ONCE) and not self._inbox:
             self._take(event, value)
             if self._node.core.deadline < self.wakes_at:
@@ -54,7 +55,7 @@ class Turns:
         node = self._node
         while self._inbox and self._waiting and node.running:
             if node.world.now < node.paused_until:
-                node.after(0.0, _nothing)  # The callback after the pause looks again.
+                node.after(0.0, _nothing)  # The callback after the pause goes on here.
                 return
             self._take(*self._inbox.popleft())
             deadline = node.core.deadline
@@ -70,11 +71,13 @@ class Turns:
     # Callbacks ------------------------------------------------------------------------------
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
-        """A callback of the loop, unless this life is over by then; not while it is paused."""
+        """Run a callback of the loop at this time, unless this incarnation has ended by then. While
+        the node is paused, the callback waits."""
         self._node.world.at_time(due, lambda: self._act(action))
 
     def _act(self, action: Callable[[], None]) -> None:
-        """Now, or after what a pause holds up already: a longer pause must not change the order."""
+        """Run the callback now, or after those that a pause delays already: a longer pause must not
+        change the order."""
         node = self._node
         if self._held or node.world.now < node.paused_until:
             if not self._held:
@@ -101,13 +104,14 @@ class Turns:
     # Jobs -----------------------------------------------------------------------------------
 
     def job(self, work: Callable[[], None]) -> None:
-        """One at a time, in the order of the commands; `work` is its result."""
+        """Run jobs one at a time, in the order of the commands. `work` delivers the result when the
+        time of the job is over."""
         world = self._node.world
         self._busy_until = max(world.now, self._busy_until) + world.compute_s
         self._put(work)
 
     def in_turn(self, action: Callable[[], None]) -> None:
-        """In the order of the jobs, after those that were begun before; it takes no time."""
+        """Run an action in the order of the jobs, after those begun before; it takes no time."""
         self._busy_until = max(self._node.world.now, self._busy_until)
         self._put(action)
 
@@ -119,10 +123,10 @@ class Turns:
         self._jobs.popleft()()
 
     def end_jobs(self) -> None:
-        """As the real shell when it stops: what was begun is ended."""
+        """End all jobs that were begun, as the real shell does when it stops."""
         while self._jobs:
             self._end_job()
 
 
 def _nothing() -> None:
-    """A callback that only looks at the inbox."""
+    """A callback that does nothing but have the inbox processed."""

@@ -1,7 +1,7 @@
-"""How a simulated peer's tickets come to its disk: one after the other, as in
+"""Writes the tickets of a simulated peer to its disk, one after the other, as
 peers/storage/wal_writer.py.
 
-A ticket behind one that failed fails too: it builds on what is not on the disk. Must NOT decide
+If a ticket fails, the tickets behind it fail too, since they build on missing data. Must NOT decide
 what a full or a slow disk means: the core does.
 """
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Scribe:
-    """Of one life of one peer."""
+    """The WAL writer of one incarnation of one peer."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.tickets = deque[c.Persist]()
-        """On their way to the disk; the disk works on the first one."""
+        """Tickets not on the disk yet; the disk is writing the first one."""
         self._failures = 0
-        """As the core counts them, once it has heard of the last one."""
+        """Number of failures, as the core counts them once it knows of the last one."""
 
     def write(self, persist: c.Persist) -> None:
         self.tickets.append(persist)
@@ -49,7 +49,7 @@ class Scribe:
             self._begin()
 
     def killed(self, *, synced: bool) -> None:
-        """The process ends. `synced`: what the disk worked on came there."""
+        """End the process. `synced`: the ticket that the disk is writing is completed."""
         node = self._node
         persist = self.tickets[0] if self.tickets else None
         takes = persist is not None and persist.failures >= self._failures

@@ -1,7 +1,7 @@
-"""Local clusters of paced peers: all that a peer has is real, but for its training.
+"""Local clusters of paced peers: everything in a peer is real except its training.
 
-For tests with many processes, where torch would be too heavy. Must NOT wait for a round or judge
-what comes of a run: its callers do.
+For tests with many processes, where torch would be too heavy. Must NOT wait for a round or judge a
+run: its callers do.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from sims.wan.network import Place
 
 
 def paced_command(pace: Pace = PACE) -> list[str]:
-    """What `lowcomm peer` gets after its `--`."""
+    """The ranks' program: the arguments of `lowcomm peer` after its `--`."""
     program = own_module("sims.paced.rank")
     sizes = ["--elements", str(pace.elements), "--columns", str(pace.columns)]
     names = ["--tensors", str(pace.tensors), "--name-chars", str(pace.name_chars)]
@@ -33,7 +33,7 @@ def start_paced(
     fault: str = "",
     place: Place | None = None,
 ) -> LocalNode:
-    """As `LocalCluster.start_peer`, with paced ranks."""
+    """Start a peer as `LocalCluster.start_peer` does, with paced ranks."""
     command = paced_command(pace)
     return cluster.start_peer(
         name,
@@ -54,8 +54,8 @@ async def start_all(
     pace: Pace | Sequence[Pace] = PACE,
     overrides: Sequence[str] = (),
 ) -> list[LocalNode]:
-    """The first one starts the run, the others join it at once. `pace`: of all, or of each. Raises
-    LowcommError."""
+    """Start a run with the first node, and have the others join at once. `pace`: one for all nodes,
+    or one for each. Raises LowcommError."""
     paces = [pace] * len(names) if isinstance(pace, Pace) else pace
     first = start_paced(cluster, names[0], config, pace=paces[0], overrides=overrides)
     token = await cluster.token_of(first)

@@ -1,6 +1,6 @@
-"""What paced ranks report and do: a layout, and movements of parameters that a test can work out.
+"""The layout that paced ranks report, and parameter movements that a test can compute.
 
-Must NOT import torch, nor keep anything.
+Must NOT import torch, nor keep state.
 """
 
 import math
@@ -13,19 +13,20 @@ from lowcomm.methods.base import Parameter
 from lowcomm.numerics.operations import F32
 from peers.ipc.messages import TensorPlace
 
-FRAGMENT = 0  # The whole model, with methods that do not divide it.
+FRAGMENT = 0  # The whole model, if the method does not divide it.
 TENSORS = 4
 INITIAL_SLOT = 1 << 20
-"""The initial parameters are a movement of a slot that no node has, so nobody undoes them."""
+"""The initial parameters are a movement of this slot, which no node has, so no node's movement
+cancels them."""
 
 
 def movement(elements: int, *, slot: int, step: int) -> F32:
-    """What inner step `step` of the node in `slot` adds to the parameters: fp32 [elements].
+    """The change of the parameters by inner step `step` of the node in `slot`: fp32 [elements].
 
-    Multiples of 2**-22 in [-2**-7, 2**-7), about evenly spread, so long runs stay small; exact in
-    fp32, so every machine computes the same bits.
+    Multiples of 2**-22 in [-2**-7, 2**-7), about evenly spread, so that long runs stay small; exact
+    in fp32, so that every machine computes the same bits.
     """
-    start = (slot * 0x9E3779B1 + step * 0x85EBCA77) % 2**32  # Odd factors spread; nothing more.
+    start = (slot * 0x9E3779B1 + step * 0x85EBCA77) % 2**32  # Odd factors spread the values.
     bits_P = np.arange(elements, dtype=np.uint32) * np.uint32(0xC2B2AE3D) + np.uint32(start)
     moved_P = (bits_P >> np.uint32(16)).astype(np.float32)
     moved_P *= np.float32(2.0**-22)
@@ -34,12 +35,12 @@ def movement(elements: int, *, slot: int, step: int) -> F32:
 
 
 def initial_parameters(elements: int, *, seed: int) -> F32:
-    """Version 0 of a run with this `run.seed`: fp32 [elements]."""
+    """The parameters of version 0 of a run with this `run.seed`: fp32 [elements]."""
     return movement(elements, slot=INITIAL_SLOT, step=seed)
 
 
 def stand_in_loss(theta_P: F32) -> float:
-    """A figure that is equal where the parameters are: their mean square."""
+    """The mean square of the parameters: equal parameters give an equal figure."""
     return float(np.mean(np.square(theta_P, dtype=np.float64)))
 
 
@@ -51,8 +52,8 @@ def tensors(
     count: int = TENSORS,
     name_chars: int = 0,
 ) -> tuple[TensorPlace, ...]:
-    """The layout: `count` tensors of about the same size, blocks of a model that has no others;
-    every other one of those that can be is a matrix of so many columns. Their names have at least
+    """The layout: `count` tensors of about the same size, each a block of its own. Every other
+    tensor, if its size allows, is a matrix of `columns` columns. Their names have at least
     `name_chars` characters."""
     borders = [elements * number // count for number in range(count + 1)]
     parameters: list[Parameter] = []
@@ -73,5 +74,5 @@ def tensors(
 
 
 def share(elements: int, *, rank: int, world_size: int) -> slice:
-    """The elements that one of a node's ranks writes."""
+    """The elements that one of the node's ranks writes."""
     return slice(elements * rank // world_size, elements * (rank + 1) // world_size)

@@ -1,6 +1,6 @@
-"""The parameters of a paced node, as its ranks hold, move, contribute and take them.
+"""The parameters of a paced node: its ranks hold, move, contribute and replace them.
 
-Must NOT import torch, nor know of a daemon: nodes in lockstep have the same.
+Must NOT import torch, nor know of a daemon: nodes in lockstep use this class too.
 """
 
 import math
@@ -14,31 +14,32 @@ from sims.paced.moves import initial_parameters, movement
 
 
 class PacedParameters:
-    """Has the parameters' part of lowcomm.training.interfaces.RoundState."""
+    """The parameters' part of lowcomm.training.interfaces.RoundState."""
 
     def __init__(self, layout: Sequence[TensorPlace], *, seed: int, ours: slice) -> None:
         """`ours`: the elements that this rank writes."""
         sizes = [math.prod(tensor.shape) for tensor in layout]
         self.theta_P = initial_parameters(sum(sizes), seed=seed)
-        """fp32 [elements], tensor after tensor; what the daemon hands out replaces or corrects
-        it."""
+        """fp32 [elements], tensor after tensor. Results of the daemon replace or correct the
+        values."""
         self.data_step = 0
-        """Which movement comes next; never behind the run, never back."""
+        """Number of the next movement. Never behind the run's step; never decreases."""
         self._ours = ours
         self._tensors: dict[int, list[tuple[int, int, int]]] = {}
-        """By fragment: where each tensor begins here, where there, and its size."""
+        """By fragment, for each tensor: (its start in theta_P, its offset in the fragment, its
+        size)."""
         start = 0
         for tensor, size in zip(layout, sizes, strict=True):
             self._tensors.setdefault(tensor.fragment, []).append((start, tensor.offset, size))
             start += size
 
     def move(self, slot: int) -> None:
-        """One inner step of the node in this slot."""
+        """Make one inner step of the node in this slot."""
         self.theta_P += movement(self.theta_P.size, slot=slot, step=self.data_step)
         self.data_step += 1
 
     def reach(self, step: int) -> None:
-        """The run has come this far: nobody repeats a movement."""
+        """The run has come to this step: movements before it are not repeated."""
         self.data_step = max(self.data_step, step)
 
     def write(self, fragment: int, place: memoryview) -> None:
@@ -53,7 +54,7 @@ class PacedParameters:
             local_P, new_P = self.theta_P[here : here + size], published_P[there : there + size]
             if kind == "delta":
                 local_P += new_P
-            elif mixing:  # Each operation rounds by itself, as under torch.
+            elif mixing:  # Each operation is rounded separately, as in torch.
                 local_P *= np.float32(mixing)
                 local_P += new_P * np.float32(1 - mixing)
             else:

@@ -2,11 +2,11 @@
 
     lowcomm peer run.toml --new -- python -m sims.paced.rank --step-s 0.02
 
-An inner step takes a set time, which it sleeps, and moves the parameters by a fixed function of
-(slot, step), so that a test can work out what a run has to end with. All else a rank does as under
-`lowcomm/training/round_methods.py`. The layout is what this program reports: `[run.model]` and
-`[run.optimizer]` are not looked at, and the text is not read. Must NOT import torch, nor know of
-other nodes.
+An inner step sleeps for a set time and moves the parameters by a fixed function of (slot, step), so
+that a test can compute the final parameters. In all else a rank works as under
+`lowcomm/training/round_methods.py`. This program reports the layout itself: it ignores
+`[run.model]` and `[run.optimizer]`, and reads no text. Must NOT import torch, nor know of other
+nodes.
 """
 
 import argparse
@@ -38,18 +38,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long a step takes, and how much there is to exchange."""
+    """Duration of a step, and size of the model."""
 
     step_s: float = 0.02
-    """An inner step takes this long, or as long as it needs if that is more."""
+    """Seconds that an inner step takes; more if the work needs more."""
     elements: int = 1 << 16
-    """Size of the whole model, fp32; all nodes of a run have the same."""
+    """Size of the whole model in fp32 elements; the same on all nodes of a run."""
     columns: int = 0
-    """Of its matrices; 0: it has none."""
+    """Columns of the model's matrices; 0: the model has no matrix."""
     tensors: int = TENSORS
-    """Of the model, each a block that a method may take for a fragment."""
+    """Number of tensors, each of them a block that a method may use as a fragment."""
     name_chars: int = 0
-    """At least so many characters has the name of each."""
+    """Least number of characters of each tensor's name."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.step_s < math.inf:
@@ -60,11 +60,11 @@ class Pace:
             raise ConfigError(f"--tensors must be positive, got {self.tensors}")
         if self.elements < self.tensors:
             raise ConfigError(
-                f"--elements must be at least {self.tensors}, one a tensor, got {self.elements}"
+                f"--elements must be at least {self.tensors}, one per tensor, got {self.elements}"
             )
 
     def layout(self, method: AnyMethod | None = None) -> tuple[TensorPlace, ...]:
-        """What the ranks report."""
+        """The layout that the ranks report."""
         return tensors(
             self.elements,
             method,
@@ -78,10 +78,10 @@ PACE = Pace()
 
 
 class PacedTrainer:
-    """What the methods of rounds and their training loop are to a rank with torch, in one object.
+    """The training loop and the round method's torch half, in one object without torch.
 
-    Every rank of a node has the whole parameters and moves them alike; each writes its own share.
-    Implements lowcomm.training.interfaces.RoundState, with what `PacedParameters` has of it.
+    Each rank of a node holds all parameters and moves them in the same way; it writes only its own
+    share. Implements lowcomm.training.interfaces.RoundState; `PacedParameters` is a part of it.
     """
 
     def __init__(self, peer: Peer, pace: Pace) -> None:
@@ -105,7 +105,7 @@ class PacedTrainer:
         self._follow()
 
     def train(self) -> None:
-        """Until the run is finished."""
+        """Train until the run is finished."""
         while not self._peer.finished:
             self._step()
             if time.monotonic() - self._reported[1] >= REPORT_INTERVAL_S:
@@ -120,7 +120,7 @@ class PacedTrainer:
         self._follow()
 
     def _follow(self) -> None:
-        """Never behind the run; and answer what it asks."""
+        """Catch up with the run's step, and evaluate if the daemon asks for it."""
         self._parameters.reach(self._rank.run_step)
         if self._peer.evaluation_due:
             windows = self._peer.run.data.eval_windows
@@ -132,8 +132,8 @@ class PacedTrainer:
         try:
             save_data_step(self._file(directory), self._parameters.data_step)
         except OSError as error:
-            # Not worth the run: a restart goes on from what the run has committed.
-            log.warning("rank %d keeps no step: %s", self._peer.rank, error)
+            # No reason to fail: a restart goes on from the run's committed step.
+            log.warning("rank %d cannot save its step: %s", self._peer.rank, error)
             return False
         return True
 
@@ -150,7 +150,7 @@ class PacedTrainer:
 
     @property
     def _step_tokens(self) -> int:
-        """Of the whole node: the weight of its contribution."""
+        """Tokens of one step of the whole node; they weigh its contribution."""
         return self._peer.run.data.batch * self._peer.run.data.window
 
     def _file(self, directory: str) -> Path:
@@ -158,7 +158,7 @@ class PacedTrainer:
 
 
 def save_data_step(path: Path, data_step: int) -> None:
-    """Write it whole and synced, or not at all; makes the directory. Raises OSError."""
+    """Write the file whole and synced, or not at all; makes the directory. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torn = path.with_suffix(".new")
     with torn.open("w", encoding="ascii") as file:
@@ -174,7 +174,7 @@ def save_data_step(path: Path, data_step: int) -> None:
 
 
 def load_data_step(path: Path) -> int:
-    """What `save_data_step` wrote there; 0 when that is not there or damaged."""
+    """The step that `save_data_step` wrote; 0 if the file is missing or damaged."""
     try:
         state: dict[str, int] = json.loads(path.read_text(encoding="ascii"))
         return int(state["data_step"])
@@ -183,15 +183,22 @@ def load_data_step(path: Path) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train until the run is finished; the exit status. Needs what the daemon sets."""
+    """Train until the run is finished; returns the exit status. Needs the environment that the
+    daemon sets."""
     parser = argparse.ArgumentParser(
-        prog="sims.paced.rank", description="A rank that only keeps time."
+        prog="sims.paced.rank", description="A rank without a model, which only sleeps."
     )
-    parser.add_argument("--step-s", type=float, default=PACE.step_s, help="of an inner step")
-    parser.add_argument("--elements", type=int, default=PACE.elements, help="of the model")
-    parser.add_argument("--columns", type=int, default=PACE.columns, help="of its matrices")
-    parser.add_argument("--tensors", type=int, default=PACE.tensors, help="of the model")
-    parser.add_argument("--name-chars", type=int, default=PACE.name_chars, help="at least, of each")
+    parser.add_argument(
+        "--step-s", type=float, default=PACE.step_s, help="seconds of an inner step"
+    )
+    parser.add_argument(
+        "--elements", type=int, default=PACE.elements, help="fp32 elements of the model"
+    )
+    parser.add_argument("--columns", type=int, default=PACE.columns, help="columns of its matrices")
+    parser.add_argument("--tensors", type=int, default=PACE.tensors, help="tensors of the model")
+    parser.add_argument(
+        "--name-chars", type=int, default=PACE.name_chars, help="least length of a tensor's name"
+    )
     typed = parser.parse_args(argv)
     pace = Pace(
         step_s=cast(float, typed.step_s),
@@ -211,9 +218,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _become_a_rank() -> None:
-    """If we are to be several ranks, fork them, and return in those only.
+    """If the daemon asks for several ranks, fork them, and return in the forks only.
 
-    The daemon runs a command once for all ranks: torchrun would do this, but it imports torch.
+    The daemon runs a command once for all ranks. torchrun would start them, but it imports torch.
     """
     ranks = os.environ.get("WORLD_SIZE", "1")
     if "RANK" in os.environ or not ranks.isdecimal() or int(ranks) == 1:
@@ -225,7 +232,7 @@ def _become_a_rank() -> None:
     for _ in range(int(ranks)):
         code = os.waitstatus_to_exitcode(os.wait()[1])
         if code != 0:
-            # The daemon kills our process group, and so the other ranks, when we end.
+            # When we end, the daemon kills our process group, and so the other ranks.
             sys.exit(shell_status(code))
     sys.exit(0)
 

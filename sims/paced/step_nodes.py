@@ -1,7 +1,8 @@
-"""What the ranks of a paced node compute in a stepwise run, with numpy and a whole node at a time.
+"""The computation of the ranks of a paced node in a stepwise run, with numpy, for the whole node at
+once.
 
-Their gradients are movements (sims/paced/moves.py). Used by paced ranks under real daemons, and in
-memory: both make the same bits. Must NOT import torch, nor know of other nodes.
+Gradients are movements (sims/paced/moves.py). Paced ranks under real daemons and nodes in memory
+use this code: both compute the same bits. Must NOT import torch, nor know of other nodes.
 """
 
 from collections.abc import Sequence
@@ -20,35 +21,35 @@ RATE = np.float32(2.0**-8)
 
 
 class PacedNode(Protocol):
-    """One node's part of a stepwise run."""
+    """One node's part in a stepwise run."""
 
     state_AP: F32
-    """The arrays of the method's state."""
+    """The arrays of the method's state, fp32 [A, elements]."""
 
     def payload(self, step: int) -> bytes:
-        """What the ranks write."""
+        """The bytes of the node's payload for this step."""
         ...
 
     def apply(self, mean_P: F32, step: int, *, counted: bool) -> None:
-        """Complete the step."""
+        """Complete the step with its mean, fp32. `counted`: the mean contains our payload."""
         ...
 
 
 def paced_node(
     method: StepMethod, shapes: Sequence[tuple[int, ...]], *, slot: int, seed: int
 ) -> PacedNode:
-    """The node in this slot, of a model with tensors of these shapes. Raises ConfigError."""
+    """The node in this slot, with tensors of these shapes. Raises ConfigError."""
     if isinstance(method, FlexDeMo):
         return FlexNode(method, shapes, slot=slot, seed=seed)
     return MovingNode(sum(int(np.prod(shape)) for shape in shapes), slot=slot, seed=seed)
 
 
 class MovingNode:
-    """Its gradients, and parameters that move by their mean."""
+    """A node with movements for gradients; its parameters move by the mean gradient."""
 
     def __init__(self, elements: int, *, slot: int, seed: int) -> None:
         self.state_AP: F32 = np.zeros((3, elements), np.float32)
-        """The parameters, the last mean, and how many steps were applied."""
+        """fp32 [3, elements]: the parameters, the last mean, the number of the last step."""
         self.state_AP[0] = initial_parameters(elements, seed=seed)
         self._slot = slot
 
@@ -60,23 +61,23 @@ class MovingNode:
 
 
 def apply_step(state_3P: F32, mean_P: F32, step: int) -> None:
-    """What completing a step does to the state: theta + mean, the mean, the step."""
+    """Complete a step in the state, fp32 [3, elements]: add the mean to the parameters, store the
+    mean and the step."""
     state_3P[0] += mean_P
     state_3P[1] = mean_P
     state_3P[2] = np.float32(step)
 
 
 class FlexNode:
-    """What lowcomm/flexdemo/momentum.py and lowcomm/flexdemo/method.py do in ranks with torch, by
-    SGD.
-    """
+    """The work of lowcomm/flexdemo/momentum.py and lowcomm/flexdemo/method.py in ranks with torch,
+    with SGD."""
 
     def __init__(
         self, method: FlexDeMo, shapes: Sequence[tuple[int, ...]], *, slot: int, seed: int
     ) -> None:
         """Raises ConfigError for AdamW."""
         if method.step != "sgd":
-            raise ConfigError(f'paced nodes step by sgd: run.method.step is "{method.step}"')
+            raise ConfigError(f'paced nodes need run.method.step = "sgd", got "{method.step}"')
         parameters = [Parameter(str(number), shape) for number, shape in enumerate(shapes)]
         self._method = method
         self._exchange = method.exchange(parameters, seed=seed)
@@ -84,12 +85,13 @@ class FlexNode:
         self.state_AP: F32 = initial_parameters(self._elements, seed=seed)[None].copy()
         self.momentum_P: F32 = np.zeros(self._elements, np.float32)
         self._made: tuple[int, F32] = (0, self.momentum_P)
-        """A step, and the momentum once our payload of it is counted."""
+        """(step, momentum after it if our payload is counted)."""
         self._recalled: tuple[int, F32] = (-1, self.momentum_P)
         self._slot = slot
 
     def recall(self, step: int, momentum_P: F32) -> None:
-        """An earlier life had this momentum after this step: ours, if the next one is our first."""
+        """Take the momentum that an earlier incarnation had after this step. It is used if our
+        first step is the next one."""
         self._recalled = (step, momentum_P)
 
     def payload(self, step: int) -> bytes:

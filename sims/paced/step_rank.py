@@ -1,4 +1,4 @@
-"""The paced rank of a stepwise run: payloads that a test can work out.
+"""The paced rank of a stepwise run: it makes payloads that a test can compute.
 
 Must NOT import torch, nor know of other nodes.
 """
@@ -20,9 +20,9 @@ REPORT_INTERVAL_S = 1.0
 
 
 class PacedSteps:
-    """What a per-step method and its training loop are to a rank with torch, in one object.
+    """The training loop and the per-step method's torch half, in one object without torch.
 
-    Every rank of a node has the whole state; each reads all and writes its own share.
+    Each rank of a node holds the whole state: it reads all of it and writes its own share.
     Implements lowcomm.training.step_rank.StepState.
     """
 
@@ -46,7 +46,7 @@ class PacedSteps:
         self._rank.follow()
 
     def train(self) -> None:
-        """Until the run is finished."""
+        """Train until the run is finished."""
         while not self._peer.finished:
             until = time.monotonic() + self._step_s
             time.sleep(max(until - time.monotonic(), 0.0))

@@ -1,4 +1,4 @@
-"""Faults as data: what happens to whom and when, drawn from a seed or written by hand."""
+"""Faults as data: kind, time and peer of each fault, drawn from a seed or written by hand."""
 
 import random
 from collections import Counter
@@ -15,45 +15,45 @@ from sims.simulator.world import World
 
 FaultKind = Literal[
     "kill",  # A peer's processes end at once.
-    "leader",  # The leader's do.
-    "restart",  # They end and start again, with what is on the disk.
-    "crowd",  # Several are killed at once, and come back one by one.
+    "leader",  # The leader is killed, or restarted.
+    "restart",  # A peer's processes end and start again, with the content of its disk.
+    "crowd",  # Several peers are killed at once, and come back one by one.
     "join",
-    "leave",  # A person asks it to.
+    "leave",  # A user asks a peer to leave.
     "cut",  # A connection ends.
     "stall",  # A connection hangs, then goes on.
-    "one_way",  # It hangs in one direction only.
+    "one_way",  # A connection hangs in one direction only.
     "partition",  # The peers fall into two groups that do not hear each other.
-    "lonely",  # One peer hears nobody, or nobody hears it.
+    "lonely",  # One peer hears no peer, or no peer hears it.
     "disk",  # A disk is full for a while.
-    "slow_disk",  # A disk takes longer for each ticket than an election takes, for a while.
-    "slow",  # Bulk takes seconds longer on a line.
+    "slow_disk",  # Each write to a disk takes longer than an election, for a while.
+    "slow",  # Bulk payloads take seconds longer on a line.
     "pause",  # A peer's processes are stopped, then go on.
-    "trainers",  # Its ranks crash.
-    "corrupt",  # A bit of its outer state flips.
-    "half",  # So many hold wrong states that there is no majority for the true one.
-    "lie",  # During a transfer: a donor sends a wrong cell, or tells the tree of another state.
+    "trainers",  # A peer's ranks crash.
+    "corrupt",  # A peer's outer state changes without its knowledge.
+    "half",  # So many peers get wrong states that the true one has no majority.
+    "lie",  # During a transfer: a donor sends a wrong cell, or roots of another state.
     "break",  # During a transfer: the connection ends.
-    "joiner",  # During a transfer: who receives it dies.
-    "donor",  # During a transfer: one of those who send it dies, or hangs.
-    "relapse",  # All die, and again when they went back to a checkpoint; one misses that.
-    "sole",  # All but the leader start anew, and it is asked to leave.
-    "vanish",  # A round is committed, and all who have its result die.
-    "unread",  # The log goes back to a checkpoint, and one reads that later than the others.
-    "holder",  # A peer says that it holds a round's result, and dies.
-    "owner",  # Slices are on their way to a peer, and it dies.
+    "joiner",  # During a transfer: the joiner dies.
+    "donor",  # During a transfer: a donor dies, or hangs.
+    "relapse",  # All peers die, and again after a Restore, which one of them misses.
+    "sole",  # All peers but the leader restart, and the leader is asked to leave.
+    "vanish",  # A round is committed, and all peers with its result die.
+    "unread",  # The log goes back to a checkpoint, and one peer reads that late.
+    "holder",  # A peer reports that it holds a round's result, and dies.
+    "owner",  # A peer dies while slices are on their way to it.
     "ranks",  # A peer contributes, and its ranks crash.
-    "deaf",  # A peer contributes, hears nobody, and is cut off for a while.
-    "ack",  # A follower acknowledges what it got, and its connection with the leader ends.
-    "revoke",  # A person takes certificates back: see revocations.py.
+    "deaf",  # A peer contributes, hears no peer, and is cut off for a while.
+    "ack",  # A follower acknowledges entries, and its connection with the leader ends.
+    "revoke",  # A user revokes certificates: see revocations.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in ("slow_disk", "revoke"))
-"""What any seed may draw. Slow disks and revocations come on top, in seeds of their own."""
+"""Kinds that any seed may draw. Some seeds have slow disks or revocations in addition."""
 SLOW_DISKS_EVERY = 160
 SLOW_DISKS_IN = (29, 38, 47, 52, 67, 76, 86, 93, 104, 110, 123, 131, 138, 151)
-"""Of so many seeds, in these disks are slow, whatever else happens. No seed that failed before is
-among them: those stay the clusters that they were."""
+"""Seeds, modulo SLOW_DISKS_EVERY, with slow disks in addition to other faults. Seeds that failed
+earlier are not among them, so that these replay unchanged."""
 SLOW_DISK_S = (5.0, 9.0, 14.0)
 SLOW_DISKS_MAX = 4
 TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
@@ -61,35 +61,37 @@ ELECTIONS: tuple[FaultKind, ...] = (
     *("leader", "restart", "crowd", "disk", "pause", "partition", "lonely", "one_way"),
     *("cut", "ack"),
 )
-"""What makes leaders come and go: in half of the seeds there is nothing else."""
+"""Kinds that end the reigns of leaders; a seed of the mix "elections" draws only these."""
 ROUNDS: tuple[tuple[FaultKind, ...], ...] = (
     *(("holder", "owner", "join"), ("ranks", "owner", "join"), ("corrupt", "lie", "donor", "join")),
     *(("half", "unread", "trainers"), ("deaf", "join"), ("relapse", "join"), ("sole", "join")),
     *(("vanish", "join"),),
 )
-"""What comes in the middle of a round, of a transfer, or after a Restore: one of these groups, and
-nothing else but who comes, so that what they begin comes to its end."""
+"""Kinds in the middle of a round or a transfer, or after a Restore. A seed of the mix "rounds"
+draws only one of these groups, so that the situation that a fault begins comes to its end."""
 FAULTS_PER_S = 0.65
 ROUND_FAULTS_PER_S = 0.3
 PEERS_MAX = 9
 HANGS = 1 / 3
-"""So often a donor hangs instead of dying."""
+"""Share of the "donor" faults in which the donor hangs instead of dying."""
 DURATIONS_S = (0.1, 1.0, 4.0, 9.0)
 LONG_S = (1.0, 4.0, 5.5, 9.0, 14.0)
-"""Of what makes elections. 5.5: others have been elected, and the connections are still there."""
+"""Durations of faults of the mix "elections". 5.5: long enough for an election, and too short for
+the connections to end."""
 REVOKE_EVERY, REVOKE_IN = 88, (31, 39, 59, 77, 82, 86)
-"""Of so many seeds, in these peers are revoked. No seed that failed before this was here is among
-them: those stay the clusters that they were."""
+"""Seeds, modulo REVOKE_EVERY, in which peers are revoked. Seeds that failed earlier are not among
+them, so that these replay unchanged."""
 REVOKE_PAIRS_EVERY, REVOKE_PAIRS_IN = 144, (64, 96, 128)
-"""And of those of two peers, in these."""
+"""The same for seeds with two peers."""
 REVOKE_FROM_S = 6.0
 MIXES = ("any", "any", "rounds", "rounds", "rounds", "elections", "elections")
-"""Each seed draws one, and then its own rates."""
+"""Each seed draws one mix, and then the rate of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At `at_s` (virtual), something happens to the peer with this number (modulo the live)."""
+    """A fault. At `at_s` (virtual seconds) it hits the peer of this number, modulo the number of
+    live peers; `other` and `duration_s` (seconds) are used as the kind needs."""
 
     at_s: float
     kind: FaultKind
@@ -99,7 +101,8 @@ class Fault:
 
 
 def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
-    """Each seed draws its own rates too (swarm testing): some kinds never, some often."""
+    """Draw the faults of a seed. Each seed draws its own rates too (swarm testing): some kinds
+    never happen, some often."""
     source = random.Random(seed ^ 0x5EED)  # noqa: S311 (a simulation, no secrets)
     mix, per_s = source.choice(MIXES), FAULTS_PER_S
     kinds = ANY
@@ -128,7 +131,8 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
 
 
 def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
-    """From a source of their own, and in some seeds only: all others stay what they were."""
+    """Draw revocations, in some seeds only and from a random source of their own, so that all other
+    seeds replay unchanged."""
     alone, pairs = seed % REVOKE_EVERY in REVOKE_IN, seed % REVOKE_PAIRS_EVERY in REVOKE_PAIRS_IN
     source = random.Random(seed ^ 0x4E7C)  # noqa: S311 (a simulation, no secrets)
     number = source.choice((1, 1, 2, 3)) if alone or pairs else 0
@@ -154,7 +158,7 @@ def _draw_slow_disks(seed: int, until_s: float) -> list[Fault]:
 
 
 def inject(world: World, plan: Sequence[Fault]) -> None:
-    """Schedule a plan."""
+    """Schedule the faults of a plan in a world."""
     world.spring = lambda kind, joiner, donor: _spring(world, kind, joiner, donor)
     waiting = Counter[FaultKind]()
     world.ambush = lambda sender, message: _ambush(world, waiting, sender, message)
@@ -163,7 +167,7 @@ def inject(world: World, plan: Sequence[Fault]) -> None:
 
 
 def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
-    """Once it is certain that something happens, it is counted."""
+    """Carry a fault out, and count it once it is certain to happen."""
     live = world.live
     if fault.kind in AMBUSHES or fault.kind == "unread":
         waiting[fault.kind] += 1
@@ -183,7 +187,7 @@ def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
         world.happened["vanish"] += multi_step_faults.vanish(world)
     elif fault.kind == "sole":
         world.happened["sole"] += multi_step_faults.leave_as_the_only_holder(world)
-    elif fault.kind == "revoke":  # It counts the peers itself.
+    elif fault.kind == "revoke":  # The action counts the revoked peers.
         if live:
             ACTIONS["revoke"](world, fault, live[fault.peer % len(live)])
     elif live:
@@ -212,7 +216,7 @@ def _one_way(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _partition(world: World, fault: Fault, victim: Node) -> None:
-    """Who is on the victim's side is drawn from the bits of `other`."""
+    """Split the peers; the bits of `other` choose the peers on the victim's side."""
     group = [n for i, n in enumerate(world.live) if n is victim or fault.other >> i & 1]
     world.tell(f"partition for {fault.duration_s} s: {' '.join(n.peer for n in group)}")
     for node in group:
@@ -239,7 +243,8 @@ def _full_disk(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _slow_disk(world: World, fault: Fault, victim: Node) -> None:
-    """In half of the cases that of a leader: it counts on its own disk."""
+    """Make a disk slow, in half of the cases a leader's: a leader counts its own copy of an
+    entry."""
     node = world.leaders[0] if world.leaders and fault.other % 2 else victim
     world.tell(f"the disk of {node.peer} is slow for {fault.duration_s} s")
     node.disk.slow_until = world.now + fault.duration_s
@@ -262,16 +267,17 @@ def _pause(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _trainers(world: World, fault: Fault, victim: Node) -> None:
-    world.tell(f"trainers of {victim.peer} crash")
+    world.tell(f"the ranks of {victim.peer} crash")
     victim.after(0.0, lambda: victim.lose_trainers(fault.duration_s))
 
 
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
-    """Not of most: if half of them differ, they go back to what was agreed. Nor after a fragment's
-    last round: there is no later one by which anybody could notice."""
+    """Corrupt the victim's state, but not the states of most holders (if half of them differ, the
+    run goes back to an agreed state), nor a state after a fragment's last round, which no later
+    round could reveal."""
     fragment = fault.other % len(victim.outers)
     if multi_step_faults.is_done(victim, fragment) or world.training.gossip:
-        return  # Of states that all differ nobody can say that one is wrong.
+        return  # In a gossip run all states differ, so none can be found wrong.
     holders = multi_step_faults.holders(world)
     corrupt = sum(bool(node.corrupt) for node in holders)
     if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
@@ -304,7 +310,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
 
 
 def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
-    """A trap goes off during a transfer."""
+    """Carry out a fault that waited for a transfer."""
     if not donor.running:
         return
     world.tell(f"trap during a transfer from {donor.peer} to {joiner.peer}: {kind}")
@@ -326,7 +332,8 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
 
 
 def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Control) -> None:
-    """A message leaves a peer: who waited for it? What it sends still arrives, or not."""
+    """A peer sends a message: carry out a fault that waited for it. The message may still
+    arrive."""
     if isinstance(message, Append):
         goes_back = any(isinstance(entry.body, Restore) for entry in message.entries)
         if goes_back and waiting["unread"] and multi_step_faults.read_late(world, sender):
@@ -344,7 +351,7 @@ def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Co
 
 
 def _strike(world: World, sender: Node, kind: FaultKind) -> None:
-    if world.ambush is not None:  # Else all is healed meanwhile.
+    if world.ambush is not None:  # Otherwise the faults have ended meanwhile.
         AMBUSHES[kind][1](world, sender)
 
 
@@ -378,6 +385,6 @@ AMBUSHES: Mapping[FaultKind, tuple[type[Control], Strike]] = {
     "deaf": (Ready, multi_step_faults.deafen),
     "ack": (Appended, _unheard),
 }
-"""They wait for a message, and strike who sent it."""
+"""By kind: the message that the fault waits for, and its action, called with the sender."""
 PLOTS = ("half", "sole", "unread", "vanish")
 assert {*ACTIONS, *TRAPS, *AMBUSHES, *PLOTS, "join", "leader"} == set(KINDS)

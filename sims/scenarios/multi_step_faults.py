@@ -1,7 +1,7 @@
-"""Faults that take several steps: each brings about one situation that chance alone seldom makes.
+"""Faults of several steps, each of which creates a situation that chance seldom creates.
 
-Everything in them may happen to real peers. Must NOT draw when they happen (fault_plan.py), nor
-judge what comes of it: the checkers do.
+All of their steps may happen to real peers. Must NOT draw the times of faults (fault_plan.py), nor
+judge the outcome: the checkers do.
 """
 
 import itertools
@@ -15,19 +15,20 @@ from sims.simulator.world import World
 
 LOOK_S = 0.1
 DEAF_S = 20.0
-"""At most."""
+"""Seconds that a peer is deaf, at most."""
 LATE_S = (1.0, 4.0)
-"""So much later than the others one reads that the log went back: it contributes meanwhile."""
+"""Least and most seconds by which one peer reads a Restore late; it contributes meanwhile."""
 SLOW_S = 3.0
 VANISH_S = 12.0
 BACK_S = 0.5
-"""Within so much time all but the leader are there again: nobody takes them for lost."""
+"""Seconds in which the restarted peers are back; they do not count as lost."""
 
 
 def when(
     world: World, is_so: Callable[[], bool], then: Callable[[], None], *, look_s: float = LOOK_S
 ) -> None:
-    """Look again and again until it is so, or all is healed."""
+    """Check `is_so` every `look_s` seconds; call `then` once it is true, or all faults have
+    ended."""
     if is_so() or world.ambush is None:
         then()
     else:
@@ -35,13 +36,15 @@ def when(
 
 
 def relapse(world: World, careful: Node, *, torn: bool) -> None:
-    """As soon as rounds go on: all die, and again a round after they went back to a checkpoint. Who
-    comes late has the newest one, of what the others have taken back meanwhile. `careful` keeps one
-    of each round from now on; `torn`: nobody else had completed that one."""
+    """Once rounds go on, kill all peers, and again a round after the Restore to a checkpoint. The
+    peers that come back late have the newest checkpoint, of a state that the Restore took back.
+    `careful` keeps a checkpoint of each round from now on; `torn`: no other peer had completed the
+    newest one."""
     careful.disk.checkpoint_every = 1
 
     def goes_on() -> bool:
-        """Not while an earlier one is under way: its victims would die before its end."""
+        """True if rounds go on, and no earlier relapse is under way, since its victims would
+        die."""
         able = {node.peer for node in world.live if not node.core.standing.catchup.needed}
         heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
         since = [
@@ -53,7 +56,7 @@ def relapse(world: World, careful: Node, *, torn: bool) -> None:
         return any(x.lineage == lineage and x.tokens > n for x in kept for lineage, n in since)
 
     def then() -> None:
-        if world.ambush is not None:  # All is healed: nobody dies any more.
+        if world.ambush is not None:  # Once all faults have ended, no peer dies.
             _all_die_twice(world, torn=torn)
 
     when(world, goes_on, then)
@@ -62,7 +65,7 @@ def relapse(world: World, careful: Node, *, torn: bool) -> None:
 def _all_die_twice(world: World, *, torn: bool) -> None:
     kept = {n: n.disk.kept.tokens if n.disk.kept is not None else 0 for n in world.live}
     late = [node for node in kept if kept[node] == max(kept.values())]
-    if torn or 2 * len(late) >= len(kept):  # Most must go back to an older one.
+    if torn or 2 * len(late) >= len(kept):  # Most peers must go back to an older checkpoint.
         for node in late[1:]:
             node.disk.tear()
         late = late[:1]
@@ -73,7 +76,7 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
     restored = world.checkers.restored
 
     def goes_on_again() -> None:
-        """Else what they keep is what the log went back to: nobody needs another one."""
+        """Wait for a commit: until then the peers keep the checkpoint that the log went back to."""
         commits = len(world.checkers.commits)
         when(world, lambda: len(world.checkers.commits) > commits, all_again, look_s=0.02)
 
@@ -88,15 +91,16 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
 
 
 def hears_nobody(world: World, victim: Node, seconds: float) -> None:
-    """What it says still arrives."""
-    world.tell(f"{victim.peer} hears nobody")
+    """Stall all messages to the victim; its own messages still arrive."""
+    world.tell(f"{victim.peer} hears no peer")
     for other in world.live:
         if other is not victim:
             world.network.stall(other.peer, victim.peer, world.now + seconds)
 
 
 def holders(world: World) -> list[Node]:
-    """Whose states are compared: as the leader says, for who was struck may not know it yet."""
+    """The live members, by the state of the leader: a peer that was excluded may not know it
+    yet."""
     heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
     known = heads[-1].members if heads else None
     here = [node for node in world.live if node.core.standing.is_member]
@@ -104,13 +108,13 @@ def holders(world: World) -> list[Node]:
 
 
 def is_done(node: Node, fragment: int) -> bool:
-    """As far as it knows, the last round of the fragment is committed."""
+    """True if, as far as the node knows, the last round of the fragment is committed."""
     members = node.core.members
     return members.run is not None and members.committed(fragment) >= members.run.outer_steps
 
 
 def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
-    """Something changes a peer's outer state behind its back."""
+    """Change a peer's outer state without its knowledge."""
     world.tell(f"the state of {victim.peer} is corrupted")
     victim.outers[fragment] = (victim.outers[fragment] + by) % PRIME
     part = victim.core.part
@@ -119,25 +123,26 @@ def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
 
 
 def corrupt_half(world: World, by: int) -> bool:
-    """As many hold one wrong state as the true one, and of an odd number one holds another: no
-    majority knows which is right. The leader's word must not decide. False: not now."""
+    """Give one wrong state to half of the peers, the leader among them, and if their number is odd,
+    another one to one more: no state has a majority, and the leader's report must not decide. False
+    if that is not possible now."""
     peers = holders(world)
     sound = [n for n in peers if not (n.corrupt or n.core.standing.catchup.needed)]
     if len(peers) < 2 or sound != peers or not world.leaders or world.training.gossip:
         return False
     members = world.leaders[-1].core.members
     if not members.members.keys() <= {node.peer for node in peers}:
-        return False  # Who may be coming back could know: the others wait for it.
+        return False  # A member that may come back could decide, and the others wait for it.
     rounds = [one for node in peers for one in node.core.rounds]
     if any(one.version < members.committed(one.fragment) - 1 for one in rounds):
-        return False  # Who is behind may soon ask for a state: then its own is none.
+        return False  # A peer that is behind may soon ask for a state: its own does not count then.
     ends, now = itertools.combinations([node.peer for node in peers], 2), world.now
     silent = any(now < node.paused_until or node.asked_to_leave for node in peers)
     if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
-        return False  # Who is lost before it has said what it holds leaves the wrong a majority.
+        return False  # A peer that is lost before its report leaves a majority to the wrong state.
     half, fragment = len(peers) // 2, by % world.training.fragments
     if any(is_done(node, fragment) for node in peers):
-        return False  # Nobody makes that state again.
+        return False  # No peer makes that state again.
     world.random.shuffle(peers)
     peers.sort(key=lambda node: not node.core.leads)
     for victim in peers[:half]:
@@ -148,8 +153,8 @@ def corrupt_half(world: World, by: int) -> bool:
 
 
 def read_late(world: World, leader: Node) -> bool:
-    """The run goes back, and one of those who live hears of it when the others go on already.
-    False: somebody is late as it is, and two might be what a majority lacks."""
+    """Stall the messages with a Restore to one live peer, which reads it when the others go on
+    already. False if a peer is late already: without two peers there may be no majority."""
     others = [node for node in world.live if node is not leader]
     lines = [world.network.line(leader.peer, node.peer) for node in others]
     now = world.now
@@ -162,8 +167,9 @@ def read_late(world: World, leader: Node) -> bool:
 
 
 def leave_as_the_only_holder(world: World) -> bool:
-    """All but the leader start anew, without a state, and it is asked to leave as soon as one of
-    them can lead: whoever does must keep it until it has given its state away. False: not now."""
+    """Restart all peers but the leader, without a state, and ask the leader to leave as soon as one
+    of them can lead: the new leader must keep it until it has passed its state on. False if that is
+    not possible now."""
     leading, others = world.leaders[:1], [node for node in world.live if not node.core.leads]
     if len(others) < 2 or not any(node.core.members.views for node in leading):
         return False
@@ -174,7 +180,7 @@ def leave_as_the_only_holder(world: World) -> bool:
     core = leader.core
 
     def ask() -> None:
-        # Once all is healed nobody goes: who came back was reckoned with its vote.
+        # Once all faults have ended, no peer leaves: `World.heal` has counted on its vote.
         if leader.running and world.ambush is not None:
             ask_to_leave(world, leader)
 
@@ -188,8 +194,8 @@ def leave_as_the_only_holder(world: World) -> bool:
 
 
 def vanish(world: World) -> bool:
-    """Only two can train for a while, and what they send is slow: when a round of theirs is
-    committed, nobody else has its result yet, and they die. False: not now."""
+    """Let only two peers train for a while, with slow bulk to the others: when their round is
+    committed, no other peer has its result yet, and they die. False if that is not possible now."""
     pair = [node for node in world.live if node.core.standing.is_member and not node.core.leads][:2]
     others = [node for node in world.live if node not in pair]
     if len(pair) < 2 or len(others) < 3 or not world.leaders:
@@ -227,7 +233,8 @@ def ask_to_leave(world: World, victim: Node) -> None:
 
 
 def is_spare(world: World, sender: Node) -> bool:
-    """The round that it contributes to can be committed without hearing more of it."""
+    """True if the round that the sender contributes to can be committed without its further
+    messages."""
     plan, leaders = sender.core.members.open_plan(0), world.leaders
     if plan is None or not leaders or sender in leaders:
         return False
@@ -236,9 +243,9 @@ def is_spare(world: World, sender: Node) -> bool:
 
 
 def outvoted(world: World, without: Node) -> bool:
-    """Would most of those who are left hold wrong states, once this one is lost, and who is cut off
-    already? Nobody could tell then who is right: a run in which their states are the true ones, and
-    the others' wrong, would look the same."""
+    """True if most of the remaining holders would have wrong states, once this node and those that
+    are cut off are lost. No peer could tell then which states are right: a run in which those of
+    the majority are true would look the same."""
     leader, now = world.leaders[-1:], world.now
     staying = [
         node
@@ -250,9 +257,9 @@ def outvoted(world: World, without: Node) -> bool:
 
 
 def deafen(world: World, victim: Node) -> None:
-    """It hears nobody, and when all that it sent has come its connections end, until two more
-    rounds are committed: its own round was, and its result is gone soon. The others are slow then,
-    so that its work is not too old when a state comes."""
+    """Stall all messages to the victim, and end its connections once its own messages have arrived,
+    until its round and two more are committed: the result of its round is dropped soon. Then make
+    the others slow, so that its work is not too old when it gets a state."""
     if outvoted(world, victim):
         return
     round_ = victim.core.members.committed(0) + 1

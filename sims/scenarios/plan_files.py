@@ -1,4 +1,4 @@
-"""Plans of faults as files, so that the smallest one that shows a bug can be kept and replayed.
+"""Fault plans as files, so that the smallest plan that shows a bug can be kept and replayed.
 
 Must NOT draw or play a plan: fault_plan.py does.
 """
@@ -14,13 +14,13 @@ from sims.scenarios.fault_plan import KINDS, Fault
 
 
 def write_plan(path: Path, plan: Sequence[Fault]) -> None:
-    """One fault per line, for people who try it without one."""
+    """Write a plan, one fault on each line, so that a person can delete lines."""
     lines = ",\n".join(f" {json.dumps(asdict(fault))}" for fault in plan)
     path.write_text(f"[\n{lines}\n]\n" if plan else "[]\n")
 
 
 def read_plan(path: Path) -> list[Fault]:
-    """Raises ConfigError for a file that holds no plan."""
+    """Read a plan. Raises ConfigError if the file holds none."""
     try:
         raw = cast(object, json.loads(path.read_text()))
     except (OSError, ValueError) as error:
@@ -44,4 +44,4 @@ def _fault(path: Path, raw: object) -> Fault:
                     return Fault(float(at_s), known, peer, other, float(duration_s))
         case _:
             pass
-    raise ConfigError(f"{path}: no fault: {json.dumps(raw)[:200]}")
+    raise ConfigError(f"{path} has an item that is no fault: {json.dumps(raw)[:200]}")

@@ -1,8 +1,8 @@
-"""The fault `revoke`: a person takes certificates back, at any peer of the run.
+"""The fault `revoke`: a user revokes certificates, at any peer of the run.
 
-Of one peer, of two within one round trip, of the leader, of a peer that joins or gives a state, of
-one that is down; and of so many that no majority would remain, which must be refused. Must NOT draw
-when (fault_plan.py), nor judge what comes of it: checkers/revocation.py does.
+The victims are one peer, two within one round trip, the leader, a joiner or a donor, or a peer that
+is down; or so many that no majority would remain, which must be refused. Must NOT draw the time
+(fault_plan.py), nor judge the outcome: checkers/revocation.py does.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
     from sims.simulator.world import World
 
 LOOK_S, LOOK_MAX_S = 0.05, 10.0
-"""How often, and how long, to look for a peer that joins."""
+"""Seconds between two looks for a joiner, and seconds after which the search ends."""
 HANG_S = 9.0
-"""A voter hangs for so long, and is not counted as lost before the others are asked for."""
+"""Seconds that a voter hangs; it does not count as lost before the others are to be revoked."""
 NOTICED_S = 3.2
-"""By then the leader reckons with it no more."""
+"""Seconds after which the leader does not count on a voter that hangs."""
 BACK_S = 3.0
 ANSWERED_S = 12.0
-"""By then a person has heard that it is refused."""
+"""Seconds after which the asked peer has learned of a refusal."""
 Plot = Callable[["World", "Node", int], None]
 
 
 def revoke(world: World, victim: Node, how: int) -> None:
-    """`how`: which of PLOTS, and at which peer it is asked for."""
+    """Revoke certificates. `how` chooses one of PLOTS, and the peer that is asked."""
     PLOTS[how % len(PLOTS)](world, victim, how // len(PLOTS))
 
 
 def _ask(world: World, victims: Sequence[Node], at: int) -> None:
-    """All at once, at one of the members; not if nobody would stay that has the run's state."""
+    """Request all revocations at once, at one of the members, unless no peer with the run's state
+    would stay."""
     gates, news = world.dialling.gates, [node for node in victims if not _is_asked(world, node)]
     askers = [node for node in world.live if _has_state(node) and node.core.gate.secure]
     stay = [n for n in askers if n not in news and not (n.asked_to_leave or _is_asked(world, n))]
@@ -46,7 +47,7 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     world.happened["revoked at once"] += len(news) > 1
     world.happened["leader revoked"] += any(node.core.leads for node in news)
     for node in news:
-        world.tell(f"{node.peer} is to be revoked, as {asker.peer} was asked")
+        world.tell(f"{asker.peer} is asked to revoke {node.peer}")
         gates.revoked_at[node.peer] = world.now
         asker.give(v.RevokeAsked(e.Revoked(node.peer, asker.peer, "stolen")))
     world.at(ANSWERED_S, lambda: _count_refusals(world, asker, news))
@@ -69,7 +70,7 @@ def _is_asked(world: World, node: Node) -> bool:
 
 
 def _others(world: World, victim: Node, at: int) -> list[Node]:
-    """All the other ones, in an order that `at` gives."""
+    """All other live nodes, rotated by `at`."""
     others = [node for node in world.live if node is not victim]
     turn = at % len(others) if others else 0
     return others[turn:] + others[:turn]
@@ -106,7 +107,7 @@ def _donor(world: World, victim: Node, at: int) -> None:
 
 
 def _when_one_joins(world: World, choose: Callable[[e.Cut], Sequence[str]], at: int) -> None:
-    """As soon as somebody is given a state."""
+    """Revoke the chosen peers as soon as a joiner is given a state."""
     until = world.now + LOOK_MAX_S
 
     def look() -> None:
@@ -122,7 +123,7 @@ def _when_one_joins(world: World, choose: Callable[[e.Cut], Sequence[str]], at: 
 
 
 def _down(world: World, victim: Node, at: int) -> None:
-    """It is dead meanwhile, and comes back."""
+    """Revoke a peer that is dead at that time, and comes back."""
     if not _others(world, victim, at):
         return
     world.kill(victim)
@@ -131,7 +132,7 @@ def _down(world: World, victim: Node, at: int) -> None:
 
 
 def _too_many(world: World, victim: Node, at: int) -> None:
-    """Another voter hangs: of those that stay too few can be reached."""
+    """Revoke so many voters, while another one hangs, that too few of the rest can be reached."""
     voters = [n for n in world.live if n.peer in n.core.raft.log.voters and not n.core.leads]
     if len(voters) < 2 or victim not in voters:
         return

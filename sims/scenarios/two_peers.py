@@ -1,8 +1,8 @@
 """Worlds of two peers that lose each other: one seed in eight of `sims.sweep`.
 
-Each may go on alone in a branch of its own, and when they meet one branch stays; who gave its own
-up comes back as another peer. One set of checkers for each branch: what was agreed before the fork
-holds in both. Must NOT decide which branch stays.
+Each may go on alone in a branch of its own. When they meet, one branch stays; the peer that gives
+its branch up comes back as another peer. Each branch has a set of checkers: everything agreed
+before the fork holds in both. Must NOT decide which branch stays.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ KINDS: tuple[FaultKind, ...] = (
 )
 FAULT_EVERY_S = 3.0
 DURATIONS_S = (0.1, 1.0, 4.0, 15.0, 30.0)
-"""The longest outlast the patience of a lonely peer."""
+"""The longest ones exceed `lonely_after_s`."""
 RETURN_S = 0.5
 
 
 PARTED_S = 18.0
-"""Long enough to go on alone, and then there is time left to meet."""
+"""Seconds of a partition: long enough to go on alone, and time is left to meet again."""
 
 
 def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
-    """Few at a time: a branch has to live for a while. In half of the seeds the two lose each other
-    first."""
+    """Draw few faults at a time: a branch has to live for a while. In half of the seeds the first
+    fault is a partition."""
     source = random.Random(seed ^ 0xF0)  # noqa: S311 (a simulation, no secrets)
     faults: list[Fault] = []
     at_s = 0.0
@@ -55,18 +55,18 @@ def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
 
 
 class ForkCheckers(Checkers):
-    """`branches` by the names of their forks, the run's own included."""
+    """One set of checkers for each branch: `branches`, by name, the run's own branch included."""
 
     def __init__(self, world: ForkWorld) -> None:
         super().__init__()
         self.branches: dict[Name, Checkers] = {(): Checkers(self.violations)}
         self._world = world
         self._read: dict[Name, dict[int, tuple[int, e.Entry]]] = {(): {}}
-        """What each branch holds: (lineage, entry) by index."""
+        """By branch: its entries, as (lineage, entry) by index."""
         self._begins: dict[Name, int] = {(): 0}
-        """The log index of the fork that opened each."""
+        """By branch: the log index of the fork that opened it."""
         self._on: dict[PeerId, Name] = {}
-        """The branch of what each applied last: its core may be further."""
+        """By peer: the branch of the entry that it applied last; its core may be further."""
         self.between = Branches(self.found, self._on)
 
     @property
@@ -97,8 +97,8 @@ class ForkCheckers(Checkers):
         self.branches[name].applied(peer, lineage, index, entry)
 
     def _branch(self, peer: PeerId, index: int, entry: e.Entry) -> Name:
-        """The branch of an entry. What the peer's log has before its fork, and no peer ever read on
-        the branch that it left, is of its own branch: no majority held it before the fork."""
+        """The branch of an entry. An entry before the fork in the peer's log that no peer read on
+        the parent branch belongs to the new branch: no majority held it before the fork."""
         name = self._on[peer]
         fork = self._next_fork(peer, index)
         if not fork or fork in name:
@@ -108,13 +108,14 @@ class ForkCheckers(Checkers):
         return name if common and not begins else (*name, fork)
 
     def _next_fork(self, peer: PeerId, index: int) -> int:
-        """The first one in the peer's log from this entry on, applied or not; 0: there is none."""
+        """The first fork in the peer's log from this entry on, applied or not; 0 if there is
+        none."""
         log = self._world.nodes[peer].core.raft.log
         bodies = (entry.body for entry in log.since(max(index, log.base + 1)))
         return next((x.fork for x in bodies if isinstance(x, e.Restore) and x.fork), 0)
 
     def _fork(self, name: Name, peer: PeerId, index: int) -> None:
-        """What the parent agreed on before is agreed on here."""
+        """Open a branch, with everything that its parent agreed on before."""
         self._world.happened["fork"] += 1
         parent = self.branches[name[:-1]]
         before = {i: x for i, x in self._read[name[:-1]].items() if i < index}
@@ -125,7 +126,7 @@ class ForkCheckers(Checkers):
             branch.applied(peer, before[i][0], i, before[i][1])
 
     def encoded(self, manifest: str, made: Contribution) -> None:
-        self.branches[()].encoded(manifest, made)  # All know all contributions.
+        self.branches[()].encoded(manifest, made)  # The branches share all contributions.
 
     def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
         self._of(node.peer).samples_of(node, manifest, round_, samples)
@@ -150,8 +151,8 @@ class ForkCheckers(Checkers):
         self.branches[()].note(kind, text)
 
     def woke(self, node: Node) -> None:
-        """It reads its log from the beginning. Votes, disks and elections are the big worlds'
-        matter: there is one log there."""
+        """An incarnation begins, and reads its log from the beginning. Votes, disks and elections
+        are checked in the bigger worlds, which have one log."""
         self._on[node.peer] = ()
         self.between.woke(node)
 
@@ -170,29 +171,31 @@ class ForkCheckers(Checkers):
         self.between.healed(world)
 
     def ended(self, world: World) -> None:
-        """Whoever met gave one of the branches up: two that live are on the same one."""
+        """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
                 apart = one.core.members.forks != other.core.members.forks
                 if one.peer < other.peer and apart and other.peer in one.core.links.up:
-                    self.found(f"{one.peer} and {other.peer} are connected, and on two branches")
+                    self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
         self.between.ended()
 
 
 class ForkWorld(World):
-    """Two training peers, and no witness."""
+    """A world of two training peers, without a witness."""
 
     rules = replace(RULES, lonely_after_s=8.0)
 
     def draw_compaction(self, seed: int) -> int:
-        """No snapshots: each life reads all of its branch."""
+        """The most entries, so that there is no snapshot: each incarnation reads all of its
+        branch."""
         return COMPACT_ENTRIES[-1]
 
     def make_checkers(self) -> Checkers:
         return ForkCheckers(self)
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
-        """Its branch is given up: an empty disk, another name, the same place."""
+        """If a peer gave its branch up, start another one at its address, with another id and an
+        empty disk."""
         assert isinstance(self.checkers, ForkCheckers), "these worlds have checkers of their own"
         self.checkers.between.stopped(node, stop)
         if stop.outcome != "dropped":
@@ -207,7 +210,7 @@ class ForkWorld(World):
         self.at(RETURN_S, again)
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
-        """Not where it listens itself, which an earlier peer of its node did."""
+        """False if the node is the peer itself, or an earlier peer at the same address."""
         return node.core.me.name != peer.partition(".")[0]
 
     def revive(self, node: Node, after_s: float) -> None:

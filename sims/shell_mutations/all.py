@@ -1,6 +1,6 @@
-"""Bugs to plant into the shell (lowcomm, peers), which no simulated seed runs.
+"""Planted bugs of the shell (lowcomm, peers), which no simulated seed runs.
 
-Each names the test files that notice it. Must NOT run anything (shell_mutants.py).
+Each names the test files that catch it. Must NOT run anything (shell_mutants.py).
 """
 
 from sims.shell_mutations.disk import DISK_MUTANTS

@@ -1,4 +1,4 @@
-"""Bugs to plant into what a node keeps on its disk: the log, private files, checkpoints.
+"""Planted bugs in the data of a node on its disk: the log, private files, checkpoints.
 
 Must NOT run anything (shell_mutants.py).
 """
@@ -25,7 +25,7 @@ _RESIDUES = ("tests/lowcomm/checkpoints/test_residue_file.py",)
 LOG_MUTANTS = (
     Mutant(
         "log-appends-without-a-sync",
-        "A vote that the peer has sent is forgotten when the machine loses power.",
+        "A vote that the peer has sent is forgotten if the machine loses power.",
         Edit(
             Wal._append,
             "self._disk.sync(self._fd)\n    except",
@@ -35,25 +35,25 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-renames-before-the-sync",
-        "After a crash the name may be on the disk, and the bytes not.",
+        "After a crash the file's name may be on the disk, but not its bytes.",
         Edit(Wal._write_anew, "self._disk.sync(fd)", "pass"),
         tests=_WAL,
     ),
     Mutant(
         "log-does-not-sync-its-directory",
-        "A crash brings back the file before the rename, without what was acknowledged since.",
+        "A crash brings back the file before the rename, without later acknowledged entries.",
         Edit(Wal._write_anew, "self._sync_directory(self._directory)", "pass"),
         tests=_WAL,
     ),
     Mutant(
         "log-does-not-sync-a-new-directory",
-        "A crash takes away the directory with all promises in it.",
+        "A crash removes the directory with all acknowledged entries in it.",
         Edit(Wal._make_directory, "self._sync_directory(directory.parent)", "pass"),
         tests=_WAL,
     ),
     Mutant(
         "log-appends-after-a-failed-sync",
-        "Linux calls the lost pages clean: the next sync succeeds and means nothing.",
+        "Linux marks the lost pages clean: the next sync succeeds though they are not written.",
         Edit(
             Wal._append,
             "self._disk.truncate(self._fd, self._end)\n        raise\n    self._end",
@@ -74,7 +74,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-trusts-what-a-killed-process-left",
-        "The kernel may not have written it yet: the peer promises what a crash takes back.",
+        "The kernel may not have written it yet: the peer acknowledges data that a crash loses.",
         Edit(Wal._load, "self._disk.sync(self._fd)", "pass"),
         tests=_WAL,
     ),
@@ -86,7 +86,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-applies-a-write-that-failed",
-        "The next file contains what the caller was told is not on the disk.",
+        "The next file contains data that was reported to the caller as not written.",
         Edit(
             Wal.write,
             "self._append(record)\n            self._state.apply(change)",
@@ -96,7 +96,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-keeps-the-old-end-in-a-new-file",
-        "Records are sealed for another place of the file: a restart refuses them.",
+        "Records are sealed for another place in the file: a restart refuses them.",
         Edit(
             Wal._write_anew,
             "self._salt, self._end = salt, end",
@@ -106,7 +106,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-does-not-compare-a-payload's-digest",
-        "A torn last record is taken for a whole one.",
+        "A torn last record is taken for a complete one.",
         Edit(
             wal_format._payloads,
             "if xxhash.xxh3_64_intdigest(payload, seed=_seed(salt, offset)) != digest:",
@@ -116,7 +116,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-takes-damage-for-a-torn-record",
-        "Promises after the damaged place are cut off, and the peer votes twice.",
+        "Votes after the damaged place are cut off, and the peer votes twice.",
         Edit(
             wal_format._payloads,
             "if _any_head_after(data, offset, salt):",
@@ -126,7 +126,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-takes-a-damaged-payload-for-a-torn-record",
-        "Records after the damaged one are cut off without a word.",
+        "Records after the damaged one are cut off without an error.",
         Edit(wal_format._payloads, "if start + length < len(data):", "if False:"),
         tests=_RECORDS,
     ),
@@ -142,13 +142,13 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-does-not-count-sealed-records",
-        "A file that lost records of its first write passes for a torn one.",
+        "A file that lost records of its first write is taken for a torn one.",
         Edit(wal_format.load, "if records < sealed:", "if False:"),
         tests=_RECORDS,
     ),
     Mutant(
         "log-digest-without-its-place",
-        "A copy of a record elsewhere in the file passes for a record.",
+        "A copy of a record elsewhere in the file is taken for a record.",
         Edit(wal_format._seed, "(salt + offset)", "salt"),
         tests=_RECORDS,
     ),
@@ -174,7 +174,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "scribe-answers-before-the-disk",
-        "The core tells others of a vote that is not on the disk yet.",
+        "The core sends a vote that is not on the disk yet.",
         Edit(
             Scribe.run,
             "try:\n                await loop",
@@ -193,7 +193,7 @@ LOG_MUTANTS = (
 FILE_MUTANTS = (
     Mutant(
         "private-file-renamed-before-the-sync",
-        "After a crash the key's file has its name and no content.",
+        "After a crash the key's file has its name but no content.",
         Edit(fsync.write_private, "os.fsync(held)", "pass"),
         tests=_DURABLE,
     ),
@@ -234,13 +234,13 @@ CHECKPOINT_MUTANTS = (
     ),
     Mutant(
         "checkpoint-arrays-not-synced",
-        "After a crash the checkpoint is complete by its cut, and its arrays are not there.",
+        "After a crash the checkpoint is complete by its cut, but its arrays are missing.",
         Edit(checkpoint._written, "sync(path)", "pass"),
         tests=_CHECKPOINT,
     ),
     Mutant(
         "checkpoint-directory-not-synced",
-        "The checkpoint is announced, and a crash takes it away.",
+        "The checkpoint is announced, and then a crash removes it.",
         Edit(checkpoint._publish, "sync(final.parent)", "pass"),
         tests=_CHECKPOINT,
     ),
@@ -262,7 +262,7 @@ CHECKPOINT_MUTANTS = (
     ),
     Mutant(
         "checkpoint-digest-not-compared",
-        "A flipped bit of the disk becomes part of the model.",
+        "A flipped bit on the disk becomes part of the model.",
         Edit(
             checkpoint._check_file,
             "if digests and _file_digest(path) != seal.xxh3_128:",
@@ -294,7 +294,7 @@ CHECKPOINT_MUTANTS = (
     ),
     Mutant(
         "checkpoint-of-two-parameters-of-one-name",
-        "One of them is written, and read into both places.",
+        "Only one of them is written, and it is read into both places.",
         Edit(tensor_files.write_arrays, "if name in tensors:", "if False:"),
         tests=("tests/lowcomm/checkpoints/test_tensor_files.py",),
     ),
@@ -327,7 +327,7 @@ CHECKPOINT_MUTANTS = (
     ),
     Mutant(
         "checkpoint-of-a-void-branch-is-announced",
-        "The run went back while it was written; a later start goes on from a void state.",
+        "The run was rolled back during the write; a later start goes on from a void state.",
         Edit(Checkpointer._write, "if life == self._life:", "if True:"),
         tests=_CHECKPOINTER,
     ),
@@ -343,7 +343,7 @@ CHECKPOINT_MUTANTS = (
     ),
     Mutant(
         "no-checkpoint-after-a-restore",
-        "Rounds after a Restore have numbers that were written before: none is written.",
+        "Rounds after a Restore repeat earlier round numbers: no checkpoint is written.",
         Edit(
             Checkpointer.take_back,
             "self._last_round = min(self._last_round, round_)",
@@ -353,13 +353,13 @@ CHECKPOINT_MUTANTS = (
     ),
     Mutant(
         "checkpoint-prunes-the-ranks'-state",
-        "The state of the ranks is deleted while a checkpoint or a later life needs it.",
+        "The ranks' state is deleted while a checkpoint or a later incarnation needs it.",
         Edit(Checkpointer._prune_rank_states, "path.name not in kept and ", ""),
         tests=_CHECKPOINTER,
     ),
     Mutant(
         "a-failed-checkpoint-counts-as-written",
-        "When the node leaves, its last state is written nowhere.",
+        "When the node leaves, its last state is not written anywhere.",
         Edit(
             Checkpointer._write,
             "self._last_round = -1  # `finish` tries again.",
@@ -379,7 +379,7 @@ CHECKPOINT_MUTANTS = (
     ),
     Mutant(
         "residue-digest-not-compared",
-        "A flipped bit of the disk goes into the next contribution.",
+        "A flipped bit on the disk goes into the next contribution.",
         Edit(
             residue_file._read,
             "return residue_P if _digest(residue_P) == of.xxh3_128 else None",

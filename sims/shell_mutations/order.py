@@ -1,4 +1,4 @@
-"""Bugs to plant into the order in which a driver does what its core says.
+"""Planted bugs in the order in which a driver carries out the commands of its core.
 
 Must NOT run anything (shell_mutants.py).
 """
@@ -13,7 +13,7 @@ _RELEASES = ("tests/peers/exchange/test_buffer_release.py",)
 ORDER_MUTANTS = (
     Mutant(
         "resume-before-the-step",
-        "The ranks get the parameters of the round before.",
+        "The ranks get the parameters of the previous round.",
         Edit(
             Driver._do,
             "self.in_turn(lambda: self._resume(command, losses))",
@@ -23,7 +23,7 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "lease-overtakes-the-result-before-it",
-        "A result goes with the lease that the core gave after a later contribution.",
+        "A result is sent with the lease that the core gave after a later contribution.",
         Edit(
             Driver._do,
             "self.in_turn(lambda: self._listener.handle(command))",
@@ -33,7 +33,7 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "new-ranks-get-the-result-of-lost-ones",
-        "They train on parameters that they do not have, and draw samples that they contributed.",
+        "They train on parameters that they do not have, and draw contributed samples again.",
         Edit(Driver._resume, "losses == self._losses", "losses <= self._losses"),
         tests=_DRIVER,
     ),
@@ -45,7 +45,7 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "memory-is-released-before-the-step-that-reads-it",
-        "The next round's results are written into what the step is made from.",
+        "The next round's results overwrite the input of the outer step.",
         Edit(
             Driver._release,
             "self._job(\n        lambda: self.work.settle(fragment), "
@@ -56,7 +56,7 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "a-contribution-is-begun-before-the-step",
-        "It is the difference to parameters of the round before.",
+        "The contribution is the difference to the parameters of the previous round.",
         Edit(
             Driver._compute,
             "self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))",
@@ -66,19 +66,19 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "an-event-is-taken-while-commands-are-done",
-        "The core decides on a state whose commands are half done.",
+        "The core decides on a state while half of its commands are carried out.",
         Edit(Driver.feed, "if self._waiting and isinstance", "if isinstance"),
         tests=_DRIVER,
     ),
     Mutant(
         "an-event-overtakes-the-inbox",
-        "A step's payload is taken before the message that it follows from.",
+        "A step's payload is handled before the message that announced it.",
         Edit(Driver.feed, " and self._inbox.empty()", ""),
         tests=_DRIVER,
     ),
     Mutant(
         "the-loop-sleeps-past-a-nearer-deadline",
-        "What was taken at once asked for an earlier wake-up, and nobody wakes.",
+        "An event handled at once set an earlier deadline, but the loop does not wake for it.",
         Edit(
             Driver.feed, "if self.core.stopped or self.core.deadline < self._wakes_at:", "if False:"
         ),
@@ -99,7 +99,7 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "the-connection-ends-before-its-last-messages",
-        "What a peer said before it went is taken for an unknown peer's.",
+        "The last messages of a peer are taken for those of an unknown peer.",
         Edit(
             Driver.disconnected,
             "self.feed(v.PeerDisconnected(peer, why))",
@@ -109,7 +109,7 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "a-slow-peer-keeps-its-connection",
-        "Messages that did not fit are lost, and nobody sends them again.",
+        "Messages that did not fit are lost and never sent again.",
         Edit(Driver._sent, "if not fits and self.mesh is not None:", "if False:"),
         tests=_DRIVER,
     ),
@@ -127,13 +127,13 @@ ORDER_MUTANTS = (
     ),
     Mutant(
         "a-release-takes-another-fragment's-memory",
-        "A result is written over while the ranks copy it.",
+        "A result is overwritten while the ranks copy it.",
         Edit(Releases.make, "if fragment in (None, at):", "if True:"),
         tests=_RELEASES,
     ),
     Mutant(
         "the-time-of-an-earlier-release-goes-on",
-        "It gives back the memory of the next round while the ranks still copy.",
+        "Its timer releases the memory of the next round while the ranks still copy.",
         Edit(Releases.make, "due.cancel()", "pass"),
         tests=_RELEASES,
     ),

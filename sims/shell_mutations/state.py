@@ -1,4 +1,4 @@
-"""Bugs to plant into what a node holds in memory: the replica, residues, leases, its ranks.
+"""Planted bugs in the state of a node in memory: the replica, residues, leases, its ranks.
 
 Must NOT run anything (shell_mutants.py).
 """
@@ -30,7 +30,7 @@ _SLOTS = ("tests/peers/ipc/test_shared_memory.py",)
 REPLICA_MUTANTS = (
     Mutant(
         "momentum-of-the-version-before",
-        "The momentum that the step made beside a lent one is thrown away.",
+        "The momentum that the step wrote beside a lent one is thrown away.",
         Edit(
             OuterStep.settle,
             "self._scratch.piece(1, mean_C.size)\n        self._method.outer_step(\n"
@@ -74,25 +74,25 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         "a-piece-of-another-result-stays",
-        "A piece that was made ahead from a result that was not committed is in the state.",
+        "The state contains a piece made ahead from a result that was not committed.",
         Edit(OuterStep.make_rest, "if made.parts.get(at) is not part:", "if at not in made.parts:"),
         tests=_REPLICA,
     ),
     Mutant(
         "the-momentum-is-never-made",
-        "From the second round on this peer's state is another one.",
+        "From the second round on this peer's state differs from the others'.",
         Edit(OuterStep.make_rest, "state.due = of if state.momentum_P.size else None", "pass"),
         tests=_REPLICA,
     ),
     Mutant(
         "a-step-is-made-while-another-is-due",
-        "A piece is made ahead with the momentum of the version before.",
+        "A piece is made ahead with the momentum of the previous version.",
         Edit(Replica.ahead, " or state.due is not None", ""),
         tests=_REPLICA,
     ),
     Mutant(
         "lends-a-state-whose-momentum-is-due",
-        "A joiner gets parameters of this round with momentum of the one before.",
+        "A joiner gets parameters of this round with momentum of the previous one.",
         Edit(Replica.lend, "self._step.settle(state)\n        ", ""),
         tests=_REPLICA,
     ),
@@ -108,7 +108,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         "releases-the-base-of-a-stepwise-run",
-        "A joiner asks for the committed state, and it is not there.",
+        "A joiner asks for the committed state, but it is gone.",
         Edit(StepReplica.release, "if at >= step", "if at > step"),
         tests=("tests/lowcomm/outer_state/test_step_replica.py",),
     ),
@@ -117,7 +117,7 @@ REPLICA_MUTANTS = (
 RESIDUE_MUTANTS = (
     Mutant(
         "residue-applied-twice",
-        "A commit that is applied again, or a manifest named twice, adds the same rest twice.",
+        "A commit that is applied again, or a manifest named twice, adds the same residue twice.",
         Edit(
             ErrorFeedback.counted,
             "self._encoded.pop(manifest, None)",
@@ -127,13 +127,13 @@ RESIDUE_MUTANTS = (
     ),
     Mutant(
         "residue-dropped-by-a-later-count",
-        "Of two contributions that are counted the rest of the first one is lost.",
+        "If two contributions are counted, the residue of the first one is lost.",
         Edit(ErrorFeedback.counted, "if encoded.before_P is self.residue_P:", "if True:"),
         tests=_FEEDBACK,
     ),
     Mutant(
         "residue-changes-when-it-is-sent",
-        "Of a contribution that is not counted, the rest is sent twice.",
+        "The residue of a contribution that is not counted is sent twice.",
         Edit(
             ErrorFeedback.begin,
             "self._encoded[manifest] = self._newest",
@@ -143,13 +143,13 @@ RESIDUE_MUTANTS = (
     ),
     Mutant(
         "residue-survives-another-state",
-        "What was encoded before a Restore changes the residue after it.",
+        "A contribution encoded before a Restore changes the residue after it.",
         Edit(ErrorFeedback.forget, "self._encoded.clear()", "pass"),
         tests=_FEEDBACK,
     ),
     Mutant(
         "residue-kept-with-a-state-is-forgotten",
-        "After a resume the first contribution lacks what its predecessors left out.",
+        "After a resume the first contribution lacks the residue of the earlier ones.",
         Edit(
             ErrorFeedback.forget,
             "zeros(self.residue_P.size) if kept_P is None else kept_P",
@@ -178,13 +178,13 @@ LEASE_MUTANTS = (
     ),
     Mutant(
         "a-renewed-lease-draws-prefetched-samples-again",
-        "What a loader holds already is trained a second time.",
+        "Samples that a loader has already drawn are trained a second time.",
         Edit(NodeLease._without_drawn, "samples = subtract(samples, batch)", "pass"),
         tests=_LEASE,
     ),
     Mutant(
         "a-renewed-lease-draws-used-samples-again",
-        "What steps have used since the last contribution is trained a second time.",
+        "Samples of steps since the last contribution are trained a second time.",
         Edit(
             NodeLease.renew,
             "self._left = subtract(self._without_drawn(samples), self._seen)",
@@ -194,13 +194,13 @@ LEASE_MUTANTS = (
     ),
     Mutant(
         "the-last-samples-are-drawn-once",
-        "Ranks whose other fragments have rounds left run out of samples, and crash.",
+        "Ranks with rounds left in other fragments run out of samples, and crash.",
         Edit(NodeLease.draw, "and self._last", "and False"),
         tests=_LEASE,
     ),
     Mutant(
         "the-last-result-waits-for-no-samples",
-        "Where a Restore found another fragment at an older round, nothing is there to train on.",
+        "If a Restore set back another fragment, the ranks have no samples for its rounds.",
         Edit(NodeSide.resume, "last = command.finish and all(", "last = command.finish or all("),
         tests=_NODE_SIDE,
     ),
@@ -216,7 +216,7 @@ LEASE_MUTANTS = (
     ),
     Mutant(
         "a-contribution-names-samples-twice",
-        "The next contribution has the samples of this one again.",
+        "The next contribution names the samples of this one again.",
         Edit(NodeLease.contribute, "seen, self._seen = self._seen, ()", "seen = self._seen"),
         tests=_LEASE,
     ),
@@ -228,7 +228,7 @@ LEASE_MUTANTS = (
     ),
     Mutant(
         "a-step-uses-the-newest-batch",
-        "The samples of batches that were drawn ahead are named before they are trained.",
+        "Samples of batches drawn ahead are named before they are trained.",
         Edit(NodeLease.step, "self._drawn.popleft()", "self._drawn.pop()"),
         tests=_LEASE,
     ),
@@ -237,7 +237,7 @@ LEASE_MUTANTS = (
 RANK_MUTANTS = (
     Mutant(
         "uncounted-tokens-survive-a-full-result",
-        "Tokens of steps that are gone from the parameters give the next contribution weight.",
+        "Tokens of discarded steps give the next contribution weight.",
         Edit(
             NodeSide.resume,
             "if full:\n        attempt.uncounted",
@@ -253,7 +253,7 @@ RANK_MUTANTS = (
     ),
     Mutant(
         "a-result-that-waits-survives-the-ranks",
-        "New ranks get the result that the dead ones waited for, and another one after it.",
+        "New ranks get the result that the lost ranks waited for, and another one after it.",
         Edit(NodeSide._on_event, "_Attempt()", "_Attempt(waiting=self._attempt.waiting)"),
         tests=_NODE_SIDE,
     ),
@@ -271,25 +271,25 @@ RANK_MUTANTS = (
     ),
     Mutant(
         "a-contribution-without-tokens-counts",
-        "It has no weight: the mean divides by zero.",
+        "The contribution has no weight: the mean divides by zero.",
         Edit(NodeSide._contribution, "if event.steps < 1 or event.tokens < 1:", "if False:"),
         tests=_NODE_SIDE,
     ),
     Mutant(
         "a-contribution-of-one-rank-counts",
-        "The others' shards are still those of the round before.",
+        "The shards of the other ranks are still those of the previous round.",
         Edit(Attempt.contributed, "if len(so_far) < len(self._ranks):", "if False:"),
         tests=_ATTEMPT,
     ),
     Mutant(
         "ranks-may-disagree-on-tokens",
-        "The contribution's weight is that of whichever rank came last.",
+        "The contribution has the weight of the rank that came last.",
         Edit(Attempt.contributed, "if len(counts) > 1:", "if False:"),
         tests=_ATTEMPT,
     ),
     Mutant(
         "a-rank-overwrites-an-incomplete-generation",
-        "Half of a contribution is of the next one.",
+        "Half of a contribution belongs to the next one.",
         Edit(Attempt.contributed, "if generation > slowest + 1:", "if generation > slowest + 2:"),
         tests=_ATTEMPT,
     ),
@@ -301,7 +301,7 @@ RANK_MUTANTS = (
     ),
     Mutant(
         "a-snapshot-of-one-rank-is-whole",
-        "Later ranks resume from a directory that lacks the others' state.",
+        "Later ranks resume from a directory that lacks the other ranks' state.",
         Edit(
             Attempt.snapshotted,
             "if len(self._snapshots[directory]) < len(self._ranks):",
@@ -311,7 +311,7 @@ RANK_MUTANTS = (
     ),
     Mutant(
         "a-result-is-read-while-it-is-written",
-        "Ranks take a torn result for a whole one.",
+        "Ranks take a torn result for a complete one.",
         Edit(Slots.begin_result, "self._words[self._generation(fragment, place)] = 0", "pass"),
         tests=_SLOTS,
     ),

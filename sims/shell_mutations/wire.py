@@ -1,4 +1,4 @@
-"""Bugs to plant into what travels between peers: payloads, seals, tickets, messages.
+"""Planted bugs in the data between peers: payloads, seals, tickets, messages.
 
 Must NOT run anything (shell_mutants.py).
 """
@@ -34,7 +34,7 @@ _LINK = ("tests/peers/connections/test_control.py",)
 PAYLOAD_MUTANTS = (
     Mutant(
         "a-slice-of-another-peer-is-written",
-        "A peer writes into what another one contributed.",
+        "A peer writes into the contribution of another peer.",
         Edit(Inbound._begun, "if key.contributor.peer != peer:", "if False:"),
         Edit(
             Inbound._begin,
@@ -57,7 +57,7 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "a-piece-of-a-refused-payload-counts",
-        "It arrives in memory that another payload has by then.",
+        "It arrives in memory that belongs to another payload by then.",
         Edit(
             Inbound.arrived,
             "payload is None or self._open.get(peer, {}).get(key) is not payload",
@@ -67,7 +67,7 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "a-result's-digest-is-not-compared",
-        "What was damaged on its way becomes part of the model.",
+        "Bytes damaged on the way become part of the model.",
         Edit(
             Inbound.arrived,
             "isinstance(chunk, ResultChunk) and digest.hex() != chunk.digest",
@@ -77,13 +77,13 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "half-a-payload-survives-its-connection",
-        "Pieces of two lives of one peer make one contribution.",
+        "Pieces of two incarnations of a peer make one contribution.",
         Edit(Inbound.forget, "self._open.pop(peer, None)", "pass"),
         tests=_INBOUND,
     ),
     Mutant(
         "payloads-of-a-void-branch-stay",
-        "A Restore's rounds have the same numbers: a slice of the branch before is summed.",
+        "Round numbers repeat after a Restore: a slice of the void branch is summed.",
         Edit(
             Inbound.keep,
             "for key in [key for key in opened if key.lineage != lineage]:",
@@ -93,13 +93,13 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "memory-is-given-back-while-it-is-written",
-        "A link writes into the payload that has this memory next.",
+        "A link writes into the payload that gets this memory next.",
         Edit(Inbound.end, "if not payload.missing:", "if True:"),
         tests=_INBOUND,
     ),
     Mutant(
         "an-attempt-that-is-over-keeps-its-pieces",
-        "What still comes of it gets memory that was given back.",
+        "Late pieces of it are written into memory that was given back.",
         Edit(Inbound.end, "del opened[key]", "pass"),
         tests=_INBOUND,
     ),
@@ -137,13 +137,13 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "what-waits-of-a-void-branch-is-sent",
-        "After a Restore a peer gets slices of the branch before under the same round.",
+        "After a Restore a peer gets slices of the void branch under the same round number.",
         Edit(Outbound.keep, "x.stamp is None or x.stamp.lineage == lineage", "True"),
         tests=_KEYS,
     ),
     Mutant(
         "an-outbox-without-a-limit",
-        "A peer that takes nothing costs memory without end.",
+        "A peer that reads nothing costs memory without limit.",
         Edit(Outbound.add, "if len(self._streams) >= STREAMS_MAX:", "if False:"),
         tests=_OUTBOUND,
     ),
@@ -155,7 +155,7 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "a-slice-of-an-earlier-life-is-left-out",
-        "A restarted peer is not sent the slice that its earlier life contributed.",
+        "A restarted peer does not get the slice that its earlier incarnation contributed.",
         Edit(
             Exchange._owned_there,
             "layer if slice_.life == self.inbound.lives.get(term.peer) else None",
@@ -165,19 +165,19 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "a-part-of-another-size-gets-memory",
-        "A peer makes us hold more than the fragment.",
+        "A peer makes this node hold more than the fragment.",
         Edit(Exchange.size_of, "fits and beside + chunk.elements <= sizes[stamp.fragment]", "fits"),
         tests=_EXCHANGE,
     ),
     Mutant(
         "a-stranger-gets-memory",
-        "A connection that is in no run makes us hold bytes.",
+        "A peer that is not in the run makes this node hold bytes.",
         Edit(Exchange.size_of, "peer not in members.receivers or ", ""),
         tests=_REFUSALS,
     ),
     Mutant(
         "a-payload-that-the-core-refused-is-kept",
-        "The sum has a slice that the core does not count.",
+        "The sum contains a slice that the core does not count.",
         Edit(
             Exchange.decided,
             "self.inbound.decided(event, wanted=wanted)",
@@ -187,31 +187,31 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "contributions-of-a-void-branch-stay",
-        "Ours of the branch before is sent for a round of the same number.",
+        "This node's contribution to a void branch is sent for a round of the same number.",
         Edit(Exchange.restored, "self.encoded.clear()", "pass"),
         tests=_KEYS,
     ),
     Mutant(
         "a-sum-of-a-void-branch-goes-on",
-        "It ends after the Restore, and is taken for the round of the same number.",
+        "The sum ends after the Restore, and is taken for that of the same round number.",
         Edit(Exchange.restored, "self._reducer.keep(lineage)", "pass"),
         tests=_KEYS,
     ),
     Mutant(
         "a-sum-takes-what-is-not-here-yet",
-        "A slice whose piece has not come adds what its memory held before.",
+        "A slice with a missing piece adds the earlier content of its memory.",
         Edit(Sum.terms, "elif each.has(self.next):", "else:\n            pass\n        if True:"),
         tests=_REDUCTION,
     ),
     Mutant(
         "a-sum-cuts-our-slice-at-its-first-element",
-        "Our own slice of every part is that of part 0.",
+        "This node's own slice of every part is that of part 0.",
         Edit(Sum.terms, "each.cut(first + start, first + stop)", "each.cut(start, stop)"),
         tests=_REDUCTION,
     ),
     Mutant(
         "a-sum-of-a-round-that-is-over-goes-on",
-        "It writes into memory that was given back.",
+        "The sum writes into memory that was given back.",
         Edit(Reducer.drop, "del self._sums[key]", "pass"),
         tests=_REDUCTION,
     ),
@@ -227,19 +227,19 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "a-chunk-is-counted-twice",
-        "The payload counts as whole while a chunk of it lacks.",
+        "The payload counts as complete while a chunk is missing.",
         Edit(Payload.add, "if not self._digests[index]:", "if True:"),
         tests=_PIECES,
     ),
     Mutant(
         "the-pool-counts-what-it-gave-away",
-        "It believes to be full of memory that it does not have, and keeps none for later.",
+        "The pool counts memory that it does not have, and keeps none for later.",
         Edit(pieces.Pool.take, "self._bytes -= size", "pass"),
         tests=_PIECES,
     ),
     Mutant(
         "a-cell-at-a-wrong-offset",
-        "The state of a joiner has a cell one element late.",
+        "A cell of a joiner's state is placed one element early.",
         Edit(
             Transfer.decided,
             "first = ELEMENT_BYTES * start",
@@ -249,13 +249,13 @@ PAYLOAD_MUTANTS = (
     ),
     Mutant(
         "a-cell-of-an-older-cut-is-taken",
-        "The state of a joiner has cells of two rounds.",
+        "A joiner's state has cells of two rounds.",
         Edit(Transfer._lacks, " or chunk.cut_index != self._cut", ""),
         tests=_TRANSFER,
     ),
     Mutant(
         "a-cell-of-any-peer-is-taken",
-        "Cells are looked at that no donor of the cut has sent.",
+        "Cells are checked that were sent by no donor of the cut.",
         Edit(Transfer._lacks, " or peer not in self._donors", ""),
         tests=_TRANSFER,
     ),
@@ -264,7 +264,7 @@ PAYLOAD_MUTANTS = (
 WIRE_MUTANTS = (
     Mutant(
         "a-nonce-repeats-with-the-next-key",
-        "The count begins anew: two records of one connection have the same number.",
+        "The count restarts: two records of one connection have the same number.",
         Edit(
             Seal._nonce,
             "self._secret = _derived",
@@ -274,7 +274,7 @@ WIRE_MUTANTS = (
     ),
     Mutant(
         "a-nonce-repeats",
-        "Two records with one key and one nonce tell their difference and the sealing key.",
+        "Two records with one key and nonce reveal their difference and the sealing key.",
         Edit(Seal._nonce, "self._count += 1", "self._count += number % 2"),
         tests=_SEALS,
     ),
@@ -290,20 +290,20 @@ WIRE_MUTANTS = (
     ),
     Mutant(
         "both-directions-have-one-key",
-        "A record that we sent opens as one that we received.",
+        "A record that this node sent opens as one that it received.",
         Edit(Keys.of, '"accepting"', '"dialling"'),
         tests=_SEALS,
     ),
     Mutant(
         "lengths-are-not-sealed",
-        "What changes the length before a record makes the reader cut it elsewhere.",
+        "A changed length before a record makes the reader cut it elsewhere.",
         Edit(Seal.seal, "data, beside, out", "data, None, out"),
         Edit(Seal.open, "sealed, beside, out", "sealed, None, out"),
         tests=_SEALS,
     ),
     Mutant(
         "a-record-is-opened-before-all-of-it-is-here",
-        "The last bytes of a record are those of the one before.",
+        "The last bytes of a record are those of the previous record.",
         Edit(SealedReader._take_record, "if self._filled < len(sealed):", "if not self._filled:"),
         tests=_SEALS,
     ),
@@ -325,13 +325,13 @@ WIRE_MUTANTS = (
     ),
     Mutant(
         "a-ticket-outlives-its-connection",
-        "A bulk connection is made beside a control connection that is over.",
+        "A bulk connection is made for a control connection that is closed.",
         Edit(Tickets.void, "del self._whose[keys.ticket]", "pass"),
         tests=_TICKETS,
     ),
     Mutant(
         "a-stranger's-message-may-be-long",
-        "A connection without a certificate makes us hold a megabyte.",
+        "A connection without a certificate makes this node hold a megabyte.",
         Edit(
             Link._take,
             "if head_bytes > self._head_bytes_max or payload_bytes:",
@@ -341,20 +341,20 @@ WIRE_MUTANTS = (
     ),
     Mutant(
         "messages-are-taken-while-the-link-is-paused",
-        "What the owner is not ready for is delivered.",
+        "Messages are delivered that the owner is not ready for.",
         Edit(Link._parse, "self.is_open and not self._paused and ", "self.is_open and "),
         tests=_LINK,
     ),
     Mutant(
         "a-link-that-closes-delivers",
-        "A message comes from a connection that the owner has forgotten.",
+        "A message is delivered from a connection that the owner has forgotten.",
         Edit(Link.buffer_updated, "if self._closing:", "if False:"),
         Edit(Link._parse, "while self.is_open and ", "while "),
         tests=_LINK,
     ),
     Mutant(
         "a-step-is-taken-by-ranks-that-are-gone",
-        "New ranks are believed to have obeyed what the lost ones were told.",
+        "New ranks are believed to have obeyed the orders to the lost ones.",
         Edit(Stepping.ranks_lost, "self._at = _Ranks()", "pass"),
         tests=("tests/peers/steps/test_step_shell.py",),
     ),

@@ -1,7 +1,8 @@
-"""Who may connect in a simulated run: peers ask for certificates as real ones do, with tokens.
+"""Admission to a simulated run: peers ask for certificates with tokens, as real peers do.
 
-The seal of a token and the time in it are the real shell's matter
-(peers/security/certificate_issuer.py); here each is good. Must NOT judge who gets in: checkers do.
+The seal and the expiry time of a token are checked by the real shell
+(peers/security/certificate_issuer.py); here both are always valid. Must NOT judge which peers are
+admitted: checkers do.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ if TYPE_CHECKING:
     from sims.simulator.world import World
 
 USES = (1, 2, 3)
-"""Of a token: several peers may come with one, and be more than it is good for."""
+"""How many peers one token admits. More peers than that may come with the same token."""
 PATIENCE_S = 12.0
-"""Who hears nothing for so long asks again, perhaps somebody else."""
+"""Seconds after which a peer without an answer asks again, perhaps another peer."""
 EXPIRES = 1 << 40
 
 
 class Gates:
-    """Of everybody in one world."""
+    """Admission of all peers of one world."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.closed = False
-        """Open to everybody, as in a run that is not encrypted, until `close`: in a small world a
-        test may know every entry."""
+        """False until `close`: all peers may connect, as in a run without encryption, so that a
+        test in a small world may know every log entry."""
         self._world = world
         self._random = random.Random(seed ^ 0x6A7E)  # noqa: S311 (a simulation, no secrets)
         self._tokens = 0
         self._token = self._new_token()
-        """What a person hands to whoever comes next."""
+        """The token that the operator gives to the next new peer."""
         self._holds: dict[PeerId, Token] = {}
         self._asked = 0
         self._asking: dict[int, Node] = {}
-        """Who asked under which number."""
+        """By request number: the node that asked."""
         self._waits_until: dict[PeerId, float] = {}
         self.revoked_at: dict[PeerId, float] = {}
-        """Whose certificates a person wanted to take back, and when."""
+        """Peers that the operator wanted to revoke, and the virtual time of that."""
 
     def close(self) -> None:
-        """From now on, and that is before anything happens, whoever comes needs a certificate; the
-        founder has one, and the key."""
+        """Require certificates from now on. Call this before the world runs; the founder gets a
+        certificate and the key."""
         self.closed = True
         founder = next(iter(self._world.nodes.values()))
         founder.disk.certified = founder.disk.has_key = True
@@ -59,34 +60,35 @@ class Gates:
         return self.closed and not node.disk.certified
 
     def bans(self, node: Node) -> bool:
-        """A person wanted its certificate to count no more."""
+        """True if the operator wanted to revoke the certificate of this node."""
         return node.peer in self.revoked_at
 
     def is_revoked(self, peer: PeerId) -> bool:
-        """Some log holds it, for good."""
+        """True if a node's committed log says that the peer is revoked."""
         nodes = self._world.nodes.values()
         return any(peer in node.core.members.spendings.revoked for node in nodes)
 
     def bars(self, node: Node, other: Node, why: str) -> bool:
-        """The node dialled, and one of the two is revoked, as the other one knows. `why`: the one
-        that was dialled refuses the hello."""
+        """True if one of the two is revoked and the other one knows. `node` dialled `other`; `why`:
+        `other` refuses the hello of `node`."""
         if why and node.peer in other.core.members.spendings.revoked:
             node.give(v.Barred(other.peer, why))
             return True
         return other.peer in node.core.members.spendings.revoked
 
     def begins(self, node: Node) -> None:
-        """A life begins, with what its disk has."""
+        """Begin an incarnation with the certificate and the key on its disk."""
         if self.closed and node.disk.certified:
             node.give(v.Secured(node.disk.has_key))
 
     def needs(self, node: Node) -> bool:
-        """It died before it gave anybody who lives the key with which strangers are let in."""
+        """True if no other live node has the key with which new peers are admitted, and this one
+        has."""
         others = [other for other in self._world.live if other is not node]
         return self.closed and node.disk.has_key and not any(x.disk.has_key for x in others)
 
     def ask(self, node: Node, other: Node) -> None:
-        """A node without a certificate asks somebody of the run for one."""
+        """Let a node without a certificate ask a peer of the run for one."""
         world = self._world
         if world.now < self._waits_until.get(node.peer, 0.0):
             return
@@ -98,7 +100,7 @@ class Gates:
         world.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
 
     def do(self, node: Node, command: c.AtTheGate) -> None:
-        """What a core decided."""
+        """Carry out a command of a core."""
         match command:
             case c.Sign():
                 signed = self._signed(node, command)
@@ -121,13 +123,13 @@ class Gates:
         return v.Signed(sign.asker, sign.number, entry, sign.admit.peer.encode())
 
     def _answered(self, node: Node, answer: c.Answer) -> None:
-        """The stranger hears it, if it still lives. One answer in eight is lost."""
+        """Deliver an answer to the asking node, if it still lives. One answer in eight is lost."""
         if not node.running or self._random.random() < 1 / 8:
             self._world.happened["admission lost"] += 1
             return
         self._waits_until.pop(node.peer, None)
         if answer.certificate:
-            assert answer.certificate == node.peer.encode(), "somebody else's certificate"
+            assert answer.certificate == node.peer.encode(), "the certificate of another peer"
             self._world.happened["admitted"] += 1
             if not node.disk.certified:
                 node.disk.certified = True

@@ -1,7 +1,7 @@
-"""Connections of simulated peers as their shells see them: dialled until they are made, begun with
-hellos, and noticed by both sides when they end.
+"""Connections of simulated peers as their shells see them: dialled until they are open, begun with
+hellos, and closed with notice to both sides.
 
-Must NOT decide who is connected with whom: cores do, and faults.
+Must NOT decide which peers are connected: cores and faults do.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 REDIAL_S = 0.5
 FIRST_DIAL_S = 5.0
-"""A peer that finds nobody at all gives up."""
+"""Seconds after which a peer that has never reached the run gives up."""
 
 
 class Dialling:
-    """Of everybody in one world."""
+    """Dialling of all peers of one world."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self.gates = Gates(world, seed)
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
-        """Through whom one may reach another one that has no address."""
+        """By (dialling peer, peer without an address): peers through which it can be reached."""
         self._through: dict[tuple[PeerId, PeerId], PeerId] = {}
-        """Through whom they are connected."""
+        """By the same pair: the peer through which the two are connected."""
 
     def dial(self, node: Node, connect: Connect) -> None:
-        """Until it works, or the node hangs up."""
+        """Dial until the connection is open, or the node hangs up."""
         if connect.via:
             self._via[node.peer, connect.peer] = connect.via
         self._dial(node, connect.address or connect.peer)
 
     def _dial(self, node: Node, address: str) -> None:
-        """`address`: or the id of a peer that has none."""
+        """`address`: an address, or the id of a peer that has none."""
         if address in node.dials and address in node.dialling:
             return
         node.dials.add(address)
@@ -58,7 +58,7 @@ class Dialling:
             self.cut(node, peer)
 
     def cut(self, one: Node, other: Node) -> None:
-        """The connection between two peers ends; whoever dialled dials again."""
+        """End the connection between two peers; the side that dialled dials again."""
         if not self._world.network.disconnect(one.peer, other.peer):
             return
         for me, them in ((one, other), (other, one)):
@@ -66,7 +66,7 @@ class Dialling:
         self._joined_no_more(one.peer, other.peer)
 
     def gone(self, node: Node) -> None:
-        """The process ended: every connection with it does."""
+        """End every connection of a node after the end of its process."""
         world = self._world
         for other in list(world.nodes.values()):
             if other is not node and world.network.disconnect(node.peer, other.peer):
@@ -74,7 +74,7 @@ class Dialling:
                 self._joined_no_more(node.peer, other.peer)
 
     def _joined_no_more(self, one: PeerId, other: PeerId) -> None:
-        """What went through one of these to the other."""
+        """End the tunnels that used the connection between these two, of which one is the relay."""
         nodes = self._world.nodes
         for pair, relay in list(self._through.items()):
             if {one, other} in ({relay, pair[0]}, {relay, pair[1]}):
@@ -82,7 +82,7 @@ class Dialling:
                 self.cut(nodes[pair[0]], nodes[pair[1]])
 
     def _begun(self, node: Node, hello: Hello) -> None:
-        """A node learns of a connection, unless it has a newer one by then."""
+        """Tell a node of a connection, unless it has a newer one by then."""
         line = self._world.network.line(node.peer, hello.peer)
         connection = line.connection
 
@@ -95,8 +95,8 @@ class Dialling:
         _when_awake(node, tell)
 
     def _ended(self, node: Node, other: Node) -> None:
-        """A node learns that a connection is over, unless it has a new one by then; if it dialled,
-        it dials again."""
+        """Tell a node that a connection has ended, unless it has a new one by then. If the node
+        dialled, it dials again."""
         line = self._world.network.line(node.peer, other.peer)
         connection = line.connection
 
@@ -134,7 +134,7 @@ class Dialling:
                 self._connect(node, other)
             elif not node.core.raft.run and world.now > give_up:
                 node.outcome = "alone"
-                self.gone(node)  # It may be connected with others that found nobody either.
+                self.gone(node)  # Other peers without a run may be connected with it.
                 world.gave_up()
             else:
                 self._later(node, address, REDIAL_S, give_up)
@@ -145,7 +145,8 @@ class Dialling:
         return self._world.network.reachable(node.peer, other.peer, self._world.now)
 
     def _relay(self, node: Node, other: Node) -> PeerId | None:
-        """The first of those named that both are connected with and that takes them for members."""
+        """The first named relay that runs, is connected with both peers, and has both among its log
+        readers; None: there is none."""
         network = self._world.network
         for relay in self._via[node.peer, other.peer]:
             carrier = self._world.nodes[relay]
@@ -156,7 +157,7 @@ class Dialling:
         return None
 
     def _connect(self, node: Node, other: Node) -> None:
-        """Hellos are exchanged; the side that was dialled may refuse."""
+        """Exchange hellos; the dialled side may refuse."""
         world, hello = self._world, _hello(node)
         if why := _refusal(node, other):
             world.tell(f"{node.peer} is refused by {other.peer}: {why}")
@@ -169,13 +170,13 @@ class Dialling:
         connection = line.connection
         for me, theirs in ((node, back), (other, hello)):
             if not line.up or line.connection != connection:
-                return  # The first one hung up at once.
+                return  # The first node hung up at once.
             me.met.add(theirs.peer)
             self._begun(me, theirs)
 
 
 def _when_awake(node: Node, tell: Callable[[], None]) -> None:
-    """At once, or after what a pause holds up."""
+    """Call `tell` now, or after the actions that a pause delays."""
     if node.world.now < node.paused_until:
         node.after(0.0, tell)
     else:
@@ -183,12 +184,12 @@ def _when_awake(node: Node, tell: Callable[[], None]) -> None:
 
 
 def _key(node: Node) -> str:
-    """Under what others dial it."""
+    """The address or id under which others dial a node."""
     return node.core.me.address or node.peer
 
 
 def _refusal(node: Node, other: Node) -> str:
-    """Why the other one does not take the hello of the one that dials; "": it does."""
+    """Why `other` refuses the hello of the dialling `node`; "": it accepts."""
     core, life = other.core, other.core.links.life(node.peer, 0)
     return refusal(_hello(node), me=core.me, run=core.raft.run, members=core.members, life=life)
 

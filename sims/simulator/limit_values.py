@@ -1,8 +1,8 @@
-"""Worlds in which values stand at their limits; and what must hold of each disk, in every world.
+"""Worlds with values at their limits; and a check of each disk, for all worlds.
 
-In some seeds names, addresses, the run's own entry, reasons and contributions are as large as they
-may be, and reasons larger and with line breaks, as texts of exceptions are: these are cut where
-they enter. Must NOT know how nodes work.
+In some seeds names, addresses, the run's own entry, reasons and contributions are as large as the
+limits allow. Reasons are even larger and contain line breaks, as texts of exceptions do; the core
+cuts them where they enter. Must NOT know how nodes work.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from sims.simulator.world import World
 
 EXTREME_EVERY, EXTREME_IN = 15, (7, 11)
-"""Of so many seeds, in these values stand at their limits."""
+"""If seed % EXTREME_EVERY is in EXTREME_IN, values stand at their limits."""
 REASON = "cannot write /" + "d" * TEXT_MAX + ":\n\x1bno room"
-"""Beyond what travels: it is cut, and its line breaks go."""
+"""Longer than a message allows: the core cuts it, and removes its line breaks."""
 LAYOUT, RUN_JSON = bytes(LAYOUT_BYTES_MAX), "x" * JSON_MAX
 
 Explained = v.LeaveRequested | v.TrainersLost | v.PersistFailed | v.PeerDisconnected
 
 
 class Extremes:
-    """Of one world; `on`: in this one values stand at their limits."""
+    """Limit values of one world; `on`: this world has values at their limits."""
 
     def __init__(self, happened: Counter[str], *, on: bool) -> None:
         self._happened = happened
         self._on = on
 
     def named(self, me: Identity) -> Identity:
-        """The same peer under names that no message could have longer."""
+        """The same peer with the longest names that a message may carry."""
         if not self._on:
             return me
         digits = me.peer.rpartition(".")[2]
@@ -56,14 +56,14 @@ class Extremes:
         return replace(me, peer=PeerId(f"{name}.{digits}"), name=name, address=address)
 
     def run(self, run: e.Run) -> e.Run:
-        """What its peers agree on, with the largest layout and the longest configuration."""
+        """The same run with the largest layout and the longest configuration."""
         if not self._on:
             return run
         self._happened["limit"] += 2
         return replace(run, run_json=RUN_JSON, layout=LAYOUT)
 
     def event(self, event: v.Event) -> v.Event:
-        """As the shell may say it."""
+        """The same event with values at their limits, as the shell may report it."""
         if not self._on:
             return event
         if isinstance(event, Explained):
@@ -75,8 +75,8 @@ class Extremes:
         return event
 
     def check(self, world: World) -> None:
-        """At the end: each entry and each snapshot on a disk can be read (I6), and no log takes
-        an entry that could not."""
+        """At the end of a world, check that each entry and each snapshot on a disk can be read
+        (I6), and that no log accepts an entry that could not be read."""
         known: set[int] = set()
         for peer, disk in world.disks.items():
             saved = disk.saved
@@ -84,7 +84,7 @@ class Extremes:
                 continue
             try:
                 for entry in saved.entries:
-                    if id(entry) not in known:  # The same object on most disks: they keep it alive.
+                    if id(entry) not in known:  # Most disks share one object, which stays alive.
                         known.add(id(entry))
                         codec.readable_bytes(entry)
                 if saved.snapshot is not None:
@@ -95,7 +95,7 @@ class Extremes:
             self._refuses(world)
 
     def _refuses(self, world: World) -> None:
-        """Values beyond a limit: nothing else changes."""
+        """Check that values beyond a limit are refused and change nothing else."""
         for node in world.nodes.values():
             log = node.core.raft.log
             last = log.last_index
@@ -105,4 +105,6 @@ class Extremes:
                 except LogError:
                     self._happened["beyond a limit"] += 1
             if log.last_index != last:
-                world.checkers.found(f"the log of {node.peer} took what nobody could read")
+                world.checkers.found(
+                    f"the log of {node.peer} accepted an entry that no peer can read"
+                )

@@ -1,7 +1,7 @@
-"""Lines between simulated peers: delays, order, breaks, stalls. What is under way when a
-connection ends is lost.
+"""Links between simulated peers: delay, order, disconnections and stalls. Data under way is lost
+when its connection ends.
 
-Must NOT know what it carries.
+Must NOT know the payloads that it carries.
 """
 
 import random
@@ -13,41 +13,43 @@ from functools import partial
 from protocols.types.ids import PeerId
 
 DELAYS_S = (0.0005, 0.01, 0.1)
-"""One way, of the lines of one world."""
+"""One-way delays in seconds; all links of a world have the same."""
 Schedule = Callable[[float, Callable[[], None]], None]
 """(seconds from now, action)."""
 
 
 @dataclass(slots=True)
 class Lane:
-    """One way and one purpose: what is sent on it arrives in order."""
+    """One direction and one purpose of a link. Its payloads arrive in order."""
 
     free_at: float = 0.0
-    """The earliest time at which the next one may arrive."""
+    """The earliest time at which the next payload may arrive."""
     under_way: deque[Callable[[], None]] = field(default_factory=deque[Callable[[], None]])
-    """What is to be delivered."""
+    """Deliveries of the payloads under way, in order."""
 
 
 @dataclass(slots=True)
 class Line:
-    """Everything between two peers."""
+    """The link between two peers: both directions, all purposes."""
 
     up: bool = False
     connection: int = 0
-    """How often they have connected: what was sent before is lost."""
+    """Number of connections so far. Payloads of earlier connections are lost."""
     stalled_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
-    """By sender: nothing of it arrives before this time, and nothing is lost: TCP repeats it."""
+    """By sender: time before which none of its payloads arrives. No payload is lost: TCP would
+    retransmit."""
     held_until: float = 0.0
-    """When the last of what a stall held up arrives; what is sent after the stall comes later."""
+    """Time at which the last payload delayed by a stall arrives. Payloads sent after the stall
+    arrive later."""
     slow_until: float = 0.0
     slow_s: float = 0.0
-    """Until then, each bulk payload takes this much longer."""
+    """Seconds by which each bulk payload is delayed until `slow_until`."""
     lanes: dict[tuple[PeerId, str], Lane] = field(default_factory=dict[tuple[PeerId, str], Lane])
     """By (sender, purpose)."""
 
 
 class Network:
-    """One line for each pair of peers."""
+    """The links of a world, one for each pair of peers."""
 
     def __init__(self, source: random.Random, schedule: Schedule) -> None:
         self.delay_s = source.choice(DELAYS_S)
@@ -55,7 +57,7 @@ class Network:
         self._random = source
         self._schedule = schedule
         self._lines: dict[tuple[PeerId, PeerId], Line] = {}
-        """By (one, other) and by (other, one)."""
+        """Each link twice: by (one, other) and by (other, one)."""
 
     def line(self, one: PeerId, other: PeerId) -> Line:
         line = self._lines.get((one, other))
@@ -65,31 +67,32 @@ class Network:
 
     @property
     def is_slow(self) -> bool:
-        """A round takes seconds."""
+        """True if the delay is so long that a round takes seconds."""
         return self.delay_s >= DELAYS_S[-1]
 
     @property
     def slowest_s(self) -> float:
-        """What a message takes at most, if nothing holds it up."""
+        """The longest time in seconds that a message takes without stalls."""
         return self.delay_s * (1 + self.jitter) + 0.001
 
     def stall(self, sender: PeerId, to: PeerId, until: float) -> None:
-        """One way: nothing gets through before `until`."""
+        """Delay all payloads of one direction until this time."""
         stalled = self.line(sender, to).stalled_until
         stalled[sender] = max(stalled.get(sender, 0.0), until)
 
     def reachable(self, one: PeerId, other: PeerId, now: float) -> bool:
-        """Can a connection be made? It takes both ways."""
+        """True if a connection can be made, which takes both directions."""
         return all(now >= until for until in self.line(one, other).stalled_until.values())
 
     def let_in(self, peer: PeerId) -> None:
-        """It hears everybody again; what was on its way before comes when it was to come."""
+        """End the stalls of all payloads to this peer. Payloads already delayed arrive no
+        earlier."""
         for ends, line in self._lines.items():
             for other in set(ends) - {peer} if peer in ends else ():
                 line.stalled_until.pop(other, None)
 
     def heal(self) -> None:
-        """Everything gets through again."""
+        """End all stalls and slow links."""
         for line in self._lines.values():
             line.stalled_until.clear()
             line.slow_until = 0.0
@@ -102,7 +105,7 @@ class Network:
             lane.under_way = deque()
 
     def disconnect(self, one: PeerId, other: PeerId) -> bool:
-        """False if there was no connection."""
+        """End the connection; False if there was none."""
         line = self.line(one, other)
         was, line.up = line.up, False
         return was
@@ -117,8 +120,8 @@ class Network:
         deliver: Callable[[], None],
         begin: Callable[[], None] | None = None,
     ) -> None:
-        """Deliver in order per connection and purpose ("control" or "bulk"). `begin`: what the
-        first bytes bring about, halfway."""
+        """Deliver a payload, in order per connection and purpose ("control" or "bulk"). `begin`: an
+        action at the arrival of the first bytes, halfway."""
         line = self.line(sender, to)
         if not line.up:
             return
@@ -163,4 +166,4 @@ class Network:
             later = partial(self._arrive, line, connection, queue, sender, stalled_until)
             self._schedule(stalled_until - at, later)
         else:
-            queue.popleft()()  # The oldest, whichever came through the stall first.
+            queue.popleft()()  # The oldest one first, even if a later one passed the stall before.

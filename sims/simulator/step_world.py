@@ -1,7 +1,8 @@
-"""A whole cluster that makes steps together: per-step methods in virtual time, all from one seed.
+"""A whole cluster in a stepwise run: per-step methods in virtual time, all from one seed.
 
-The world of world.py with other peers: each step every member contributes a number, everybody adds
-the sum to a state that is known exactly. Must NOT judge what happens: checkers/step_runs.py does.
+It is the world of world.py with other peers: in each step every member contributes a number, and
+all members add the sum to a state that is known exactly. Must NOT judge the run:
+checkers/step_runs.py does.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from sims.node.toy_model import PRIME, Value, state_digest
 from sims.simulator.world import World
 
 SLOWNESS = 3
-"""A step of the whole model takes longer than an inner step: runs outlive their faults."""
+"""A step of the whole model takes this many times as long as an inner step, so that runs last
+longer than their faults."""
 
 
 class StepNode(Node):
-    """One life of one peer. Its ranks own the state; the shell keeps copies and payloads."""
+    """One incarnation of one peer in a stepwise run. Its ranks own the state; the shell keeps
+    copies and payloads."""
 
     world: StepWorld
 
@@ -37,13 +40,13 @@ class StepNode(Node):
         self.values: dict[str, tuple[int, Value]] = {}
         """Payloads by digest: (step, number)."""
         self.copies: dict[int, Value] = {}
-        """By step: states, of which one is the base."""
+        """States by step, one of which is the base."""
         self.completed = (0, 0, 0)
-        """(lineage, view, step): the last one that this life made."""
+        """(lineage, view, step) of the last step that this incarnation made."""
         self.promised: tuple[int, int] | None = None
-        """(how far it had read the log, step) of its last report."""
+        """(index up to which it had read the log, step) of its last report."""
         self._making = 0
-        """Rises when what the ranks were making is void."""
+        """Rises when the ranks drop their present work."""
 
     def lose_trainers(self, restart_s: float) -> None:
         self._making += 1
@@ -83,7 +86,7 @@ class StepNode(Node):
                 life = self._making
                 self.job(lambda: self._load(step, life))
             case c.ReleaseSteps(step=step):
-                # Payloads come and go with the connections, states with the work of the ranks.
+                # Payloads are dropped at once, states in the order of the jobs.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
                 lineage = self.core.members.lineage
                 self.job(lambda: self._release(step, lineage))
@@ -97,7 +100,7 @@ class StepNode(Node):
                 raise AssertionError(f"unknown command {command!r}")
 
     def _make(self, step: int, batch: int) -> None:
-        """The ranks compute a payload from the state that they have."""
+        """Let the ranks compute a payload from their present state."""
         life = self._making
 
         def made() -> None:
@@ -114,7 +117,7 @@ class StepNode(Node):
     def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
         stamp = step.stamp
         if life != self._making or stamp.lineage != self.core.members.lineage:
-            return  # The ranks are gone or have another state by now, or the run has.
+            return  # The ranks were lost or took another state, or the run rolled back.
         before = self.outers[0]
         after = self.outers[0] = (before * FACTOR + total) % PRIME
         self.world.step_checkers.step(self, stamp, step.terms, before, after)
@@ -131,19 +134,19 @@ class StepNode(Node):
             self.give(v.BaseLoaded(step, state_digest(self.outers[0])))
 
     def _release(self, step: int, lineage: int) -> None:
-        """A copy is the base: it is committed, and goes to the disk too."""
+        """Make the copy after this step the base: it is committed, and goes to the disk too."""
         if lineage != self.core.members.lineage:
-            return  # A Restore came between: on its branch this step is not committed.
+            return  # A Restore came: on its branch this step is not committed.
         if step not in self.copies:
-            assert step == 0, "a base that nobody copied"
-            self.copies[0] = self.outers[0]  # We founded the run.
+            assert step == 0, "a base without a copy"
+            self.copies[0] = self.outers[0]  # Only the founder gets here.
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
         self.world.step_checkers.state(self.peer, lineage, 0, step, digest)
         members = self.core.members
         remaining = remaining_at(members, step)
         if remaining is None:
-            return  # The log has gone on: another copy is the base in a moment.
+            return  # The log has gone on: a later copy becomes the base in a moment.
         progress = progress_at(members, step)
         self.disk.kept = Kept(lineage, (Version(0, step, digest),), *progress, remaining)
         self.disk.outers = (self.copies[step],)
@@ -158,25 +161,25 @@ class StepNode(Node):
         self.give(v.KeptAdopted(fragment, round_, state_digest(self.disk.outers[0])))
 
     def state_at(self, fragment: int, round_: int) -> Value | None:
-        """A copy, not the state that the ranks have."""
+        """The copy after this step, not the ranks' present state; None: there is no copy."""
         return self.copies.get(round_)
 
     def adopt(self, fragment: int, round_: int, value: Value) -> None:
-        """It becomes the base."""
+        """Make a received state the base."""
         self.copies[round_] = value
 
 
 class StepWorld(World):
-    """`outer_steps` counts steps of the model."""
+    """The world of a stepwise run. `outer_steps` counts steps of the model."""
 
     def __init__(self, seed: int, *, peers: int, outer_steps: int, witness: bool = False) -> None:
-        """`witness`: there is one beside the peers that train."""
+        """`witness`: add a witness to the peers that train."""
         source = random.Random(seed ^ 0x57E9)  # noqa: S311 (a simulation, no secrets)
         self.commit_every_steps = source.choice([4, 8, 32])
         self.snapshot_every_steps = self.commit_every_steps * source.choice([1, 2, 4])
         self.step_checkers = StepCheckers(self)
         self.steps_made = 0
-        """By all peers, those that were taken back and made again included."""
+        """Steps made by all peers; a step that was rolled back and repeated counts again."""
         super().__init__(seed, peers=peers, outer_steps=outer_steps)
         if witness:
             self.add_peer(witness=True)
@@ -189,7 +192,7 @@ class StepWorld(World):
 
     def make_run(self, founder: PeerId) -> e.Run:
         rhythm = (self.commit_every_steps, self.snapshot_every_steps)
-        sizes, few = (1,), (self.peers_min + 1) // 2  # The run begins early, and others come.
+        sizes, few = (1,), (self.peers_min + 1) // 2  # The run begins early; others join.
         return e.Run(1, "{}", "", few, self.outer_steps, 1, b"", sizes, founder, *rhythm)
 
     def step_node(self, peer: PeerId) -> StepNode:

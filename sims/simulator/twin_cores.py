@@ -1,8 +1,8 @@
-"""Second cores beside those of simulated peers: they look at everything after every event.
+"""Second cores beside those of simulated peers: they run all their parts after every event.
 
-A core lets those parts run that something woke (protocols/peer/wakeups.py). That is right if
-nothing can be done in the others: then a core in which all of them run answers each event with the
-same commands. Must NOT change anything: what the second core says is compared and dropped.
+A core runs only the parts that an event has woken (protocols/peer/wakeups.py). That is correct if
+the other parts have nothing to do; then a core that runs all parts answers each event with the same
+commands. Must NOT change the run: the second core's commands are compared and dropped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from sims.node.storage import Disk
 
 ONE_IN = 3
-"""Of so many peers one has a twin, which costs several times what its core does. In every seed one
-of the first three has one, and another one of them in the next seed."""
+"""Of so many peers, one has a twin, which costs several times as much as its core. In every seed
+one of the first three peers has a twin, and in the next seed another one of them."""
 SHOWN = 6
-"""Commands of each core that a violation shows, from the first one that differs on."""
+"""Commands of each core that a violation shows, beginning with the first that differs."""
 
 
 class LookingCore(PeerCore):
-    """All parts run after each event, and then those that these wake."""
+    """A core that runs all parts after each event, and then those that these wake."""
 
     def look(self, now: float) -> None:
         self.raised = wakeups.ALL
@@ -36,21 +36,22 @@ class LookingCore(PeerCore):
 
 
 class Twins:
-    """Of one world. Each gets all events of its core, at the same times, from its birth on."""
+    """The twins of one world. A twin gets all events of its core at the same times, from the start
+    of the incarnation on."""
 
     def __init__(self, seed: int, *, peers: int) -> None:
-        """`peers`: at the start of the seed, numbered in their order."""
+        """`peers`: number of peers at the start of the seed; they are counted in their order."""
         self.comparisons = 0
         """Events after which two cores were compared."""
         self._seed = seed
         self._among = min(ONE_IN, peers)
         self._numbers: dict[PeerId, int] = {}
         self._cores: dict[tuple[PeerId, int], LookingCore] = {}
-        """By life of a peer."""
+        """Twins by (peer, incarnation)."""
 
     def born(self, core: PeerCore, disk: Disk, *, contact: str) -> None:
-        """A peer's life begins with this core, what is on its disk, and where it joins (""; it
-        founds the run)."""
+        """Begin an incarnation of a peer with this core and this disk. `contact`: where it joins;
+        "": it founds the run."""
         me = core.me
         number = self._numbers.setdefault(me.peer, len(self._numbers))
         if (number - self._seed) % self._among:
@@ -67,10 +68,11 @@ class Twins:
         self._cores[me.peer, me.incarnation] = twin
 
     def compare(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
-        """A core has answered an event: its twin, if it has one, must say the same.
+        """Compare the commands of a core with those of its twin, if it has one, after the same
+        event.
 
-        A core may want to be woken earlier than its twin: then it finds nothing to do, and says
-        when the next time is. To be woken later is a difference.
+        A core may want to be woken earlier than its twin: it then finds nothing to do, and sets the
+        next deadline. A later deadline than the twin's is a violation.
         """
         me = node.core.me
         twin = self._cores.get((me.peer, me.incarnation))
@@ -82,7 +84,7 @@ class Twins:
         if expected != commands:
             found = _difference(commands, expected)
         elif ours > twin.deadline:
-            found = f"wakes at {ours}, with a look at everything at {twin.deadline}"
+            found = f"has its deadline at {ours}, its twin at {twin.deadline}"
         else:
             return
         node.world.checkers.found(f"{me.peer}: at {now:.3f} after {event!r} the core {found}")
@@ -93,4 +95,4 @@ def _difference(ours: Sequence[c.Command], full: Sequence[c.Command]) -> str:
     while same < min(len(ours), len(full)) and ours[same] == full[same]:
         same += 1
     shown = slice(same, same + SHOWN)
-    return f"says {list(ours[shown])!r}, with a look at everything {list(full[shown])!r}"
+    return f"commands {list(ours[shown])!r}, its twin {list(full[shown])!r}"

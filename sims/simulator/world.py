@@ -1,6 +1,6 @@
-"""A whole cluster in one thread and virtual time: nodes, lines and faults, all from one seed.
+"""A whole cluster in one thread and virtual time: nodes, links and faults, all from one seed.
 
-One message in 25 passes through the real encoding. Must NOT judge what happens: checkers do.
+Each control message passes through the real encoding. Must NOT judge the run: checkers do.
 """
 
 import heapq
@@ -34,9 +34,9 @@ from sims.simulator.network import Network
 from sims.simulator.twin_cores import Twins
 
 AMBUSHED = (Append, Appended, Hold, Ready)
-"""What a fault may wait for."""
+"""Messages on which a fault may wait."""
 FRAGMENT_ELEMENTS = 3 << 18
-"""Big enough for three parts; nobody allocates it."""
+"""Elements of a fragment: large enough for three parts; never allocated."""
 RULES = ProtocolConfig(
     heartbeat_interval_s=1.0,
     election_timeout_s=3.0,
@@ -45,12 +45,12 @@ RULES = ProtocolConfig(
     round_grace_s=8.0,
     reduction_timeout_s=6.0,
     transfer_timeout_s=10.0,
-    lonely_after_s=1e6,  # Forks have worlds of their own: here there is one log.
+    lonely_after_s=1e6,  # Forks have worlds of their own; here there is one log.
 )
 
 
 class World:
-    """`run()` to the end; `checkers` hold what was violated."""
+    """`run()` to the end; `checkers` hold the violations."""
 
     rules = RULES
 
@@ -65,8 +65,8 @@ class World:
         log: TextIO | None = None,
         model: Model | None = None,
     ) -> None:
-        """`slow_outer_steps`: other than `outer_steps` where lines are slow; `training`: how, with
-        one fragment and no overlap if nobody says; `model`: what, Modular if nobody says."""
+        """`slow_outer_steps`: replaces `outer_steps` if links are slow. `training`: by default one
+        fragment without overlap. `model`: by default Modular."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.model: Model = model or Modular()
         self.twins = Twins(seed, peers=peers)
@@ -74,49 +74,49 @@ class World:
         self.training = training or Training()
         self.outer_steps, self.peers_min = outer_steps, peers
         self.nodes: dict[PeerId, Node] = {}
-        """The newest life of each peer."""
+        """The newest incarnation of each peer."""
         self.disks: dict[PeerId, Disk] = {}
-        self.busy_until = float("inf")  # Until then somebody may come, though nobody lives.
-        self.ended_at = 0.0  # When somebody went by itself, last.
+        self.busy_until = float("inf")  # Until then a peer may come, even if none lives.
+        self.ended_at = 0.0  # The last time at which a peer stopped by itself.
         self._coming_back: set[PeerId] = set()
         self.samples_ahead = self.draw_rounds_ahead(seed) * self.training.interval_samples
         self.compact_entries = self.draw_compaction(seed)
-        """A peer's log becomes a snapshot when it is somewhat longer."""
+        """A peer's log is compacted into a snapshot when it has more entries than this."""
         self._sync_s = self.random.choice([0.0, 0.002, 0.05])
         self.network = Network(self.random, self.at)
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
         self.dialling = Dialling(self, seed)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
-        """What a job of the shell takes."""
+        """Seconds that a job of the shell takes."""
         self.checkers = self.make_checkers()
         self.happened: Counter[str] = Counter()
         self.extremes = Extremes(self.happened, on=self.training.extremes)
         self.story: list[str] = []
         self.log = log
-        """Where every event and every command goes, if anywhere."""
+        """File to which every event and every command is written; None: no log."""
         self.state_cells = self.random.choice(STATE_CELLS)
         self.traps: dict[str, int] = {}
-        """Faults that wait for the next state transfer: how many of each kind."""
+        """By kind: number of faults that wait for the next state transfer."""
         self.ambush: Callable[[Node, Control], None] | None = None
-        """Called with (sender, message) for what a fault may wait for."""
+        """Called with (sender, message) for messages of the AMBUSHED types."""
         self.spring: Callable[[str, Node, Node], None] | None = None
         """Called with (kind, joiner, donor) when a trap goes off."""
         self._planned: tuple[PeerId, float] | None = None
-        """Which leader made a plan of relays last, and when."""
+        """(leader, time) of the last relay plan."""
         self._by_address: dict[str, PeerId] = {}
         self._moves: Counter[tuple[Role, Role]] = Counter()
-        """Of lives that are over."""
+        """Changes of role in incarnations that have ended."""
         self._steps: Counter[PeerId] = Counter()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._wakes: list[tuple[float, PeerId]] = []
-        """A heap: when each core wants to be woken. One that changed its mind is in it twice: what
-        is not its `due` any more is skipped."""
+        """Heap of (time at which a core wants to be woken, peer). If a core changes its deadline,
+        it is in the heap twice; entries other than its present `due` are skipped."""
         self._order = itertools.count()
         for _ in range(peers):
             self.add_peer()
 
-    # What a world is made of: one of another kind makes other things -------------------------
+    # Parts of a world; a subclass makes other ones -------------------------------------------
 
     def make_checkers(self) -> Checkers:
         return Checkers()
@@ -125,13 +125,13 @@ class World:
         return Node(self, me, disk, contact=contact, speed=speed)
 
     def make_run(self, founder: PeerId) -> e.Run:
-        """What its peers agree on."""
+        """The first log entry, on which all peers agree."""
         sizes = (FRAGMENT_ELEMENTS,) * self.training.fragments
         of = (self.peers_min, self.outer_steps, 1, b"", sizes, founder)
         return e.Run(1, "{}", "", *of, gossip=self.training.gossip, asks=self.training.answers)
 
     def digest_of(self, round_: int, outer: Value) -> str:
-        """Of the state after this round, as the run's shells have it."""
+        """Digest of the state after this round, as the run's shells compute it."""
         return gossip_pairs.state_digest(round_) if self.training.gossip else state_digest(outer)
 
     # Membership and faults ------------------------------------------------------------------
@@ -142,39 +142,39 @@ class World:
 
     @property
     def leaders(self) -> list[Node]:
-        """Those that believe to lead; the one of the newest term is right."""
+        """Nodes that consider themselves leaders; the one of the newest term is right."""
         return [node for node in self.live if node.core.leads]
 
     @property
     def finished(self) -> bool:
-        """Somebody saw the run to its end."""
+        """True if a node has seen the end of the run."""
         return any(node.outcome == "finished" for node in self.nodes.values())
 
     def add_peer(self, *, witness: bool = False) -> Node:
-        """A new peer; the first one founds the run."""
+        """Add a new peer; the first one founds the run."""
         name, number = f"p{len(self.disks)}", self.random.getrandbits(32)
         peer, address = PeerId(f"{name}.{number:08x}"), f"h{len(self.disks)}:1"
         me = Identity(peer=peer, name=name, incarnation=1, address=address, witness=witness)
         return self.start(self.extremes.named(me))
 
     def restart(self, node: Node) -> None:
-        """The daemon dies and comes back: the same peer, with what its disk has."""
+        """End the daemon and start it again: the same peer, with the data on its disk."""
         self.kill(node)
         self.revive(node, self.random.choice([0.05, 1.0, 4.0]))
 
     def draw_compaction(self, seed: int) -> int:
-        """In how many entries' time a log becomes a snapshot."""
+        """Number of entries after which a log is compacted into a snapshot."""
         return random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
 
     def draw_rounds_ahead(self, seed: int) -> int:
-        """For how many rounds a peer wants samples leased."""
+        """Number of rounds for which a peer asks for samples in advance."""
         return (2, 4, 8)[seed % 3]
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
-        """A peer ended by itself."""
+        """Called when a peer has stopped by itself."""
 
     def revive(self, node: Node, after_s: float) -> None:
-        """A dead peer is started again."""
+        """Start a dead peer again after this time."""
         old = node.core.me
         new = replace(old, incarnation=old.incarnation + 1)
 
@@ -186,33 +186,34 @@ class World:
         self.at(after_s, start)
 
     def kill(self, node: Node) -> None:
-        """The process ends at once. What was on its way to the disk may have come there."""
+        """End the process at once. Tickets on their way to the disk may have been written."""
         self.tell(f"kill {node.peer}{' (leads)' if node.core.leads else ''}")
         self.happened["leader killed"] += node.core.leads
         node.alive = False
         self.lost_state()
         if node.scribe.tickets:
-            # The first one did: else its founder would found another run, of the same name.
+            # The first ticket is written: else the founder would found another run of its name.
             node.scribe.killed(synced=node.disk.saved is None or self.random.random() < 0.5)
         self.dialling.gone(node)
 
     def lost_state(self) -> None:
-        """Who held a state is gone: while another one is corrupt, it may have been the last."""
+        """Called when a peer that held a state has gone. While another state is corrupt, the lost
+        one may have been the last good one."""
         if any(node.corrupt for node in self.live):
             self.checkers.tainted = True
 
     def pause(self, node: Node, seconds: float) -> None:
         self.tell(f"pause {node.peer} for {seconds:.2f} s")
-        # Not shorter than it was: what waits for the end of the first pause would come too late.
+        # Never shorten a pause: actions that wait for its end would run too late.
         node.paused_until = max(node.paused_until, self.now + seconds)
         self.wake(node, max(node.turns.wakes_at, node.paused_until))
 
     def cut(self, one: Node, other: Node) -> None:
-        """The connection between two peers ends; whoever dialled dials again."""
+        """End the connection between two peers; the side that dialled dials again."""
         self.dialling.cut(one, other)
 
     def heal(self) -> None:
-        """No more faults; a majority of the voters lives, so that the run can go on."""
+        """End all faults, and start a majority of the voters, so that the run can go on."""
         self.busy_until = self.now + 30.0
         self.traps.clear()
         self.spring = self.ambush = None
@@ -223,7 +224,9 @@ class World:
         everybody = not self.finished and self.random.random() < 0.5
         self._bring_back(everybody=everybody)
         if not (self.finished or self._coming_back or self.live):
-            self.revive(next(iter(self.nodes.values())), 0.1)  # It died before anything began.
+            self.revive(
+                next(iter(self.nodes.values())), 0.1
+            )  # The founder died before the run began.
         self.at(15.0, self._top_up)
 
     def _bring_back(self, *, everybody: bool) -> None:
@@ -234,13 +237,14 @@ class World:
                 self._coming_back.add(node.peer)
 
     def gave_up(self) -> None:
-        """A peer got no answer: maybe all peers that it was told of have left. The cluster's
-        operator starts another one, once no faults are to come that do it anyway."""
+        """A peer got no answer, perhaps since all peers that it knew have left. The operator of the
+        cluster starts another one, unless later faults will do so anyway."""
         if math.isfinite(self.busy_until) and not self.finished:
             self.at(0.1, self._top_up)
 
     def _top_up(self) -> None:
-        """As many as the run needs to begin and to decide: some may have gone without a leader."""
+        """Bring back or add as many peers as the run needs to begin and to decide: some may have
+        left while there was no leader."""
         self._bring_back(everybody=False)
         training = [node for node in self.live if not node.core.me.witness]
         staying = sum(not (n.asked_to_leave or self.dialling.gates.bans(n)) for n in training)
@@ -248,12 +252,12 @@ class World:
             self.add_peer()
 
     def _is_needed(self, node: Node) -> bool:
-        """Somebody's log has voters that are no majority without it. Once somebody has finished:
-        of those who are in the run yet, because it went back behind its end. Before: nobody else
-        could let in whom the run needs to begin."""
+        """True if some log has voters that are no majority without this node, or if it alone can
+        admit the peers that the run needs. Once the run is finished, only logs of live nodes count:
+        these nodes are still in the run because it was rolled back to before its end."""
         if not self.finished and self.dialling.gates.needs(node):
             return True
-        # Who was asked to leave may go yet, and while nobody leads without being written out.
+        # A node that was asked to leave may still go, without a leader even as a voter.
         staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
         back = staying | self._coming_back
         others = self.live if self.finished else self.nodes.values()
@@ -287,25 +291,26 @@ class World:
         return node
 
     def _found(self, node: Node) -> None:
-        """The first peer begins the run, from a checkpoint of its initial state."""
+        """Let the first peer begin the run, from a checkpoint of its initial state."""
         digests = node.found([self.model.initial(self.random) for _ in node.outers])
         run = self.extremes.run(self.make_run(node.peer))
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
         node.give(v.Bootstrap(run, digests))
 
     def _way_in(self, peer: PeerId) -> str:
-        """Where a peer is told to join: anybody finds the way, even who has only just come."""
+        """The address at which a peer is told to join: preferably a live node that knows the run,
+        even one that has only just joined."""
         places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
         places = [node for node in places if not self.dialling.gates.bans(node)] or places
         live = [node for node in places if node.running]
         knows = [node for node in live if node.core.members.run is not None]
         if not knows and peer in self.nodes and self.disks[peer].saved is None:
-            # Two that come back, each told of the other, would never hear of who founds the run.
+            # Two such peers, each told to join at the other, would never learn of the founder.
             places, live = places[:1], []
         return self.random.choice(knows or live or places).core.me.address
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
-        """May the peer be told to join there?"""
+        """True if the peer may be told to join at this node."""
         return node.peer != peer
 
     # Time -----------------------------------------------------------------------------------
@@ -314,7 +319,7 @@ class World:
         self.at_time(self.now + after_s, action)
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
-        """As `at`, exactly then: what was held up by one pause keeps its order."""
+        """As `at`, at exactly this time: actions delayed by one pause keep their order."""
         heapq.heappush(self._heap, (due, next(self._order), action))
 
     def run(self, *, until_s: float) -> None:
@@ -327,7 +332,7 @@ class World:
             elif wakes:
                 due, node = wakes[0][0], nodes[wakes[0][1]]
                 if due != node.due or not node.running:
-                    heapq.heappop(wakes)  # It is gone, or wants to be woken at another time by now.
+                    heapq.heappop(wakes)  # The node has ended, or has another deadline.
                     continue
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
@@ -338,7 +343,7 @@ class World:
                 return
 
     def wake(self, node: Node, due: float) -> None:
-        """From now on the node is woken then, and not when it was to be before."""
+        """Set the time at which the node is woken; it replaces the earlier one."""
         node.due = due
         if due < float("inf"):
             heapq.heappush(self._wakes, (due, node.peer))
@@ -346,7 +351,7 @@ class World:
     def _anybody(self) -> bool:
         return any(node.running for node in self.nodes.values())
 
-    # What nodes ask for ---------------------------------------------------------------------
+    # Called by nodes ------------------------------------------------------------------------
 
     def carry(
         self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0
@@ -358,7 +363,7 @@ class World:
         self.network.carry(sender, to, purpose=purpose, now=self.now, deliver=deliver, begin=begin)
 
     def sent(self, node: Node, to: PeerId, message: Control) -> None:
-        """Something is about to leave a peer."""
+        """Called for each message that a peer is about to send."""
         self.checkers.sent(node, to, message)
         if isinstance(message, Relay) and self._planned != (node.peer, self.now):
             self._planned = (node.peer, self.now)  # One plan is a message to each relay.
@@ -367,7 +372,7 @@ class World:
             self.ambush(node, message)
 
     def sync_s(self, disk: Disk) -> float:
-        """What the disk takes; now and then something else keeps it busy."""
+        """Seconds that a write takes; now and then other work keeps the disk busy."""
         busy_s = HICCUP_S if self.random.random() < HICCUPS else 0.0
         if self.now < disk.slow_until:
             busy_s += SLOW_SYNC_S
@@ -377,33 +382,33 @@ class World:
         return self.random.choice([0.05, 0.5, 3.0])
 
     def begun(self, node: Node) -> None:
-        """A peer read the first entry; its founder keeps the state that it began with."""
+        """Called when a peer reads the first entry. The founder keeps its initial state."""
         if node.core.standing.accepted:
             node.keep_first()
 
     def moves(self) -> Counter[tuple[Role, Role]]:
-        """Changes of role that anybody made, dead lives included."""
+        """All changes of role, in ended incarnations too."""
         total = Counter(self._moves)
         for node in self.nodes.values():
             total.update(node.core.raft.moves)
         return total
 
     def steps_of(self, peer: PeerId) -> int:
-        """How many inner steps a peer made in all its lives."""
+        """Number of inner steps that a peer has made in all its incarnations."""
         return self._steps[peer]
 
     def count_step(self, peer: PeerId, number: int) -> None:
         self._steps[peer] = number
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
-        """For whoever compares two runs, or wants to know it exactly."""
+        """Log an event and its commands, to compare two runs or to study one."""
         if self.log is not None:
             who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
             lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
             self.log.writelines(lines)
 
     def who_listens(self, address: str) -> Node:
-        """The newest life of the peer that has this address."""
+        """The newest incarnation of the peer with this address."""
         return self.nodes[self._by_address[address]]
 
     def tell(self, text: str) -> None:

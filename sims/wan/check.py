@@ -1,4 +1,4 @@
-"""What each means really gives on this machine, beside what was asked (`--check`).
+"""Measures the links that each means gives on this machine, beside the requested ones (`--check`).
 
 Must NOT judge: a busy machine gives less, and the reader has to see it.
 """
@@ -46,17 +46,18 @@ class Measured:
 
     means: Means
     asked: Link
-    """Both directions."""
+    """The requested link, in both directions."""
     rtt_s: float
-    """The median."""
+    """Median round trip in seconds."""
     rtt_min_s: float
     rtt_max_s: float
     rate_bps: float
-    """What the receiver got in the second half of the time, without headers."""
+    """Bits per second that the receiver got in the second half of the time, without headers."""
     loss: float | None
-    """Of datagrams; where there are none, of what the relay counts as packets."""
+    """Lost share of datagrams; under proxy, which carries none, of the packets that the relay
+    counts."""
     cpu_s_per_gb: float | None
-    """Of the process in the middle; tbf has none."""
+    """CPU seconds of the process in the middle for each GB; None: tbf has no process."""
     late_max_s: float
 
 
@@ -66,7 +67,7 @@ def check(
     seconds: float = 4.0,
     on_measured: Callable[[Measured], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Everything that works here, one after the other."""
+    """Measure every means that works here, one after the other."""
     results: list[Measured] = []
     missing: dict[str, str] = {}
     for each in means:
@@ -86,7 +87,7 @@ def check(
 
 
 def measure(means: Means, link: Link, *, seconds: float) -> Measured:
-    """Two probes over one link. Raises WanError: a probe failed."""
+    """Measure one link with two probes. Raises WanError if a probe fails."""
     datagrams = 0 if means == "proxy" else DATAGRAMS
     with Wan(link, peers=2, means=means) as wan:
         asker, server = wan.places
@@ -94,7 +95,7 @@ def measure(means: Means, link: Link, *, seconds: float) -> Measured:
             try:
                 assert serving.stdout is not None
                 if serving.stdout.readline().strip() != READY:
-                    raise WanError("the probe does not listen; what it said is on stderr")
+                    raise WanError("the probe does not listen: see its output on stderr")
                 target = asker.dialled[server.peer]
                 pinged = _ask(asker, target, "--pings", str(PINGS), "--seconds", "0")
                 before = wan.usage()
@@ -122,7 +123,7 @@ def measure(means: Means, link: Link, *, seconds: float) -> Measured:
 
 
 def table(report: dict[str, Any]) -> str:
-    """For a person, in Markdown."""
+    """The report as a Markdown table."""
     lines = [
         "| means | line asked, measured | round trip asked, measured (least, most) "
         "| loss asked, measured | CPU-s per GB |",
@@ -168,5 +169,5 @@ def _ask(place: Place, target: str, *arguments: str) -> dict[str, float]:
             asking.kill()
             raise
     if asking.returncode != 0:
-        raise WanError("a probe failed; what it said is on stderr")
+        raise WanError("a probe failed: see its output on stderr")
     return json.loads(out)

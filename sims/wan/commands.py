@@ -1,4 +1,5 @@
-"""`python -m sims.wan`: a command once for each peer of an emulated network, or a check of it."""
+"""`python -m sims.wan`: runs a command once for each peer of an emulated network, or measures the
+network."""
 
 import asyncio
 import contextlib
@@ -21,36 +22,36 @@ from sims.wan.network import MEANS, Means, Place, Wan, why_not
 from sims.wan.units import RATE, SHARE, TIME, parse, show
 
 STOP_TIMEOUT_S = 3.5
-"""From SIGTERM to SIGKILL, as `lowcomm sim` has it."""
+"""Seconds from SIGTERM to SIGKILL, as in `lowcomm sim`."""
 Q = typer.Option
 
 
 def wan(
     command: Annotated[
-        list[str] | None, typer.Argument(help="Started once for each peer, after --.")
+        list[str] | None, typer.Argument(help="Command to run once for each peer, after --.")
     ] = None,
-    peers: Annotated[int, Q(help="How many.", min=2)] = 2,
+    peers: Annotated[int, Q(help="Number of peers.", min=2)] = 2,
     means: Annotated[
         str, Q(help="netns, proxy or loopback.  [default: netns where it works, else proxy]")
     ] = "",
-    rate: Annotated[str, Q(help="Of each direction: 100mbit; unlimited.")] = "unlimited",
-    delay: Annotated[str, Q(help="One way: 50ms.")] = "0",
-    jitter: Annotated[str, Q(help="Of the delay, up and down: 5ms.")] = "0",
-    loss: Annotated[str, Q(help="Of packets: 1%.")] = "0",
-    queue: Annotated[str, Q(help="What would wait longer for the line is dropped.")] = "50ms",
-    seed: Annotated[int, Q(help="Of losses and jitter.")] = 0,
+    rate: Annotated[str, Q(help="Line rate of each direction: 100mbit; unlimited.")] = "unlimited",
+    delay: Annotated[str, Q(help="One-way delay: 50ms.")] = "0",
+    jitter: Annotated[str, Q(help="Variation of the delay, up and down: 5ms.")] = "0",
+    loss: Annotated[str, Q(help="Share of packets lost: 1%.")] = "0",
+    queue: Annotated[str, Q(help="Packets that would wait longer are dropped.")] = "50ms",
+    seed: Annotated[int, Q(help="Seed of losses and jitter.")] = 0,
     loopback_addresses: Annotated[
-        bool, Q("--loopback-addresses", help="Under netns: 127.77.0.N, for plaintext peers.")
+        bool, Q("--loopback-addresses", help="Under netns: use 127.77.0.N, for plaintext peers.")
     ] = False,
     measure: Annotated[
         bool, Q("--check", help="Measure what each means gives here; needs no COMMAND.")
     ] = False,
-    seconds: Annotated[float, Q(help="Of each throughput that --check measures.", min=0.5)] = 4.0,
-    as_json: Annotated[bool, Q("--json", help="With --check: the figures as JSON.")] = False,
+    seconds: Annotated[float, Q(help="Seconds of each throughput test of --check.", min=0.5)] = 4.0,
+    as_json: Annotated[bool, Q("--json", help="With --check: print the figures as JSON.")] = False,
 ) -> None:
     """Run real processes on this machine as if a wide-area network lay between them.
 
-    COMMAND runs once for each peer; it ends when all have ended, and nothing is left.
+    COMMAND runs once for each peer. When all have ended, the network is removed.
 
     \b
     In the environment of each:
@@ -60,7 +61,7 @@ def wan(
       LOWCOMM_ADDRESSES  where it dials each peer: HOST:PORT,HOST:PORT,...
 
     \b
-    By three means:
+    The three means:
       netns     a namespace for each, a router between them: real TCP; root
       proxy     relayed TCP streams: anywhere
       loopback  one namespace, its loopback shaped by tbf: a rate only; root
@@ -105,12 +106,13 @@ def _means(text: str) -> Means | None:
 def _best() -> Means:
     why = why_not("netns")
     if why:
-        sys.stderr.write(f"wan: relaying streams instead: {why}\n")
+        sys.stderr.write(f"wan: using --means proxy, since netns does not work: {why}\n")
     return "proxy" if why else "netns"
 
 
 async def _run(places: Sequence[Place], command: Sequence[str]) -> int:
-    """Every peer's command, until all have ended or we are interrupted; the first bad status."""
+    """Run the command of every peer until all have ended or a signal comes; returns the first
+    status that is not 0."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[int] = loop.create_future()
 
@@ -151,7 +153,7 @@ async def _terminate(children: Sequence[Child]) -> None:
 
 
 def _tell(network: Wan) -> None:
-    """What each link carried, on stderr: stdout is the command's."""
+    """Print the counters of each link to stderr: stdout belongs to the command."""
     for (sender, receiver), link in network.counters().items():
         if not link.packets:
             continue
@@ -159,11 +161,11 @@ def _tell(network: Wan) -> None:
         waited = f"{show(link.queue_mean_s, TIME)}, at most {show(link.queue_max_s, TIME)}"
         sys.stderr.write(
             f"wan: {which}: {link.bytes} bytes in {link.packets} packets, {link.lost} lost, "
-            f"{link.overflowed} dropped by the queue, {link.cut} cut; in the queue {waited}\n"
+            f"{link.overflowed} dropped by the queue, {link.cut} cut; mean wait {waited}\n"
         )
     late_max_s = network.usage().late_max_s
     if late_max_s:
-        sys.stderr.write(f"wan: at worst delivered {show(late_max_s, TIME)} late\n")
+        sys.stderr.write(f"wan: the latest delivery was {show(late_max_s, TIME)} late\n")
 
 
 def _check(means: Means | None, *, seconds: float, as_json: bool) -> None:

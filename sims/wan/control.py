@@ -1,7 +1,8 @@
-"""The owner of an emulated network and the process that carries it: one line of JSON each way.
+"""The connection between the owner of an emulated network and the process that carries it: one line
+of JSON for each request and answer.
 
-The process lives as long as the owner's end of the connection, so that nothing is left when the
-owner is killed. Must NOT know by which means the network is emulated.
+The process lives as long as the owner's end of the connection, so nothing is left when the owner is
+killed. Must NOT know by which means the network is emulated.
 """
 
 import contextlib
@@ -17,26 +18,27 @@ from peers.processes.processes import own_module
 from sims.wan.link import Counters, Link, Pair, WanError
 
 START_TIMEOUT_S = 20.0
-"""A Python process on a busy machine, and some namespaces."""
+"""Seconds for the start of a Python process on a busy machine, and of some namespaces."""
 ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
 LINE_BYTES_MAX = 16 << 20
-"""Counters of 200 peers, which are 40000 links."""
+"""Enough for the counters of 200 peers, which have 40000 links."""
 OWNER_LOOK_S = 1.0
-"""Descriptors that a fork of the owner holds keep the connection open; its parenthood ends."""
+"""Seconds between two checks that the owner is still the parent process. The connection alone is
+not enough: descriptors held by a fork of the owner keep it open."""
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Helper:
-    """The owner's side: starts the process, asks, and always ends it."""
+    """The owner's side: starts the process, sends requests, and always ends it."""
 
     def __init__(self, module: str, config: Mapping[str, Any]) -> None:
-        """Raises WanError with the process's own words when it cannot do what is asked."""
+        """Raises WanError with the process's error text if it cannot emulate the network."""
         ours, theirs = socket.socketpair()
         with theirs:
             command = [*own_module(module), str(theirs.fileno()), str(os.getpid())]
-            # Its own session: Ctrl+C is for the owner, which still needs the network to stop.
+            # Its own session: Ctrl+C ends the owner, which needs the network while it stops.
             self._popen = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
@@ -53,7 +55,8 @@ class Helper:
             raise
 
     def ask(self, request: Mapping[str, Any], *, within_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """Its answer. Raises WanError: it refuses, or it has ended."""
+        """Send a request and return the answer. Raises WanError if the process refuses or has
+        ended."""
         try:
             self._socket.settimeout(within_s)
             self._socket.sendall(json.dumps(request).encode() + b"\n")
@@ -63,14 +66,14 @@ class Helper:
         except OSError as error:
             raise WanError(f"the emulated network has ended: {error.strerror}") from error
         if line is None:
-            raise WanError("the emulated network has ended; what it said last is on stderr")
+            raise WanError("the emulated network has ended: see its last output on stderr")
         answer = json.loads(line)
         if "error" in answer:
             raise WanError(str(answer["error"]))
         return answer
 
     def stop(self) -> None:
-        """End it, and with it all that it holds; idempotent."""
+        """End the process, and with it the network. Idempotent."""
         with contextlib.suppress(OSError):  # Closed already.
             self._socket.shutdown(socket.SHUT_RDWR)  # A fork of ours may hold it open.
         self._socket.close()
@@ -97,7 +100,7 @@ class Helper:
 
 
 class Owner:
-    """The process's side of the connection; for `select`, or a blocking loop of its own."""
+    """The process's side of the connection, for `select` or for `serve`."""
 
     def __init__(self, connection: socket.socket, owner_pid: int) -> None:
         self._socket = connection
@@ -106,7 +109,7 @@ class Owner:
 
     @classmethod
     def from_arguments(cls, argv: Sequence[str]) -> Self:
-        """As `Helper` gives them."""
+        """Take the connection from the process's arguments, as `Helper` gives them."""
         return cls(socket.socket(fileno=int(argv[0])), int(argv[1]))
 
     @property
@@ -118,7 +121,7 @@ class Owner:
         return os.getppid() == self._owner_pid
 
     def first(self) -> dict[str, Any]:
-        """What is to be emulated; ends the process when the owner has ended."""
+        """Wait for the network to emulate; if the owner has ended, end the process."""
         while True:
             requests = self.receive()
             if requests is None:
@@ -128,7 +131,7 @@ class Owner:
                 return requests[0]
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """What has come, after waiting for something; None: the owner has ended."""
+        """Wait for data, and return the complete requests; None: the owner has ended."""
         try:
             data = self._socket.recv(1 << 16)
         except BlockingIOError:
@@ -138,7 +141,7 @@ class Owner:
         return self.feed(data)
 
     def feed(self, data: bytes) -> list[dict[str, Any]] | None:
-        """For who reads the socket itself."""
+        """As `receive`, for a caller that reads the socket itself."""
         if not data or len(self._received) > LINE_BYTES_MAX:
             return None
         self._received += data
@@ -147,13 +150,13 @@ class Owner:
         return [json.loads(line) for line in lines]
 
     def answer(self, values: Mapping[str, Any]) -> None:
-        """Blocks until the owner has it: it waits for just that."""
+        """Send an answer. Blocks until the owner takes it, for which the owner waits."""
         self._socket.setblocking(True)
-        with contextlib.suppress(ConnectionError):  # It has ended: the next receive says so.
+        with contextlib.suppress(ConnectionError):  # The owner has ended: the next receive says so.
             self._socket.sendall(json.dumps(values).encode() + b"\n")
 
     def serve(self, answer: Answer) -> None:
-        """Answer until the owner ends, for who has nothing else to do."""
+        """Answer requests until the owner ends, in a process with no other work."""
         while True:
             self._socket.settimeout(OWNER_LOOK_S)
             try:
@@ -170,7 +173,7 @@ class Owner:
 
 @contextlib.contextmanager
 def refusing(owner: Owner) -> Generator[None]:
-    """What cannot be emulated is told to the owner, and ends the process."""
+    """Report a WanError inside to the owner, and end the process."""
     try:
         yield
     except WanError as error:

@@ -1,8 +1,8 @@
-"""Which peer a connection on this machine comes from, read from /proc; Linux only.
+"""Finds the peer that a connection on this machine comes from, in /proc; Linux only.
 
-For peers that agree on one address of each, as lowcomm's do: everybody dials the same port, and
-the socket does not say who it is. Must NOT look into processes that do not carry the network's
-token in their environment.
+For peers that know one address of each peer, as lowcomm's do: all peers dial the same port, and the
+socket does not name the dialling peer. Must NOT look into processes without the network's token in
+their environment.
 """
 
 import os
@@ -14,7 +14,8 @@ TABLE = Path("/proc/net/tcp")
 
 
 def find_dialler(port: int, token: str) -> int | None:
-    """The peer whose process holds the loopback socket with this local port; None: nobody's."""
+    """The peer with a process that holds the loopback socket of this local port; None: no
+    peer's."""
     try:
         inode = socket_inode(TABLE.read_text(encoding="ascii"), port)
     except OSError:
@@ -28,7 +29,8 @@ def find_dialler(port: int, token: str) -> int | None:
 
 
 def socket_inode(table: str, port: int) -> str | None:
-    """In /proc/net/tcp: sl, local address, remote address, state, ..., inode."""
+    """Inode of the socket with this local port, from the text of /proc/net/tcp (columns: sl, local
+    address, remote address, state, ..., inode)."""
     ending = f":{port:04X}"
     for line in table.splitlines()[1:]:
         fields = line.split()
@@ -38,7 +40,7 @@ def socket_inode(table: str, port: int) -> str | None:
 
 
 def peer_of(environment: bytes, token: str) -> int | None:
-    """From /proc/PID/environ."""
+    """The peer number in the text of /proc/PID/environ; None: another network, or none."""
     entries = environment.decode(errors="replace").split("\0")
     if f"{TOKEN}={token}" not in entries:
         return None
@@ -53,7 +55,7 @@ def _processes(token: str) -> Iterator[tuple[str, int]]:
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
-            continue  # Ended, or another user's.
+            continue  # The process has ended, or is another user's.
         peer = peer_of(environment, token)
         if peer is not None:
             yield pid, peer

@@ -1,6 +1,6 @@
-"""When what enters a link leaves it, and what does not: line, queue, delay, jitter, loss.
+"""The model of one link: arrival times and losses from line rate, queue, delay, jitter and loss.
 
-The time is given, and so is the randomness. Must NOT read a clock, or hold what it decides about.
+The caller gives the time and the randomness. Must NOT read a clock, or hold packets.
 """
 
 import math
@@ -10,20 +10,21 @@ import sys
 from sims.wan.link import Counters, Link
 
 BURST_S = 0.002
-"""The line may be ahead of its rate by so much after it stood idle: whoever serves it on a busy
-machine is late by about that, and the time would be lost to the line otherwise."""
+"""Seconds by which the line may be ahead of its rate after it stood idle. On a busy machine, the
+process that serves the line is late by about that, and the line would lose the time."""
 QUEUE_BYTES_MIN = 16 * 1500
-"""A queue has room for a few packets, however slow its line is."""
+"""Bytes of a few packets, for which a queue has room however slow its line is."""
 JITTER_EVERY_S = 0.01
-"""The delay changes at most so often, and not before what was sent earlier is sure to be ahead.
-Drawn anew for each packet, with the order kept, it would just be the longest one for all."""
+"""Least seconds between two changes of the delay; at least twice the jitter, so that earlier
+packets are sure to be ahead. If the delay were drawn for each packet, with the order kept, all
+packets would have the longest one."""
 
 Runs = tuple[tuple[int, int], ...]
-"""Which packets of a burst come through: (first, end) of each unbroken run."""
+"""The packets of a burst that are not lost: (first, end) of each unbroken run."""
 
 
 class Lane:
-    """One link at work."""
+    """One link with its queue and its counters."""
 
     def __init__(self, link: Link, source: random.Random) -> None:
         self.link = link
@@ -32,16 +33,17 @@ class Lane:
         self._waited_s = 0.0
         self._waits = 0
         self._clear_at = -math.inf
-        """When the line will have sent all that it has."""
+        """Time at which the line will have sent all that it has."""
         self._last_at = -math.inf
-        """When the last one arrives: nobody overtakes."""
+        """Arrival time of the last packet: no packet overtakes another."""
         self._jittered_at = -math.inf
         self._offset_s = 0.0
         self._until_loss = self._draw_loss()
         self._s_per_byte, self._queue_s = _line(link)
 
     def change(self, link: Link, now: float) -> None:
-        """From now on. What waits for the line goes on at the new rate; what has left it stays."""
+        """Change the link from now on. Packets that wait for the line go on at the new rate;
+        packets that have left it do not change."""
         backlog_s = max(self._clear_at - now, 0.0)
         old_s_per_byte = self._s_per_byte
         self.link = link
@@ -53,17 +55,18 @@ class Lane:
         self._until_loss = self._draw_loss()
 
     def backlog_s(self, now: float) -> float:
-        """How long something that comes now waits for the line."""
+        """Seconds that a packet offered now waits for the line."""
         return max(self._clear_at - now, 0.0)
 
     def room_at(self, now: float) -> float:
-        """From when on the queue is not full."""
+        """Time from which on the queue is not full."""
         return max(now, self._clear_at - self._queue_s)
 
     def offer(self, now: float, size_bytes: int, packets: int = 1) -> tuple[float, Runs]:
-        """Take a burst of equal packets: when they arrive, and which of them do.
+        """Take a burst of equal packets: returns its arrival time, and which packets arrive.
 
-        The burst arrives as one, with its last bit; what the queue has no room for is its end.
+        The burst arrives as one, with its last bit; packets for which the queue has no room are at
+        its end.
         """
         counters = self.counters
         counters.packets += packets
@@ -81,7 +84,8 @@ class Lane:
         return self._serve(now, size_bytes), self._survivors(admitted)
 
     def carry(self, now: float, size_bytes: int, packets: int) -> tuple[float, int]:
-        """As `offer`, for who asked `room_at` first and repeats what is lost: (when, how many)."""
+        """As `offer`, for a caller that asked `room_at` first and repeats lost packets. Returns
+        (arrival time, number of lost packets)."""
         self.counters.packets += packets
         self.counters.bytes += size_bytes
         lost = self.counters.lost
@@ -90,7 +94,7 @@ class Lane:
         return arrival, self.counters.lost - lost
 
     def cut(self, packets: int) -> None:
-        """These were under way when the link went down."""
+        """Count packets that were under way when the link went down."""
         self.counters.cut += packets
 
     def read_counters(self) -> Counters:
@@ -98,7 +102,7 @@ class Lane:
         return self.counters
 
     def _room(self, now: float, packet_bytes: float, packets: int) -> int:
-        """How many of the packets begin to wait while the queue is not full."""
+        """Number of packets that begin to wait while the queue is not full."""
         left_s = self._queue_s - max(self._clear_at - now, 0.0)
         if left_s <= 0:
             return 0
@@ -146,14 +150,14 @@ class Lane:
         return tuple(runs)
 
     def _draw_loss(self) -> int:
-        """How many come through before the next one that does not: one draw for each loss."""
+        """Number of packets that arrive before the next lost one: one draw for each loss."""
         if self.link.loss in (0, 1):
             return 0 if self.link.loss else sys.maxsize
         return int(math.log(1.0 - self._random.random()) / math.log1p(-self.link.loss))
 
 
 def _line(link: Link) -> tuple[float, float]:
-    """(seconds for a byte, or 0 for a line without a limit; seconds that the queue may hold)."""
+    """(seconds for a byte, 0 without a rate limit; seconds of data that the queue may hold)."""
     if link.rate_bps is None:
         return 0.0, math.inf
     s_per_byte = 8 / link.rate_bps

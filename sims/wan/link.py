@@ -1,4 +1,4 @@
-"""What a link is, and what is counted on it. Must NOT know by which means it is emulated."""
+"""A link, and its counters. Must NOT know by which means the link is emulated."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,29 +10,29 @@ PEERS_MAX = 200
 """One byte of an address names a peer."""
 
 Pair = tuple[int, int]
-"""(who sends, who receives): a link has one direction."""
+"""(sender, receiver): a link has one direction."""
 
 
 class WanError(LowcommError):
-    """This machine cannot emulate what was asked. The text says what is missing."""
+    """This machine cannot emulate the network. The text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One direction between two peers; the default loses nothing and takes no time."""
+    """One direction between two peers; by default without loss or delay."""
 
     rate_bps: float | None = None
-    """Bits per second, headers of IP and TCP included; None: as fast as the machine goes."""
+    """Bits per second, headers of IP and TCP included; None: no limit."""
     delay_s: float = 0.0
-    """One way. A round trip takes the sum of both directions."""
+    """One-way delay in seconds. A round trip takes the sum of both directions."""
     jitter_s: float = 0.0
-    """The delay varies by at most this much, up and down; never out of order."""
+    """The delay varies by at most so many seconds, up and down; packets keep their order."""
     loss: float = 0.0
-    """The share of packets that is lost, each by itself."""
+    """The share of packets that are lost, each independently."""
     queue_s: float = 0.05
-    """Packets that would wait longer than this for the line are dropped (drop-tail)."""
+    """Packets that would wait for the line longer than so many seconds are dropped (drop-tail)."""
     up: bool = True
-    """A link that is down carries nothing, what was under way included."""
+    """False: the link carries nothing, and packets under way are lost too."""
 
     def __post_init__(self) -> None:
         if self.rate_bps is not None and not 1e3 <= self.rate_bps <= 1e12:
@@ -53,20 +53,21 @@ class Link:
 
 @dataclass(slots=True)
 class Counters:
-    """Of one link since it was made. A packet is what the line carries at once, at most an MTU."""
+    """Counters of one link since it was made. A packet is the unit that the line carries, at most
+    an MTU."""
 
     packets: int = 0
-    """Offered; all but the dropped ones arrive."""
+    """Packets offered; all but the dropped ones arrive."""
     bytes: int = 0
-    """Offered, with their IP headers."""
+    """Bytes offered, with their IP headers."""
     lost: int = 0
-    """Packets that the link's loss took."""
+    """Packets lost by the link's loss."""
     overflowed: int = 0
-    """Packets that the queue had no room for."""
+    """Packets dropped because the queue was full."""
     cut: int = 0
     """Packets that were offered or under way while the link was down."""
     queue_mean_s: float = 0.0
-    """How long admitted packets waited for the line; those of one write count as one."""
+    """Mean seconds that admitted packets waited for the line; those of one write count as one."""
     queue_max_s: float = 0.0
 
     @classmethod
@@ -75,5 +76,5 @@ class Counters:
 
 
 def all_pairs(peers: int) -> list[Pair]:
-    """Every direction between two of so many peers."""
+    """Every direction between two of `peers` peers."""
     return [(one, other) for one in range(peers) for other in range(peers) if one != other]

@@ -1,6 +1,6 @@
-"""Network namespaces that nothing names: they are gone with the last descriptor and process.
+"""Network namespaces without a name: they vanish with the last descriptor and process.
 
-Linux and root only. Must NOT touch the namespace that we came from, or start processes.
+Linux and root only. Must NOT touch the namespace of the calling process, or start processes.
 """
 
 import contextlib
@@ -23,13 +23,14 @@ TUN_DEVICE = (10, 200)
 NAME = b"wan"
 ADDRESS = "10.77.0.{}"
 LOOPBACK_ADDRESS = "127.77.0.{}"
-"""For programs that speak plainly with this machine's own addresses only."""
+"""For programs that speak plaintext only with this machine's own addresses."""
 NETMASK = "255.255.255.0"
 ROUTE_LOCALNET = Path("/proc/sys/net/ipv4/conf/wan/route_localnet")
-"""Whether a device may carry addresses of 127.0.0.0/8, of the namespace of who opens it."""
+"""Whether a device may carry addresses of 127.0.0.0/8. Opened in the namespace of the caller."""
 MTU = 1500
 QUEUE_PACKETS = 5000
-"""Of the device, until the router reads them: it is seldom late by more than some milliseconds."""
+"""Packets that the device holds until the router reads them. The router is seldom late by more than
+some milliseconds."""
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_TIMERSLACK = 29
@@ -51,7 +52,7 @@ def require_root() -> None:
 
 @contextmanager
 def elsewhere() -> Generator[None]:
-    """Whatever happens inside, this thread comes back into its own namespace."""
+    """Return this thread to its own namespace at the end, even after an error."""
     home = _open_own()
     try:
         yield
@@ -63,7 +64,7 @@ def elsewhere() -> Generator[None]:
 
 
 def new_namespace() -> int:
-    """Move this thread into a new namespace, its loopback up; a descriptor of it.
+    """Move this thread into a new namespace with its loopback up; returns a descriptor.
 
     Call it inside `elsewhere` to come back. Raises WanError.
     """
@@ -80,9 +81,8 @@ def new_namespace() -> int:
 
 
 def new_tun(address: str) -> int:
-    """A TUN device in this thread's namespace, which is to be a new one, with this address; it goes
-    with its descriptor, which does not block. Raises WanError.
-    """
+    """Make a TUN device with this address in the thread's namespace, which must be new. Returns its
+    descriptor, which does not block; the device vanishes with the descriptor. Raises WanError."""
     tun = _open_tun()
     try:
         flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
@@ -91,7 +91,7 @@ def new_tun(address: str) -> int:
         with _controller() as control:
             if address.startswith("127."):
                 ROUTE_LOCALNET.write_text("1")
-                # All of 127.0.0.0/8 is on the loopback otherwise, the other peers too.
+                # Otherwise all of 127.0.0.0/8, the other peers included, is on the loopback.
                 _set(control, _SIOCSIFNETMASK, b"lo", _address("255.255.255.255"))
             _set(control, _SIOCSIFADDR, NAME, _address(address))
             _set(control, _SIOCSIFNETMASK, NAME, _address(NETMASK))
@@ -105,7 +105,8 @@ def new_tun(address: str) -> int:
 
 
 def no_timer_slack() -> None:
-    """The kernel wakes a process up to 50 us late, to save wake-ups; not this one any more."""
+    """Switch off timer slack: by default, the kernel wakes a process up to 50 us late, to save
+    wake-ups."""
     _call("prctl", _PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 

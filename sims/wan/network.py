@@ -1,4 +1,4 @@
-"""An emulated wide-area network as its user sees it: places to run processes in, links to change.
+"""An emulated wide-area network: places to run processes in, and links to change.
 
     with Wan(Link(rate_bps=1e8, delay_s=0.05), peers=3, means="netns") as wan:
         for place in wan.places:
@@ -22,11 +22,12 @@ from sims.wan.dialler import PEER, TOKEN
 from sims.wan.link import PEERS_MAX, Counters, Link, Pair, WanError, all_pairs
 
 Means = Literal["netns", "proxy", "loopback"]
-"""How: a namespace for each peer and a router between them; relayed TCP streams, without root; one
-namespace whose loopback, shaped by tbf, is the line that all share."""
+"""The means of emulation. netns: a namespace for each peer, and a router between them. proxy:
+relayed TCP streams, without root. loopback: one namespace with a loopback that is shaped by tbf and
+is the line that all peers share."""
 MEANS: tuple[Means, ...] = get_args(Means)
 PORT = 29500
-"""For who listens on one port only; every peer has it to itself."""
+"""For programs that listen on one port only; every peer has it for itself."""
 
 _MODULES: Mapping[Means, str] = {
     "netns": "sims.wan.router",
@@ -37,19 +38,19 @@ _MODULES: Mapping[Means, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one peer's processes run."""
+    """A place where one peer's processes run."""
 
     peer: int
     prefix: tuple[str, ...]
-    """Before a command, it makes it run here; empty where no prefix is needed."""
+    """Put before a command, it makes the command run here; empty where no prefix is needed."""
     listen: str
-    """HOST:PORT to listen on; under netns and loopback any other port of HOST is as good."""
+    """HOST:PORT to listen on; under netns and loopback any other port of HOST works too."""
     advertise: str
-    """Where all others may dial it."""
+    """The address that all other peers may dial."""
     dialled: tuple[str, ...]
-    """By peer: where this one dials each, itself included."""
+    """By peer: the address at which this peer dials it, itself included."""
     environment: Mapping[str, str]
-    """For its processes, on top of what they need: all of the above."""
+    """Variables for this peer's processes with all of the above, to add to their own."""
 
     def command(self, argv: Sequence[str]) -> list[str]:
         return [*self.prefix, *argv]
@@ -57,17 +58,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the emulation itself has cost and missed."""
+    """Cost and delay of the emulation itself."""
 
     cpu_s: float
-    """Of the process in the middle, since it was started; tbf works in the kernel."""
+    """CPU seconds of the process in the middle since its start; 0 for tbf, which works in the
+    kernel."""
     late_max_s: float
-    """The router's latest delivery since this was asked last: a busy machine shows here."""
+    """Seconds by which the router's latest delivery since the last request was late: it shows a
+    busy machine."""
 
 
 class Wan:
-    """A network for so many peers; use as a context manager. What it made ends with it, also when
-    its owner is killed."""
+    """A network for so many peers; use it as a context manager. All that it made ends with it, even
+    if its owner is killed."""
 
     def __init__(
         self,
@@ -78,15 +81,15 @@ class Wan:
         seed: int = 0,
         loopback_addresses: bool = False,
     ) -> None:
-        """`links`: one for all directions, or by (sender, receiver), where those left out are
-        perfect. `seed`: of losses and jitter. `loopback_addresses`: under netns too, peers have
-        addresses of 127.0.0.0/8; the other means have no others. Raises ConfigError."""
+        """`links`: one for all directions, or by (sender, receiver), with perfect links for missing
+        pairs. `seed`: of losses and jitter. `loopback_addresses`: give peers addresses of
+        127.0.0.0/8 under netns too; the other means have no others. Raises ConfigError."""
         if not 2 <= peers <= PEERS_MAX:
             raise ConfigError(f"a network of {peers} peers: give 2 to {PEERS_MAX}")
         if isinstance(links, Link):
             links = dict.fromkeys(all_pairs(peers), links)
         if strangers := set(links) - set(all_pairs(peers)):
-            raise ConfigError(f"links of nobody among {peers} peers: {sorted(strangers)}")
+            raise ConfigError(f"there are {peers} peers, so no links {sorted(strangers)}")
         self._links = {pair: links.get(pair, Link()) for pair in all_pairs(peers)}
         if means == "loopback":
             _require_shared(set(self._links.values()))
@@ -124,17 +127,17 @@ class Wan:
 
     @property
     def carrier_pid(self) -> int:
-        """The process in the middle; without it there is no network."""
+        """Process id of the process in the middle, without which there is no network."""
         return self._started.pid
 
     def link(self, sender: int, receiver: int) -> Link:
-        """As it is now."""
+        """The present state of one direction."""
         return self._links[sender, receiver]
 
     def change(self, sender: int, receiver: int, **fields: Any) -> None:
         """Change some fields of one direction, from now on. Raises ConfigError and WanError.
 
-        A shared loopback has one line: whichever pair is named, it changes for all.
+        A shared loopback has one line: a change of any pair changes it for all.
         """
         link = replace(self._links[sender, receiver], **fields)
         if self._means == "loopback":
@@ -144,17 +147,17 @@ class Wan:
         self._links.update(dict.fromkeys(pairs, link))
 
     def cut(self, one: int, other: int) -> None:
-        """Both directions go down."""
+        """Take both directions down."""
         self.change(one, other, up=False)
         self.change(other, one, up=False)
 
     def mend(self, one: int, other: int) -> None:
-        """Both directions come back."""
+        """Bring both directions up again."""
         self.change(one, other, up=True)
         self.change(other, one, up=True)
 
     def counters(self) -> dict[Pair, Counters]:
-        """By (sender, receiver); a shared loopback has one, (0, 0)."""
+        """Counters by (sender, receiver); a shared loopback has one entry, (0, 0)."""
         return counters_from_json(self._started.ask({"counters": True})["counters"])
 
     def usage(self) -> Usage:
@@ -170,7 +173,7 @@ class Wan:
     def _inside(self, peer: int, started: Mapping[str, Any]) -> Place:
         enter = str(Path(__file__).with_name("enter.py"))
         prefix = (sys.executable, "-I", "-S", enter, str(started["namespaces"][peer]))
-        # On a loopback that all share, each has an address of its own, and so any port too.
+        # On a shared loopback each peer has its own address, and so all ports of it.
         addresses = tuple(f"{host}:{PORT}" for host in started["hosts"])
         return self._place(peer, prefix, addresses[peer], addresses[peer], addresses)
 
@@ -202,7 +205,8 @@ class Wan:
 
 
 def _require_shared(links: set[Link]) -> None:
-    """Raises ConfigError: tbf has a rate and a queue, and loopback has one of it."""
+    """Raises ConfigError unless tbf can do it: it has a rate and a queue, and the loopback has one
+    line."""
     if len(links) > 1:
         raise ConfigError("a shared loopback is one line: give one link for all directions")
     if any(link.delay_s or link.loss or not link.up for link in links):
@@ -210,7 +214,8 @@ def _require_shared(links: set[Link]) -> None:
 
 
 def why_not(means: Means) -> str:
-    """What this machine lacks for it, in one line; "" if it works. Tries it, for a moment."""
+    """The reason in one line why this means does not work on this machine; "" if it works. Tries it
+    for a moment."""
     try:
         with Wan(Link(rate_bps=1e9), peers=2, means=means):
             return ""

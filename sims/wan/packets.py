@@ -1,7 +1,8 @@
-"""What a TUN device gives and takes: an IPv4 packet, or many TCP segments in one, with a header.
+"""The packets that a TUN device reads and writes: an IPv4 packet, or many TCP segments in one, with
+a header.
 
-The kernel leaves the cutting into segments to whoever is behind the device (TSO), so that one read
-brings up to 64 KiB of what is, for TCP and for loss, packets of one MTU. Must NOT do I/O.
+The kernel leaves the cutting into segments to the reader of the device (TSO), so one read brings up
+to 64 KiB, which are many packets of one MTU for TCP and for loss. Must NOT do I/O.
 """
 
 import struct
@@ -13,9 +14,9 @@ HEADER_BYTES = 10
 """struct virtio_net_hdr: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset."""
 PACKET_BYTES_MAX = 65535 + HEADER_BYTES
 PLAIN, TCP4 = 0, 1
-"""gso_type: one packet; segments of TCP over IPv4."""
+"""gso_type: one packet, or segments of TCP over IPv4."""
 NEEDS_CHECKSUM = 1
-"""flags: nobody has summed it up, and between two devices of one kernel nobody checks it."""
+"""flags: the packet has no checksum yet, and between two devices of one kernel none is checked."""
 FIN, PSH, CWR = 0x01, 0x08, 0x80
 LAST_ONLY, FIRST_ONLY = FIN | PSH, CWR
 
@@ -23,18 +24,18 @@ _VIRTIO = struct.Struct("<BBHHHH")
 
 
 class Shape(NamedTuple):
-    """What a link has to know of a packet."""
+    """The properties of a packet that a link has to know."""
 
     wire_bytes: int
-    """As IP packets of the MTU: each segment has headers of its own."""
+    """Bytes as IP packets of the MTU: each segment has its own headers."""
     packets: int
     headers_bytes: int
-    """Of IP and TCP, of each segment; 0 of a single packet."""
+    """Bytes of the IP and TCP headers of each segment; 0 for a single packet."""
     segment_bytes: int
 
 
 def destination(packet: bytes) -> int:
-    """The last byte of the IPv4 address that it is for; -1 if it is none of IPv4."""
+    """The last byte of the IPv4 destination address; -1 if the packet is not IPv4."""
     return packet[HEADER_BYTES + 19] if packet[HEADER_BYTES] >> 4 == 4 else -1
 
 
@@ -50,7 +51,7 @@ def shape(packet: bytes) -> Shape:
 
 
 def keep(packet: bytes, of: Shape, runs: Runs) -> list[bytes]:
-    """The packet without the segments that are in no run: one packet for each run."""
+    """The packet without the segments outside the runs: one packet for each run."""
     if runs == ((0, of.packets),):
         return [packet]
     if of.packets == 1:
@@ -59,7 +60,7 @@ def keep(packet: bytes, of: Shape, runs: Runs) -> list[bytes]:
 
 
 def _cut(packet: bytes, of: Shape, first: int, end: int) -> bytes:
-    """Segments `first` up to `end`, as if TCP had sent them by themselves."""
+    """Segments `first` up to `end`, as if TCP had sent them as a packet."""
     start = HEADER_BYTES + of.headers_bytes
     head = bytearray(packet[:start])
     body = packet[start + first * of.segment_bytes : start + end * of.segment_bytes]

@@ -1,7 +1,7 @@
-"""What a pair of peers finds on the line between them: round trips, one TCP stream, datagrams.
+"""Measures the line between two peers: round trips, one TCP stream, datagrams.
 
 `python -m sims.wan.probe serve HOST:PORT` in one place, `... ask HOST:PORT` in another, which
-prints JSON. Must NOT know what was asked of the line.
+prints JSON. Must NOT know the requested link.
 """
 
 import argparse
@@ -24,11 +24,11 @@ DATAGRAM_PAUSE_S = 0.01
 BUFFER_BYTES = 1 << 20
 ANSWER_TIMEOUT_S = 60.0
 _ANSWER = struct.Struct("!qd")
-"""(bytes or datagrams received, seconds that it took)."""
+"""(bytes or datagrams received; bytes per second, or 0)."""
 
 
 def serve(address: tuple[str, int]) -> None:
-    """Answer one asker after the other, for ever."""
+    """Answer one client after the other, forever."""
     with (
         socket.create_server(address) as listener,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
@@ -52,7 +52,7 @@ def serve(address: tuple[str, int]) -> None:
 
 
 def round_trips(address: tuple[str, int], count: int) -> list[float]:
-    """Seconds, in order, over one connection that was used before."""
+    """Seconds of each round trip, in order, on a connection that was used before."""
     times: list[float] = []
     with socket.create_connection(address, ANSWER_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,7 +66,7 @@ def round_trips(address: tuple[str, int], count: int) -> list[float]:
 
 
 def throughput(address: tuple[str, int], seconds: float) -> tuple[int, float]:
-    """(bytes per second as the receiver saw them, in the second half; bytes in all)."""
+    """(bytes received in all; bytes per second at the receiver, in the second half)."""
     block = bytes(BUFFER_BYTES)
     with socket.create_connection(address, ANSWER_TIMEOUT_S) as connection:
         connection.sendall(SINK + struct.pack("!d", seconds / 2))
@@ -79,7 +79,7 @@ def throughput(address: tuple[str, int], seconds: float) -> tuple[int, float]:
 
 
 def datagram_loss(address: tuple[str, int], count: int) -> float:
-    """The share of datagrams that did not arrive, sent at a pace that no queue minds."""
+    """The share of datagrams that did not arrive, sent slowly enough for any queue."""
     with (
         socket.create_connection(address, ANSWER_TIMEOUT_S) as connection,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
@@ -124,7 +124,8 @@ def _echo(connection: socket.socket) -> None:
 
 
 def _sink(connection: socket.socket) -> tuple[int, float]:
-    """Bytes in all, and bytes per second from some seconds after the first one to the last."""
+    """(bytes received in all; bytes per second from some seconds after the first byte to the last
+    one)."""
     (skip_s,) = struct.unpack("!d", _receive(connection, 8))
     buffer = bytearray(BUFFER_BYTES)
     total = skipped = 0
@@ -140,7 +141,7 @@ def _sink(connection: socket.socket) -> tuple[int, float]:
 
 
 def _count(datagrams: socket.socket, connection: socket.socket) -> int:
-    """Datagrams until the asker's stream ends: its last byte comes after them."""
+    """Count datagrams until the client's stream ends: its last byte comes after them."""
     count = 0
     over = False
     while not over:

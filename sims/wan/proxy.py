@@ -1,8 +1,8 @@
 """TCP streams between processes of this machine, relayed as over a slow link: no root, any system.
 
 A process of its own (`python -m sims.wan.proxy`, started by control.Helper). Each peer has a port
-for each other one, and one for all. Must NOT lose, repeat or reorder bytes: TCP would not either,
-so a lost packet is the pause that its repetition would take.
+for each other peer, and one for all. Must NOT lose, repeat or reorder bytes: neither does TCP, so a
+lost packet is a pause of the length of its retransmission.
 """
 
 import asyncio
@@ -28,14 +28,15 @@ LISTEN_PORTS = range(10_000, 20_000)
 one of which could otherwise take a port between its choice here and the daemon's bind."""
 SEGMENT_BYTES = 1448
 HEADERS_BYTES = 52
-"""Of IPv4 and TCP with time stamps: what TCP adds to each segment."""
+"""Bytes that IPv4 and TCP with time stamps add to each segment."""
 CHUNK_S = 0.002
-"""What one stream may put onto the line before it is another's turn."""
+"""Seconds of line time that one stream may take before the next one gets its turn."""
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 4 * SEGMENT_BYTES, 256 * 1024
 UNDER_WAY_BYTES_MAX = 16 << 20
-"""Of one stream on a link without a rate; with one, it and the delay bound what is under way."""
+"""Bytes under way of one stream on a link without a rate. With a rate, the rate and the delay bound
+them."""
 REPEAT_MIN_S = 0.2
-"""TCP's shortest retransmission time-out, in Linux."""
+"""TCP's shortest retransmission time-out in Linux, in seconds."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -73,13 +74,14 @@ class Flow:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the sender has ended and all has arrived. Raises OSError: an end is broken."""
+        """Relay until the sender has ended and all data has arrived. Raises OSError if an end
+        breaks."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._take())
             group.create_task(self._deliver())
 
     async def _take(self) -> None:
-        """Read what the line has room for."""
+        """Read as much as the line has room for."""
         lane = self._way.lane
         data = b"-"
         while data:
@@ -93,11 +95,11 @@ class Flow:
             self._under_way.append((arrival + pause_s, data))
             self._bytes += len(data)
             self._changed.set()
-            # Whoever waits for a repetition sends nothing, so the pause costs the line too.
+            # A sender that waits for a retransmission sends nothing: the pause costs the line too.
             await asyncio.sleep(pause_s)
 
     async def _deliver(self) -> None:
-        """Write what has arrived; the end of the stream takes its time too."""
+        """Write data at its arrival time; the end of the stream is delayed too."""
         data = b"-"
         while data:
             while not self._under_way:
@@ -105,7 +107,7 @@ class Flow:
                 await self._changed.wait()
             arrival, data = self._under_way.popleft()
             await sleep_until(arrival)
-            await self._way.wait_up()  # What was under way is repeated once the link is back.
+            await self._way.wait_up()  # TCP repeats it once the link is back.
             if data:
                 self._writer.write(data)
                 await self._writer.drain()
@@ -134,14 +136,14 @@ class Flow:
         return max(int(link.rate_bps / 8 * held_s), 2 * CHUNK_BYTES_MAX)
 
     def _repeat_s(self) -> float:
-        """A retransmission time-out, as TCP would have found it."""
+        """A retransmission time-out, as TCP would have computed it."""
         one, other = self._way.link, self._back.link
         round_trip_s = one.delay_s + other.delay_s
         return max(REPEAT_MIN_S, round_trip_s + 4 * (one.jitter_s + other.jitter_s))
 
 
 class Proxy:
-    """The links, and the ports at which each peer finds the others."""
+    """The links, and the ports at which each peer reaches the others."""
 
     def __init__(self, links: Mapping[Pair, Link], *, peers: int, seed: int, token: str) -> None:
         self._peers = peers
@@ -154,7 +156,7 @@ class Proxy:
         self._servers: list[asyncio.Server] = []
 
     async def open(self) -> dict[str, Any]:
-        """Listen; where everybody is."""
+        """Listen; returns the addresses of all peers."""
         dialled: list[list[Any]] = []
         for pair in self._ways:
             port = await self._serve(self._accept_from(pair))
@@ -167,7 +169,7 @@ class Proxy:
         }
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """A request of the owner; its answer."""
+        """Carry out a request of the owner; returns the answer."""
         for pair, link in links_from_json(request.get("links", ())).items():
             self._ways[pair].change(link)
         if "counters" not in request:
@@ -190,14 +192,14 @@ class Proxy:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             peer = find_dialler(writer.get_extra_info("peername")[1], self._token)
             if peer is None or (peer, target) not in self._ways:
-                # A stranger's connection has no link of its own: any is nearer than none.
+                # A connection from outside the network has no link: use any.
                 peer = 0 if target else 1
             await self._relay((peer, target), (reader, writer))
 
         return accept
 
     async def _relay(self, pair: Pair, dialler: Streams) -> None:
-        """One connection, until both directions have ended or one end breaks."""
+        """Relay one connection until both directions have ended or one end breaks."""
         there, back = self._ways[pair], self._ways[pair[1], pair[0]]
         writers = [dialler[1]]
         try:
@@ -210,20 +212,20 @@ class Proxy:
                     socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
                 )
             await back.wait_up()
-            # Connecting took the dialler no time; its first byte comes when it would have.
+            # The dialler's connect took no time: delay its first byte instead.
             await asyncio.sleep(back.link.delay_s)
             async with asyncio.TaskGroup() as group:
                 group.create_task(Flow(there, back, dialler, target).run())
                 group.create_task(Flow(back, there, target, dialler).run())
         except* OSError:
-            pass  # One end is broken, so both are: an abort is what TCP would have said.
+            pass  # One end is broken, so both are: TCP would have aborted too.
         finally:
             for writer in writers:
                 _abort(writer)
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    """After both ends of the stream were written this just frees the socket."""
+    """Close the socket; unwritten data makes it an abort."""
     if writer.transport.get_write_buffer_size():
         writer.transport.abort()
     writer.close()
@@ -255,7 +257,7 @@ def free_ports(count: int) -> list[int]:
 
 
 async def serve(owner: Owner) -> None:
-    """Open the ports, say where they are, relay until the owner ends."""
+    """Open the ports, report their addresses, and relay until the owner ends."""
     config = owner.first()
     links = links_from_json(config["links"])
     proxy = Proxy(links, peers=config["peers"], seed=config["seed"], token=config["token"])
@@ -279,7 +281,7 @@ async def serve(owner: Owner) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """See the module. What is still relayed when the owner ends is cut."""
+    """Run the relay as described above. When the owner ends, open connections are cut."""
     asyncio.run(serve(Owner.from_arguments(argv)))
 
 

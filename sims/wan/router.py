@@ -1,8 +1,8 @@
-"""The middle of an emulated wide-area network: reads packets of all peers, delivers them later.
+"""The middle of an emulated wide-area network: reads packets of all peers, and delivers them later.
 
-A process of its own (`python -m sims.wan.router`, started by control.Helper): it makes one
-namespace with a TUN device for each peer and holds them; with it they vanish. Must NOT decide when
-a packet arrives, or whether: lane.py does.
+A process of its own (`python -m sims.wan.router`, started by control.Helper): it makes and holds
+one namespace with a TUN device for each peer, which vanish with it. Must NOT decide when a packet
+arrives, or whether: lane.py does.
 """
 
 import heapq
@@ -30,14 +30,14 @@ from sims.wan.namespaces import (
 from sims.wan.packets import PACKET_BYTES_MAX, destination, keep, shape
 
 BATCH_PACKETS = 32
-"""Read from one peer before it is the next one's turn, and before what is due is delivered."""
+"""Packets read from one peer before the next peer's turn, and before due packets are delivered."""
 
 Waiting = tuple[float, int, Lane, int, bytes, int]
-"""(when it arrives, number, link, device of the receiver, packet, packets in it)."""
+"""(arrival time, number, link, device of the receiver, packet, packets in it)."""
 
 
 class Router:
-    """Devices, lanes, and the packets that are under way."""
+    """Devices, links, and packets under way."""
 
     def __init__(self, tuns: Sequence[int], links: Mapping[Pair, Link], seed: int) -> None:
         self._peers = {tun: peer for peer, tun in enumerate(tuns)}
@@ -51,7 +51,7 @@ class Router:
         self._late_max_s = 0.0
 
     def run(self, owner: Owner) -> None:
-        """Until the owner ends."""
+        """Route until the owner ends."""
         control = owner.socket.fileno()
         owner.socket.setblocking(False)
         look_at = time.monotonic() + OWNER_LOOK_S
@@ -63,7 +63,7 @@ class Router:
                     return
                 look_at = now + OWNER_LOOK_S
             due = self._waiting[0][0] if self._waiting else look_at
-            # Not epoll: its time-outs are whole milliseconds.
+            # Not epoll, with its time-outs of whole milliseconds.
             ready, _, _ = select.select(watched, (), (), max(min(due, look_at) - now, 0.0))
             for device in ready:
                 if device != control:
@@ -78,7 +78,7 @@ class Router:
             self._deliver()
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """A request of the owner; its answer."""
+        """Carry out a request of the owner; returns the answer."""
         now = time.monotonic()
         for pair, link in links_from_json(request.get("links", ())).items():
             self._lanes[pair].change(link, now)
@@ -98,7 +98,7 @@ class Router:
             target = destination(packet) - 1
             lane = lanes.get((source, target))
             if lane is None:
-                continue  # To nobody: IPv6, broadcast, an address without a peer.
+                continue  # No peer has the address: IPv6, broadcast, ...
             of = shape(packet)
             arrival, runs = lane.offer(time.monotonic(), of.wire_bytes, of.packets)
             for piece, (first, end) in zip(keep(packet, of, runs), runs, strict=True):
@@ -119,11 +119,11 @@ class Router:
             try:
                 os.write(device, packet)
             except OSError:
-                lane.counters.lost += packets  # The kernel has no memory for it, or no use.
+                lane.counters.lost += packets  # The kernel has no memory for it, or refuses it.
 
 
 def main(argv: Sequence[str]) -> None:
-    """Make the namespaces, say where they are, route."""
+    """Make the namespaces, report their paths, and route."""
     owner = Owner.from_arguments(argv)
     config = owner.first()
     namespaces: list[int] = []

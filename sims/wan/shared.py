@@ -1,7 +1,8 @@
-"""The plain case: one namespace whose loopback is the line that all peers share, shaped by tbf.
+"""The simplest means: one namespace with a loopback that all peers share as their line, shaped by
+tbf.
 
 A process of its own (`python -m sims.wan.shared`, started by control.Helper) that holds the
-namespace. Must NOT emulate what tbf does not: there is no delay, no loss, and no direction.
+namespace. Must NOT emulate more than tbf does: there is no delay, no loss, and no direction.
 """
 
 import json
@@ -19,7 +20,7 @@ from sims.wan.namespaces import new_namespace, require_root
 
 HOST = "127.0.0.{}"
 BURST_BYTES = 128 * 1024
-"""At least the 64 KiB that loopback's MTU lets through as one packet."""
+"""More than the 64 KiB that loopback's MTU lets through as one packet."""
 TC_TIMEOUT_S = 10.0
 
 
@@ -34,7 +35,7 @@ class Line:
         self.change(link)
 
     def change(self, link: Link) -> None:
-        """Its rate and its queue: tbf has nothing else. Raises WanError."""
+        """Set the rate and the queue, the only properties of tbf. Raises WanError."""
         if link.rate_bps is None and self._link.rate_bps is not None:
             self._run("qdisc", "del", "dev", "lo", "root")
         if link.rate_bps is not None:
@@ -55,7 +56,7 @@ class Line:
         return {"counters": [[0, 0, counters]], "cpu_s": 0.0, "late_max_s": 0.0}
 
     def _counters(self) -> Counters:
-        """Of all peers together: (0, 0) is no pair of peers."""
+        """Counters of all peers together."""
         if self._link.rate_bps is None:
             return Counters()
         (told,) = json.loads(self._run("-s", "-j", "qdisc", "show", "dev", "lo", "root"))
@@ -74,7 +75,7 @@ class Line:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Make the namespace, say where it is, answer."""
+    """Make the namespace, report its path, and answer requests."""
     owner = Owner.from_arguments(argv)
     config = owner.first()
     with refusing(owner):

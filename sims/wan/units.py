@@ -1,4 +1,4 @@
-"""Quantities as people write them: 100mbit, 50ms, 1%. Must NOT know what they are for."""
+"""Quantities as a user writes them: 100mbit, 50ms, 1%. Must NOT know their purpose."""
 
 import re
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from protocols.types.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Of one kind of quantity."""
+    """The units of one kind of quantity."""
 
     factors: Mapping[str, float]
-    """To the unit that the code counts in."""
+    """By unit: the factor to the unit in which the code counts."""
     example: str
 
 
 RATE = Units({"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}, "100mbit")
-"""To bits per second. As `tc` has them; its `bps`, which is bytes, is left out on purpose."""
+"""To bits per second. As in `tc`, without its `bps`, which means bytes."""
 TIME = Units({"us": 1e-6, "ms": 1e-3, "s": 1.0}, "50ms")
 SHARE = Units({"%": 0.01}, "1%")
 
@@ -27,7 +27,7 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z%]*)", re.ASCII)
 def parse(text: str, units: Units, *, what: str) -> float:
     """The quantity in bits per second, seconds, or as a share; only 0 needs no unit.
 
-    `what`: how the user knows the value, such as --rate. Raises ConfigError.
+    `what`: the name by which the user knows the value, such as --rate. Raises ConfigError.
     """
     match = _QUANTITY.fullmatch(text.strip().lower())
     number, unit = match.groups() if match else ("", "")
@@ -42,7 +42,7 @@ def parse(text: str, units: Units, *, what: str) -> float:
 
 
 def show(value: float, units: Units) -> str:
-    """As a person would write it, in the largest unit of which it is at least 1."""
+    """The value as text, in the largest unit of which it is at least 1."""
     by_size = sorted((factor, unit) for unit, factor in units.factors.items())
     fitting = [each for each in by_size if value >= each[0]]
     factor, unit = fitting[-1] if fitting else by_size[0]

@@ -58,6 +58,6 @@ def test_what_cannot_be_measured_is_not_met(
     monkeypatch.setattr(bars.subprocess, "run", fail)
     one = Bar("a", "b", "exchange", lambda told: (str(told), True))
     (tmp_path / "kept").write_text(json.dumps(TOLD), encoding="ascii")
-    assert measure(one.command, tmp_path / "kept") == "failed; what it said is above"
+    assert measure(one.command, tmp_path / "kept") == "failed; its output is above"
     row = judged(one, tmp_path / "kept")
     assert (row["measured"], row["met"]) == ("failed", False)

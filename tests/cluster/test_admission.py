@@ -75,7 +75,7 @@ def test_only_a_token_of_the_run_lets_in_and_not_for_ever(run: Run, tmp_path: Pa
     other = sealed_token(Authority.make(), [listens(alpha)])
     run.refused("gamma", "--join", other, words=["not of the run that the token names"])
     plain = encode_token(Token((listens(alpha),)))
-    words = ["nobody answers"]
+    words = ["no peer answers"]
     run.refused("gamma", "--join", plain, *INSECURE, words=words, before=IMPATIENT)
     assert len(admitted(alpha)) == 1
     had = commits(alpha)[-1]
@@ -148,7 +148,7 @@ def test_in_the_clear_both_say_so(run: Run, tmp_path: Path) -> None:
     assert "node.insecure=true" in told.err
     # Nor does one that wants encryption speak to one that has none.
     sealed = sealed_token(Authority.make(), [listens(alpha)])
-    run.refused("gamma", "--join", sealed, words=["nobody of the run answers"], before=IMPATIENT)
+    run.refused("gamma", "--join", sealed, words=["no peer of the run answers"], before=IMPATIENT)
     commits_until(alpha, commits(alpha)[-1] + 2)
 
 

@@ -102,7 +102,7 @@ def test_strangers_are_refused_while_the_run_goes_on(shell: Shell, tmp_path: Pat
     (corpus / "3.py").write_text("x = 1", encoding="utf-8")
     refused(3, "text is not the run's", arguments=f"--join {token} --set node.corpus={corpus}")
     nobody = f"--join {new_token(alpha, advertise='127.0.0.1:1')}"
-    refused(3, "nobody of the run answers at 127.0.0.1:1", arguments=nobody, before=IMPATIENT)
+    refused(3, "no peer of the run answers at 127.0.0.1:1", arguments=nobody, before=IMPATIENT)
     assert not of(Lost, alpha)
 
     told = shell.run("status", str(alpha), "--json")

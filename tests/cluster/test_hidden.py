@@ -61,7 +61,7 @@ def test_two_that_nobody_can_dial_go_on_through_another_one_when_the_first_dies(
 def test_who_begins_a_run_has_to_be_reachable(run: PacedShell, tmp_path: Path) -> None:
     command = run.node("alpha", *HIDDEN, "--new")
     assert command.wait(within_s=20) == 2
-    assert 'node.listen: "none" is for who joins' in command.err
+    assert 'node.listen: "none" is only for a node that joins' in command.err
 
 
 @pytest.mark.deadline(90)

@@ -145,7 +145,7 @@ def test_a_token_that_leaked_lets_nobody_in_and_who_came_with_it_stays(
     told = run.run("revoke", "beta", leaked, "--why", "it was in a public chat")
     assert told.popen.returncode == 0, told.err
     peer = record(tmp_path / "beta")["peer"]
-    assert told.out == f"the token lets nobody in any more; who came with it stays: {peer}\n"
+    assert told.out == f"the token admits no more nodes; nodes that it admitted stay: {peer}\n"
     late = run.node("gamma", "--join", leaked)
     assert late.wait(within_s=30) == 3, late.err
     assert re.search(
@@ -161,9 +161,9 @@ def test_what_cannot_be_revoked_is_one_line(run: PacedShell, tmp_path: Path) -> 
     run.node("alpha", "--new")
     commits_until(tmp_path / "alpha", 1)
     for arguments, words in (
-        (("alpha", "nobody"), "nobody in the run has the name nobody or the id"),
+        (("alpha", "nobody"), "no peer of the run has the name or id nobody"),
         (("alpha", "alpha"), "it is the only voter"),
-        (("elsewhere", "alpha"), "no node of the run runs there"),
+        (("elsewhere", "alpha"), "no node runs in elsewhere"),
         (("alpha", "lc1-half"), "is no join token, or not all of one"),
         (("alpha", ANOTHER_RUNS), "this is no token of this run"),
     ):

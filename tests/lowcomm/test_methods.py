@@ -99,11 +99,11 @@ def test_an_unknown_method_names_the_known_ones() -> None:
         (["run.method.inner_steps=1.5"], "run.method.inner_steps: "),
         (
             ["run.method.name=allreduce", "run.optimizer.name=muon"],
-            'run.optimizer.name is "muon", but with run.method.name = "allreduce" all nodes step',
+            'run.optimizer.name is "muon", but with run.method.name = "allreduce" all nodes take',
         ),
         (
             ["run.method.name=flexdemo", "run.optimizer.joiner_warmup_steps=9"],
-            'joiner_warmup_steps is 9, but with run.method.name = "flexdemo" who joins gets the',
+            'joiner_warmup_steps is 9, but with run.method.name = "flexdemo" a joiner gets the',
         ),
         (["run.optimizer.joiner_warmup_steps=-1"], "joiner_warmup_steps must not be negative"),
         (["run.optimizer.name=muoon"], "known: adamw, muon. Did you mean 'muon'?"),
@@ -356,7 +356,7 @@ def test_a_false_weight_makes_no_round_its_own(aggregate: Any) -> None:
         ({"momentum_clip": -1.0}, "run.method.momentum_clip must not be negative, got -1.0"),
         ({"momentum_clip": 0.1, "outer_momentum": 0.0}, "there is no momentum: leave it out"),
         ({"round_s": -1.0}, "run.method.round_s must not be negative, got -1.0"),
-        ({"qsr_alpha": 0.1, "round_s": 1.0}, "both say how long a round is: leave out one"),
+        ({"qsr_alpha": 0.1, "round_s": 1.0}, "both set a round's length: leave out one"),
         (
             {"aggregate": "trimmed_mean", "contribution_codec": "topk"},
             'with topk most elements .* would be trimmed: set "clipped_mean"',

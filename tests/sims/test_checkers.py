@@ -265,15 +265,15 @@ def test_a_vote_is_given_once_and_only_when_the_disk_knows() -> None:
     world.checkers.sent(follower, leader.peer, m.Voted(term, True, pre=False))
     world.checkers.sent(follower, B, m.Voted(term, True, pre=False))
     found = " | ".join(world.checkers.violations)
-    assert f"{follower.peer} votes for {B} in term {term} before its disk knows" in found
-    assert f"votes for {B} in term {term}, and did for {leader.peer}" in found
+    assert f"{follower.peer} votes for {B} in term {term} before its disk has the vote" in found
+    assert f"votes for {B} in term {term}, and voted for {leader.peer} before" in found
 
 
 def test_nobody_stands_unasked_nor_helps_to_unseat_a_leader_that_it_hears() -> None:
     world, leader, follower = settled()
     term = leader.core.raft.term + 1
     world.checkers.elections.asked_or_voted(follower, leader.peer, m.Vote(term, 9, 1, False, False))
-    assert "for which few would vote" in world.checkers.violations.pop()
+    assert "without a majority of pre-votes" in world.checkers.violations.pop()
     world.checkers.sent(follower, B, m.Voted(term, True, pre=True))
     assert "hears" in world.checkers.violations.pop()
 
@@ -291,7 +291,7 @@ def test_an_acknowledgement_is_for_who_leads() -> None:
     world, _, follower = settled()
     raft = follower.core.raft
     world.checkers.sent(follower, B, m.Appended(raft.term, True, raft.log.last_index))
-    assert "who does not lead term" in world.checkers.violations[0]
+    assert "which does not lead term" in world.checkers.violations[0]
 
 
 def test_a_life_begins_with_what_its_disk_has() -> None:
@@ -325,7 +325,7 @@ def test_a_peer_contributes_to_a_round_once_and_in_one_life() -> None:
     world.restart(follower)
     world.run(until_s=world.now + 5.0)
     world.checkers.accounting.offered(world.nodes[follower.peer], stamp)
-    assert "in its lives 1 and 2" in world.checkers.violations[1]
+    assert "in its incarnations 1 and 2" in world.checkers.violations[1]
 
 
 def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
@@ -375,7 +375,7 @@ def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() ->
     for node in world.nodes.values():
         node.alive = node is follower
     log = leader.core.raft.log
-    for corrupt, found in (({0: 1}, []), ({}, ["and nobody else has round"])):
+    for corrupt, found in (({0: 1}, []), ({}, ["and no other peer has round"])):
         follower.corrupt = corrupt
         reign = world.checkers.elections.reigns[leader.peer]
         reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
@@ -399,4 +399,4 @@ def test_a_joiner_that_has_all_of_the_state_is_another_one_that_has_it() -> None
         reign = world.checkers.elections.reigns[leader.peer]
         reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
         world.checkers.decisions.made(leader, reign)
-        assert any("nobody else has" in text for text in world.checkers.violations) == found
+        assert any("no other peer has" in text for text in world.checkers.violations) == found

@@ -87,7 +87,7 @@ def test_a_wrong_rebase_and_a_partial_sum_are_caught() -> None:
 def test_committed_samples_leased_again_and_a_forgetful_rebase_are_caught() -> None:
     verdicts = hunt("leases-committed-samples", "a-rebase-forgets-its-samples", seeds=5)
     assert [caught for caught, _ in verdicts.values()] == [True, True]
-    assert "is leased what is committed" in verdicts["leases-committed-samples"][1]
+    assert "is leased committed samples" in verdicts["leases-committed-samples"][1]
 
 
 def test_only_pairs_are_asked_about_a_fork() -> None:

@@ -185,5 +185,5 @@ def test_other_methods_of_rounds_train(method: RoundMethod) -> None:
 
 def test_whom_a_loss_or_a_slow_node_meets_is_a_whole_model() -> None:
     setting = replace(SETTING, method=Halves(inner_steps=4), world="churn")
-    with pytest.raises(ConfigError, match="in this world whole models meet, without overlap"):
+    with pytest.raises(ConfigError, match="needs one fragment and no overlap"):
         RoundGroup(setting, BATCHES, None)

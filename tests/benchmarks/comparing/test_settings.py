@@ -103,8 +103,8 @@ def test_its_run_is_what_is_left_after_the_warm_start(method: AnyMethod, outer_s
     [
         ({"warm_steps": 720}, r"warm_steps must be in \[0, 720\)"),
         ({"steps": 721}, "421 steps after the warm start are no whole rounds of 30"),
-        ({"method": DiLoCo(qsr_alpha=1.0)}, "here all rounds have inner_steps"),
-        ({"method": DiLoCo(round_s=1.0)}, "here all rounds have inner_steps"),
+        ({"method": DiLoCo(qsr_alpha=1.0)}, "all rounds have inner_steps steps"),
+        ({"method": DiLoCo(round_s=1.0)}, "all rounds have inner_steps steps"),
         ({"method": AllReduce(), "world": "speeds"}, "allreduce has no rounds"),
         ({"method": AllReduce(), "optimizer": MuonConfig()}, 'run.optimizer.name is "muon"'),
     ],

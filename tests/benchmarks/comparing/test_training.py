@@ -69,7 +69,7 @@ def test_a_run_that_diverges_says_so() -> None:
 
 def test_a_method_whose_steps_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "STEP_GROUPS", {})
-    with pytest.raises(ConfigError, match="allreduce: its steps are not compared yet"):
+    with pytest.raises(ConfigError, match="allreduce cannot be compared yet"):
         train(replace(SETTING, method=AllReduce()), CORPUS, None)
 
 

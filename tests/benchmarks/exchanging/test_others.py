@@ -18,5 +18,5 @@ def test_what_is_no_comparison_is_refused_before_it_is_installed() -> None:
     with pytest.raises(ConfigError, match="hivemind: no int4"):
         hivemind.codec("int4")
     told: list[str] = []
-    assert "sends fp32 without a word" in prepared(torchft, codec="int8", tell=told.append).missing
+    assert "fp32 without a warning" in prepared(torchft, codec="int8", tell=told.append).missing
     assert told == []

@@ -69,7 +69,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "joining in the clear what is not": (
         f"peer --join {SEALED} {CLEAR}",
-        ("of an encrypted run", "leave node.insecure out"),
+        ("to an encrypted run", "leave node.insecure out"),
     ),
     "joining what is in the clear": (
         f"peer --join {PLAIN}",

@@ -282,7 +282,7 @@ def test_an_override_is_one_line(override: str, end: str) -> None:
     text = refusal(override.format(end))
     assert text.startswith(("--set 'run", '--set "run'))
     assert text.isprintable()
-    assert text.endswith(": a second line would set something else")
+    assert text.endswith(": an override must be one line")
 
 
 def test_an_override_that_is_too_much_for_the_reader_is_refused() -> None:

@@ -251,5 +251,5 @@ def test_ranks_whose_contribution_has_no_weight_begin_anew(
     contribute(made, steps=steps, tokens=tokens)
     assert announced(made) == []
     assert why == [
-        f"they contribute {steps} steps, {tokens} tokens: without both of them it has no weight"
+        f"they contribute {steps} steps, {tokens} tokens: a contribution needs at least one of each"
     ]

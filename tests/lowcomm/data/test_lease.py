@@ -89,5 +89,5 @@ def test_who_draws_too_far_ahead_is_told() -> None:
     lease = NodeLease()
     lease.renew(ranges((0, 10)))
     lease.draw(8)
-    with pytest.raises(LowcommError, match="no 8 samples left, with 1 batches drawn"):
+    with pytest.raises(LowcommError, match="no 8 samples left, and no step has used 1 drawn"):
         lease.draw(8)

@@ -149,12 +149,15 @@ def test_the_model_is_one_fragment_and_both_of_a_pair_weigh_the_same() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"contribution_codec": "int8"}, "parameters travel.*set fp32, bf16 or fp16"),
-        ({"contribution_codec": "topk"}, "parameters travel"),
-        ({"result_codec": "bf16"}, "no result travels: leave it out"),
-        ({"aggregate": "clipped_mean"}, "cannot tell which of two is wrong"),
+        ({"contribution_codec": "int8"}, "noloco sends parameters.*set fp32, bf16 or fp16"),
+        ({"contribution_codec": "topk"}, "noloco sends parameters"),
+        ({"result_codec": "bf16"}, "noloco sends no result: leave it out"),
+        ({"aggregate": "clipped_mean"}, "cannot tell which of two nodes is wrong"),
         ({"weight_max": 2.0}, "pairs of equal weight"),
-        ({"round_s": 2.0}, "round_s is 2.0, but both of a noloco pair weigh the same: .*leave it"),
+        (
+            {"round_s": 2.0},
+            "but both nodes of a noloco pair weigh the same, .*leave it",
+        ),
         ({"outer_momentum": 1.0}, r"outer_momentum must be in \[0, 1\), got 1"),
         ({"outer_lr": 0.0}, "outer_lr must be positive"),
     ],

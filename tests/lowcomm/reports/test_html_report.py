@@ -214,9 +214,9 @@ def test_what_was_sent_is_shown_by_purpose() -> None:
     assert series[0].points == [(11.0, 1.0), (12.0, 4.0), (41.0, 5.0)]
     _, page = render(timeline)
     assert [tag for tag, _ in page.tags].count("svg") == 8
-    assert page.says("What it was sent for")
+    assert page.says("Bytes by purpose")
     assert page.says("2.0 MiB 3 B 3 B 3 B 3 B 3 B 3 B 3, 0.5 s 100 ms 2.0 ms 20.0 ms")
-    assert not render(run())[1].says("What it was sent for")
+    assert not render(run())[1].says("Bytes by purpose")
 
 
 def test_equal_states_have_a_check_mark_and_others_a_cross() -> None:

@@ -185,8 +185,8 @@ def partial_run(entry: e.Run) -> RunConfig:
         ({"layout": b"none"}, "a layout is not compressed as ours are"),
         ({"layout": PACKED[:-1]}, "a layout is cut off"),
         ({"layout": pack_layout(TAIL)}, "the layout has fragments [1]: one is missing"),
-        ({"layout": pack_layout(LAYOUT[:2])}, "fragments of [7] elements, but it says [7, 4]"),
-        ({"fragment_elements": (7, 5)}, "fragments of [7, 4] elements, but it says [7, 5]"),
+        ({"layout": pack_layout(LAYOUT[:2])}, "fragments of [7] elements, but its log says [7, 4]"),
+        ({"fragment_elements": (7, 5)}, "fragments of [7, 4] elements, but its log says [7, 5]"),
     ],
 )
 def test_a_run_that_this_node_cannot_understand_is_refused(
@@ -325,9 +325,9 @@ def test_whether_who_is_late_is_asked_is_said_and_must_be_the_methods() -> None:
     )
     assert (entry.asks, ENTRY.asks) == (True, False)
     assert agreed_run(entry, None) == run
-    with pytest.raises(RefusedError, match="decoupled_diloco, but who is late is not asked"):
+    with pytest.raises(RefusedError, match="method decoupled_diloco asks stragglers"):
         agreed_run(replace(entry, asks=False), None)
-    with pytest.raises(RefusedError, match="diloco, but who is late is asked to"):
+    with pytest.raises(RefusedError, match="method diloco does not ask stragglers"):
         agreed_run(replace(ENTRY, asks=True), None)
 
 

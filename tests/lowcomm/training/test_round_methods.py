@@ -81,7 +81,7 @@ def test_a_users_own_loop_under_torchrun(tmp_path: Path, monkeypatch: pytest.Mon
         assert rank["lr"] == 1e-4
         assert "make the method before the batches" in rank["too_early"]
         assert "the run is finished" in rank["too_late"]
-        assert "(tokens=0): by its tokens a contribution counts" in rank["without_tokens"]
+        assert "(tokens=0): the weight of a contribution is its tokens" in rank["without_tokens"]
         for step in (0, H):  # Both times it has just been given `start`.
             loss = np.mean([(0.5 - 2) ** 2 * item**2 for item in rank["items"][step]])
             assert rank["losses"][step] == pytest.approx(loss, rel=1e-5)
@@ -97,7 +97,7 @@ def test_every_method_of_rounds_has_its_half_in_the_ranks() -> None:
 
 def test_an_optimizer_made_before_sharding_is_refused() -> None:
     model, other = nn.Linear(2, 2), nn.Linear(2, 3)
-    with pytest.raises(ConfigError, match=r"steps a tensor \(3, 2\) that is no parameter"):
+    with pytest.raises(ConfigError, match=r"steps a tensor \(3, 2\) that is not in the model"):
         _stepped(model, torch.optim.SGD(other.parameters(), lr=1.0))
     stepped = _stepped(model, torch.optim.SGD([model.bias], lr=1.0))
     assert list(stepped) == ["bias"]

@@ -24,7 +24,7 @@ from tests.peers.mesh_node import (
     still_works,
 )
 
-ANEW = "it connected anew"
+ANEW = "it connected again"
 
 
 @pytest.mark.asyncio
@@ -124,7 +124,7 @@ async def test_a_typed_address_where_nobody_answers_is_given_up(
         await beta.until(lambda: beta.seen)
         (why,) = beta.seen
         assert isinstance(why, str)
-        assert why.startswith(f"nobody answers at {address}: ")
+        assert why.startswith(f"no peer answers at {address}: ")
         assert not beta.mesh._dialling._dials
 
 
@@ -138,7 +138,7 @@ async def test_one_who_accepts_and_says_nothing_is_given_up(
     with silent:
         async with nodes(BETA) as (beta,):
             beta.mesh.connect(address, peer="")
-            await beta.until_seen(f"nobody answers at {address}: no answer in time")
+            await beta.until_seen(f"no peer answers at {address}: no answer in time")
 
 
 @pytest.mark.asyncio

@@ -333,7 +333,7 @@ async def test_a_peer_that_connects_again_replaces_its_old_connections() -> None
             assert answer == alpha.hello()
             assert alpha.seen == [], "a hello alone moves nothing"
             await bulk.send(MAGIC + Keys.of(keys.secret).ticket)
-            gone = [Down(BETA, "it connected anew")] if old else []
+            gone = [Down(BETA, "it connected again")] if old else []
             await alpha.until_seen(*gone, Up(BETA), (BETA, ReadLog(incarnation)))
             for stranger in old:
                 assert await stranger.messages() == []

@@ -98,7 +98,7 @@ async def test_who_was_dialled_gives_no_secrets_to_who_was_not_asked() -> None:
         beta.mesh.sessions[ALPHA].control.send(BulkKeys(bytes(32)))
         await alpha.until(lambda: Down in map(type, alpha.seen))
         assert isinstance(alpha.seen[0], Down)
-        assert "who accepts gives keys" in alpha.seen[0].why
+        assert "the accepting side gives keys" in alpha.seen[0].why
         await beta.until(lambda: Up(ALPHA) in beta.seen)
 
 

@@ -200,7 +200,7 @@ async def test_what_a_rank_says_last_is_heard_before_its_end() -> None:
         speaking = asyncio.create_task(asyncio.to_thread(speak, rank, large, words(1)))
         assert await heard(server) == (link, large)
         assert await heard(server) == (link, words(1))
-        assert await heard(server) == (link, Closed("it closed its lifeline", ended=True))
+        assert await heard(server) == (link, Closed("it closed its connection", ended=True))
         await speaking
 
 
@@ -244,7 +244,7 @@ async def test_what_a_rank_said_before_it_left_is_heard_although_we_cannot_send(
         link.send(Answer(fragment=1))
         link.send(Answer(fragment=2))
         assert await heard(server) == (link, CONTRIBUTED)
-        closed = Closed("it closed its lifeline", ended=True)
+        closed = Closed("it closed its connection", ended=True)
         assert await heard(server) == (link, closed)
 
 
@@ -254,7 +254,7 @@ async def test_the_end_of_the_stream_is_told_once() -> None:
         with linked(path) as rank:
             rank.send(HELLO)
             link, _ = await heard(server)
-        assert await heard(server) == (link, Closed("it closed its lifeline", ended=True))
+        assert await heard(server) == (link, Closed("it closed its connection", ended=True))
         link.close("again")
         link.send(Answer(fragment=1))
         assert server.inbox.empty()
@@ -311,7 +311,7 @@ async def test_only_so_many_links_at_a_time() -> None:
 async def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers.ipc.daemon_socket, "HELLO_TIMEOUT_S", 0.05)
     with serving() as (server, path), linked(path) as rank:
-        assert (await heard(server))[1] == Closed("it never said hello", ended=False)
+        assert (await heard(server))[1] == Closed("it sent no hello", ended=False)
         with pytest.raises(LinkError, match="closed"):
             receive(rank)
 

@@ -228,7 +228,7 @@ async def test_what_a_rank_says_before_it_closes_is_heard() -> None:
         client.close()
         assert await daemon.heard() == Evaluated(loss=1.0, windows=2, sample="s")
         assert await daemon.heard() == Contributed(fragment=0, generation=7, steps=3, tokens=6)
-        assert await daemon.heard() == Closed("it closed its lifeline", ended=True)
+        assert await daemon.heard() == Closed("it closed its connection", ended=True)
 
 
 RANK = """

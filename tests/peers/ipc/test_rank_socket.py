@@ -109,7 +109,7 @@ async def test_nothing_can_be_said_to_a_daemon_that_is_gone() -> None:
         link, _ = await heard(server)
         link.close("enough")
         for say in (rank.send, rank.offer):
-            with pytest.raises(LinkError, match="closed the lifeline"):
+            with pytest.raises(LinkError, match="closed the connection"):
                 say(words(1))
 
 

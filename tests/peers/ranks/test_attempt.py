@@ -158,9 +158,9 @@ def test_a_rank_may_contribute_while_another_is_still_on_its_way() -> None:
         report(attempt, rank)
         attempt.layout(rank, LAYOUT, (5, 6)[rank])
         attempt.attached(rank, (1, 8))
-    with pytest.raises(RankFault, match="says Contributed before it is attached"):
+    with pytest.raises(RankFault, match="sends Contributed before it is attached"):
         contributed(attempt, 1, 1, steps=0)
-    with pytest.raises(RankFault, match="rank 0 says Metrics before it is attached"):
+    with pytest.raises(RankFault, match="rank 0 sends Metrics before it is attached"):
         attempt.check_attached(0, "Metrics")
     attempt.ready(1)
     attempt.check_attached(1, "Metrics")
@@ -218,7 +218,7 @@ def test_a_snapshot_is_complete_when_all_ranks_have_written_it() -> None:
     assert not attempt.snapshotted(1, "there")
     assert not attempt.snapshotted(1, "there")
     assert attempt.snapshotted(0, "there")
-    with pytest.raises(RankFault, match="nobody asked"):
+    with pytest.raises(RankFault, match="without an order"):
         attempt.snapshotted(0, "there")
 
 

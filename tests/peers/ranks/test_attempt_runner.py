@@ -99,8 +99,8 @@ async def test_a_hung_rank_is_noticed_only_while_it_trains(
         ("layout", "ranks write 1025 elements, their layout has 1024"),
         ("malformed", "rank 1: undecodable record"),
         ("oversized", "rank 1: a frame of 2097152 bytes, at most 1048576"),
-        ("early", "rank 1 says Metrics before it is attached"),
-        ("close", "rank 1: it closed its lifeline"),
+        ("early", "rank 1 sends Metrics before it is attached"),
+        ("close", "rank 1: it closed its connection"),
         ("flagless", "generation 1 of fragment 0 is not whole"),
         ("generation", "rank 1 contributes generation 2 of fragment 0, 1 is next"),
     ],
@@ -174,7 +174,7 @@ async def test_a_users_own_launcher(running: "Running") -> None:
         os.kill(first[0].step, signal.SIGKILL)
         lost = await owner.until(RanksLost)
         # The launcher still waits for rank 1: there is no exit status yet.
-        assert lost.why in {"rank 0: its process has ended", "rank 0: it closed its lifeline"}
+        assert lost.why in {"rank 0: its process has ended", "rank 0: it closed its connection"}
         await owner.until(RanksReady)
         assert state_of(first[1].step) in {"", "Z"}, "the other rank was killed before"
         owner.post()

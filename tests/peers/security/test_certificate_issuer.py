@@ -392,5 +392,5 @@ async def test_a_refusal_is_final_and_nobody_at_all_is_too(
         with pytest.raises(RefusedError, match=r"refused by 127.*: this is no token"):
             await ask([here.node.address], admit, authority=authority)
         await letting_in
-        with pytest.raises(RefusedError, match=r"nobody of the run answers at 127\.0\.0\.1:1"):
+        with pytest.raises(RefusedError, match=r"no peer of the run answers at 127\.0\.0\.1:1"):
             await ask(["127.0.0.1:1"], admit, authority=authority)

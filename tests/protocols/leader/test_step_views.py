@@ -150,7 +150,7 @@ def test_whose_state_differs_is_named_and_the_others_go_on() -> None:
     made = chair()
     assert made.stepped(4, A, B) == ["", ""]
     assert made.stepped(4, C, digest=WRONG) == ["differs at step 4"]
-    assert made.decides() == e.Halt(1, (C,), "without c, whose state differs")
+    assert made.decides() == e.Halt(1, (C,), "without c: state differs")
     assert made.decides() == e.StepCommit(1, 4, state(4))
 
 
@@ -158,7 +158,7 @@ def test_without_a_majority_everybody_makes_its_state_again() -> None:
     made = Chair(A, B)
     made.stepped(4, A)
     made.stepped(4, B, digest=WRONG)
-    assert made.decides() == e.Halt(1, (A, B), "without a, b, whose state differs")
+    assert made.decides() == e.Halt(1, (A, B), "without a, b: state differs")
 
 
 # Stopping -------------------------------------------------------------------------------------
@@ -183,13 +183,13 @@ def test_for_whom_others_wait_too_long_is_left_out() -> None:
     made = chair()
     made.waits(A, 6, B, C)
     made.waits(B, 5, C)  # It lacks an earlier step, so A waits for B because of C.
-    assert made.decides() == e.Halt(1, (C,), "without c, for whom others wait too long")
+    assert made.decides() == e.Halt(1, (C,), "without c: others waited too long")
 
 
 def test_the_leader_hears_everybody_so_who_waits_for_it_alone_is_left_out() -> None:
     made = chair()
     made.waits(C, 5, A)
-    assert made.decides() == e.Halt(1, (C,), "without c, for whom others wait too long")
+    assert made.decides() == e.Halt(1, (C,), "without c: others waited too long")
 
 
 def test_after_the_last_step_nothing_changes_any_more() -> None:
@@ -261,7 +261,7 @@ def test_who_does_not_answer_is_left_out_in_so_many_words() -> None:
     made = chair(loses=C)
     made.stopped(A, 5)
     assert made.decides(after_s=TIMEOUT_S - 1) is None
-    without = e.Halt(1, (B,), "without b, who does not say where it stands")
+    without = e.Halt(1, (B,), "without b: no report of its last step")
     assert made.decides(after_s=1.0) == without
     assert made.decides() == close(5)
 
@@ -333,7 +333,7 @@ def test_who_arrives_at_another_state_goes_back_first() -> None:
     made.able.add(D)
     made.stepped(5, A, B)
     made.stepped(5, D, digest=WRONG)
-    assert made.decides() == e.Halt(1, (D,), "without d, whose state differs")
+    assert made.decides() == e.Halt(1, (D,), "without d: state differs")
     made.able.discard(D)
     assert made.decides() == view(2, A, B, first=6)
 
@@ -344,7 +344,7 @@ def test_who_cannot_take_part_knows_too_what_is_right() -> None:
     made.able = {A}
     made.stepped(5, A, digest=WRONG)
     made.stepped(5, B, D)
-    assert made.decides() == e.Halt(1, (A,), "without a, whose state differs")
+    assert made.decides() == e.Halt(1, (A,), "without a: state differs")
 
 
 def test_a_state_of_another_lineage_completes_no_step_and_moves_nobody() -> None:

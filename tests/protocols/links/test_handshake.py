@@ -36,7 +36,7 @@ def test_a_joiner_and_a_member_are_let_in(hello: Hello) -> None:
         (replace(HELLO, protocol=PROTOCOL_VERSION + 1), "install the same lowcomm version"),
         (replace(HELLO, run=8), "belongs to another run"),
         (replace(HELLO, peer=ME.peer), "runs already"),
-        (replace(HELLO, incarnation=1), "its earlier life"),
+        (replace(HELLO, incarnation=1), "its earlier incarnation"),
     ],
 )
 def test_a_refusal_says_why_and_what_to_do(hello: Hello, says: str) -> None:
@@ -47,7 +47,7 @@ def test_a_refusal_says_why_and_what_to_do(hello: Hello, says: str) -> None:
 def test_an_earlier_life_does_not_displace_the_one_that_is_connected() -> None:
     """Seed 7002154: the log knew neither life yet, and the connection that came last counted."""
     later = replace(HELLO, incarnation=4)
-    assert "its earlier life" in answer(replace(HELLO, incarnation=3), life=4)
+    assert "its earlier incarnation" in answer(replace(HELLO, incarnation=3), life=4)
     assert answer(later, life=4) == answer(later, life=3) == ""
 
 

@@ -371,7 +371,7 @@ def test_a_log_that_makes_no_sense_ends_us_with_a_sentence() -> None:
     scene.reads(e.Left(STRANGER, "?"), e.Left(C, "x"))
     stop = scene.one(c.Stop)
     assert stop.outcome == "failed"
-    assert "loses mallory.6666666f, who is not there: nobody can go on" in stop.why
+    assert "loses mallory.6666666f, which is not there: no peer can go on" in stop.why
 
 
 def test_the_log_of_another_run_is_not_read() -> None:

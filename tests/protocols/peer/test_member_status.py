@@ -184,7 +184,7 @@ def test_when_the_donor_went_on_another_cut_is_asked_for() -> None:
     assert scene.hears(A, m.NoState(index - 1)) == [], "an earlier cut"
     assert scene.hears(C, m.NoState(index)) == [], "another peer"
     scene.hears(A, m.NoState(index))
-    assert told(scene) == [join(B, "the donors had gone on")]
+    assert told(scene) == [join(B, "the donors have moved on to a later state")]
 
 
 def test_a_transfer_that_takes_too_long_is_asked_for_again() -> None:

@@ -240,7 +240,7 @@ def test_slices_of_rounds_that_are_not_open_are_not_kept(round_: int) -> None:
 
 def test_somebody_elses_contribution_is_not_taken() -> None:
     peer = training()
-    with pytest.raises(RemoteProtocolError, match="somebody else's"):
+    with pytest.raises(RemoteProtocolError, match="another peer's"):
         peer.rounds.received(SliceReceived(A, peer.stamp(), 1, contributor(C)))
 
 

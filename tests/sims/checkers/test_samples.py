@@ -96,7 +96,7 @@ def test_a_sample_that_is_committed_again_is_found() -> None:
     story.commits(1, a=(0, 10))
     story.makes(B, 2, 9, *range(20, 30))
     story.commits_of(2, b=ranges((9, 10), (20, 30)))
-    assert story.found == ["round 2 commits again, of b.00000001: 1 samples (9, ...)"]
+    assert story.found == ["round 2 commits again samples of b.00000001: 1 samples (9, ...)"]
 
 
 def test_a_commit_that_says_what_nobody_saw_is_found() -> None:
@@ -104,7 +104,7 @@ def test_a_commit_that_says_what_nobody_saw_is_found() -> None:
     story.makes(A, 1, *range(10))
     story.commits(1, a=(0, 9))
     assert story.found == [
-        "round 1 does not say what the steps of a.00000000 saw: 1 samples (9, ...)"
+        "round 1 does not list the samples of the steps of a.00000000: 1 samples (9, ...)"
     ]
 
 
@@ -120,7 +120,7 @@ def test_a_lease_of_what_is_committed_is_found() -> None:
     story.makes(A, 1, *range(10))
     story.commits(1, a=(0, 10))
     story.leases(B, (8, 12))
-    assert story.found == ["b.00000001 is leased what is committed: 2 samples (8, 9, ...)"]
+    assert story.found == ["b.00000001 is leased committed samples: 2 samples (8, 9, ...)"]
 
 
 GONE = {
@@ -137,7 +137,7 @@ def test_a_lease_of_what_an_open_roster_may_count_is_found(how: str) -> None:
     story.reads(GONE[how])
     story.leases(B, (0, 5))
     assert [text[:60] for text in story.found] == [
-        "b.00000001 is leased what a contribution of a.00000000 cover"
+        "b.00000001 is leased samples of a contribution of a.00000000"
     ]
 
 
@@ -203,4 +203,4 @@ def test_what_an_open_roster_named_before_a_restore_was_not_to_be_given_back(
         RUN, 8, e.Restore(RUN, (Version(0, 1, ""),), 0, 0, (), 0, False, 0, right)
     )
     story.samples.at_the_end([finished(B, ledger)])
-    assert story.found == [f"what {A} held is never given back"] * found
+    assert story.found == [f"the samples that {A} held are never given back"] * found

@@ -36,7 +36,7 @@ def test_a_wait_that_names_something_may_be_long(
 
 def test_a_long_wait_without_a_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = set(looked(monkeypatch, "the commit", "the commit"))
-    assert "names nobody" in found
+    assert "names no peer or cause" in found
 
 
 def test_what_has_just_changed_is_not_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_codec_loses_what_it_says_and_all_nodes_lose_the_same(codec: str) -> N
 def test_a_round_without_tokens_has_no_mean() -> None:
     together = locked(2)
     together.begin(0, noise(0))
-    with pytest.raises(WeightsError, match="no mean"):
+    with pytest.raises(WeightsError, match="cannot be weights of a mean"):
         together.exchange(0, {0: Given(noise(1), 0), 1: Given(noise(2), 0)})
     together.close()
 

@@ -130,7 +130,7 @@ def test_after_a_relapse_the_checkpoint_of_who_comes_late_is_not_the_runs() -> N
 
 def test_who_is_deaf_comes_back_when_its_own_round_was_counted_and_is_gone() -> None:
     world = played(fault("deaf"), peers=5)
-    (victim,) = (line.split()[1] for line in world.story if line.endswith("hears nobody"))
+    (victim,) = (line.split()[1] for line in world.story if line.endswith("hears no peer"))
     (back,) = (x for x in entries(world, e.Cut) if x.info.peer == victim and x.versions[0].round)
     counted = [
         commit.round
@@ -153,7 +153,7 @@ def test_a_trap_waits_for_a_transfer_and_goes_off_during_it(kind: FaultKind) -> 
 
 def test_a_lie_is_noticed_and_another_donor_asked() -> None:
     world = played(fault("lie", 7.0), fault("join", 8.0))
-    assert any("others give our state" in line for line in world.story)
+    assert any("other donors send the state" in line for line in world.story)
     (liar,) = (peer for peer in world.nodes if any(f"{peer} sent a" in x for x in world.story))
     last = [cut for cut in entries(world, e.Cut) if cut.info.name == "p3"][-1]
     assert liar in last.donors, "what the others gave was enough"

@@ -104,7 +104,7 @@ def test_who_said_what_it_has_commits_nothing_before_it_is_decided() -> None:
     branches.said(node, other.peer, word)
     node.core.raft.log.append(e.Elected(node.peer), term=node.core.raft.term)
     branches.said(node, other.peer, replace(word, final=False))
-    assert "after its last word" in found[0]
+    assert "after its final position" in found[0]
 
 
 def test_what_is_decided_with_the_last_word_comes_after_it() -> None:
