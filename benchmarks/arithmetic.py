@@ -26,15 +26,10 @@ import typer
 from benchmarks.instruction_sets import INSTRUCTION_SETS, build, load, usable
 from benchmarks.machine import machine
 from benchmarks.timing import cpu_seconds
-from lowcomm.codecs.blocks import BlockCodec, Kernels, compiled
-from lowcomm.codecs.fp4 import Fp4
-from lowcomm.codecs.int4 import Int4
-from lowcomm.codecs.int8 import Int8
-from lowcomm.numerics import dct
-from lowcomm.numerics.kernels import F32, NORM_ELEMENTS, Loops, NumpyLoops, loops
-from lowcomm.numerics.operations import LARGE_BYTES
-from peers.processes.processes import dying_with_us
-from protocols.types.errors import ConfigError
+from lowcomm.codecs import BlockCodec, Fp4, Int4, Int8, Kernels, compiled
+from lowcomm.numerics import F32, LARGE_BYTES, NORM_ELEMENTS, Loops, NumpyLoops, dct, loops
+from peers.processes import dying_with_us
+from protocols.types import ConfigError
 from sims.terminal import bar, run
 
 REPEATS = 9

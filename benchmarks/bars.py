@@ -17,8 +17,8 @@ import xxhash
 from benchmarks.asked import BARS, Bar
 from benchmarks.exchanging.venvs import cache_directory
 from benchmarks.machine import machine
-from peers.processes.processes import dying_with_us
-from protocols.types.errors import ConfigError
+from peers.processes import dying_with_us
+from protocols.types import ConfigError
 from sims.terminal import bar, run
 
 TIMEOUT_S = 3600.0

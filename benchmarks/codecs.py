@@ -15,9 +15,8 @@ import typer
 
 from benchmarks.machine import machine
 from benchmarks.timing import cpu_seconds
-from lowcomm.codecs import codec, known_codecs
-from lowcomm.codecs.base import Codec
-from lowcomm.numerics.operations import F32, weighted_mean
+from lowcomm.codecs import Codec, codec, known_codecs
+from lowcomm.numerics import F32, weighted_mean
 from sims.terminal import bar, run
 
 REPEATS = 9

@@ -10,11 +10,10 @@ import resource
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
-from protocols.peer.core import PeerCore
-from sims.node.ranks import Training
-from sims.simulator.step_world import StepWorld
-from sims.simulator.world import World
+from protocols.links import Identity
+from protocols.peer import PeerCore
+from sims.node import Training
+from sims.simulator import StepWorld, World
 
 Life = tuple[Identity, str, list[tuple[float, v.Event]]]
 """(identity, address that it joins or "", its events with their times) of one peer."""

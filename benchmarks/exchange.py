@@ -26,10 +26,10 @@ from benchmarks.exchanging.payloads import payloads
 from benchmarks.exchanging.rounds import Plan, check_memory, compare
 from benchmarks.exchanging.systems import System, prepared
 from benchmarks.machine import machine
-from peers.processes.cgroups import available_memory_bytes
-from protocols.types.errors import ConfigError, LowcommError
+from peers.processes import available_memory_bytes
+from protocols.types import ConfigError, LowcommError
 from sims.terminal import Advance, Tell, bar, run
-from sims.wan.units import RATE, SHARE, TIME, parse
+from sims.wan import RATE, SHARE, TIME, parse
 
 ROUNDS = 9
 PEERS_MAX = 16

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowcomm.reports.event_log import EVENTS
-from protocols.types.errors import LowcommError
-from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from lowcomm.reports import EVENTS
+from protocols.types import LowcommError
+from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
 from sims.terminal import Advance
 

@@ -25,10 +25,10 @@ from benchmarks.exchanging import proc
 from benchmarks.exchanging.lowcomm_system import settings
 from benchmarks.joins.figures import Figures, Join, Round, figures, rounds_of
 from benchmarks.machine import machine
-from lowcomm.reports.event_log import EVENTS
-from peers.processes.cgroups import available_memory_bytes
-from protocols.types.errors import ConfigError, LowcommError
-from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from lowcomm.reports import EVENTS
+from peers.processes import available_memory_bytes
+from protocols.types import ConfigError, LowcommError
+from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
 from sims.terminal import Advance, Tell, bar, run
 

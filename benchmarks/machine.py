@@ -6,7 +6,7 @@ import platform
 
 import numpy as np
 
-from lowcomm.codecs.blocks import compiled
+from lowcomm.codecs import compiled
 
 
 def machine() -> dict[str, object]:

@@ -22,7 +22,7 @@ from benchmarks.exchanging.network import Conditions, network
 from benchmarks.exchanging.payloads import payloads, sign_of
 from benchmarks.exchanging.systems import Order, Peer, Side
 from benchmarks.machine import machine
-from protocols.types.errors import LowcommError
+from protocols.types import LowcommError
 from sims.terminal import Advance, bar, run
 
 TIMEOUT_S = 120.0

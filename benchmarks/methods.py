@@ -45,8 +45,8 @@ from benchmarks.comparing.table import (
 from benchmarks.comparing.traffic import traffic_of
 from benchmarks.exchanging.venvs import cache_directory
 from benchmarks.machine import machine
-from lowcomm.data.corpus import Corpus, build_corpus
-from protocols.types.errors import LowcommError
+from lowcomm.data import Corpus, build_corpus
+from protocols.types import LowcommError
 from sims.terminal import run
 
 RESULTS = Path(__file__).parent / "comparing" / "results"

@@ -17,11 +17,11 @@ import typer
 from benchmarks.machine import machine
 from benchmarks.svg import svg_file
 from lowcomm.codecs import codec as codec_of
-from lowcomm.reports.svg_charts import Series, line_chart
-from peers.processes.processes import dying_with_us
-from protocols.types.errors import ConfigError, LowcommError
+from lowcomm.reports import Series, line_chart
+from peers.processes import dying_with_us
+from protocols.types import ConfigError, LowcommError
 from sims.terminal import bar, run
-from sims.wan.units import RATE, parse
+from sims.wan import RATE, parse
 
 PEERS_MAX = 16
 TIMEOUT_S = 1200.0

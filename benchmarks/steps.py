@@ -19,9 +19,9 @@ import typer
 from benchmarks.exchanging.lowcomm_system import NODE_SETTINGS
 from benchmarks.exchanging.network import default_congestion
 from benchmarks.machine import machine
-from peers.processes.processes import dying_with_us, start_child
-from protocols.types.errors import LowcommError
-from sims.cluster.local_cluster import LOG, LocalCluster
+from peers.processes import dying_with_us, start_child
+from protocols.types import LowcommError
+from sims.cluster import LOG, LocalCluster
 from sims.leader_loss import write_config
 from sims.terminal import run
 

@@ -17,14 +17,11 @@ import typer
 from rich.console import Console
 
 from benchmarks.machine import machine
-from lowcomm.reports.events import Commit, Event, Ready
-from lowcomm.reports.timeline import read_timeline
-from protocols.types.errors import ConfigError, LowcommError
-from sims.cluster.local_cluster import LOG, LocalCluster
+from lowcomm.reports import Commit, Event, Ready, read_timeline
+from protocols.types import ConfigError, LowcommError
+from sims.cluster import LOG, LocalCluster
 from sims.leader_loss import write_config
-from sims.paced.cluster import start_all
-from sims.paced.moves import TENSORS
-from sims.paced.rank import Pace
+from sims.paced import TENSORS, Pace, start_all
 from sims.terminal import run
 
 FRAGMENT = 0

@@ -8,12 +8,12 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from peers.processes.exit_status import SIGNALLED
+from peers.processes import SIGNALLED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from protocols.interface.commands import Outcome
+    from protocols.interface import Outcome
 
 EXIT_CONFIG = 2
 """A command line or configuration that cannot work."""

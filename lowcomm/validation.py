@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

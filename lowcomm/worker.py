@@ -23,7 +23,7 @@ from lowcomm.training.attach import Peer, attach
 from lowcomm.training.fsdp import join_node, leave_node, rank_device, shard_model
 from lowcomm.training.round_methods import ROUND_METHODS, Method
 from lowcomm.training.step_methods import AllReduce
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 PROMPT = b"def "
 SAMPLE_TOKENS = 200

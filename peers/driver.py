@@ -23,11 +23,10 @@ from peers.storage.wal_writer import Scribe
 from peers.transfer.state_transfer import Snapshots
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import refusal
+from protocols.links import refusal
 from protocols.messages import peer as m
-from protocols.peer.core import PeerCore
-from protocols.types.errors import LowcommError
-from protocols.types.ids import PROTOCOL_VERSION, PeerId, Stamp
+from protocols.peer import PeerCore
+from protocols.types import PROTOCOL_VERSION, LowcommError, PeerId, Stamp
 
 T = TypeVar("T")
 AT_ONCE = (v.StepMade, v.StepReceived, v.StepApplied)

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peers.connections.bulk import Bulk
-from protocols.messages.peer import Chunk, ContributionChunk, ResultChunk, StepChunk
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
+from protocols.messages import Chunk, ContributionChunk, ResultChunk, StepChunk
+from protocols.types import ConfigError, PeerId
 
 DRAIN_LOOK_S = 0.0005
 _FORM = re.compile(r"kill@round=([0-9]{1,9}),chunk=([0-9]{1,9})")

@@ -12,7 +12,7 @@ from typing import Any
 
 def lazy_exports(room: str, exports: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a room. `exports`: for each module of the room, the names that it
-    defines, divided by spaces.
+    defines, divided by spaces. (A module that is exported as a whole needs no entry.)
 
     Each name is resolved once, when it is first imported. No module of the room may have the name
     of an export. The room's `if TYPE_CHECKING` block imports the same names, for type checkers.
@@ -20,6 +20,7 @@ def lazy_exports(room: str, exports: Mapping[str, str]) -> Callable[[str], Any]:
     module_of = {
         name: f"{room}.{module}" for module, names in exports.items() for name in names.split()
     }
+    assert module_of.keys().isdisjoint(exports), "an imported module would take the export's place"
 
     def resolve(name: str) -> Any:
         if name not in module_of:

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from protocols.links.handshake import Identity
-from protocols.types.ids import PeerId
+from protocols.links import Identity
+from protocols.types import PeerId
 from sims.node.node import Node
 from sims.scenarios.fault_plan import Fault, draw_plan
 from sims.simulator.step_world import StepWorld

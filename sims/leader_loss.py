@@ -16,9 +16,8 @@ from typing import Annotated
 
 import typer
 
-from lowcomm.reports.events import Commit, Event, Finished
-from lowcomm.reports.timeline import Follower
-from protocols.types.errors import LowcommError
+from lowcomm.reports import Commit, Event, Finished, Follower
+from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.rank import Pace

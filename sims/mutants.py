@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 from sims import gossip_sweep, step_sweep, sweep
 from sims.mutations.catalogue import KINDS, KNOWN, OF_PAIRS, Kind, find, plant
 from sims.mutations.mutant_files import read_mutants

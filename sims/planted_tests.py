@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 from sims.mutations import catalogue
 from sims.mutations.patch import UnplantableError
 from sims.shell_mutations.all import SHELL_MUTANTS

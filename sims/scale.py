@@ -14,12 +14,10 @@ from typing import Annotated
 
 import typer
 
-from lowcomm.startup.startup import INTERVALS_AHEAD
+from lowcomm.startup import INTERVALS_AHEAD
 from protocols.interface import events as v
 from protocols.messages import peer as m
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
-from protocols.types.limits import PEERS_MAX
+from protocols.types import PEERS_MAX, ConfigError, PeerId
 from sims.node.storage import COMPACT_ENTRIES
 from sims.node.toy_model import Value
 from sims.simulator.world import World

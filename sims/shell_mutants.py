@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 from sims.mutations.patch import Mutant
 from sims.planted_tests import are_healthy, run_tests
 from sims.shell_mutations.all import SHELL_MUTANTS

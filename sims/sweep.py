@@ -23,11 +23,10 @@ from typing import Annotated, NoReturn, TextIO, TypeVar
 import typer
 
 from protocols.messages import log_entries as e
-from protocols.peer.wait_reason import describe
-from protocols.raft.roles import MOVES
-from protocols.state.run_state import Membership
-from protocols.types.errors import ConfigError, LowcommError
-from protocols.types.ids import PeerId
+from protocols.peer import describe
+from protocols.raft import MOVES
+from protocols.state import Membership
+from protocols.types import ConfigError, LowcommError, PeerId
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.node.node import Node
 from sims.node.ranks import Training

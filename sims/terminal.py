@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 Tell = Callable[[str], None]
 """Prints a line to the standard error, above the bar if there is one."""

@@ -12,9 +12,9 @@ import torch
 
 from benchmarks.comparing.node import Node
 from benchmarks.comparing.settings import Setting
-from lowcomm.config.lr_schedule import CosineSchedule
-from lowcomm.data.batches import Batches
-from lowcomm.models.llama import Llama
+from lowcomm.config import CosineSchedule
+from lowcomm.data import Batches
+from lowcomm.models import Llama
 
 
 class Group(Protocol):

@@ -13,16 +13,15 @@ from benchmarks.comparing.groups import Feed, Pace
 from benchmarks.comparing.node import Node, State, fragment_slices
 from benchmarks.comparing.settings import Setting
 from benchmarks.comparing.virtual_time import changes, clocks
-from lowcomm.config.lr_schedule import warmup
-from lowcomm.data.batches import Batches
+from lowcomm.config import warmup
+from lowcomm.data import Batches
 from lowcomm.methods import RoundMethod
-from lowcomm.models.llama import Llama
-from lowcomm.numerics.operations import F32
-from lowcomm.training.interfaces import Kind
-from peers.ipc.messages import TensorPlace
-from protocols.types.errors import ConfigError
-from sims.lockstep.exchange import Given, Lockstep
-from sims.lockstep.nodes import LockstepNodes
+from lowcomm.models import Llama
+from lowcomm.numerics import F32
+from lowcomm.training import Kind
+from peers.ipc import TensorPlace
+from protocols.types import ConfigError
+from sims.lockstep import Given, Lockstep, LockstepNodes
 
 JOIN_WARMUP_STEPS = 30
 """A joiner has fresh moments: its learning rate rises over so many of its own steps."""

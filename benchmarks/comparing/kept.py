@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparing.settings import Setting, agrees, digest, recorded
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 LOSS_DIGITS = 5
 SECONDS_DIGITS = 4

@@ -16,9 +16,9 @@ from pathlib import Path
 from benchmarks.comparing.kept import kept
 from benchmarks.comparing.settings import Setting, recorded
 from benchmarks.comparing.training import warm_file
-from lowcomm.data.corpus import Corpus
-from lowcomm.reports.svg_charts import seconds_text
-from peers.processes.processes import dying_with_us
+from lowcomm.data import Corpus
+from lowcomm.reports import seconds_text
+from peers.processes import dying_with_us
 from sims.terminal import bar
 
 MODULE = "benchmarks.comparing.training"

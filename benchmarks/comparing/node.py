@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.comparing.settings import Setting
-from lowcomm.methods import RoundMethod
-from lowcomm.methods.base import Parameter
-from lowcomm.models.llama import build_model, next_token_loss
-from lowcomm.numerics.operations import F32
-from lowcomm.program.muon import Muon
+from lowcomm.methods import Parameter, RoundMethod
+from lowcomm.models import build_model, next_token_loss
+from lowcomm.numerics import F32
+from lowcomm.program import Muon
 from lowcomm.worker import make_optimizer
-from protocols.types.ids import TensorSpec
+from protocols.types import TensorSpec
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Names of AdamW's state tensors of each parameter."""

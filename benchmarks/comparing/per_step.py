@@ -12,14 +12,13 @@ from torch import Tensor
 from benchmarks.comparing.groups import Feed, Pace
 from benchmarks.comparing.node import Node, State
 from benchmarks.comparing.settings import Setting
-from lowcomm.data.batches import Batches
-from lowcomm.flexdemo.momentum import Compression
-from lowcomm.methods import FlexDeMo
-from lowcomm.methods.base import Parameter
-from lowcomm.models.llama import Llama
+from lowcomm.data import Batches
+from lowcomm.flexdemo import Compression
+from lowcomm.methods import FlexDeMo, Parameter
+from lowcomm.models import Llama
 from lowcomm.training import deterministic_ops
-from protocols.types.errors import ConfigError
-from sims.lockstep.step_lockstep import StepLockstep
+from protocols.types import ConfigError
+from sims.lockstep import StepLockstep
 
 
 class _StepGroup(ABC):

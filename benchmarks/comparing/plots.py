@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.comparing.table import RATES_BPS, Finding, step_seconds
 from benchmarks.svg import svg_file
-from lowcomm.reports.svg_charts import Series, line_chart
+from lowcomm.reports import Series, line_chart
 
 WIDTH, HEIGHT = 760, 380
 RATE = "100 Mbit/s"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.comparing.settings import OPTIMIZER, Setting, World
-from lowcomm.config.schema import AdamWConfig, MuonConfig
+from lowcomm.config import AdamWConfig, MuonConfig
 from lowcomm.methods import (
     AllReduce,
     AnyMethod,
@@ -20,7 +20,7 @@ from lowcomm.methods import (
     SparseLoCo,
     StreamingDiLoCo,
 )
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 INNER_STEPS = 30
 BASELINE = "allreduce"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import xxhash
 
-from lowcomm.config.schema import AdamWConfig, DataConfig, ModelConfig, MuonConfig, RunConfig
+from lowcomm.config import AdamWConfig, DataConfig, ModelConfig, MuonConfig, RunConfig
 from lowcomm.methods import AllReduce, AnyMethod, DecoupledDiLoCo, RoundMethod
 from lowcomm.validation import validate
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -17,7 +17,7 @@ from benchmarks.comparing.rows import BASELINE, Bar, Point, Row, base_of
 from benchmarks.comparing.settings import said
 from benchmarks.comparing.traffic import Traffic
 from lowcomm.methods import FlexDeMo
-from lowcomm.reports.svg_charts import decimal_bytes_text, seconds_text
+from lowcomm.reports import decimal_bytes_text, seconds_text
 
 TARGET_ABOVE = 0.05
 """The time is given to a loss that exceeds all-reduce's final loss by this share."""

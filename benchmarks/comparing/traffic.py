@@ -6,10 +6,9 @@ Payload only, of one node. Must NOT measure anything.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowcomm.methods import AllReduce, FlexDeMo, RoundMethod, StepMethod
-from lowcomm.methods.base import Parameter
-from lowcomm.outer_state.replica import fragment_elements
-from protocols.types.ids import TensorSpec
+from lowcomm.methods import AllReduce, FlexDeMo, Parameter, RoundMethod, StepMethod
+from lowcomm.outer_state import fragment_elements
+from protocols.types import TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

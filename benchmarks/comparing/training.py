@@ -25,11 +25,10 @@ from benchmarks.comparing.node import State
 from benchmarks.comparing.per_step import AllReduceGroup, FlexDeMoGroup
 from benchmarks.comparing.settings import Setting, digest, setting_of
 from benchmarks.machine import machine
-from lowcomm.data.batches import Batches
-from lowcomm.data.corpus import Corpus
+from lowcomm.data import Batches, Corpus
 from lowcomm.methods import RoundMethod
-from lowcomm.program.evaluate import held_out_loss
-from protocols.types.errors import ConfigError, LowcommError
+from lowcomm.program import held_out_loss
+from protocols.types import ConfigError, LowcommError
 
 EVAL_STEPS = 30
 """Inner steps between two evaluations."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.exchanging.worker import F32, Marks, Task, connected, main, now, signed_source
 from lowcomm.numerics import operations
-from peers.connections.bulk import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
-from peers.exchange.pieces import digest_of, spans
-from peers.sockets.options import tune
+from peers.connections import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
+from peers.exchange import digest_of, spans
+from peers.sockets import tune
 
 AHEAD = 2
 """Pieces of a contribution that may be under way to an owner beyond those that came back from it. A

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from protocols.types.errors import LowcommError
+from protocols.types import LowcommError
 
 LINE_BYTES_MAX = 1 << 16
 

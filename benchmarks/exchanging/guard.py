@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from peers.processes.exit_status import shell_status
+from peers.processes import shell_status
 
 _PR_SET_PDEATHSIG = 1
 

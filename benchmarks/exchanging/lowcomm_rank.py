@@ -15,10 +15,10 @@ from benchmarks.exchanging.worker import (
     now,
     read_source,
 )
+from lowcomm import attach
 from lowcomm.numerics import operations
-from lowcomm.training.attach import attach
-from peers.ipc.messages import Result
-from sims.paced.moves import FRAGMENT, tensors
+from peers.ipc import Result
+from sims.paced import FRAGMENT, tensors
 
 
 class Rank:

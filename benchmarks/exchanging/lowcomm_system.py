@@ -15,13 +15,13 @@ from typing import Any
 from benchmarks.codecs import RESULT_CODECS
 from benchmarks.exchanging.systems import Order, Peer, Side, System, new_gate, opened
 from benchmarks.exchanging.worker import Marks
-from lowcomm.cli.status import ask
+from lowcomm.cli import ask
 from lowcomm.codecs import codec
-from lowcomm.config.schema import load_config
-from lowcomm.methods.base import GATHER, GATHERED
-from lowcomm.reports.event_log import EVENTS
-from protocols.types.errors import LowcommError
-from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from lowcomm.config import load_config
+from lowcomm.methods import GATHER, GATHERED
+from lowcomm.reports import EVENTS
+from protocols.types import LowcommError
+from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
 
 ASK_TIMEOUT_S = 2.0

@@ -10,9 +10,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protocols.types.errors import ConfigError
-from sims.wan.link import Link, all_pairs
-from sims.wan.network import Means, Place, Wan, why_not
+from protocols.types import ConfigError
+from sims.wan import Link, Means, Place, Wan, all_pairs, why_not
 
 ALGORITHMS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 ALGORITHM = "/proc/sys/net/ipv4/tcp_congestion_control"

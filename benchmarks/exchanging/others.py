@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from benchmarks.exchanging.systems import Order, Side, System, workers
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 TORCHFT = ("torchft-nightly==2026.10.26",)
 HIVEMIND = ("hivemind==1.1.12", "numpy==2.2.6")

@@ -17,7 +17,7 @@ from benchmarks.exchanging.network import Conditions, Network, network
 from benchmarks.exchanging.payloads import Payloads, sign_of
 from benchmarks.exchanging.systems import Order, Side, System
 from benchmarks.exchanging.worker import Marks
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 
 SETTLE_LOOK_S = 0.05
 SETTLE_LOOKS = 2

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lowcomm.numerics.operations import F32
-from lowcomm.training.attach import attach
-from lowcomm.training.step_rank import StepRank
-from sims.paced.moves import tensors
+from lowcomm import attach
+from lowcomm.numerics import F32
+from lowcomm.training import StepRank
+from sims.paced import tensors
 
 
 class TimedSteps:

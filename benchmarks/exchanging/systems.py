@@ -19,8 +19,8 @@ from benchmarks.exchanging.network import Network
 from benchmarks.exchanging.payloads import Payloads
 from benchmarks.exchanging.venvs import python_with
 from benchmarks.exchanging.worker import Marks, Task
-from peers.processes.processes import Child, start_child
-from protocols.types.errors import LowcommError
+from peers.processes import Child, start_child
+from protocols.types import LowcommError
 
 START_TIMEOUT_S = 180.0
 """Enough for four processes that import torch, on a busy machine."""

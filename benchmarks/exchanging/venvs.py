@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from protocols.types.errors import LowcommError
+from protocols.types import LowcommError
 
 MADE = ".made"
 """Name of a file that marks a complete environment."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lowcomm import attach
 from lowcomm.methods import RoundMethod
-from lowcomm.training.attach import attach
-from peers.ipc.messages import Result
-from sims.paced.moves import FRAGMENT, tensors
+from peers.ipc import Result
+from sims.paced import FRAGMENT, tensors
 
 
 class Rank:

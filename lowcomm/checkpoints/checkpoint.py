@@ -39,12 +39,11 @@ from lowcomm.checkpoints.tensor_files import (
 )
 from lowcomm.config.schema import validate
 from lowcomm.numerics.operations import F32, state_digest
-from peers.storage.fsync import make_empty, sync
-from protocols.messages.persisted import Snapshot
+from peers.storage import make_empty, sync
+from protocols.messages import Snapshot
 from protocols.state import gossip_pairs
-from protocols.types.errors import ConfigError
-from protocols.types.sample_ranges import ALL_REMAIN, Remaining
-from protocols.wire.codec import decode_image
+from protocols.types import ALL_REMAIN, ConfigError, Remaining
+from protocols.wire import decode_image
 
 CHECKPOINTS = "checkpoints"
 """Folder in a node's directory with its checkpoints."""

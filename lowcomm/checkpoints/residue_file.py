@@ -20,7 +20,7 @@ import xxhash
 from lowcomm.checkpoints.checkpoint import CheckpointError, FragmentCut
 from lowcomm.config.schema import validate
 from lowcomm.numerics.kernels import F32
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 FILE = "residues.safetensors"
 SEAL = "seal"

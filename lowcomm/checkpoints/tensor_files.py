@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from lowcomm.numerics.operations import F32
-from protocols.types.errors import LowcommError
+from protocols.types import LowcommError
 
 LayoutEntry = tuple[str, tuple[int, ...], int]
 """A parameter's name, its shape, and its offset in the fragment (elements)."""

@@ -6,3 +6,19 @@ anything slow before a command runs.
 
 Start reading: main.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.cli.status import ask, finished, node_directories
+
+__all__ = ["ask", "finished", "node_directories"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "status": "ask finished node_directories",
+    },
+)

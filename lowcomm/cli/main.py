@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from lowcomm.cli import init, recover, revoke
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
-from protocols.types.errors import ConfigError, LowcommError, RefusedError
+from protocols.types import ConfigError, LowcommError, RefusedError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from lowcomm.config.schema import FileConfig
     from lowcomm.startup.start_options import Start
-    from peers.sockets.listener import Listening
-    from protocols.state.tokens import Token
+    from peers.sockets import Listening
+    from protocols.state import Token
 
     class Life(Protocol):
         """The daemon of a node or of a witness."""
@@ -300,7 +300,7 @@ def _way_in(join: str, config: "FileConfig", *, typed: bool = True) -> tuple[str
     address: that at which this node joined again with its earlier certificate.
     """
     from lowcomm.config.addresses import check_way
-    from protocols.state.tokens import PREFIX, decode_token
+    from protocols.state import PREFIX, decode_token
 
     token = decode_token(join) if join and (typed or join.startswith(PREFIX)) else None
     check_way(config.node, token)
@@ -349,7 +349,7 @@ def _live(
     import asyncio
 
     from lowcomm.config.addresses import listen_at
-    from peers.sockets.listener import listen
+    from peers.sockets import listen
 
     code, rejoins_at = 0, ""
     while True:

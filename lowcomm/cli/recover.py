@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 
 def recover(
@@ -29,8 +29,8 @@ def recover(
 
     Do this only if the other voters will not come back. If a majority of them still runs, it goes
     on without this node; when the two branches meet, the one with fewer committed tokens is given
-    up. If DIRECTORY has several nodes, the one whose newest checkpoint has most committed tokens is
-    taken.
+    up. If DIRECTORY has several nodes, the
+    node that has the newest checkpoint with most committed tokens is taken.
 
     If a log cannot be read, --from-checkpoint puts it aside. If other nodes voted too, --force is
     needed as well: while a majority of them runs, join it from another directory instead.

@@ -16,15 +16,12 @@ from lowcomm.daemon.event_writer import fork_fields
 from lowcomm.reports.event_log import Journal
 from lowcomm.startup import startup
 from lowcomm.startup.identity import NodeDirectory, read_record
-from peers.storage.wal import Wal
-from protocols.interface.commands import Persist
-from protocols.messages.log_entries import Restore
-from protocols.messages.peer import Kept
-from protocols.messages.persisted import Saved
-from protocols.peer.branches import fork_of
-from protocols.state.log_applier import Logbook
-from protocols.types.errors import ConfigError, LogError
-from protocols.types.ids import PeerId
+from peers.storage import Wal
+from protocols.interface import Persist
+from protocols.messages import Kept, Restore, Saved
+from protocols.peer import fork_of
+from protocols.state import Logbook
+from protocols.types import ConfigError, LogError, PeerId
 
 STOPPED = "leave it running: a node needs no recovery unless other voters are gone for good"
 
@@ -103,8 +100,8 @@ def recovery(directory: Path) -> Generator[Recovery]:
 
 
 def best_of(directory: Path) -> Path:
-    """The given node's directory; in a run's directory, that of the node whose newest checkpoint
-    has most committed tokens. Raises ConfigError."""
+    """The given node's directory; in a run's directory, that of the node with the
+    newest checkpoint of most committed tokens. Raises ConfigError."""
     found = node_directories(directory)
     return max(found, key=_tokens) if len(found) > 1 else found[0]
 

@@ -1,4 +1,4 @@
-"""`lowcomm recover --from-checkpoint`: a node whose log cannot be read begins another one.
+"""`lowcomm recover --from-checkpoint`: a node with an unreadable log begins another one.
 
 A checkpoint contains a snapshot of the log at its cut. From there the node goes on as the only
 voter of a new lineage, as after `recover --force` (recover_forced.py). Run and peer stay the same,
@@ -27,14 +27,11 @@ from lowcomm.checkpoints.checkpoint import (
 from lowcomm.cli.recover_forced import STOPPED, best_of, cannot, read_log_of, seize
 from lowcomm.startup import startup
 from lowcomm.startup.identity import NodeDirectory
-from peers.storage.fsync import sync
-from peers.storage.wal import FILE, UntrustedError, Wal
-from protocols.messages.peer import Kept
-from protocols.messages.persisted import Saved
-from protocols.peer.branches import fork_of
-from protocols.state.log_applier import Logbook
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
+from peers.storage import FILE, UntrustedError, Wal, sync
+from protocols.messages import Kept, Saved
+from protocols.peer import fork_of
+from protocols.state import Logbook
+from protocols.types import ConfigError, PeerId
 
 ASIDE = "unreadable"
 """The directory, in a node's directory, for logs that were put aside, each in a directory of its

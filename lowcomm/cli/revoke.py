@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 
 WAIT_S = 20.0
 """Seconds to wait until the log holds the revocation; long enough for an election."""
@@ -66,8 +66,7 @@ def ask(directory: Path, what: str, why: str, *, force: bool) -> str:
     Raises ConfigError if it is refused, and LowcommError if the run could not decide in time.
     """
     from lowcomm.startup.identity import read_record
-    from peers.ipc.command_bus import Revoke, ask_daemon
-    from peers.ipc.msgpack_records import LinkError
+    from peers.ipc import LinkError, Revoke, ask_daemon
 
     record = read_record(directory)
     if record is None or not Path(record.bus.removeprefix("ipc://")).exists():

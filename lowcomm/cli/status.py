@@ -10,7 +10,7 @@ from typing import cast
 
 from lowcomm.reports.svg_charts import bytes_text, milliseconds_text
 from lowcomm.startup.identity import COPY, RECORD, is_node, read_record, runs
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 ASK_TIMEOUT_S = 2.0
 NOT_RUNNING = "not running"
@@ -38,8 +38,7 @@ def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, objec
 
     Numbers that are not finite (the loss before the first step) become None, as JSON requires.
     """
-    from peers.ipc.command_bus import Status, ask_daemon
-    from peers.ipc.msgpack_records import LinkError
+    from peers.ipc import LinkError, Status, ask_daemon
 
     record = read_record(directory)
     if record is None or not record.bus or not Path(record.bus.removeprefix("ipc://")).exists():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from lowcomm.codecs.base import Codec
 from lowcomm.codecs.bf16 import Bf16
+from lowcomm.codecs.blocks import BlockCodec, Kernels, compiled
 from lowcomm.codecs.fp4 import Fp4
 from lowcomm.codecs.fp16 import Fp16
 from lowcomm.codecs.fp32 import Fp32
@@ -25,7 +26,19 @@ from lowcomm.codecs.ternary import Ternary
 from lowcomm.codecs.topk import TopK
 from lowcomm.codecs.topk2bit import TopK2Bit
 from lowcomm.codecs.twobit import TwoBit
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
+
+__all__ = [
+    "BlockCodec",
+    "Codec",
+    "Fp4",
+    "Int4",
+    "Int8",
+    "Kernels",
+    "codec",
+    "compiled",
+    "known_codecs",
+]
 
 _CODECS: Mapping[str, Callable[[int], Codec]] = {
     "fp32": lambda _: Fp32(),

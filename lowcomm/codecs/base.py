@@ -7,7 +7,7 @@ values twice gives the same bytes, and error feedback belongs to the method.
 from typing import Protocol
 
 from lowcomm.numerics.operations import F32
-from protocols.types.errors import LowcommError
+from protocols.types import LowcommError
 
 Payload = bytes | bytearray | memoryview
 WritablePayload = bytearray | memoryview

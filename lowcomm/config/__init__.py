@@ -6,3 +6,42 @@ NOT import torch, and no other room reads a configuration file.
 
 Start reading: schema.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.config.lr_schedule import CosineSchedule, warmup
+    from lowcomm.config.round_length import early_steps, planned_rounds, round_steps
+    from lowcomm.config.schema import (
+        AdamWConfig,
+        DataConfig,
+        ModelConfig,
+        MuonConfig,
+        RunConfig,
+        load_config,
+    )
+
+__all__ = [
+    "AdamWConfig",
+    "CosineSchedule",
+    "DataConfig",
+    "ModelConfig",
+    "MuonConfig",
+    "RunConfig",
+    "early_steps",
+    "load_config",
+    "planned_rounds",
+    "round_steps",
+    "warmup",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "lr_schedule": "CosineSchedule warmup",
+        "round_length": "early_steps planned_rounds round_steps",
+        "schema": "AdamWConfig DataConfig ModelConfig MuonConfig RunConfig load_config",
+    },
+)

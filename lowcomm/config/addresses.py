@@ -6,16 +6,16 @@ Must NOT import slow modules: it runs before the daemon listens.
 from dataclasses import replace
 
 from lowcomm.config.schema import NodeConfig
-from peers.sockets.address import (
+from peers.sockets import (
     format_address,
     is_loopback,
     is_wildcard,
     parse_address,
     require_loopback,
+    way_to,
 )
-from peers.sockets.listener import way_to
-from protocols.state.tokens import Token
-from protocols.types.errors import ConfigError
+from protocols.state import Token
+from protocols.types import ConfigError
 
 HERE = "127.0.0.1:0"
 NOWHERE = "none"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from lowcomm.methods import RoundMethod, StepMethod
 from lowcomm.validation import shown
-from protocols.types.errors import ConfigError
-from protocols.types.limits import (
+from protocols.types import (
     CONTRIBUTION_STEPS_MAX,
     CONTRIBUTION_TOKENS_MAX,
     PEERS_MAX,
     ROUNDS_MAX,
     SAMPLES_MAX,
+    ConfigError,
 )
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ import xxhash
 from lowcomm.config.run_limits import check_limits
 from lowcomm.methods import AnyMethod, DiLoCo, RoundMethod, StepMethod
 from lowcomm.validation import check_values, shown, validate
-from protocols.types.errors import ConfigError
-from protocols.types.rules import ProtocolConfig
+from protocols.types import ConfigError, ProtocolConfig
 
 BYTE_VALUES = 256
 """Number of different tokens: every source of data is text, and each of its bytes is a token."""

@@ -6,3 +6,19 @@ without ranks and arrays. Must NOT import torch, nor decide anything that all pe
 
 Start reading: daemon.py, then rank_control.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.daemon.round_clock import fits
+
+__all__ = ["fits"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "round_clock": "fits",
+    },
+)

@@ -30,9 +30,9 @@ from lowcomm.checkpoints.residue_file import write_residues
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.state_moment import Moment
 from lowcomm.outer_state.step_replica import StepReplica
-from protocols.peer.core import PeerCore
-from protocols.state.checkpoint_progress import progress_at, remaining_at
-from protocols.types.sample_ranges import Remaining
+from protocols.peer import PeerCore
+from protocols.state import progress_at, remaining_at
+from protocols.types import Remaining
 
 KEEP = 2
 T = TypeVar("T")

@@ -29,25 +29,22 @@ from lowcomm.startup import memory_budget, startup
 from lowcomm.startup.admission import Security
 from lowcomm.startup.identity import NodeDirectory, exec_time
 from lowcomm.startup.start_options import Start
-from peers.connections.bulk import Bulk
-from peers.connections.mesh import Mesh
+from peers.connections import Bulk, Mesh
 from peers.driver import Driver
-from peers.exchange.interfaces import StateTaken, Told
+from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector
-from peers.ipc.command_bus import Question, Status
-from peers.processes.cgroups import available_memory_bytes
-from peers.sockets.listener import Listening
-from peers.sockets.options import known_congestion
-from peers.storage.wal import FILE as WAL_FILE
+from peers.ipc import Question, Status
+from peers.processes import available_memory_bytes
+from peers.sockets import Listening, known_congestion
+from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
+from protocols.links import Identity
+from protocols.messages import Chunk
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Chunk
-from protocols.peer.core import PeerCore
-from protocols.state.tokens import encode_token
-from protocols.types.errors import ConfigError, LowcommError, RefusedError
-from protocols.types.ids import PeerId, Stamp, TensorSpec
+from protocols.peer import PeerCore
+from protocols.state import encode_token
+from protocols.types import ConfigError, LowcommError, PeerId, RefusedError, Stamp, TensorSpec
 
 FINISH_TIMEOUT_S = 60.0
 """Seconds for the ranks' last evaluation after the run has finished."""

@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING
 
 from lowcomm.daemon.gauges import figures_of, gauges_of, served
 from lowcomm.daemon.program_notices import node_wait
-from peers.metrics.counters import PURPOSES, RATE_WINDOW_S, watch
+from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
 from protocols.messages import log_entries as e
-from protocols.state.step_entries import step_view
-from protocols.state.tokens import subject
+from protocols.state import step_view, subject
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lowcomm.daemon.daemon import Daemon
     from lowcomm.reports.event_log import Journal
-    from peers.metrics.counters import Counters, PeerTraffic
-    from peers.metrics.prometheus import Figures
-    from protocols.interface.commands import Applied, Stop
-    from protocols.peer.core import PeerCore
-    from protocols.state.run_state import Membership
-    from protocols.types.ids import PeerId
+    from peers.metrics import Counters, Figures, PeerTraffic
+    from protocols.interface import Applied, Stop
+    from protocols.peer import PeerCore
+    from protocols.state import Membership
+    from protocols.types import PeerId
 
 METRICS_INTERVAL_S = 1.0
 TRAFFIC_INTERVAL_S = RATE_WINDOW_S

@@ -7,14 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from peers.sockets.listener import bind
+from peers.sockets import bind
 
 if TYPE_CHECKING:
     from lowcomm.config.schema import RunConfig
     from lowcomm.daemon.daemon import Daemon
     from lowcomm.reports.event_log import Journal
-    from peers.metrics.counters import Counters
-    from peers.metrics.prometheus import Figures
+    from peers.metrics import Counters, Figures
 
 
 @asynccontextmanager
@@ -26,7 +25,7 @@ async def served(
     if not address:
         yield
         return
-    from peers.metrics.prometheus import served as answered
+    from peers.metrics import served as answered
 
     bound, taken = bind(address, key="node.metrics")
     with bound:
@@ -43,7 +42,7 @@ def figures_of(
 ) -> Figures:
     """The present figures. `run`: None until it is agreed. `gauges`: {name without `lowcomm_`:
     (help text, value)}."""
-    from peers.metrics.prometheus import Figures
+    from peers.metrics import Figures
 
     name, method = (run.name, run.method.name) if run is not None else ("", "")
     return Figures(

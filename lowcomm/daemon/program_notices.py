@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lowcomm.reports.event_log import EVENTS
-from protocols.peer.wait_reason import describe
+from protocols.peer import describe
 
 if TYPE_CHECKING:
     from lowcomm.daemon.daemon import Daemon
-    from protocols.peer.wait_reason import Wait
+    from protocols.peer import Wait
 
 OWN_RANKS = "its ranks"
 """The reason that `protocols.peer.wait_reason` gives if the ranks of a member are not ready."""

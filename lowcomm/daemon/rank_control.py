@@ -22,20 +22,21 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica
 from lowcomm.startup.startup import interval_samples, layout_difference
 from lowcomm.training.round_schedule import ANCHOR
-from peers.ipc.messages import NONE, Answer, Boundary, Result
-from peers.ipc.shared_memory import Slots
-from peers.ipc.step_orders import Order, StepSlots
-from peers.processes.supervisor import CommandSpawner, Spawner, ZygoteSpawner
+from peers.ipc import NONE, Answer, Boundary, Order, Result, Slots, StepSlots
+from peers.processes import CommandSpawner, Spawner, ZygoteSpawner
+from peers.ranks import RankGroup, RanksConfig
 from peers.ranks import events as r
-from peers.ranks.config import RanksConfig
-from peers.ranks.rank_group import RankGroup
-from peers.steps.step_shell import Stepping
+from peers.steps import Stepping
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.rounds.fragment_schedule import next_fragment
-from protocols.types.ids import TensorSpec
-from protocols.types.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
-from protocols.types.sample_ranges import Samples, count
+from protocols.rounds import next_fragment
+from protocols.types import (
+    CONTRIBUTION_STEPS_MAX,
+    CONTRIBUTION_TOKENS_MAX,
+    Samples,
+    TensorSpec,
+    count,
+)
 
 if TYPE_CHECKING:
     from lowcomm.daemon.daemon import Daemon

@@ -9,16 +9,14 @@ import json
 from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
-from protocols.messages.log_entries import Revocation, Revoked, TokenRevoked
-from protocols.state.run_state import Membership
-from protocols.state.tokens import PREFIX, cannot_revoke, subject
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
-from protocols.wire.codec import one_line
+from protocols.messages import Revocation, Revoked, TokenRevoked
+from protocols.state import PREFIX, Membership, cannot_revoke, subject
+from protocols.types import ConfigError, PeerId
+from protocols.wire import one_line
 
 if TYPE_CHECKING:
     from lowcomm.daemon.daemon import Daemon
-    from peers.ipc.command_bus import Revoke
+    from peers.ipc import Revoke
 
 TEXT_MAX = 200
 """Characters of a text that a person typed."""

@@ -1,6 +1,6 @@
 """Decides when a round of fixed duration (`round_s`) is over for one node.
 
-A daemon, whose ranks ask after each inner step, and simulated nodes use the same rule. Must NOT
+A daemon (its ranks ask after each inner step) and simulated nodes use the same rule. Must NOT
 read a clock.
 """
 

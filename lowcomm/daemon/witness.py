@@ -22,22 +22,21 @@ from lowcomm.reports.event_log import Journal
 from lowcomm.startup import startup
 from lowcomm.startup.admission import Security
 from lowcomm.startup.identity import NodeDirectory, exec_time
-from peers.connections.mesh import Mesh
+from peers.connections import Mesh
 from peers.driver import Driver
-from peers.exchange.interfaces import StateTaken, Told
-from peers.ipc.command_bus import serve
-from peers.sockets.listener import Listening
+from peers.exchange import StateTaken, Told
+from peers.ipc import serve
+from peers.sockets import Listening
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
-from protocols.messages.log_entries import Run
-from protocols.peer.core import PeerCore
-from protocols.state.tokens import Token, encode_token
-from protocols.types.errors import ConfigError, LowcommError, RefusedError
-from protocols.types.ids import PeerId, Stamp
+from protocols.links import Identity
+from protocols.messages import Run
+from protocols.peer import PeerCore
+from protocols.state import Token, encode_token
+from protocols.types import ConfigError, LowcommError, PeerId, RefusedError, Stamp
 
 if TYPE_CHECKING:
-    from peers.metrics.prometheus import Figures
+    from peers.metrics import Figures
 
 
 class WitnessDaemon:

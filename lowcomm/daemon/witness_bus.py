@@ -9,15 +9,15 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from peers.ipc.command_bus import Bus, Status
-from peers.ranks.config import free_directory
-from protocols.peer.wait_reason import describe
+from peers.ipc import Bus, Status
+from peers.ranks import free_directory
+from protocols.peer import describe
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from peers.ipc.command_bus import Question
-    from protocols.peer.core import PeerCore
+    from peers.ipc import Question
+    from protocols.peer import PeerCore
 
 VOTING = "voting"
 """The state of a witness while members train."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 FEISTEL_ROUNDS = 6
 """With ideal round functions, four rounds make a permutation that looks random; this round function

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowcomm.config.schema import DataConfig
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 TRAIN = "train.bin"
 HELD_OUT = "held_out.bin"

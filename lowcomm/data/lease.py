@@ -7,8 +7,7 @@ leases, since they draw the same numbers in the same order. Must NOT know the co
 
 from collections import deque
 
-from protocols.types.errors import LowcommError
-from protocols.types.sample_ranges import Samples, count, first, subtract, union
+from protocols.types import LowcommError, Samples, count, first, subtract, union
 
 
 class NodeLease:

@@ -6,3 +6,19 @@ applied, nor speak with a peer.
 
 Start reading: method.py, then momentum.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.flexdemo.momentum import Compression
+
+__all__ = ["Compression"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "momentum": "Compression",
+    },
+)

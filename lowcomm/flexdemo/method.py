@@ -21,7 +21,7 @@ from lowcomm.training import deterministic_ops
 from lowcomm.training.fsdp import ShardView, local_of, reshard, whole, window
 from lowcomm.training.rank_checkpoint import RankFile
 from lowcomm.training.step_methods import StepTrainer, check_adamw
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ Start reading: base.py, then diloco.py. A new method is one file and one line he
 from typing import TypeAlias, get_args
 
 from lowcomm.methods.allreduce import AllReduce
-from lowcomm.methods.base import RoundMethod, StepMethod
+from lowcomm.methods.base import GATHER, GATHERED, Parameter, RoundMethod, StepMethod
 from lowcomm.methods.decoupled_diloco import DecoupledDiLoCo
 from lowcomm.methods.diloco import DiLoCo
 from lowcomm.methods.eager_diloco import EagerDiLoCo
@@ -40,6 +40,8 @@ PER_STEP_METHODS = frozenset(
 """The names of the per-step methods."""
 
 __all__ = [
+    "GATHER",
+    "GATHERED",
     "PER_STEP_METHODS",
     "AllReduce",
     "AnyMethod",
@@ -49,6 +51,7 @@ __all__ = [
     "FlexDeMo",
     "LocalSGD",
     "NoLoCo",
+    "Parameter",
     "RoundMethod",
     "SparseLoCo",
     "StepMethod",

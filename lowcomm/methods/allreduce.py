@@ -11,7 +11,7 @@ from typing import Literal
 from lowcomm.codecs import codec
 from lowcomm.methods.base import GATHERED, TABLE, ContributionCodec, Parameter, StepMethod
 from lowcomm.methods.step_exchange import CodedExchange
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 SMALLEST = "ternary"
 """The codec with the fewest bytes among those that lose nothing on average."""

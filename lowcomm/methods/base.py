@@ -28,9 +28,7 @@ from lowcomm.numerics.robust_means import (
     trimmed_count,
 )
 from lowcomm.validation import check_values
-from protocols.types.errors import ConfigError
-from protocols.types.ids import Contributor
-from protocols.types.limits import FRAGMENTS_MAX
+from protocols.types import FRAGMENTS_MAX, ConfigError, Contributor
 
 TABLE = "run.method"
 GATHER = "gather"

@@ -21,8 +21,7 @@ from lowcomm.methods.base import (
     Parameter,
     check_fragments,
 )
-from protocols.types.errors import ConfigError
-from protocols.types.ids import Contributor
+from protocols.types import ConfigError, Contributor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

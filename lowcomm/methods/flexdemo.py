@@ -13,7 +13,7 @@ from lowcomm.methods.base import TABLE, Parameter, StepMethod
 from lowcomm.replicators.payload_mean import Replication, tensors_of
 from lowcomm.replicators.replicators import Demo, Full, Random, Replicator, Striding, Values, Wire
 from lowcomm.validation import check_values
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 CHUNKS = (8, 16, 32, 64)
 """Sizes of a tile's side: powers of two, because the cosine transform halves them, and a place

@@ -23,8 +23,7 @@ from typing import ClassVar, Literal
 from lowcomm.methods.base import TABLE, ContributionCodec, ResultCodec, RoundMethod
 from lowcomm.numerics.operations import F32, heavy_ball_step
 from lowcomm.validation import check_values
-from protocols.types.errors import ConfigError
-from protocols.types.ids import Contributor
+from protocols.types import ConfigError, Contributor
 
 CODECS: tuple[ContributionCodec, ...] = ("fp32", "bf16", "fp16")
 """Codecs for parameters, which are hundreds of times as large as their change in a round."""

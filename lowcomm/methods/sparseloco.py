@@ -16,8 +16,7 @@ from lowcomm.methods.base import TABLE, ContributionCodec, RoundMethod
 from lowcomm.numerics.operations import F32, descent
 from lowcomm.numerics.robust_means import Room, sent_mean
 from lowcomm.validation import check_values
-from protocols.types.errors import ConfigError
-from protocols.types.ids import Contributor
+from protocols.types import ConfigError, Contributor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

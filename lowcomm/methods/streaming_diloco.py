@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lowcomm.methods.base import TABLE, NesterovMethod, Parameter, check_fragments
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 _BLOCK = re.compile(r"(.*?(?:^|\.)\d+)(?:\.|$)")
 """A parameter's name up to its first number: "model.layers.3" of "model.layers.3.mlp.w"."""

@@ -7,7 +7,7 @@ loop for 2 ms (`peers/sockets/memory_pages.py`). Must NOT know the content of th
 import numpy as np
 
 from lowcomm.numerics.kernels import F32
-from peers.sockets.memory_pages import fresh
+from peers.sockets import fresh
 
 
 def zeros(elements: int) -> F32:

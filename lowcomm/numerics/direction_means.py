@@ -23,7 +23,7 @@ import numpy as np
 
 from lowcomm.numerics import operations
 from lowcomm.numerics.kernels import F32, NORM_ELEMENTS
-from protocols.types.ids import TensorSpec
+from protocols.types import TensorSpec
 
 Pieces = Callable[[], Iterable[tuple[int, Sequence[F32]]]]
 """Iterates over the contributions piece by piece: the fragment's element where each piece begins,

@@ -20,9 +20,8 @@ import numpy as np
 import xxhash
 
 from lowcomm.numerics.kernels import F32, F64, NORM_ELEMENTS, clipped_nesterov_step, loops
-from peers.exchange.interfaces import no_matter
-from peers.exchange.pieces import spans
-from protocols.types.errors import LowcommError
+from peers.exchange import no_matter, spans
+from protocols.types import LowcommError
 
 LARGE_BYTES = 8 << 20
 """Size from which on a fragment has left the CPU caches before its next reader comes."""

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from protocols.types.errors import LowcommError
-from protocols.types.ids import TensorSpec
+from protocols.types import LowcommError, TensorSpec
 
 
 class LayoutError(LowcommError):

@@ -14,8 +14,7 @@ from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.results import Results, Scratch
 from lowcomm.outer_state.versions import Ahead, Committed, OuterState
-from peers.exchange.interfaces import Bytes
-from peers.exchange.pieces import PIECE_ELEMENTS
+from peers.exchange import PIECE_ELEMENTS, Bytes
 
 
 class OuterStep:

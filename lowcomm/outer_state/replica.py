@@ -30,10 +30,10 @@ from lowcomm.outer_state.outer_step import OuterStep
 from lowcomm.outer_state.results import Results, Scratch
 from lowcomm.outer_state.state_moment import FIRST_LINEAGE, FragmentMoment, Moment
 from lowcomm.outer_state.versions import Committed, OuterState, Places
-from peers.exchange.interfaces import Bytes, no_matter
-from peers.ipc.shared_memory import Slots, SlotsShape
+from peers.exchange import Bytes, no_matter
+from peers.ipc import Slots, SlotsShape
 from protocols.state import gossip_pairs
-from protocols.types.ids import Contributor, Stamp, TensorSpec
+from protocols.types import Contributor, Stamp, TensorSpec
 
 _NOTHING: F32 = np.empty(0, np.float32)
 

@@ -17,9 +17,8 @@ from lowcomm.codecs.base import CodecError
 from lowcomm.methods.base import RoundMethod
 from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
-from peers.exchange.interfaces import Bytes, SlicesError
-from peers.exchange.pieces import PIECE_ELEMENTS
-from protocols.types.ids import Contributor
+from peers.exchange import PIECE_ELEMENTS, Bytes, SlicesError
+from protocols.types import Contributor
 
 
 class Scratch:

@@ -8,8 +8,8 @@ when a moment is captured, nor which of it is written (daemon/checkpoint_schedul
 from dataclasses import dataclass
 
 from lowcomm.numerics.operations import F32
-from protocols.state.run_state import Membership
-from protocols.types.ids import Version
+from protocols.state import Membership
+from protocols.types import Version
 
 FIRST_LINEAGE = 0
 """Lineage of the state that a founder begins with: it is older than every lineage, and valid in

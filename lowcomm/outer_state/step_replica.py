@@ -16,12 +16,11 @@ from lowcomm.methods.base import Parameter, StepMethod
 from lowcomm.methods.step_exchange import StepExchange
 from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.outer_state.state_moment import FragmentMoment, Moment
-from peers.exchange.interfaces import Bytes, no_matter
-from peers.ipc.shared_memory import SlotsShape
-from peers.ipc.step_orders import step_shape
-from peers.transfer.tree_hashing import cells
-from protocols.messages.step_progress import TENTATIVE_COMMITS
-from protocols.types.ids import TensorSpec
+from peers.exchange import Bytes, no_matter
+from peers.ipc import SlotsShape, step_shape
+from peers.transfer import cells
+from protocols.messages import TENTATIVE_COMMITS
+from protocols.types import TensorSpec
 
 STATES_HELD = 6
 """Most copies of the state at one time: two in shared memory, the base, one that may follow it, one

@@ -17,11 +17,10 @@ import numpy as np
 from lowcomm.numerics import operations
 from lowcomm.numerics.arrays import copy_of, zeros
 from lowcomm.numerics.operations import F32
-from peers.exchange.interfaces import Bytes
-from peers.exchange.pieces import spans
-from peers.ipc.shared_memory import COPIES, MOVE, Slots
+from peers.exchange import Bytes, spans
+from peers.ipc import COPIES, MOVE, Slots
 from protocols.state import gossip_pairs
-from protocols.types.ids import Contributor, Stamp
+from protocols.types import Contributor, Stamp
 
 
 @dataclass(slots=True)

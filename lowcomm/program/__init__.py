@@ -6,3 +6,21 @@ lowcomm/training.
 
 Start reading: lowcomm/worker.py, which puts them together.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.program.evaluate import held_out_loss
+    from lowcomm.program.muon import Muon
+
+__all__ = ["Muon", "held_out_loss"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "evaluate": "held_out_loss",
+        "muon": "Muon",
+    },
+)

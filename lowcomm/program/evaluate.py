@@ -13,7 +13,7 @@ from torch import nn
 
 from lowcomm.data.batches import raw_words
 from lowcomm.models.llama import Llama, next_token_loss
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 EVAL_BATCH = 16
 """Windows in one forward pass. It bounds the memory, and changes the loss by rounding only."""

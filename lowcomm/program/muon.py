@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic iteration of Keller Jordan's Muon. Its slope at 0 is steep, and the

@@ -5,3 +5,48 @@ change a run, and must not ask a daemon for anything that is not in its event lo
 
 Start reading: events.py, then timeline.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.reports.event_log import EVENTS
+    from lowcomm.reports.events import Commit, Event, Finished, Ready
+    from lowcomm.reports.html_report import write_report
+    from lowcomm.reports.live_view import LiveView, print_end
+    from lowcomm.reports.summary import build_summary, write_summary
+    from lowcomm.reports.svg_charts import Series, decimal_bytes_text, line_chart, seconds_text
+    from lowcomm.reports.timeline import Follower, read_timeline
+
+__all__ = [
+    "EVENTS",
+    "Commit",
+    "Event",
+    "Finished",
+    "Follower",
+    "LiveView",
+    "Ready",
+    "Series",
+    "build_summary",
+    "decimal_bytes_text",
+    "line_chart",
+    "print_end",
+    "read_timeline",
+    "seconds_text",
+    "write_report",
+    "write_summary",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "event_log": "EVENTS",
+        "events": "Commit Event Finished Ready",
+        "html_report": "write_report",
+        "live_view": "LiveView print_end",
+        "summary": "build_summary write_summary",
+        "svg_charts": "Series decimal_bytes_text line_chart seconds_text",
+        "timeline": "Follower read_timeline",
+    },
+)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lowcomm.reports.events import Event
 from lowcomm.reports.timeline import EventError, decode, story
-from protocols.types.ids import PeerId
+from protocols.types import PeerId
 
 EVENTS = "events.jsonl"
 

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, cast
 from lowcomm.reports.events import Traffic
 from lowcomm.reports.process_lifetimes import Life
 from lowcomm.reports.svg_charts import bytes_text, milliseconds_text, seconds_text
-from peers.metrics.counters import PURPOSES, Purpose
+from peers.metrics import PURPOSES, Purpose
 
 DIRECTIONS = ("sent", "received")
 COLUMNS = tuple(f"{purpose}_{way}_bytes" for purpose in PURPOSES for way in DIRECTIONS)

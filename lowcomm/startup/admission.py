@@ -10,17 +10,23 @@ from pathlib import Path
 
 from lowcomm.config.schema import NodeConfig
 from lowcomm.startup.join_tokens import invite
-from peers.connections.mesh import Mesh
-from peers.security.certificate_client import ask
-from peers.security.certificate_issuer import Gate, genuine
-from peers.security.certificates import Authority, OwnKey, contexts, public_of, root_of, untimely
-from protocols.interface.commands import AtTheGate
-from protocols.interface.events import Event
-from protocols.links.handshake import Identity
-from protocols.messages.peer import Admit
-from protocols.state.tokens import Token, encode_token
-from protocols.types.errors import ConfigError, RefusedError
-from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from peers.connections import Mesh
+from peers.security import (
+    Authority,
+    Gate,
+    OwnKey,
+    ask,
+    contexts,
+    genuine,
+    public_of,
+    root_of,
+    untimely,
+)
+from protocols.interface import AtTheGate, Event
+from protocols.links import Identity
+from protocols.messages import Admit
+from protocols.state import Token, encode_token
+from protocols.types import PROTOCOL_VERSION, ConfigError, PeerId, RefusedError
 
 
 class Security:

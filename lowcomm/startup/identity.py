@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from lowcomm.config.schema import FileConfig, validate
-from peers.storage.fsync import write_private
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
+from peers.storage import write_private
+from protocols.types import ConfigError, PeerId
 
 RECORD = "node.json"
 COPY = "node.json.copy"
@@ -111,7 +110,7 @@ def runs(directory: Path, record: Record) -> bool:
 def check_resumable(directory: Path, record: Record, *, way: bool) -> None:
     """Check that a node can be started again. `way`: an address or token of other nodes is known.
     Raises ConfigError if the node runs, or if it has neither a log nor such an address."""
-    from peers.storage.wal import FILE
+    from peers.storage import FILE
 
     if runs(directory, record):
         raise ConfigError(
@@ -150,7 +149,7 @@ def _described(error: Exception, directory: Path) -> str:
 
 
 def _mending(directory: Path) -> str:
-    """Instructions for a person whose node.json cannot be read; the run can go on in each case."""
+    """Instructions for a node.json that cannot be read; the run can go on in each case."""
     try:
         _decoded(directory / COPY)
     except _UNREADABLE:

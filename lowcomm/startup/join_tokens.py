@@ -15,10 +15,10 @@ from pathlib import Path
 
 from lowcomm.config.schema import NodeConfig, load_config
 from lowcomm.startup.identity import in_use, read_record, recorded_config
-from peers.security.certificates import CA, CA_KEY, Authority
-from peers.sockets.address import format_address, is_loopback, parse_address
-from protocols.state.tokens import ADDRESSES_MAX, NUMBER_BYTES, USES_MAX, Token, encode_token
-from protocols.types.errors import ConfigError
+from peers.security import CA, CA_KEY, Authority
+from peers.sockets import format_address, is_loopback, parse_address
+from protocols.state import ADDRESSES_MAX, NUMBER_BYTES, USES_MAX, Token, encode_token
+from protocols.types import ConfigError
 
 RUN_FILE = "run.toml"
 USES, HOURS = 16, 24.0

@@ -9,15 +9,14 @@ from lowcomm.methods.base import RoundMethod
 from lowcomm.outer_state import error_feedback
 from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.outer_state.results import Results
-from protocols.types.errors import ConfigError
-from protocols.types.ids import TensorSpec
+from protocols.types import ConfigError, TensorSpec
 
 IN_FLIGHT_ARRAYS = 4
 """fp32 arrays of the size of each fragment in flight: the contribution, the next outer parameters,
 the slices of our part, and, for late ranks, their base or the change of the parameters."""
 AHEAD_ARRAYS = 2
 """fp32 arrays of the fragment that is in flight next, if not all are in flight at once: its
-contribution and its next outer parameters, whose memory is allocated in advance."""
+contribution and its next outer parameters, which get their memory in advance."""
 RESULTS_IN_FLIGHT = 2
 """Results of each fragment in flight: the next one, and the last one if a peer lacked it when it
 was committed."""

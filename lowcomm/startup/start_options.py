@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from peers.fault_injection import Fault
-from protocols.state.tokens import Token
+from protocols.state import Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,21 +32,23 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica, needed_for_steps
 from lowcomm.startup.identity import NodeDirectory, Record, new_peer_id, node_name, read_record
 from lowcomm.startup.memory_budget import needed_bytes
-from peers.storage.wal import FILE as WAL_FILE
-from peers.storage.wal import UntrustedError, Wal
+from peers.storage import FILE as WAL_FILE
+from peers.storage import UntrustedError, Wal
 from protocols.interface import events as v
+from protocols.messages import Kept, Saved
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Kept
-from protocols.messages.persisted import Saved
-from protocols.state.log_applier import Logbook
-from protocols.types.errors import ConfigError, LogError, RefusedError
-from protocols.types.ids import PeerId, TensorSpec, Version
-from protocols.types.limits import SAMPLES_MAX
-from protocols.types.rules import ProtocolConfig
-from protocols.wire import codec
-from protocols.wire.codec import decode_image
-from protocols.wire.layout import pack_layout, unpack_layout
-from protocols.wire.validators import WireError
+from protocols.state import Logbook
+from protocols.types import (
+    SAMPLES_MAX,
+    ConfigError,
+    LogError,
+    PeerId,
+    ProtocolConfig,
+    RefusedError,
+    TensorSpec,
+    Version,
+)
+from protocols.wire import WireError, codec, decode_image, pack_layout, unpack_layout
 
 DROPPED = "dropped"
 """The directory, in a node's directory, for files of branches that were given up."""
@@ -79,7 +81,7 @@ def open_log(directory: Path) -> tuple[Wal, Saved | None]:
 
 
 def _way_on(directory: Path) -> str:
-    """Instructions for a person whose log cannot be read; none of them deletes anything."""
+    """Instructions for a log that cannot be read; none of them deletes anything."""
     join = "join them from another directory (--set node.directory=PATH)"
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
     if path is None:
@@ -271,8 +273,8 @@ def agreed_layout(entry: e.Run) -> tuple[TensorSpec, ...]:
 
 def known_rules(saved: Saved | None) -> ProtocolConfig | None:
     """The timing rules of the run in a restarted node's log; None if they are not known. With the
-    default rules the node might start elections too early, or fork a run whose `lonely_after_s` is
-    longer."""
+    default rules the node might start elections too early, or fork a run that has a
+    longer `lonely_after_s`."""
     first = saved.entries[0].body if saved is not None and saved.entries else None
     if not isinstance(first, e.Run):
         return None  # The run is in the snapshot; the core checks it before anything else.

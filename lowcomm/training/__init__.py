@@ -7,3 +7,36 @@ daemon does.
 
 Start reading: attach.py, then round_methods.py and round_rank.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.training import deterministic_ops
+    from lowcomm.training.attach import Peer
+    from lowcomm.training.interfaces import Kind, RoundState
+    from lowcomm.training.round_rank import RoundRank
+    from lowcomm.training.round_schedule import ANCHOR
+    from lowcomm.training.step_rank import StepRank
+
+__all__ = [
+    "ANCHOR",
+    "Kind",
+    "Peer",
+    "RoundRank",
+    "RoundState",
+    "StepRank",
+    "deterministic_ops",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "attach": "Peer",
+        "interfaces": "Kind RoundState",
+        "round_rank": "RoundRank",
+        "round_schedule": "ANCHOR",
+        "step_rank": "StepRank",
+    },
+)

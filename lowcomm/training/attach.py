@@ -21,9 +21,8 @@ from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
 from lowcomm.data.lease import NodeLease
 from lowcomm.methods import AnyMethod
-from peers.ipc.messages import Attached, TensorPlace
-from peers.ipc.rank_client import RankClient
-from protocols.types.errors import ConfigError, LowcommError
+from peers.ipc import Attached, RankClient, TensorPlace
+from protocols.types import ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from torch import Tensor

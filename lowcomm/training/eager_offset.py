@@ -14,7 +14,7 @@ import numpy as np
 from lowcomm.methods import EagerDiLoCo
 from lowcomm.numerics.operations import F32, pseudo_gradient
 from lowcomm.training.interfaces import RoundState
-from peers.ipc.messages import Result
+from peers.ipc import Result
 
 FRAGMENT = 0  # The whole model.
 

@@ -25,8 +25,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
-from peers.ipc.messages import TensorPlace
-from protocols.types.errors import ConfigError
+from peers.ipc import TensorPlace
+from protocols.types import ConfigError
 
 COLLECTIVE_TIMEOUT_S = 600.0
 """Seconds. Ranks of one node may load and compile for very different times. The daemon detects

@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from lowcomm.training.fsdp import local_of
-from peers.storage.fsync import sync
-from protocols.types.errors import LowcommError
+from peers.storage import sync
+from protocols.types import LowcommError
 
 SCHEMA = 1
 HEADER = "lowcomm"

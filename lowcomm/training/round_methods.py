@@ -32,7 +32,7 @@ from lowcomm.training.rank_checkpoint import (
     save_rank_state,
 )
 from lowcomm.training.round_rank import RoundRank
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from lowcomm.methods import EagerDiLoCo, RoundMethod
 from lowcomm.training.eager_offset import Offset
 from lowcomm.training.interfaces import RoundState
 from lowcomm.training.round_schedule import ANCHOR, Boundaries
-from peers.ipc.messages import Attached, Result
-from protocols.types.sample_ranges import Samples
+from peers.ipc import Attached, Result
+from protocols.types import Samples
 
 
 class RoundClient(Protocol):

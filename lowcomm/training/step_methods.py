@@ -28,7 +28,7 @@ from lowcomm.training.fsdp import (
     window,
 )
 from lowcomm.training.step_rank import StepRank
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 
 CLIP_EPS = 1e-6
 """The same constant as in torch.nn.utils.clip_grad_norm_."""

@@ -8,8 +8,8 @@ StepState does), nor decide when anything happens.
 from typing import Protocol
 
 from lowcomm.training.attach import Peer
-from peers.ipc.step_orders import Order, following
-from protocols.types.sample_ranges import SampleRange
+from peers.ipc import Order, following
+from protocols.types import SampleRange
 
 
 class StepState(Protocol):

@@ -7,3 +7,21 @@ chunk). Must NOT decide which peers to connect with, nor what a lost connection 
 
 Start reading: mesh.py, then session.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from peers.connections.bulk import RECEIVE_BYTES_MAX, SEND_BYTES_MAX, Bulk
+    from peers.connections.mesh import Mesh
+
+__all__ = ["RECEIVE_BYTES_MAX", "SEND_BYTES_MAX", "Bulk", "Mesh"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "bulk": "Bulk RECEIVE_BYTES_MAX SEND_BYTES_MAX",
+        "mesh": "Mesh",
+    },
+)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from peers.connections.control import Link
 from peers.tunnels.client import TUNNEL
-from protocols.types.limits import TICKET_BYTES
+from protocols.types import TICKET_BYTES
 
 MAGIC = b"LCB1"
 """First bytes of a bulk connection. No TLS record and no control frame (of 800 MB) begins so."""

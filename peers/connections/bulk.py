@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 from peers.connections.encryption import Seal, SealedReader, SealedWriter
 from peers.connections.frames import Frame, PlainReader, PlainWriter, Reader, Writer
 from peers.sockets.options import UNSENT_BYTES, is_starting, tune
-from protocols.messages.peer import Chunk, Padding
-from protocols.types.ids import PeerId
-from protocols.wire.validators import WireError
+from protocols.messages import Chunk, Padding
+from protocols.types import PeerId
+from protocols.wire import WireError
 
 RECEIVE_BYTES_MAX = 1 << 20
 """Bytes received before other tasks have their turn: some 0.3 ms, 0.5 ms encrypted, and a sum."""

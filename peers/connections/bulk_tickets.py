@@ -7,7 +7,7 @@ import secrets
 
 from peers.connections.control import Link
 from peers.connections.encryption import Keys
-from protocols.types.limits import SECRET_BYTES
+from protocols.types import SECRET_BYTES
 
 
 class Tickets:

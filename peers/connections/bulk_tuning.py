@@ -14,7 +14,7 @@ from peers.connections.session import Session
 from peers.sockets.options import pace
 from peers.sockets.rate_limit import SAMPLE_S
 from peers.sockets.tcp_info import LOOK_S, RTT_MIN_S, Flow, flow_of, line_of, wants_more
-from protocols.types.ids import PeerId
+from protocols.types import PeerId
 
 IDLE_S = 0.1
 """A connection that was busy for less than so many seconds of a second may send padding."""

@@ -11,11 +11,9 @@ from typing import Any, Protocol, cast
 from peers.connections.frames import PREFIX, grown
 from peers.sockets.name_resolution import dialable
 from peers.sockets.options import round_trip_s, tune
-from protocols.messages.peer import Chunk, Control
-from protocols.types import limits
-from protocols.types.ids import PeerId
-from protocols.wire import codec
-from protocols.wire.validators import WireError
+from protocols.messages import Chunk, Control
+from protocols.types import PeerId, limits
+from protocols.wire import WireError, codec
 
 STAGE_BYTES = 256 << 10
 """Bytes of the buffer through which frames are read."""

@@ -18,9 +18,8 @@ from peers.connections.session import MeshOwner
 from peers.sockets.address import parse_address, require_loopback
 from peers.sockets.name_resolution import addresses_of
 from peers.tunnels.client import connect, show
-from protocols.messages.peer import BulkKeys, Control, Hello, Refused
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from protocols.messages import BulkKeys, Control, Hello, Refused
+from protocols.types import PROTOCOL_VERSION, ConfigError, PeerId
 
 DIAL_TIMEOUT_S = 5.0
 REDIAL_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)

@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from peers.connections.frames import PREFIX, STAGE_BYTES, Sink, decode_head, grown, unpack_prefix
-from protocols.messages.peer import Chunk
-from protocols.types.limits import TICKET_BYTES
-from protocols.wire import codec
-from protocols.wire.validators import WireError
+from protocols.messages import Chunk
+from protocols.types import TICKET_BYTES
+from protocols.wire import WireError, codec
 
 TAG_BYTES = 16
 KEY_BYTES = 32

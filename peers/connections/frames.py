@@ -9,10 +9,9 @@ payload that can be received into, or sent from, its place.
 import struct
 from typing import Protocol
 
-from protocols.messages.peer import Chunk
+from protocols.messages import Chunk
 from protocols.types import limits
-from protocols.wire import codec
-from protocols.wire.validators import WireError
+from protocols.wire import WireError, codec
 
 PREFIX = struct.Struct("<II")
 STAGE_BYTES = 6 << 10

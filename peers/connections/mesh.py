@@ -19,7 +19,7 @@ from peers.connections.encryption import Keys, Seal
 from peers.connections.session import Half, MeshOwner, Session, Tls, Watched
 from peers.connections.tunnel_service import TUNNELLING, Passages
 from peers.sockets.tcp_info import CONNECTIONS_MAX, best, is_far
-from protocols.messages.peer import (
+from protocols.messages import (
     Admit,
     Admitted,
     BulkKeys,
@@ -30,8 +30,7 @@ from protocols.messages.peer import (
     Refused,
     WantBulk,
 )
-from protocols.types.ids import PeerId
-from protocols.types.limits import ADMIT_BYTES_MAX, PEERS_MAX
+from protocols.types import ADMIT_BYTES_MAX, PEERS_MAX, PeerId
 
 ANSWER_TIMEOUT_S = 15.0
 """Seconds that a node without a certificate waits for the run's answer."""

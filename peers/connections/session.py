@@ -9,8 +9,8 @@ from peers.connections.control import Link
 from peers.connections.frames import Frame
 from peers.sockets.rate_limit import Throttle
 from peers.sockets.tcp_info import NO_LINE, NOTHING, Flow, Line
-from protocols.messages.peer import Admit, Control, Hello
-from protocols.types.ids import PeerId
+from protocols.messages import Admit, Control, Hello
+from protocols.types import PeerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from peers.connections.session import MeshOwner, Session
 from peers.tunnels.client import TunnelError, Tunnels
 from peers.tunnels.relay import Junction
-from protocols.messages.peer import Control, NoTunnel, TunnelTicket, WantTunnel
-from protocols.types.ids import PeerId
+from protocols.messages import Control, NoTunnel, TunnelTicket, WantTunnel
+from protocols.types import PeerId
 
 TUNNELLING = (WantTunnel, TunnelTicket, NoTunnel)
 """Messages that `take` handles."""

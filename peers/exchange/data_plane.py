@@ -18,10 +18,9 @@ from peers.exchange.reducer import Reducer
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import peer as m
-from protocols.peer.core import PeerCore
-from protocols.rounds.contributions import PartResult
-from protocols.types.errors import LowcommError
-from protocols.types.ids import Contributor, PeerId, Stamp
+from protocols.peer import PeerCore
+from protocols.rounds import PartResult
+from protocols.types import Contributor, LowcommError, PeerId, Stamp
 
 
 class Exchange:

@@ -11,7 +11,7 @@ from typing import Protocol
 from peers.exchange.interfaces import Bytes
 from peers.exchange.payload_keys import ResultKey
 from peers.exchange.pieces import PIECE_ELEMENTS, Payload
-from protocols.messages.peer import ResultChunk
+from protocols.messages import ResultChunk
 
 
 class ResultOwner(Protocol):

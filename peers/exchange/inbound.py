@@ -12,9 +12,9 @@ from peers.exchange.gather import ResultOwner, arrived
 from peers.exchange.payload_keys import Key, ResultKey, SliceKey, key_of, slice_key
 from peers.exchange.pieces import Payload, Pool, digest_of
 from protocols.interface import events as v
-from protocols.messages.peer import ContributionChunk, PieceChunk, ResultChunk
-from protocols.state.parts import OWNERS_MAX
-from protocols.types.ids import PeerId
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
+from protocols.state import OWNERS_MAX
+from protocols.types import PeerId
 
 OPEN_MAX = 64
 """Payloads of one peer that are under way or refused; more would be an error of the peer."""

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocols.interface.commands import Applied, AtTheGate, Leased, Note, Resume, Stop
-from protocols.messages.log_entries import Run
-from protocols.types.errors import LowcommError
-from protocols.types.ids import Contributor, PeerId, Stamp
+from protocols.interface import Applied, AtTheGate, Leased, Note, Resume, Stop
+from protocols.messages import Run
+from protocols.types import Contributor, LowcommError, PeerId, Stamp
 
 Told = Resume | Leased | Applied | Note | Stop | AtTheGate
 """Commands of a core that do not move bytes."""

@@ -14,8 +14,8 @@ from typing import Protocol
 from peers.connections.frames import Frame
 from peers.exchange.background_rate import Pace
 from peers.exchange.pieces import Encoding, Payload, spans
-from protocols.messages.peer import ContributionChunk, ResultChunk, StateChunk
-from protocols.types.ids import Stamp
+from protocols.messages import ContributionChunk, ResultChunk, StateChunk
+from protocols.types import Stamp
 
 STREAMS_MAX = 1024
 """Payloads that wait for one peer; their bytes are elsewhere and read when due."""

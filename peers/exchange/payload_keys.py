@@ -5,8 +5,8 @@ Must NOT decide whether one is wanted.
 
 from typing import NamedTuple
 
-from protocols.messages.peer import ContributionChunk, PieceChunk, ResultChunk
-from protocols.types.ids import Contributor, Stamp
+from protocols.messages import ContributionChunk, PieceChunk, ResultChunk
+from protocols.types import Contributor, Stamp
 
 
 class SliceKey(NamedTuple):

@@ -15,7 +15,7 @@ import xxhash
 
 from peers.exchange.interfaces import Bytes, Work
 from peers.sockets.memory_pages import fresh
-from protocols.types.ids import Contributor
+from protocols.types import Contributor
 
 PIECE_ELEMENTS = 1 << 18
 """Elements of a piece, 1 MiB of fp32: it fits the L2 cache and takes a millisecond of arithmetic at

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from peers.exchange.interfaces import Bytes, Work
 from peers.exchange.payload_keys import ResultKey, SliceKey, slice_key
 from peers.exchange.pieces import Encoding, Payload, spans
-from protocols.interface.commands import ReducePart
-from protocols.types.errors import LowcommError
-from protocols.types.ids import PeerId
+from protocols.interface import ReducePart
+from protocols.types import LowcommError, PeerId
 
 PIECES_A_TURN = 2
 """Pieces that are summed at once; then other tasks have their turn, heartbeats for example."""

@@ -7,3 +7,52 @@ message leads to.
 
 Start reading: messages.py, then rank_client.py (a rank's end) and daemon_socket.py (the daemon's).
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from peers.ipc.command_bus import Bus, Question, Revoke, Status, ask_daemon, serve
+    from peers.ipc.messages import NONE, Answer, Attached, Boundary, Result, TensorPlace
+    from peers.ipc.msgpack_records import LinkError
+    from peers.ipc.rank_client import RankClient
+    from peers.ipc.shared_memory import COPIES, MOVE, Slots, SlotsShape
+    from peers.ipc.step_orders import Order, StepSlots, following, step_shape
+
+__all__ = [
+    "COPIES",
+    "MOVE",
+    "NONE",
+    "Answer",
+    "Attached",
+    "Boundary",
+    "Bus",
+    "LinkError",
+    "Order",
+    "Question",
+    "RankClient",
+    "Result",
+    "Revoke",
+    "Slots",
+    "SlotsShape",
+    "Status",
+    "StepSlots",
+    "TensorPlace",
+    "ask_daemon",
+    "following",
+    "serve",
+    "step_shape",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "command_bus": "Bus Question Revoke Status ask_daemon serve",
+        "messages": "Answer Attached Boundary NONE Result TensorPlace",
+        "msgpack_records": "LinkError",
+        "rank_client": "RankClient",
+        "shared_memory": "COPIES MOVE Slots SlotsShape",
+        "step_orders": "Order StepSlots following step_shape",
+    },
+)

@@ -11,8 +11,7 @@ from typing import Literal
 
 from peers.ipc.shared_memory import SlotsShape
 from peers.ipc.step_orders import Obeyed, Order
-from protocols.types.ids import TensorSpec
-from protocols.types.sample_ranges import Samples
+from protocols.types import Samples, TensorSpec
 
 NONE = (1 << 32) - 1
 """No fragment, in an Answer."""

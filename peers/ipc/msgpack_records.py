@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import msgpack
 
-from protocols.types.errors import LowcommError
+from protocols.types import LowcommError
 
 RECORD_BYTES_MAX = 1 << 20
 _LENGTH = struct.Struct("<I")

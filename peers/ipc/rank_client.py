@@ -35,8 +35,8 @@ from peers.ipc.msgpack_records import kinds_of
 from peers.ipc.rank_socket import RankLink
 from peers.ipc.shared_memory import Slots, SlotsError
 from peers.ipc.step_orders import Obeyed, Order, StepSlots
-from protocols.types.sample_ranges import Samples
-from protocols.wire.layout import pack_layout
+from protocols.types import Samples
+from protocols.wire import pack_layout
 
 M = TypeVar("M")
 _CONFIGURED = kinds_of(Configured, Refused)

@@ -14,7 +14,7 @@ import os
 import zlib
 from dataclasses import dataclass
 
-from protocols.types.errors import LowcommError
+from protocols.types import LowcommError
 
 MAGIC = int.from_bytes(b"LCSLOTS\x04", "little")  # The last byte is the version of this layout.
 LINE_BYTES = 64  # One cache line for each word that a rank writes often: no false sharing.

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, Protocol
 
-from protocols.messages.peer import Chunk, Message, Padding, StateChunk
-from protocols.types.ids import PeerId
+from protocols.messages import Chunk, Message, Padding, StateChunk
+from protocols.types import PeerId
 
 Purpose = Literal["payload", "transfer", "control", "relay"]
 """Contributions and results; states for joiners; everything else; tunnels of other peers."""

@@ -7,3 +7,36 @@ ranks.
 
 Start reading: supervisor.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from peers.processes.cgroups import available_memory_bytes
+    from peers.processes.exit_status import SIGNALLED, shell_status
+    from peers.processes.processes import Child, dying_with_us, own_module, start_child
+    from peers.processes.supervisor import CommandSpawner, Spawner, ZygoteSpawner
+
+__all__ = [
+    "SIGNALLED",
+    "Child",
+    "CommandSpawner",
+    "Spawner",
+    "ZygoteSpawner",
+    "available_memory_bytes",
+    "dying_with_us",
+    "own_module",
+    "shell_status",
+    "start_child",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "cgroups": "available_memory_bytes",
+        "exit_status": "SIGNALLED shell_status",
+        "processes": "Child dying_with_us own_module start_child",
+        "supervisor": "CommandSpawner Spawner ZygoteSpawner",
+    },
+)

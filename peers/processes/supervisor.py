@@ -29,7 +29,7 @@ from peers.processes.processes import (
     wait_ended,
 )
 from peers.processes.zygote import PACKET_BYTES_MAX
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 
 PRELOAD_TIMEOUT_S = 300.0
 """Seconds. Importing torch from a cold network disk took minutes in the worst case."""

@@ -6,3 +6,22 @@ other peers, and no fault of a rank may end the daemon.
 
 Start reading: rank_group.py, then attempt.py for the rules that a rank must keep.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from peers.ranks import events
+    from peers.ranks.config import RanksConfig, free_directory
+    from peers.ranks.rank_group import RankGroup
+
+__all__ = ["RankGroup", "RanksConfig", "events", "free_directory"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "config": "RanksConfig free_directory",
+        "rank_group": "RankGroup",
+    },
+)

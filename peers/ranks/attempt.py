@@ -13,9 +13,8 @@ from enum import Enum
 
 from peers.ipc.messages import Answer, Boundary, Contributed, Hello, Result, TensorPlace
 from peers.ipc.step_orders import Order, following
-from protocols.types.errors import LowcommError
-from protocols.wire.layout import unpack_layout
-from protocols.wire.validators import WireError
+from protocols.types import LowcommError
+from protocols.wire import WireError, unpack_layout
 
 TICK_S = 1.0
 """Seconds between checks for hangs; shorter if hangs must be found within less than 4 s."""

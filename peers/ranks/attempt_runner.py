@@ -14,7 +14,7 @@ from peers.processes.supervisor import Exit, NotRunnable, Spawner, SpawnError
 from peers.ranks.attempt import Attempt, RankFault, Stage
 from peers.ranks.events import ProgramFailed
 from peers.ranks.lasting_faults import Fault
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 
 EXIT_REPORT_S = 1.0
 """A lost link says less than the exit status, which comes within milliseconds if the rank was

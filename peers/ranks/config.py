@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 
 from peers.ipc.daemon_socket import UNIX_PATH_BYTES_MAX
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from peers.ipc.messages import TensorPlace
-from protocols.types.errors import LowcommError
-from protocols.types.sample_ranges import Samples
+from protocols.types import LowcommError, Samples
 
 
 class RanksFailed(LowcommError):  # noqa: N818

@@ -57,7 +57,7 @@ from peers.ranks.events import (
     StopAsked,
 )
 from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, Repeats, same_again
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 
 RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before a restart, by the number of attempts in a row without a contribution."""

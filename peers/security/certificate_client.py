@@ -15,10 +15,9 @@ from peers.connections.frames import PREFIX
 from peers.security.certificates import is_signed_by, public_of, untimely, unverified
 from peers.sockets.address import parse_address
 from peers.sockets.name_resolution import addresses_of
-from protocols.messages.peer import Admit, Admitted, Message, NotAdmitted
-from protocols.types.errors import ConfigError, RefusedError
-from protocols.wire import codec
-from protocols.wire.validators import WireError
+from protocols.messages import Admit, Admitted, Message, NotAdmitted
+from protocols.types import ConfigError, RefusedError
+from protocols.wire import WireError, codec
 
 ANSWER_S = 20.0
 """Seconds for an answer: the run may have to elect a leader, and to commit the entry."""

@@ -13,10 +13,9 @@ from peers.security.certificates import Authority, earlier_peer, root_of, untime
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import peer as m
-from protocols.state.tokens import ANOTHER, Token, decode_token, spending
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
-from protocols.wire.codec import one_line
+from protocols.state import ANOTHER, Token, decode_token, spending
+from protocols.types import ConfigError, PeerId
+from protocols.wire import one_line
 
 FORGED = "this is no token of this run: ask for one (`lowcomm token DIRECTORY` on its machines)"
 

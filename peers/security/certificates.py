@@ -26,8 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from peers.connections.clock_skew import clock_fault
 from peers.connections.session import Tls
 from peers.storage.fsync import write_private
-from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
+from protocols.types import ConfigError, PeerId
 
 CA, CA_KEY, OWN, OWN_KEY = "ca.pem", "ca-key.pem", "node.pem", "node-key.pem"
 LIFE = timedelta(days=3650)

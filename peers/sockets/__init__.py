@@ -7,3 +7,44 @@ certificates.
 
 Start reading: address.py and listener.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from peers.sockets.address import (
+        format_address,
+        is_loopback,
+        is_wildcard,
+        parse_address,
+        require_loopback,
+    )
+    from peers.sockets.listener import Listening, bind, listen, way_to
+    from peers.sockets.memory_pages import fresh
+    from peers.sockets.options import known_congestion, tune
+
+__all__ = [
+    "Listening",
+    "bind",
+    "format_address",
+    "fresh",
+    "is_loopback",
+    "is_wildcard",
+    "known_congestion",
+    "listen",
+    "parse_address",
+    "require_loopback",
+    "tune",
+    "way_to",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "address": "format_address is_loopback is_wildcard parse_address require_loopback",
+        "listener": "Listening bind listen way_to",
+        "memory_pages": "fresh",
+        "options": "known_congestion tune",
+    },
+)

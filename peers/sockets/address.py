@@ -2,9 +2,8 @@
 
 import ipaddress
 
-from protocols.types.errors import ConfigError
-from protocols.types.limits import NAME_MAX
-from protocols.wire.validators import short
+from protocols.types import NAME_MAX, ConfigError
+from protocols.wire import short
 
 PORT_MAX = 65535
 PORT_DIGITS_MAX = 5

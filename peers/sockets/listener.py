@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from peers.sockets.address import format_address, parse_address
 from peers.sockets.name_resolution import dialable
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 BACKLOG = 256
 """Connections that the kernel queues until they are accepted."""

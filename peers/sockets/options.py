@@ -5,7 +5,7 @@ import ipaddress
 import socket
 import struct
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 LOOPBACK, OTHER = b"reno", b"bbr"
 """Congestion control for loopback, and for all other connections. bbr paces its packets, which on

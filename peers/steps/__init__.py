@@ -6,3 +6,19 @@ committed.
 
 Start reading: step_shell.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from peers.steps.step_shell import Stepping
+
+__all__ = ["Stepping"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "step_shell": "Stepping",
+    },
+)

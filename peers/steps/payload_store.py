@@ -12,10 +12,9 @@ import xxhash
 
 from peers.connections.frames import Frame
 from peers.exchange.interfaces import Bytes
-from protocols.interface.events import StepReceived
-from protocols.messages.peer import StepChunk
-from protocols.types.ids import PeerId, Stamp
-from protocols.types.limits import CHUNK_BYTES_MAX
+from protocols.interface import StepReceived
+from protocols.messages import StepChunk
+from protocols.types import CHUNK_BYTES_MAX, PeerId, Stamp
 
 UNDECIDED_MAX = 256
 """Payloads of one peer that the core has not handled yet: a peer that is far behind gets so many at

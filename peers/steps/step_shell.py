@@ -19,10 +19,9 @@ from peers.ipc.step_orders import Order, OrderKind, StepSlots
 from peers.steps.payload_store import StepPayloads, StepStream, digest_of
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages import step_progress
-from protocols.messages.peer import StepChunk
-from protocols.peer.core import PeerCore
-from protocols.types.ids import PeerId
+from protocols.messages import StepChunk, step_progress
+from protocols.peer import PeerCore
+from protocols.types import PeerId
 
 INLINE_BYTES = 256 << 10
 """More bytes are read or written in the worker thread: the event loop must not stop for more than

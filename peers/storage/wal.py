@@ -27,10 +27,10 @@ from peers.storage.wal_format import (
     pack_header,
     pack_record,
 )
-from protocols.interface.commands import Persist
-from protocols.messages.persisted import Saved
-from protocols.types.errors import LowcommError
-from protocols.wire.validators import WireError
+from protocols.interface import Persist
+from protocols.messages import Saved
+from protocols.types import LowcommError
+from protocols.wire import WireError
 
 WAL_BYTES_MAX = 16 << 20
 """Bytes. A longer file is rewritten once less than half of it is alive. So many bytes take 0.03 s

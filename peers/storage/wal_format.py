@@ -17,10 +17,10 @@ from typing import Any, cast
 import msgpack
 import xxhash
 
-from protocols.interface.commands import Persist
-from protocols.messages.persisted import Saved, Snapshot
-from protocols.types.limits import CONTROL_BYTES_MAX, ENTRIES_MAX, SNAPSHOT_BYTES_MAX
-from protocols.wire.codec import decode_entry, encode_entry
+from protocols.interface import Persist
+from protocols.messages import Saved, Snapshot
+from protocols.types import CONTROL_BYTES_MAX, ENTRIES_MAX, SNAPSHOT_BYTES_MAX
+from protocols.wire import decode_entry, encode_entry
 
 VERSION = 4
 RECORD_BYTES_MAX = 65 << 20

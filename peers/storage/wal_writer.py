@@ -9,8 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from peers.storage.wal import Wal, WalError
-from protocols.interface.commands import Persist
-from protocols.interface.events import Persisted, PersistFailed
+from protocols.interface import Persist, Persisted, PersistFailed
 
 
 class Scribe:

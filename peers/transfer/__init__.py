@@ -6,3 +6,19 @@ decide which peer gives which cells, nor look into a state.
 
 Start reading: state_transfer.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from peers.transfer.tree_hashing import cells
+
+__all__ = ["cells"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "tree_hashing": "cells",
+    },
+)

@@ -15,8 +15,8 @@ from peers.exchange.pieces import PIECE_ELEMENTS
 from peers.transfer.tree_hashing import Hashing, cell_of, elements_of, leaves_of, num_cells
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages.peer import StateChunk
-from protocols.types.ids import PeerId
+from protocols.messages import StateChunk
+from protocols.types import PeerId
 
 Lent = tuple[Bytes, ...]
 

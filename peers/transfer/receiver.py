@@ -14,9 +14,9 @@ from peers.sockets.memory_pages import fresh
 from peers.transfer.tree_hashing import Hashing, digest_of
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages.peer import StateChunk
-from protocols.state.parts import ELEMENT_BYTES
-from protocols.types.ids import PeerId
+from protocols.messages import StateChunk
+from protocols.state import ELEMENT_BYTES
+from protocols.types import PeerId
 
 COMING_MAX = 32
 """Cells of one donor that are arriving or not handled yet: twice a request. Further ones are

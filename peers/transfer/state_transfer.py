@@ -16,8 +16,8 @@ from peers.transfer.receiver import Transfer
 from peers.transfer.tree_hashing import Hashing
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.peer.core import PeerCore
-from protocols.types.ids import PeerId
+from protocols.peer import PeerCore
+from protocols.types import PeerId
 
 T = TypeVar("T")
 

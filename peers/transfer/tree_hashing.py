@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from peers.exchange.interfaces import Bytes
 from peers.exchange.pieces import PIECE_ELEMENTS
-from protocols.state.parts import ELEMENT_BYTES
+from protocols.state import ELEMENT_BYTES
 
 NICE = 10
 """The nice value of the thread; all others have 0."""

@@ -11,8 +11,8 @@ import socket
 from contextlib import suppress
 from typing import Protocol
 
-from protocols.messages.peer import Control, NoTunnel, TunnelTicket, WantTunnel
-from protocols.types.ids import PeerId
+from protocols.messages import Control, NoTunnel, TunnelTicket, WantTunnel
+from protocols.types import PeerId
 
 TUNNEL = b"LCT1"
 """First bytes of a connection that is to be joined with another one (tunnels/relay.py)."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from peers.tunnels.splice import BUFFER_BYTES, Splice
-from protocols.messages.peer import Control, NoTunnel, TunnelTicket, WantTunnel
-from protocols.types.ids import PeerId
-from protocols.types.limits import TICKET_BYTES
+from protocols.messages import Control, NoTunnel, TunnelTicket, WantTunnel
+from protocols.types import TICKET_BYTES, PeerId
 
 TUNNELS_MAX = 256
 """Tunnels of all peers together."""

@@ -7,3 +7,50 @@ decisions: the records are plain data.
 
 Start reading: events.py and commands.py side by side.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.interface import commands, events
+    from protocols.interface.commands import (
+        Applied,
+        AtTheGate,
+        Connect,
+        Leased,
+        Note,
+        Outcome,
+        Persist,
+        ReducePart,
+        Resume,
+        Stop,
+    )
+    from protocols.interface.events import Event, Persisted, PersistFailed, StepReceived
+
+__all__ = [
+    "Applied",
+    "AtTheGate",
+    "Connect",
+    "Event",
+    "Leased",
+    "Note",
+    "Outcome",
+    "Persist",
+    "PersistFailed",
+    "Persisted",
+    "ReducePart",
+    "Resume",
+    "StepReceived",
+    "Stop",
+    "commands",
+    "events",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "commands": "Applied AtTheGate Connect Leased Note Outcome Persist ReducePart Resume Stop",
+        "events": "Event PersistFailed Persisted StepReceived",
+    },
+)

@@ -7,3 +7,19 @@ that (protocols/leader).
 
 Start reading: connections.py, then failure_detector.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.links.handshake import Identity, refusal
+
+__all__ = ["Identity", "refusal"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "handshake": "Identity refusal",
+    },
+)

@@ -7,3 +7,95 @@ holds. Must NOT encode or check anything (protocols/wire does), nor decide what 
 
 Start reading: log_entries.py, since everything that all peers agree on is an entry of the log.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.messages import log_entries, peer, step_progress
+    from protocols.messages.log_entries import Restore, Revocation, Revoked, Run, TokenRevoked
+    from protocols.messages.peer import (
+        Admit,
+        Admitted,
+        Append,
+        Appended,
+        BulkKeys,
+        Chunk,
+        ContributionChunk,
+        Control,
+        Hello,
+        Hold,
+        Kept,
+        Message,
+        NotAdmitted,
+        NoTunnel,
+        Padding,
+        PieceChunk,
+        Ready,
+        Refused,
+        Relay,
+        ResultChunk,
+        StateChunk,
+        StepChunk,
+        Stopped,
+        TunnelTicket,
+        WantBulk,
+        WantTunnel,
+    )
+    from protocols.messages.persisted import Saved, Snapshot
+    from protocols.messages.step_progress import TENTATIVE_COMMITS
+
+__all__ = [
+    "TENTATIVE_COMMITS",
+    "Admit",
+    "Admitted",
+    "Append",
+    "Appended",
+    "BulkKeys",
+    "Chunk",
+    "ContributionChunk",
+    "Control",
+    "Hello",
+    "Hold",
+    "Kept",
+    "Message",
+    "NoTunnel",
+    "NotAdmitted",
+    "Padding",
+    "PieceChunk",
+    "Ready",
+    "Refused",
+    "Relay",
+    "Restore",
+    "ResultChunk",
+    "Revocation",
+    "Revoked",
+    "Run",
+    "Saved",
+    "Snapshot",
+    "StateChunk",
+    "StepChunk",
+    "Stopped",
+    "TokenRevoked",
+    "TunnelTicket",
+    "WantBulk",
+    "WantTunnel",
+    "log_entries",
+    "peer",
+    "step_progress",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "log_entries": "Restore Revocation Revoked Run TokenRevoked",
+        "peer": (
+            "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk Control Hello Hold "
+            "Kept Message NoTunnel NotAdmitted Padding PieceChunk Ready Refused Relay ResultChunk "
+            "StateChunk StepChunk Stopped TunnelTicket WantBulk WantTunnel"
+        ),
+        "persisted": "Saved Snapshot",
+        "step_progress": "TENTATIVE_COMMITS",
+    },
+)

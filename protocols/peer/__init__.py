@@ -6,3 +6,26 @@ NOT await, read a clock, draw random numbers or touch bytes: the same events giv
 
 Start reading: core.py, then components.py for what each part does.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.peer import wakeups
+    from protocols.peer.branches import fork_of
+    from protocols.peer.connectivity import FAREWELL_S
+    from protocols.peer.core import PeerCore
+    from protocols.peer.wait_reason import Wait, describe
+
+__all__ = ["FAREWELL_S", "PeerCore", "Wait", "describe", "fork_of", "wakeups"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "branches": "fork_of",
+        "connectivity": "FAREWELL_S",
+        "core": "PeerCore",
+        "wait_reason": "Wait describe",
+    },
+)

@@ -7,3 +7,25 @@ and must not decide which contributions count: the log does.
 
 Start reading: fragment_rounds.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.rounds.contributions import PartResult
+    from protocols.rounds.fencing import Fence
+    from protocols.rounds.fragment_rounds import KEEP_ROUNDS
+    from protocols.rounds.fragment_schedule import next_fragment
+
+__all__ = ["KEEP_ROUNDS", "Fence", "PartResult", "next_fragment"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "contributions": "PartResult",
+        "fencing": "Fence",
+        "fragment_rounds": "KEEP_ROUNDS",
+        "fragment_schedule": "next_fragment",
+    },
+)

@@ -8,3 +8,70 @@ applied (entry_validation.py).
 
 Start reading: run_state.py, then round_plan.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.state import checkpoint_progress, gossip_pairs
+    from protocols.state.checkpoint_progress import progress_at, remaining_at
+    from protocols.state.gossip_pairs import pairs_of
+    from protocols.state.log_applier import Logbook
+    from protocols.state.parts import ELEMENT_BYTES, OWNERS_MAX
+    from protocols.state.run_state import Membership
+    from protocols.state.step_entries import drawn_at, step_view
+    from protocols.state.tokens import (
+        ADDRESSES_MAX,
+        ANOTHER,
+        NUMBER_BYTES,
+        PREFIX,
+        USES_MAX,
+        Token,
+        cannot_revoke,
+        decode_token,
+        encode_token,
+        spending,
+        subject,
+    )
+
+__all__ = [
+    "ADDRESSES_MAX",
+    "ANOTHER",
+    "ELEMENT_BYTES",
+    "NUMBER_BYTES",
+    "OWNERS_MAX",
+    "PREFIX",
+    "USES_MAX",
+    "Logbook",
+    "Membership",
+    "Token",
+    "cannot_revoke",
+    "checkpoint_progress",
+    "decode_token",
+    "drawn_at",
+    "encode_token",
+    "gossip_pairs",
+    "pairs_of",
+    "progress_at",
+    "remaining_at",
+    "spending",
+    "step_view",
+    "subject",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "checkpoint_progress": "progress_at remaining_at",
+        "gossip_pairs": "pairs_of",
+        "log_applier": "Logbook",
+        "parts": "ELEMENT_BYTES OWNERS_MAX",
+        "run_state": "Membership",
+        "step_entries": "drawn_at step_view",
+        "tokens": (
+            "ADDRESSES_MAX ANOTHER NUMBER_BYTES PREFIX Token USES_MAX cannot_revoke decode_token "
+            "encode_token spending subject"
+        ),
+    },
+)

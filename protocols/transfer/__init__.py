@@ -7,3 +7,19 @@ choose donors: the leader does (protocols/leader/joins.py).
 
 Start reading: receiver.py, then donor.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.transfer.receiver import REFILL_CELLS
+
+__all__ = ["REFILL_CELLS"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "receiver": "REFILL_CELLS",
+    },
+)

@@ -7,3 +7,34 @@ to.
 
 Start reading: codec.py, then schemas.py for the fields of each record.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.wire import codec
+    from protocols.wire.codec import decode_entry, decode_image, encode_entry, one_line
+    from protocols.wire.layout import pack_layout, unpack_layout
+    from protocols.wire.validators import WireError, short
+
+__all__ = [
+    "WireError",
+    "codec",
+    "decode_entry",
+    "decode_image",
+    "encode_entry",
+    "one_line",
+    "pack_layout",
+    "short",
+    "unpack_layout",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "codec": "decode_entry decode_image encode_entry one_line",
+        "layout": "pack_layout unpack_layout",
+        "validators": "WireError short",
+    },
+)

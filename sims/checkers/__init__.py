@@ -17,11 +17,11 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.types.ids import PeerId, Stamp
+from protocols.types import PeerId, Stamp
 from sims.checkers.accounting import Accounting, Contribution
 from sims.checkers.admission import Admission
 from sims.checkers.agreement import Agreement
-from sims.checkers.containment import KEPT_MAX, Containment
+from sims.checkers.containment import Containment
 from sims.checkers.decisions import Decisions
 from sims.checkers.disks import Disks
 from sims.checkers.durability import Durability
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sims.node.node import Node
     from sims.simulator.world import World
 
-__all__ = ["KEPT_MAX", "Checkers", "Contribution"]
+__all__ = ["Checkers", "Contribution"]
 
 SUMMED = (v.SliceBegun, v.SliceReceived, v.ResultReceived)
 REPLICATED = (m.Append, m.Appended, m.HandOver)

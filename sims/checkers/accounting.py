@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
-from protocols.types.ids import PeerId, Stamp
+from protocols.types import PeerId, Stamp
 from sims.checkers.agreement import Agreement
 from sims.node.toy_model import PRIME
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.types.ids import PeerId
+from protocols.types import PeerId
 
 if TYPE_CHECKING:
     from sims.node.node import Node

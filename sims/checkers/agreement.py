@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocols.messages import log_entries as e
-from protocols.types.ids import PeerId
+from protocols.types import PeerId
 
 
 class Agreement:

@@ -13,9 +13,8 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.rounds.fencing import Fence
-from protocols.rounds.fragment_rounds import KEEP_ROUNDS
-from protocols.types.ids import PeerId, Stamp
+from protocols.rounds import KEEP_ROUNDS, Fence
+from protocols.types import PeerId, Stamp
 from sims.checkers.elections import Reign
 
 if TYPE_CHECKING:

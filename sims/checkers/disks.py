@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from protocols.leader.voters import LAG_MAX, VOTERS_MAX
-from protocols.raft.durability import RETRY_S
+from protocols.leader import LAG_MAX, VOTERS_MAX
+from protocols.raft import RETRY_S
 from sims.node.storage import SLOW_SYNC_S
 
 if TYPE_CHECKING:
-    from protocols.types.ids import PeerId
+    from protocols.types import PeerId
     from sims.node.node import Node
 
 LOOK_S = 0.1

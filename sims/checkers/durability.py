@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.raft.log import Voters, voters_after
-from protocols.types.ids import PeerId
+from protocols.raft import Voters, voters_after
+from protocols.types import PeerId
 
 if TYPE_CHECKING:
     from sims.node.node import Node

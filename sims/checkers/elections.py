@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.raft.log import Voters
-from protocols.types.ids import PeerId
+from protocols.raft import Voters
+from protocols.types import PeerId
 
 if TYPE_CHECKING:
     from sims.node.node import Node

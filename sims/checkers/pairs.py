@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
-from protocols.state.gossip_pairs import pairs_of
-from protocols.types.ids import PeerId, Stamp
+from protocols.state import pairs_of
+from protocols.types import PeerId, Stamp
 
 if TYPE_CHECKING:
     from sims.node.node import Node

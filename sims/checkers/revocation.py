@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
-from protocols.peer.connectivity import FAREWELL_S
-from protocols.raft.log import Voters, voters_after
-from protocols.types.ids import PeerId
+from protocols.peer import FAREWELL_S
+from protocols.raft import Voters, voters_after
+from protocols.types import PeerId
 
 if TYPE_CHECKING:
     from sims.node.node import Node

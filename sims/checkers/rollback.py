@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.types.ids import PeerId
+from protocols.types import PeerId
 
 if TYPE_CHECKING:
-    from protocols.state.run_state import Membership
+    from protocols.state import Membership
     from sims.checkers.agreement import Agreement
     from sims.node.node import Node
 

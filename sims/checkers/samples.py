@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
+from protocols.types import PeerId
 from protocols.types import sample_ranges as s
-from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
     from sims.node.node import Node

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from protocols.messages import log_entries as e
 
 if TYPE_CHECKING:
-    from protocols.types.ids import PeerId
+    from protocols.types import PeerId
     from sims.checkers.accounting import Accounting
 
 STALE_ROUNDS = 4

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from protocols.messages import Stopped
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Stopped
-from protocols.state.run_state import Membership
-from protocols.state.step_entries import drawn_at
-from protocols.types.ids import PeerId, Stamp
+from protocols.state import Membership, drawn_at
+from protocols.types import PeerId, Stamp
 from sims.checkers import Checkers
 from sims.node.toy_model import PRIME, Value, state_digest
 

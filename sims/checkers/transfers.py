@@ -13,8 +13,8 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.transfer.receiver import REFILL_CELLS
-from protocols.types.ids import PeerId
+from protocols.transfer import REFILL_CELLS
+from protocols.types import PeerId
 from sims.checkers.elections import Reign
 
 if TYPE_CHECKING:

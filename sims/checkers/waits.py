@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols.peer.wait_reason import Wait, describe
+from protocols.peer import Wait, describe
 
 if TYPE_CHECKING:
-    from protocols.types.ids import PeerId
+    from protocols.types import PeerId
     from sims.node.node import Node
 
 LONG_S = 5.0

@@ -6,3 +6,19 @@ log, as a user does.
 
 Start reading: local_cluster.py, then launch.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+
+__all__ = ["LOG", "LocalCluster", "LocalNode"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "local_cluster": "LOG LocalCluster LocalNode",
+    },
+)

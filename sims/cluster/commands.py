@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")
 

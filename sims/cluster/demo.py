@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lowcomm.config.schema import RunConfig, load_config
-from lowcomm.reports.events import Commit, Event
-from protocols.types.errors import ConfigError
+from lowcomm.config import RunConfig, load_config
+from lowcomm.reports import Commit, Event
+from protocols.types import ConfigError
 from sims.cluster.commands import NAMES
 from sims.cluster.launch import Watch, fresh_run_dir, supervise
 

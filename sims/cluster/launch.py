@@ -14,17 +14,21 @@ from typing import Any
 
 from rich.console import Console
 
-from lowcomm.cli.status import finished, node_directories
-from lowcomm.config.schema import RunConfig
+from lowcomm.cli import finished, node_directories
+from lowcomm.config import RunConfig
 from lowcomm.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
-from lowcomm.reports.events import Event
-from lowcomm.reports.html_report import write_report
-from lowcomm.reports.live_view import LiveView, print_end
-from lowcomm.reports.summary import build_summary, write_summary
-from lowcomm.reports.timeline import Follower
-from lowcomm.startup.identity import in_use, read_record, recorded_config
-from peers.processes.exit_status import SIGNALLED
-from protocols.types.errors import ConfigError, LowcommError
+from lowcomm.reports import (
+    Event,
+    Follower,
+    LiveView,
+    build_summary,
+    print_end,
+    write_report,
+    write_summary,
+)
+from lowcomm.startup import in_use, read_record, recorded_config
+from peers.processes import SIGNALLED
+from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode, read_plan
 
 LOOK_S = 0.25

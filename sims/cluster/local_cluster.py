@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from lowcomm.cli.status import ask
-from lowcomm.startup.identity import read_record
-from lowcomm.startup.join_tokens import new_token
-from peers.processes.processes import Child, dying_with_us, own_module, start_child
-from protocols.types.errors import LowcommError
+from lowcomm.cli import ask
+from lowcomm.startup import new_token, read_record
+from peers.processes import Child, dying_with_us, own_module, start_child
+from protocols.types import LowcommError
 from sims.wan.network import Place
 
 LOG = "daemon.log"

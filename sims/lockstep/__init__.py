@@ -5,3 +5,23 @@ use a connection, a log, a clock or a thread.
 
 Start reading: exchange.py, then nodes.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from sims.lockstep.exchange import Given, Lockstep
+    from sims.lockstep.nodes import LockstepNodes
+    from sims.lockstep.step_lockstep import StepLockstep
+
+__all__ = ["Given", "Lockstep", "LockstepNodes", "StepLockstep"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "exchange": "Given Lockstep",
+        "nodes": "LockstepNodes",
+        "step_lockstep": "StepLockstep",
+    },
+)

@@ -15,12 +15,12 @@ from functools import partial
 import numpy as np
 
 from lowcomm.methods import RoundMethod
-from lowcomm.numerics.operations import F32
-from lowcomm.outer_state.replica import Replica
-from peers.exchange.pieces import Encoding, Pool, spans
-from peers.ipc.shared_memory import Slots
-from protocols.state.gossip_pairs import pairs_of
-from protocols.types.ids import Contributor, PeerId, Stamp, TensorSpec
+from lowcomm.numerics import F32
+from lowcomm.outer_state import Replica
+from peers.exchange import Encoding, Pool, spans
+from peers.ipc import Slots
+from protocols.state import pairs_of
+from protocols.types import Contributor, PeerId, Stamp, TensorSpec
 
 NODES_MAX = 1000
 """With fewer nodes than this, the names sort as the numbers do."""

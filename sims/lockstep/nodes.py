@@ -13,20 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcomm.config.round_length import early_steps, planned_rounds, round_steps
-from lowcomm.config.schema import RunConfig
-from lowcomm.data.lease import NodeLease
+from lowcomm.config import RunConfig, early_steps, planned_rounds, round_steps
+from lowcomm.data import NodeLease
 from lowcomm.methods import RoundMethod
-from lowcomm.numerics.operations import F32
-from lowcomm.outer_state.fragment_layout import fragment_elements
-from lowcomm.training.interfaces import RoundState
-from lowcomm.training.round_rank import RoundRank
-from lowcomm.training.round_schedule import ANCHOR
-from peers.ipc.messages import Attached, Result, TensorPlace
-from peers.ipc.shared_memory import SlotsShape
-from protocols.rounds.fragment_schedule import next_fragment
-from protocols.types.ids import PeerId, TensorSpec
-from protocols.types.sample_ranges import Samples
+from lowcomm.numerics import F32
+from lowcomm.outer_state import fragment_elements
+from lowcomm.training import ANCHOR, RoundRank, RoundState
+from peers.ipc import Attached, Result, SlotsShape, TensorPlace
+from protocols.rounds import next_fragment
+from protocols.types import PeerId, Samples, TensorSpec
 from sims.lockstep.exchange import Given, Lockstep, Taken
 
 Decide = Callable[[int, bool, Sequence[int]], int | None]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from lowcomm.methods import StepMethod
-from lowcomm.numerics.operations import F32
-from lowcomm.outer_state.step_replica import StepReplica
-from peers.exchange.interfaces import Bytes
-from protocols.types.ids import TensorSpec
+from lowcomm.numerics import F32
+from lowcomm.outer_state import StepReplica
+from peers.exchange import Bytes
+from protocols.types import TensorSpec
 
 
 class StepLockstep:

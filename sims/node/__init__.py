@@ -7,3 +7,19 @@ what the core decides.
 
 Start reading: node.py, then toy_model.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from sims.node.ranks import Training
+
+__all__ = ["Training"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "ranks": "Training",
+    },
+)

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from peers.exchange.payload_keys import slice_key
+from peers.exchange import slice_key
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
+from protocols.links import Identity
+from protocols.messages import Control, Kept
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Control, Kept
-from protocols.peer.core import PeerCore
+from protocols.peer import PeerCore
 from protocols.state import checkpoint_progress
-from protocols.types import limits
-from protocols.types.ids import PeerId, Stamp, Version, digest_text
+from protocols.types import PeerId, Stamp, Version, digest_text, limits
 from protocols.wire import codec
 from sims.checkers import Contribution
 from sims.node.ranks import Handed, Ranks, Result

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.rounds.fragment_schedule import next_fragment
-from protocols.types.sample_ranges import Samples
+from protocols.rounds import next_fragment
+from protocols.types import Samples
 from sims.node.samples import Feed
 from sims.node.toy_model import Value
 

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from peers.exchange.buffer_release import COPIED_BYTES_PER_S
-from peers.exchange.payload_keys import slice_key
+from peers.exchange import COPIED_BYTES_PER_S, slice_key
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.state.parts import ELEMENT_BYTES
-from protocols.types.ids import PeerId, Stamp, digest_text
+from protocols.state import ELEMENT_BYTES
+from protocols.types import PeerId, Stamp, digest_text
 from sims.node.toy_model import Value
 
 if TYPE_CHECKING:

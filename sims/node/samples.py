@@ -7,9 +7,8 @@ know the value of a sample, nor which samples are counted.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lowcomm.data.lease import NodeLease
-from protocols.types.errors import LowcommError
-from protocols.types.sample_ranges import Samples, count
+from lowcomm.data import NodeLease
+from protocols.types import LowcommError, Samples, count
 
 
 @dataclass(slots=True)

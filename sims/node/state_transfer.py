@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.types.ids import PeerId
+from protocols.types import PeerId
 from sims.node.toy_model import Value
 
 if TYPE_CHECKING:

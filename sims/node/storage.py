@@ -5,11 +5,10 @@ Must NOT decide which data is kept or dropped: node.py follows the core.
 
 from dataclasses import dataclass, field
 
-from peers.exchange.payload_keys import SliceKey
+from peers.exchange import SliceKey
 from protocols.interface import commands as c
-from protocols.messages.peer import Kept
-from protocols.messages.persisted import Saved
-from protocols.types.ids import Stamp
+from protocols.messages import Kept, Saved
+from protocols.types import Stamp
 from sims.node.toy_model import Value
 
 HICCUPS, HICCUP_S = 0.03, 0.3

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable
 from typing import Protocol
 
-from protocols.types.ids import digest_text
+from protocols.types import digest_text
 
 PRIME = (1 << 61) - 1
 

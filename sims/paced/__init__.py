@@ -5,3 +5,23 @@ Must NOT import torch.
 
 Start reading: rank.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from sims.paced.cluster import start_all
+    from sims.paced.moves import FRAGMENT, TENSORS, tensors
+    from sims.paced.rank import Pace
+
+__all__ = ["FRAGMENT", "TENSORS", "Pace", "start_all", "tensors"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "cluster": "start_all",
+        "moves": "FRAGMENT TENSORS tensors",
+        "rank": "Pace",
+    },
+)

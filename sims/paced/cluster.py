@@ -7,8 +7,8 @@ run: its callers do.
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers.processes.processes import own_module
-from protocols.types.errors import LowcommError
+from peers.processes import own_module
+from protocols.types import LowcommError
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
 from sims.paced.rank import PACE, Pace
 from sims.wan.network import Place

@@ -8,10 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from lowcomm.methods import AnyMethod, RoundMethod
-from lowcomm.methods.base import Parameter
-from lowcomm.numerics.operations import F32
-from peers.ipc.messages import TensorPlace
+from lowcomm.methods import AnyMethod, Parameter, RoundMethod
+from lowcomm.numerics import F32
+from peers.ipc import TensorPlace
 
 FRAGMENT = 0  # The whole model, if the method does not divide it.
 TENSORS = 4

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lowcomm.training.interfaces import Kind
-from peers.ipc.messages import TensorPlace
+from lowcomm.training import Kind
+from peers.ipc import TensorPlace
 from sims.paced.moves import initial_parameters, movement
 
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from lowcomm import attach
 from lowcomm.methods import AnyMethod, RoundMethod, StepMethod
-from lowcomm.training.attach import Peer, attach
-from lowcomm.training.round_rank import RoundRank
-from peers.ipc.messages import TensorPlace
-from peers.processes.exit_status import shell_status
-from protocols.types.errors import ConfigError, LowcommError
+from lowcomm.training import Peer, RoundRank
+from peers.ipc import TensorPlace
+from peers.processes import shell_status
+from protocols.types import ConfigError, LowcommError
 from sims.paced.moves import TENSORS, share, stand_in_loss, tensors
 from sims.paced.parameters import PacedParameters
 from sims.paced.step_rank import PacedSteps

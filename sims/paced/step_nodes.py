@@ -10,10 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
-from lowcomm.methods import FlexDeMo, StepMethod
-from lowcomm.methods.base import Parameter
-from lowcomm.numerics.operations import F32
-from protocols.types.errors import ConfigError
+from lowcomm.methods import FlexDeMo, Parameter, StepMethod
+from lowcomm.numerics import F32
+from protocols.types import ConfigError
 from sims.paced.moves import initial_parameters, movement
 
 RATE = np.float32(2.0**-8)

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from lowcomm.methods import StepMethod
-from lowcomm.training.attach import Peer
-from lowcomm.training.step_rank import StepRank
-from peers.ipc.messages import TensorPlace
+from lowcomm.training import Peer, StepRank
+from peers.ipc import TensorPlace
 from sims.paced.moves import share, stand_in_loss
 from sims.paced.step_nodes import FlexNode, PacedNode, paced_node
 

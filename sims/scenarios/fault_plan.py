@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
-from protocols.messages.log_entries import Restore
-from protocols.messages.peer import Append, Appended, Control, Hold, Ready
+from protocols.messages import Append, Appended, Control, Hold, Ready, Restore
 from sims.node.node import Node
 from sims.scenarios import multi_step_faults, revocations
 from sims.simulator.world import World

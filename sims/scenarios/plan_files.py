@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 from sims.scenarios.fault_plan import KINDS, Fault
 
 

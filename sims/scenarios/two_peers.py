@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
+from protocols.links import Identity
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.types.ids import PeerId, Stamp
+from protocols.types import PeerId, Stamp
 from sims.checkers import Checkers, Contribution
 from sims.checkers.branches import Branches, Name
 from sims.node.node import Node

@@ -6,3 +6,21 @@ real core; second cores that run all of their parts after each event must give t
 
 Start reading: world.py; step_world.py is the same for stepwise runs.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from sims.simulator.step_world import StepWorld
+    from sims.simulator.world import World
+
+__all__ = ["StepWorld", "World"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "step_world": "StepWorld",
+        "world": "World",
+    },
+)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import peer as m
-from protocols.state.tokens import Token, decode_token, encode_token, spending
-from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from protocols.state import Token, decode_token, encode_token, spending
+from protocols.types import PROTOCOL_VERSION, PeerId
 
 if TYPE_CHECKING:
     from sims.node.node import Node

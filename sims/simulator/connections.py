@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from protocols.interface import Connect
 from protocols.interface import events as v
-from protocols.interface.commands import Connect
-from protocols.links.handshake import refusal
-from protocols.messages.peer import Hello
-from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from protocols.links import refusal
+from protocols.messages import Hello
+from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
 from sims.simulator.admission import Gates
 

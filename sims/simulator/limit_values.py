@@ -12,19 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
+from protocols.links import Identity
 from protocols.messages import log_entries as e
-from protocols.types.errors import LogError
-from protocols.types.ids import PeerId
-from protocols.types.limits import (
+from protocols.types import (
     CONTRIBUTION_TOKENS_MAX,
     JSON_MAX,
     LAYOUT_BYTES_MAX,
     NAME_MAX,
     TEXT_MAX,
+    LogError,
+    PeerId,
 )
-from protocols.wire import codec
-from protocols.wire.validators import WireError
+from protocols.wire import WireError, codec
 
 if TYPE_CHECKING:
     from sims.simulator.world import World

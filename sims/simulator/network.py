@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from protocols.types.ids import PeerId
+from protocols.types import PeerId
 
 DELAYS_S = (0.0005, 0.01, 0.1)
 """One-way delays in seconds; all links of a world have the same."""

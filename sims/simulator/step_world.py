@@ -11,11 +11,11 @@ import random
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
+from protocols.links import Identity
+from protocols.messages import Control, Kept, Stopped
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Control, Kept, Stopped
-from protocols.state.checkpoint_progress import progress_at, remaining_at
-from protocols.types.ids import PeerId, Version, digest_text
+from protocols.state import progress_at, remaining_at
+from protocols.types import PeerId, Version, digest_text
 from sims.checkers.step_runs import FACTOR, StepCheckers
 from sims.node.node import Node, Payload
 from sims.node.storage import Disk

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.peer import wakeups
-from protocols.peer.core import PeerCore
-from protocols.types.ids import PeerId
+from protocols.peer import PeerCore, wakeups
+from protocols.types import PeerId
 
 if TYPE_CHECKING:
     from sims.node.node import Node

@@ -15,13 +15,12 @@ from typing import TextIO
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links.handshake import Identity
+from protocols.links import Identity
+from protocols.messages import Append, Appended, Control, Hold, Ready, Relay
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Append, Appended, Control, Hold, Ready, Relay
-from protocols.raft.roles import Role
+from protocols.raft import Role
 from protocols.state import gossip_pairs
-from protocols.types.ids import PeerId
-from protocols.types.rules import ProtocolConfig
+from protocols.types import PeerId, ProtocolConfig
 from sims.checkers import Checkers
 from sims.node.node import Node
 from sims.node.ranks import Training

@@ -7,18 +7,19 @@ NOT send anything but to loopback, or inside namespaces that the run itself made
 Start reading: network.py.
 """
 
-from sims.wan.link import Counters, Link, Pair, WanError
-from sims.wan.network import MEANS, Means, Place, Usage, Wan, why_not
+from sims.wan.link import Link, all_pairs
+from sims.wan.network import Means, Place, Wan, why_not
+from sims.wan.units import RATE, SHARE, TIME, parse
 
 __all__ = [
-    "MEANS",
-    "Counters",
+    "RATE",
+    "SHARE",
+    "TIME",
     "Link",
     "Means",
-    "Pair",
     "Place",
-    "Usage",
     "Wan",
-    "WanError",
+    "all_pairs",
+    "parse",
     "why_not",
 ]

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from protocols.types.errors import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError
 from sims.wan.commands import wan
 
 if __name__ == "__main__":

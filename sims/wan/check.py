@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from peers.processes.processes import dying_with_us, own_module
+from peers.processes import dying_with_us, own_module
 from sims.wan.link import Link, WanError
 from sims.wan.network import MEANS, Means, Place, Wan, why_not
 from sims.wan.probe import READY

@@ -13,9 +13,8 @@ from typing import Annotated
 
 import typer
 
-from peers.processes.exit_status import SIGNALLED, shell_status
-from peers.processes.processes import Child, dying_with_us, start_child
-from protocols.types.errors import ConfigError
+from peers.processes import SIGNALLED, Child, dying_with_us, shell_status, start_child
+from protocols.types import ConfigError
 from sims.wan.check import check, row, table
 from sims.wan.link import Link
 from sims.wan.network import MEANS, Means, Place, Wan, why_not

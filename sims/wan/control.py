@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Self
 
-from peers.processes.processes import own_module
+from peers.processes import own_module
 from sims.wan.link import Counters, Link, Pair, WanError
 
 START_TIMEOUT_S = 20.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 from sims.wan.control import Helper, counters_from_json, links_to_json
 from sims.wan.dialler import PEER, TOKEN
 from sims.wan.link import PEERS_MAX, Counters, Link, Pair, WanError, all_pairs

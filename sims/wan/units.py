@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protocols.types.errors import ConfigError
+from protocols.types import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

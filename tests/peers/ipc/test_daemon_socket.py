@@ -225,7 +225,8 @@ async def test_messages_of_a_process_that_ended_before_it_was_accepted_are_recei
     with serving() as (server, path):
         sent = b"".join(frame(encode(message)) for message in last).hex()
         # It blocks the event loop, so the process is reaped before its connection is accepted.
-        subprocess.run([sys.executable, "-c", SAY_AND_END, path, sent], timeout=10, check=True)  # noqa: ASYNC221
+        command = [sys.executable, "-c", SAY_AND_END, path, sent]
+        subprocess.run(command, timeout=10, check=True)  # noqa: ASYNC221
         for message in last:
             assert (await heard(server))[1] == message
         link, closed = await heard(server)
