@@ -1,4 +1,4 @@
-"""CPU time of the compiled loops and of numpy: `python -m benchmarks.arithmetic --mib 1,64`.
+"""CPU time of the compiled loops and of numpy: `python -m benchmarks arithmetic --mib 1,64`.
 
 It measures the outer step's operations, the block codecs and the cosine transform, for each
 instruction set of this CPU in a process of its own, in which numpy uses that set too. One thread,
@@ -30,7 +30,7 @@ from lowcomm.codecs import BlockCodec, Fp4, Int4, Int8, Kernels, compiled
 from lowcomm.numerics import F32, LARGE_BYTES, NORM_ELEMENTS, Loops, NumpyLoops, dct, loops
 from peers.processes import dying_with_us
 from protocols.types import ConfigError
-from sims.terminal import bar, run
+from sims.terminal import bar
 
 REPEATS = 9
 SEED = 20250512
@@ -209,7 +209,7 @@ def built_for(name: str) -> Compiled:
 def _measured_in_a_child(name: str, mib: str, repeats: int) -> list[Result]:
     """Measure in a process in which numpy uses this instruction set and no larger one."""
     (instruction_set,) = (one for one in INSTRUCTION_SETS if one.name == name)
-    argv = [sys.executable, "-m", "benchmarks.arithmetic", "--only", name, "--here", "--json"]
+    argv = [sys.executable, "-m", "benchmarks", "arithmetic", "--only", name, "--here", "--json"]
     argv += ["--mib", mib, "--repeats", str(repeats)]
     done = subprocess.run(
         dying_with_us(argv),
@@ -251,11 +251,11 @@ def main(
 ) -> None:
     """CPU time of each compiled loop and of numpy, on each instruction set of this CPU.
 
-    python -m benchmarks.arithmetic
+    python -m benchmarks arithmetic
 
-    python -m benchmarks.arithmetic --mib 1,4,16,64 --repeats 25
+    python -m benchmarks arithmetic --mib 1,4,16,64 --repeats 25
 
-    python -m benchmarks.arithmetic --mib 1 --only avx2 --json
+    python -m benchmarks arithmetic --mib 1 --only avx2 --json
     """
     sizes = [parse_mib(text) for text in mib.split(",")]
     known = [one.name for one in usable()]
@@ -285,7 +285,3 @@ def parse_mib(text: str) -> int:
     if not text.strip().isdecimal() or not 1 <= int(text) <= 1024:
         raise ConfigError(f"--mib wants whole numbers from 1 to 1024, got {text!r}")
     return int(text)
-
-
-if __name__ == "__main__":
-    run(main)

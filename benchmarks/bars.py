@@ -1,4 +1,4 @@
-"""Measures and judges every bar of this project: `python -m benchmarks.bars`.
+"""Measures and judges every bar of this project: `python -m benchmarks bars`.
 
 Each bar is measured by a command (benchmarks.asked). Its JSON is kept, so that an interrupted run
 continues. Must NOT measure anything itself, nor judge.
@@ -19,7 +19,7 @@ from benchmarks.exchanging.venvs import cache_directory
 from benchmarks.machine import machine
 from peers.processes import dying_with_us
 from protocols.types import ConfigError
-from sims.terminal import bar, run
+from sims.terminal import bar
 
 TIMEOUT_S = 3600.0
 Q = typer.Option
@@ -37,9 +37,9 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.bars
-      python -m benchmarks.bars --only long,loss --again
-      python -m benchmarks.bars --json
+      python -m benchmarks bars
+      python -m benchmarks bars --only long,loss --again
+      python -m benchmarks bars --json
     """
     chosen = choose(only)
     directory = keep or cache_directory() / "bars"
@@ -115,7 +115,3 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"| {one['asked']} | {one['measured']} | {met} | {busy} | `{one['command']}` |"
         )
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    run(main)

@@ -1,4 +1,4 @@
-"""Bytes, time and error of each codec: `python -m benchmarks.codecs [--mib 64] --json`.
+"""Bytes, time and error of each codec: `python -m benchmarks codecs [--mib 64] --json`.
 
 One thread, CPU time of this process, normal numbers; codecs and a plain copy take turns, and each
 figure is the median of its turns. Must NOT compare figures of two runs: the machine may be busy.
@@ -17,7 +17,7 @@ from benchmarks.machine import machine
 from benchmarks.timing import cpu_seconds
 from lowcomm.codecs import Codec, codec, known_codecs
 from lowcomm.numerics import F32, weighted_mean
-from sims.terminal import bar, run
+from sims.terminal import bar
 
 REPEATS = 9
 SEED = 20250512
@@ -138,11 +138,11 @@ def main(
 ) -> None:
     """Bytes, CPU time and error of each codec.
 
-    python -m benchmarks.codecs
+    python -m benchmarks codecs
 
-    python -m benchmarks.codecs --only int8,fp4 --repeats 25
+    python -m benchmarks codecs --only int8,fp4 --repeats 25
 
-    python -m benchmarks.codecs --mib 256 --json
+    python -m benchmarks codecs --mib 256 --json
     """
     names = only.split(",") if only else list(known_codecs())
     for name in names:
@@ -184,7 +184,3 @@ def _errors(values: F32, exact: F32) -> tuple[float, float]:
     """(root mean square, mean) of the error."""
     error = np.subtract(values, exact, dtype=np.float64)
     return float(np.sqrt(np.square(error).mean())), float(error.mean())
-
-
-if __name__ == "__main__":
-    run(main)

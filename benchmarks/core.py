@@ -1,4 +1,4 @@
-"""CPU time of a core for one event: `python -m benchmarks.core`.
+"""CPU time of a core for one event: `python -m benchmarks core`.
 
 It plays simulated clusters without faults (rounds, several fragments, 24 peers, a stepwise run),
 records all events of each peer, feeds them to new cores, and prints the user time of an event in

@@ -1,4 +1,4 @@
-"""The cost of one exchange, beside others: `python -m benchmarks.exchange --peers 2 --mib 64`.
+"""The cost of one exchange, beside others: `python -m benchmarks exchange --peers 2 --mib 64`.
 
 Real processes on this machine take turns in one run. Must NOT compare figures of two runs: the
 machine may be busy.
@@ -63,13 +63,13 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.exchange
-      python -m benchmarks.exchange --peers 4 --codec int8 --json
-      python -m benchmarks.exchange --codec fp32,int8 --peers 4 --against none
-      python -m benchmarks.exchange --encrypted --against clear,gloo
-      python -m benchmarks.exchange --line 1gbit --congestion reno
-      python -m benchmarks.exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16 --encrypted
-      python -m benchmarks.exchange --peers 4 --line 400mbit --slow 40mbit --rtt 20ms --encrypted
+      python -m benchmarks exchange
+      python -m benchmarks exchange --peers 4 --codec int8 --json
+      python -m benchmarks exchange --codec fp32,int8 --peers 4 --against none
+      python -m benchmarks exchange --encrypted --against clear,gloo
+      python -m benchmarks exchange --line 1gbit --congestion reno
+      python -m benchmarks exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16 --encrypted
+      python -m benchmarks exchange --peers 4 --line 400mbit --slow 40mbit --rtt 20ms --encrypted
     """
     conditions = Conditions(
         rate_bps=parse(line, RATE, what="--line") if line else None,

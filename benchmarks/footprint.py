@@ -1,4 +1,4 @@
-"""A daemon's memory in a run, in bytes a parameter: `python -m benchmarks.memory --methods`.
+"""A daemon's memory in a run, in bytes a parameter: `python -m benchmarks memory --methods`.
 
 Real daemons and ranks without a model, a few rounds of each method. The memory of a daemon with a
 tiny model is subtracted; ranks are not counted, they stand for the training. Shared memory counts

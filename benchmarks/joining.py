@@ -1,4 +1,4 @@
-"""Joiners: waiting time, and cost for the members: `python -m benchmarks.joining --mib 64`.
+"""Joiners: waiting time, and cost for the members: `python -m benchmarks joining --mib 64`.
 
 Real daemons on this machine, encrypted or not. Members alternately rest (in place of training) and
 exchange; joiners come and go one after the other, at evenly spread moments of a round. Must NOT
@@ -64,9 +64,9 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.joining
-      python -m benchmarks.joining --mib 64 --peers 3 --json
-      python -m benchmarks.joining --train 0 --encrypted
+      python -m benchmarks joining
+      python -m benchmarks joining --mib 64 --peers 3 --json
+      python -m benchmarks joining --train 0 --encrypted
     """
     needed = (peers + 1) * ((COPIES * mib << 20) + BASE_BYTES)
     if needed > available_memory_bytes():

@@ -1,4 +1,4 @@
-"""Memory of one exchange: `python -m benchmarks.memory --mib 64 --codec int8`.
+"""Memory of one exchange: `python -m benchmarks memory --mib 64 --codec int8`.
 
 Real daemons on this machine. The memory of daemons with the smallest fragment is subtracted. With
 --methods: the memory of a daemon in runs of whole methods, in bytes a parameter (footprint.py).
@@ -67,10 +67,10 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.memory
-      python -m benchmarks.memory --codec int8 --encrypted --json
-      python -m benchmarks.memory --mib 4 --rounds 500
-      python -m benchmarks.memory --methods --mib 256 --json
+      python -m benchmarks memory
+      python -m benchmarks memory --codec int8 --encrypted --json
+      python -m benchmarks memory --mib 4 --rounds 500
+      python -m benchmarks memory --methods --mib 256 --json
     """
     if methods:
         _tell_methods(mib, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Compares all methods: `python -m benchmarks.methods --json`.
+"""Compares all methods: `python -m benchmarks methods --json`.
 
 The same model, text, tokens and warm start for each, a grid of the same size, then three seeds of
 the best point. Results are kept in small files, so that a run can be interrupted and continued, on
@@ -129,9 +129,9 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.methods --quick
-      python -m benchmarks.methods --only allreduce,diloco --list
-      nice python -m benchmarks.methods --plots docs --json
+      python -m benchmarks methods --quick
+      python -m benchmarks methods --only allreduce,diloco --list
+      nice python -m benchmarks methods --plots docs --json
     """
     cache = cache_directory() / "methods"
     corpus = build_corpus(DATA, folder="", directory=cache / "text")

@@ -1,6 +1,6 @@
-"""The time of an exchange with more and more peers: `python -m benchmarks.peers --mib 16`.
+"""The time of an exchange with more and more peers: `python -m benchmarks peers --mib 16`.
 
-Each number of peers is a separate run of `benchmarks.exchange`. In theory the time grows with the
+Each number of peers is a separate run of `benchmarks exchange`. In theory the time grows with the
 bytes of all peers, at the rate of their shared line or, without one, at the rate that the smallest
 number of peers reached on the shared cores. Must NOT explain deviations.
 """
@@ -50,9 +50,9 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.peers
-      python -m benchmarks.peers --codec int8 --peers 2,4 --line 1gbit --mib 64 --json
-      python -m benchmarks.peers --plot docs/exchange-peers.svg
+      python -m benchmarks peers
+      python -m benchmarks peers --codec int8 --peers 2,4 --line 1gbit --mib 64 --json
+      python -m benchmarks peers --plot docs/exchange-peers.svg
     """
     rate_bps = parse(line, RATE, what="--line") if line else None
     counts = _counts(numbers)
@@ -95,8 +95,17 @@ def moved_bytes(peers: int, elements: int, codec: str) -> int:
 
 
 def exchange(typed: Sequence[str]) -> dict[str, Any]:
-    """Run `benchmarks.exchange` for lowcomm alone, and return its JSON. Raises LowcommError."""
-    command = [sys.executable, "-m", "benchmarks.exchange", "--against", "none", "--json", *typed]
+    """Run `benchmarks exchange` for lowcomm alone, and return its JSON. Raises LowcommError."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "exchange",
+        "--against",
+        "none",
+        "--json",
+        *typed,
+    ]
     try:
         done = subprocess.run(
             dying_with_us(command),

@@ -1,4 +1,4 @@
-"""The time of one step of a stepwise run: `python -m benchmarks.steps --peers 2 --kib 4 --json`.
+"""The time of one step of a stepwise run: `python -m benchmarks steps --peers 2 --kib 4 --json`.
 
 Real daemons and ranks on this machine take turns with gloo's processes in one run. Must NOT compare
 figures of two runs: the machine may be busy.
@@ -46,8 +46,8 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.steps
-      python -m benchmarks.steps --peers 4 --kib 64 --encrypted --json
+      python -m benchmarks steps
+      python -m benchmarks steps --peers 4 --kib 64 --encrypted --json
     """
     taken: Samples = {}
     for _ in range(turns):

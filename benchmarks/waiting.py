@@ -1,4 +1,4 @@
-"""The time that nodes of different speeds wait for each other: `python -m benchmarks.waiting`.
+"""The time that nodes of different speeds wait for each other: `python -m benchmarks waiting`.
 
 Real daemons on this machine with ranks that sleep instead of training (sims/paced/rank.py); the
 figures come from their event files. Must NOT judge.
@@ -64,9 +64,9 @@ def main(
 
     \b
     Examples:
-      python -m benchmarks.waiting
-      python -m benchmarks.waiting --speeds 1,1,2,4 --round 0 --steps 31
-      python -m benchmarks.waiting --speeds 1,2,2 --step 0.2 --round 0 --steps 8 \\
+      python -m benchmarks waiting
+      python -m benchmarks waiting --speeds 1,1,2,4 --round 0 --steps 31
+      python -m benchmarks waiting --speeds 1,2,2 --step 0.2 --round 0 --steps 8 \\
         --method decoupled_diloco --fragments 4 --overlap 2
     """
     try:

@@ -46,11 +46,13 @@ def bar(what: str, total: int | None) -> Generator[tuple[Advance, Tell]]:
         yield advance, tell
 
 
-def run(command: Callable[..., None]) -> None:
-    """Run a command with the arguments of the command line. A ConfigError is printed as one line,
-    and the exit status is 2."""
+def run(command: Callable[..., None], *, name: str | None = None) -> None:
+    """Run a command with the arguments of the command line; a mistake in them is one line, and the
+    exit status is 2. `name`: of the program in the usage text, if it is not that of the module."""
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
     try:
-        typer.run(command)
+        app(prog_name=name)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)

@@ -1,1 +1,1 @@
-"""A joiner's waiting time, and its cost for the members: parts of `benchmarks.joining`."""
+"""A joiner's waiting time, and its cost for the members: parts of `benchmarks joining`."""

@@ -19,6 +19,6 @@ def test_a_model_that_does_not_fit_is_refused_with_figures(
 
 
 def test_help_shows_examples() -> None:
-    argv = [sys.executable, "-m", "benchmarks.joining", "--help"]
+    argv = [sys.executable, "-m", "benchmarks", "joining", "--help"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-    assert "python -m benchmarks.joining --mib 64 --peers 3 --json" in done.stdout
+    assert "python -m benchmarks joining --mib 64 --peers 3 --json" in done.stdout

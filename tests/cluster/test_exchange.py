@@ -54,7 +54,7 @@ def compared(
 @pytest.mark.long
 @pytest.mark.deadline(90)
 def test_the_command_measures_what_encryption_costs() -> None:
-    command = [sys.executable, "-m", "benchmarks.exchange", "--mib", "1", "--rounds", "2"]
+    command = [sys.executable, "-m", "benchmarks", "exchange", "--mib", "1", "--rounds", "2"]
     command += ["--encrypted", "--against", "clear", "--json"]
     done = subprocess.run(command, capture_output=True, check=False, timeout=80)
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ def test_the_command_measures_what_encryption_costs() -> None:
 @pytest.mark.long
 @pytest.mark.deadline(90)
 def test_the_command_measures_us_beside_gloo() -> None:
-    command = [sys.executable, "-m", "benchmarks.exchange", "--mib", "1", "--warmup", "1"]
+    command = [sys.executable, "-m", "benchmarks", "exchange", "--mib", "1", "--warmup", "1"]
     done = subprocess.run(
         [*command, "--codec", "int8", "--json"], capture_output=True, check=False, timeout=80
     )

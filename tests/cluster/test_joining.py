@@ -85,7 +85,7 @@ def test_a_donor_that_dies_in_the_middle_costs_little_more_than_what_it_had_unde
 @pytest.mark.deadline(80)
 def test_the_command_measures_joins_beside_rounds_without_one() -> None:
     asked = {"mib": 4, "peers": 2, "joins": 1, "train": 0.05, "rounds": 2}
-    argv = [sys.executable, "-m", "benchmarks.joining", "--json"]
+    argv = [sys.executable, "-m", "benchmarks", "joining", "--json"]
     argv += [word for name, value in asked.items() for word in (f"--{name}", str(value))]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=70)
     assert done.returncode == 0, done.stderr

@@ -159,7 +159,7 @@ def test_a_run_whose_nodes_all_died_goes_on_from_its_checkpoint(tmp_path: Path) 
 @pytest.mark.long
 @pytest.mark.deadline(90)
 def test_the_command_measures_steps_beside_gloo() -> None:
-    argv = [sys.executable, "-m", "benchmarks.steps", "--steps", "100", "--turns", "1", "--json"]
+    argv = [sys.executable, "-m", "benchmarks", "steps", "--steps", "100", "--turns", "1", "--json"]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=80)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["results"]
