@@ -14,10 +14,7 @@ from torch import Tensor
 
 from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.places import CHUNK
-from lowcomm.codecs.random_subset import RandomSubset
 from lowcomm.codecs.sign import Sign
-from lowcomm.codecs.strided_subset import StridedSubset
-from lowcomm.codecs.subsets import SubsetCodec
 from lowcomm.codecs.topk import TopK
 
 _MAGNITUDE = 0x7FFFFFFF
@@ -25,9 +22,9 @@ _NAN_WORD = 0x7FC00000
 
 
 class Twin:
-    """One of `topk`, `random`, `strided`, `sign`; `codec` is the numpy one."""
+    """One of `topk` and `sign`; `codec` is the numpy one."""
 
-    def __init__(self, codec: TopK | SubsetCodec | Sign) -> None:
+    def __init__(self, codec: TopK | Sign) -> None:
         self.codec = codec
 
     def encode(self, values_P: Tensor) -> Tensor:
@@ -63,32 +60,21 @@ class Twin:
     def _encode(self, values_RB: Tensor) -> Tensor:
         if isinstance(self.codec, TopK):
             return _encode_topk(values_RB, min(self.codec.keep, values_RB.shape[1]))
-        if isinstance(self.codec, Sign):
-            return _encode_sign(values_RB)
-        places_K = torch.from_numpy(self.codec.places(values_RB.shape[1]).copy())
-        return words_of(values_RB[:, places_K.to(values_RB.device)])
+        return _encode_sign(values_RB)
 
     def _decode(self, records_RS: Tensor, out_RB: Tensor) -> None:
         if isinstance(self.codec, TopK):
             _decode_topk(records_RS, min(self.codec.keep, out_RB.shape[1]), out_RB)
-        elif isinstance(self.codec, Sign):
-            _decode_sign(records_RS, out_RB)
         else:
-            places_K = torch.from_numpy(self.codec.places(out_RB.shape[1]).copy())
-            out_RB[:, places_K.to(out_RB.device)] = _floats(records_RS)
+            _decode_sign(records_RS, out_RB)
 
 
-_CODECS: Mapping[str, Callable[[int], TopK | SubsetCodec | Sign]] = {
-    "topk": lambda _: TopK(),
-    "random": RandomSubset,
-    "strided": StridedSubset,
-    "sign": lambda _: Sign(),
-}
+_CODECS: Mapping[str, Callable[[], TopK | Sign]] = {"topk": TopK, "sign": Sign}
 
 
-def twin(name: str, key: int = 0) -> Twin:
+def twin(name: str) -> Twin:
     """As `lowcomm.codecs.codec`, for those that have a twin."""
-    return Twin(_CODECS[name](key))
+    return Twin(_CODECS[name]())
 
 
 def _encode_topk(values_RB: Tensor, keep: int) -> Tensor:
