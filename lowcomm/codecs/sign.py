@@ -3,8 +3,8 @@
 Every value of a block is decoded as plus or minus the mean of their magnitudes, which makes the
 error smallest; 0.0 is positive and -0.0 negative. Error: how far the value's magnitude is from the
 mean one, and 2**-23 of that or 2**-149 for rounding. The mean is summed in fp64 in one fixed order.
-A block with a NaN or an infinity is decoded as NaNs. `lowcomm.flexdemo.torch_codecs` makes the same
-bytes in torch. Must NOT be used without error feedback where magnitudes matter: it is biased.
+A block with a NaN or an infinity is decoded as NaNs. Must NOT be used without error
+feedback where magnitudes matter: it is biased.
 """
 
 from functools import cache

@@ -2,8 +2,8 @@
 
 Of equal magnitudes the first ones; a NaN is larger than all, so that it is seen. Indices ascend.
 Goes by gather, with error feedback: the rest becomes 0, and what is sent is rounded (to nearest
-even, at most 2**-8 of the value, or 2**-134). `lowcomm.flexdemo.torch_codecs` makes the same bytes
-in torch. Must NOT accept indices out of order, twice, or beyond the block.
+even, at most 2**-8 of the value, or 2**-134). Must NOT accept indices out of order, twice, or
+beyond the block.
 """
 
 import numpy as np
