@@ -47,6 +47,10 @@ class Method:
 
     name: ClassVar[str]
 
+    def __init_subclass__(cls, *, name: str = "") -> None:
+        """`class DiLoCo(Method, name="diloco")`; a subclass of that one goes by the same name."""
+        cls.name = name or cls.name
+
     def __init__(
         self,
         model: nn.Module,
@@ -159,53 +163,35 @@ class Method:
             group["lr"] = rate * factor
 
 
-class DecoupledDiLoCo(Method):
+class DecoupledDiLoCo(Method, name="decoupled_diloco"):
     """One fragment of the model at a time, with whoever is there; directions are averaged."""
 
-    name = "decoupled_diloco"
 
-
-class DiLoCo(Method):
+class DiLoCo(Method, name="diloco"):
     """Every `run.method.inner_steps` inner steps the nodes take one outer step together."""
 
-    name = "diloco"
 
-
-class EagerDiLoCo(Method):
+class EagerDiLoCo(Method, name="eager_diloco"):
     """As DiLoCo, but nobody waits: each node applies its own part of a round at once."""
 
-    name = "eager_diloco"
 
-
-class LocalSGD(Method):
+class LocalSGD(Method, name="local_sgd"):
     """Every `run.method.inner_steps` inner steps all go on from the mean of their parameters."""
 
-    name = "local_sgd"
 
-
-class NoLoCo(Method):
+class NoLoCo(Method, name="noloco"):
     """Every `run.method.inner_steps` inner steps each node exchanges with one other."""
 
-    name = "noloco"
 
-
-class SparseLoCo(Method):
+class SparseLoCo(Method, name="sparseloco"):
     """As DiLoCo, of the largest differences alone, with error feedback in place of momentum."""
 
-    name = "sparseloco"
 
-
-class StreamingDiLoCo(Method):
+class StreamingDiLoCo(Method, name="streaming_diloco"):
     """As DiLoCo, one fragment of the model at a time, and training goes on meanwhile."""
 
-    name = "streaming_diloco"
 
-
-_ROUND_METHODS = (
-    *(DecoupledDiLoCo, DiLoCo, EagerDiLoCo, LocalSGD),
-    *(NoLoCo, SparseLoCo, StreamingDiLoCo),
-)
-ROUND_METHODS = {each.name: each for each in _ROUND_METHODS}
+ROUND_METHODS = {each.name: each for each in Method.__subclasses__()}
 """By `run.method.name`."""
 
 
