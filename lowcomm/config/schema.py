@@ -1,6 +1,6 @@
 """The two kinds of configuration, loaded and checked in one place.
 
-`[run]` is agreed by all peers (its digest is in the log), `[node]` is each node's own. Must NOT
+`[run]` is agreed by all peers (the log has its text), `[node]` is each node's own. Must NOT
 import torch: the daemon reads it, and so does every command.
 """
 
@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
-
-import xxhash
 
 from lowcomm.config.run_limits import check_limits
 from lowcomm.methods import AnyMethod, DiLoCo, RoundMethod, StepMethod
@@ -147,7 +145,7 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Agreed by all peers. Two peers whose digests differ never train together."""
+    """Agreed by all peers. Two peers with different values never train together."""
 
     name: str = "run"
     """For people; its directory is called so."""
@@ -306,11 +304,6 @@ def run_from_json(text: str) -> RunConfig:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the agreed [run] is not JSON: {error}") from error
     return cast(RunConfig, validate(RunConfig, raw, where="the agreed [run]"))
-
-
-def run_digest(run_json: str) -> str:
-    """32 hex digits (xxh3-128) of the agreed configuration."""
-    return xxhash.xxh3_128_hexdigest(run_json.encode())
 
 
 def first_difference(mine: Mapping[str, Any], agreed: Mapping[str, Any], at: str = "run") -> str:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-FONT_PX = 12
 CHAR_PX = 7.8
-"""Advance of an average bold character at that size: to reserve room, text is never cut."""
+"""Advance of an average bold character of 12 px: to reserve room, text is never cut."""
 LABEL_PX = 15
 """Two labels closer than this overlap."""
 EARLY_PX = 60

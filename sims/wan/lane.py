@@ -42,7 +42,7 @@ class Lane:
 
     def change(self, link: Link, now: float) -> None:
         """From now on. What waits for the line goes on at the new rate; what has left it stays."""
-        backlog_s = max(self._clear_at - now, 0.0)
+        backlog_s = self.backlog_s(now)
         old_s_per_byte = self._s_per_byte
         self.link = link
         self._s_per_byte, self._queue_s = _line(link)
