@@ -31,16 +31,23 @@ class ModelConfig:
     vocab_size: int = 256
     """256 for bytes."""
     hidden_size: int = 128
+    """Width of the residual stream; a multiple of twice `heads`."""
     layers: int = 4
+    """Number of decoder layers."""
     heads: int = 4
+    """Attention heads of a layer."""
     kv_heads: int = 4
     """Fewer than `heads` is grouped-query attention."""
     intermediate_size: int = 344
+    """Width of the SwiGLU layer."""
     context: int = 256
     """Longest sequence, tokens."""
     rope_theta: float = 10000.0
+    """Base of the rotary position embedding's frequencies."""
     norm_eps: float = 1e-5
+    """Added to the mean square in RMSNorm."""
     tied_embeddings: bool = False
+    """The output layer uses the matrix of the input embeddings."""
     embedding_std: float = 0.3
     """Standard deviation of the initial embeddings; the other matrices use 1 / sqrt(fan_in)."""
 
@@ -65,12 +72,17 @@ class OptimizerConfig:
 
     name: str
     lr: float = 3e-3
+    """Learning rate after the warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the mean of gradients and of their squares."""
     weight_decay: float = 0.1
+    """AdamW's decoupled weight decay: in each step, this times the learning rate."""
     eps: float = 1e-8
+    """Added to the denominator in AdamW."""
     grad_clip: float = 1.0
     """Clip the gradient's L2 norm to this; 0 switches it off."""
     warmup_steps: int = 30
+    """Inner steps in which the learning rate rises linearly to `lr`."""
     lr_final: float = 0.1
     """The cosine ends at this fraction of `lr`, at the last outer step."""
     joiner_warmup_steps: int = 0
@@ -105,6 +117,7 @@ class MuonConfig(OptimizerConfig):
 
     name: Literal["muon"] = "muon"
     momentum: float = 0.95
+    """Muon's Nesterov momentum."""
 
     def __post_init__(self) -> None:
         OptimizerConfig.__post_init__(self)
@@ -211,7 +224,9 @@ class NodeConfig:
     name: str = ""
     """A short name for people; empty takes the host's name. The peer id is made from it."""
     ranks: int = 1
+    """Training processes of this node. `run.data.batch` is a multiple of it."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """Where the ranks train. With `cuda`, each rank takes one GPU."""
     listen: str = ""
     """HOST:PORT; port 0 takes a free one. Empty is a free port of this machine's own 127.0.0.1; for
     who joins a run on another machine, of the address from which that one is reached. "none":
@@ -244,6 +259,7 @@ class NodeConfig:
     hang_timeout_s: float = 60.0
     """Ranks whose step counter stands still this long while they train are restarted."""
     rank_restarts_max: int = 5
+    """If the ranks fail more often than this in a row without progress, the node gives up."""
 
     def __post_init__(self) -> None:
         check_values(

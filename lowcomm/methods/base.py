@@ -351,6 +351,7 @@ class NesterovMethod(RoundMethod):
     """The outer step is Nesterov SGD, as DiLoCo has it."""
 
     outer_lr: float = 0.7
+    """Learning rate of the outer SGD."""
     outer_momentum: float = 0.5
     """Nesterov momentum of the outer SGD. In short runs 0.5 does better than DiLoCo's 0.9."""
     momentum_clip: float = 0.0
