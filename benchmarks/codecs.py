@@ -26,8 +26,6 @@ RESULT_CODECS = {
     "bf16": "bf16",
     "fp16": "fp16",
     "int8": "int8",
-    "random": "random",
-    "strided": "strided",
     "topk": "",
     "topk2bit": "",
     "powersgd": "",

@@ -83,7 +83,6 @@ SCRATCH = Size(steps=720, warm_steps=0, seeds=(1,))
 """24 rounds."""
 QUICK = Size(steps=150, warm_steps=60, seeds=(1,))
 """1.2 M tokens; 3 rounds."""
-GRID_POINTS_MAX = 4
 OUTER = ((0.7, 0.5), (1.0, 0.0))
 """Learning rate and momentum of the outer step: the best two in a dozen rounds."""
 MEAN_LRS = (6e-3, 9e-3, 1.2e-2, 1.6e-2)

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
-Address = tuple[str, int]
 
 BLOCK_ELEMENTS = 1 << 18
 LOOK_S = 0.01

@@ -19,9 +19,7 @@ from lowcomm.codecs.fp32 import Fp32
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
 from lowcomm.codecs.powersgd import PowerSGD
-from lowcomm.codecs.random_subset import RandomSubset
 from lowcomm.codecs.sign import Sign
-from lowcomm.codecs.strided_subset import StridedSubset
 from lowcomm.codecs.ternary import Ternary
 from lowcomm.codecs.topk import TopK
 from lowcomm.codecs.topk2bit import TopK2Bit
@@ -40,33 +38,27 @@ __all__ = [
     "known_codecs",
 ]
 
-_CODECS: Mapping[str, Callable[[int], Codec]] = {
-    "fp32": lambda _: Fp32(),
-    "bf16": lambda _: Bf16(),
-    "fp16": lambda _: Fp16(),
-    "int8": lambda _: Int8(),
-    "int4": lambda _: Int4(),
-    "fp4": lambda _: Fp4(),
-    "2bit": lambda _: TwoBit(),
+_CODECS: Mapping[str, Callable[[], Codec]] = {
+    "fp32": Fp32,
+    "bf16": Bf16,
+    "fp16": Fp16,
+    "int8": Int8,
+    "int4": Int4,
+    "fp4": Fp4,
+    "2bit": TwoBit,
     "ternary": Ternary,
-    "sign": lambda _: Sign(),
-    "topk": lambda _: TopK(),
-    "topk2bit": lambda _: TopK2Bit(),
-    "powersgd": lambda _: PowerSGD(),
-    "random": RandomSubset,
-    "strided": StridedSubset,
+    "sign": Sign,
+    "topk": TopK,
+    "topk2bit": TopK2Bit,
+    "powersgd": PowerSGD,
 }
 
 
-def codec(name: str, key: int = 0) -> Codec:
-    """Create the codec with this name; raises ConfigError with the known names if there is none.
-
-    `key` (64 bits, not negative) names the round, and is equal on all peers. Codecs that choose
-    values by chance or in turn depend on it.
-    """
+def codec(name: str) -> Codec:
+    """Create the codec with this name; raises ConfigError with the known names if there is none."""
     if name not in _CODECS:
         raise ConfigError(f"unknown codec {name!r}; known: {', '.join(known_codecs())}")
-    return _CODECS[name](key)
+    return _CODECS[name]()
 
 
 def known_codecs() -> tuple[str, ...]:

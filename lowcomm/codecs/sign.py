@@ -3,8 +3,8 @@
 Every value of a block is decoded as plus or minus the block's mean magnitude, which minimises the
 squared error; 0.0 is positive and -0.0 negative. Error: the difference between the value's
 magnitude and the mean magnitude, plus 2**-23 of the mean or 2**-149 for rounding. The mean is
-summed in fp64 in one fixed order. A block with a NaN or an infinity is decoded as NaNs.
-`lowcomm.flexdemo.torch_codecs` makes the same bytes in torch. Must NOT be used without error
+summed in fp64 in one fixed order. A block with a NaN or an infinity is decoded as NaNs. Must NOT be
+used without error
 feedback where magnitudes matter: it is biased.
 """
 

@@ -2,9 +2,8 @@
 
 Of equal magnitudes the first are sent; a NaN is larger than all numbers, so that receivers see it.
 Indices ascend. Used with gather and error feedback: a value that is not sent becomes 0, and a value
-that is sent is rounded (to nearest even; error at most 2**-8 of the value, or 2**-134).
-`lowcomm.flexdemo.torch_codecs` makes the same bytes in torch. Must NOT accept indices out of order,
-twice, or beyond the block.
+that is sent is rounded (to nearest even; error at most 2**-8 of the value, or 2**-134). Must NOT
+accept indices out of order, twice, or beyond the block.
 """
 
 import numpy as np

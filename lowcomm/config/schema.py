@@ -1,6 +1,6 @@
 """The configuration tables `[run]` and `[node]`: their keys, defaults, loading and checks.
 
-All peers agree on `[run]` (its digest is in the log); `[node]` is each node's own. Must NOT import
+All peers agree on `[run]` (the log has its text); `[node]` is each node's own. Must NOT import
 torch: the daemon and every command read configurations.
 """
 
@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
-
-import xxhash
 
 from lowcomm.config.run_limits import check_limits
 from lowcomm.methods import AnyMethod, DiLoCo, RoundMethod, StepMethod
@@ -32,16 +30,23 @@ class ModelConfig:
     vocab_size: int = 256
     """Number of token values; 256 if tokens are bytes."""
     hidden_size: int = 128
+    """Width of the residual stream; a multiple of twice `heads`."""
     layers: int = 4
+    """Number of decoder layers."""
     heads: int = 4
+    """Attention heads of a layer."""
     kv_heads: int = 4
     """Fewer kv heads than `heads` mean grouped-query attention."""
     intermediate_size: int = 344
+    """Width of the SwiGLU layer."""
     context: int = 256
     """Length of the longest sequence, in tokens."""
     rope_theta: float = 10000.0
+    """Base of the rotary position embedding's frequencies."""
     norm_eps: float = 1e-5
+    """Added to the mean square in RMSNorm."""
     tied_embeddings: bool = False
+    """The output layer uses the matrix of the input embeddings."""
     embedding_std: float = 0.3
     """Standard deviation of the initial embeddings; that of other matrices is 1 / sqrt(fan_in)."""
 
@@ -66,12 +71,17 @@ class OptimizerConfig:
 
     name: str
     lr: float = 3e-3
+    """Learning rate after the warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the mean of gradients and of their squares."""
     weight_decay: float = 0.1
+    """AdamW's decoupled weight decay: in each step, this times the learning rate."""
     eps: float = 1e-8
+    """Added to the denominator in AdamW."""
     grad_clip: float = 1.0
     """The gradient is clipped to this L2 norm; 0: no clipping."""
     warmup_steps: int = 30
+    """Inner steps in which the learning rate rises linearly to `lr`."""
     lr_final: float = 0.1
     """The cosine schedule ends at this fraction of `lr`, at the last outer step."""
     joiner_warmup_steps: int = 0
@@ -106,6 +116,7 @@ class MuonConfig(OptimizerConfig):
 
     name: Literal["muon"] = "muon"
     momentum: float = 0.95
+    """Muon's Nesterov momentum."""
 
     def __post_init__(self) -> None:
         OptimizerConfig.__post_init__(self)
@@ -148,7 +159,7 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """The configuration that all peers agree on. Peers with different digests never train
+    """The configuration that all peers agree on. Two peers with different values never train
     together."""
 
     name: str = "run"
@@ -216,9 +227,9 @@ class NodeConfig:
     name: str = ""
     """A short name for people, with which the peer id begins; empty: the host's name."""
     ranks: int = 1
-    """Number of training processes of this node."""
+    """Number of training processes of this node. `run.data.batch` is a multiple of it."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Device on which the ranks train."""
+    """Device on which the ranks train. With `cuda`, each rank takes one GPU."""
     listen: str = ""
     """HOST:PORT that this node listens on; port 0: a free one. Empty: a free port of 127.0.0.1 or,
     if the node joins a run on another machine, of the address from which it reaches that machine.
@@ -316,11 +327,6 @@ def run_from_json(text: str) -> RunConfig:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the agreed [run] is not JSON: {error}") from error
     return cast(RunConfig, validate(RunConfig, raw, where="the agreed [run]"))
-
-
-def run_digest(run_json: str) -> str:
-    """Return the digest of a configuration's JSON: 32 hex digits (xxh3-128)."""
-    return xxhash.xxh3_128_hexdigest(run_json.encode())
 
 
 def first_difference(mine: Mapping[str, Any], agreed: Mapping[str, Any], at: str = "run") -> str:

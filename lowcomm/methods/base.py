@@ -360,6 +360,7 @@ class NesterovMethod(RoundMethod):
     """A method of rounds with Nesterov SGD as its outer step, as in DiLoCo."""
 
     outer_lr: float = 0.7
+    """Learning rate of the outer SGD."""
     outer_momentum: float = 0.5
     """Nesterov momentum of the outer SGD. In short runs 0.5 does better than DiLoCo's 0.9."""
     momentum_clip: float = 0.0

@@ -28,6 +28,7 @@ class SparseLoCo(RoundMethod):
     contribution_codec: ContributionCodec = "topk2bit"
     feedback_decay: float = 0.95
     outer_lr: float = 1.0
+    """The outer parameters move by this times the mean difference."""
     sparse_mean: Literal["world", "contributors"] = "world"
     """The mean of each element: over all nodes that contributed to the round, with zeros for those
     that did not send it (`world`, the paper); or only over those that sent it (`contributors`,

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-FONT_PX = 12
 CHAR_PX = 7.8
-"""Width of an average bold character of FONT_PX pixels, to reserve room for a text."""
+"""Width of an average bold character of 12 px, to reserve room for a text."""
 LABEL_PX = 15
 """Least vertical distance of two labels that do not overlap."""
 EARLY_PX = 60

@@ -48,6 +48,10 @@ class Method:
 
     name: ClassVar[str]
 
+    def __init_subclass__(cls, *, name: str = "") -> None:
+        """`class DiLoCo(Method, name="diloco")`; a subclass of that one goes by the same name."""
+        cls.name = name or cls.name
+
     def __init__(
         self,
         model: nn.Module,
@@ -162,55 +166,37 @@ class Method:
             group["lr"] = rate * factor
 
 
-class DecoupledDiLoCo(Method):
+class DecoupledDiLoCo(Method, name="decoupled_diloco"):
     """One fragment at a time is exchanged between the nodes that are ready; directions are
     averaged."""
 
-    name = "decoupled_diloco"
 
-
-class DiLoCo(Method):
+class DiLoCo(Method, name="diloco"):
     """After every `run.method.inner_steps` inner steps the nodes take one outer step together."""
 
-    name = "diloco"
 
-
-class EagerDiLoCo(Method):
+class EagerDiLoCo(Method, name="eager_diloco"):
     """As DiLoCo, but no node waits: each applies its own part of a round at once."""
 
-    name = "eager_diloco"
 
-
-class LocalSGD(Method):
+class LocalSGD(Method, name="local_sgd"):
     """After every `run.method.inner_steps` inner steps all nodes continue from their mean."""
 
-    name = "local_sgd"
 
-
-class NoLoCo(Method):
+class NoLoCo(Method, name="noloco"):
     """After every `run.method.inner_steps` inner steps each node exchanges with one other node."""
 
-    name = "noloco"
 
-
-class SparseLoCo(Method):
+class SparseLoCo(Method, name="sparseloco"):
     """As DiLoCo, but only the largest differences are sent; error feedback replaces the
     momentum."""
 
-    name = "sparseloco"
 
-
-class StreamingDiLoCo(Method):
+class StreamingDiLoCo(Method, name="streaming_diloco"):
     """As DiLoCo, but one fragment at a time, and training continues during the exchange."""
 
-    name = "streaming_diloco"
 
-
-_ROUND_METHODS = (
-    *(DecoupledDiLoCo, DiLoCo, EagerDiLoCo, LocalSGD),
-    *(NoLoCo, SparseLoCo, StreamingDiLoCo),
-)
-ROUND_METHODS = {each.name: each for each in _ROUND_METHODS}
+ROUND_METHODS = {each.name: each for each in Method.__subclasses__()}
 """The classes by `run.method.name`."""
 
 

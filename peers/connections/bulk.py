@@ -114,11 +114,6 @@ class Bulk:
         """Begin to receive."""
         self._loop.add_reader(self.connection, self._receive)
 
-    def pause(self) -> None:
-        """Receive nothing until `start`: further bytes wait at the peer."""
-        if self.is_open:
-            self._loop.remove_reader(self.connection)
-
     def close(self, why: str) -> None:
         """Close the connection. The kernel still sends its data; a frame in part is of no use.
         `closed` follows."""

@@ -64,9 +64,6 @@ class Replication:
         self.relayed.clear()
         self._strayed.clear()
 
-    def reads(self, peer: PeerId) -> bool:
-        return peer in self._readers
-
     def match(self, peer: PeerId) -> int:
         progress = self._readers.get(peer)
         return progress.match if progress is not None else 0

@@ -10,7 +10,7 @@ from protocols.types.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolConfig:
-    """All peers agree on these values: they are part of the run's digest."""
+    """All peers agree on these values: they are part of `[run]`, which the log contains."""
 
     heartbeat_interval_s: float = 0.5
     """Seconds between heartbeats: between the leader and each peer, among voters, and between a

@@ -15,7 +15,6 @@ from protocols.messages.step_progress import Course
 from protocols.types import ids
 from protocols.types import sample_ranges as s
 from protocols.types.limits import (
-    CERTIFICATE_BYTES_MAX,
     DONORS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
@@ -102,7 +101,6 @@ _u16, _u32, _u63, _u64 = (integer(1 << bits) for bits in (16, 32, 63, 64))
 _name, _words = text(NAME_MAX), text(TEXT_MAX)
 _json = text(JSON_MAX, printable=False)
 _digest, _sha256 = hex_digits(32), hex_digits(64)
-_certificate = octets(0, CERTIFICATE_BYTES_MAX)
 _peers = many(peer_id, PEERS_MAX)
 _stamp, _info, _contributor = struct(ids.Stamp), struct(ids.PeerInfo), struct(ids.Contributor)
 _contributors = many(_contributor, PEERS_MAX)

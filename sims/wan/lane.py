@@ -44,7 +44,7 @@ class Lane:
     def change(self, link: Link, now: float) -> None:
         """Change the link from now on. Packets that wait for the line go on at the new rate;
         packets that have left it do not change."""
-        backlog_s = max(self._clear_at - now, 0.0)
+        backlog_s = self.backlog_s(now)
         old_s_per_byte = self._s_per_byte
         self.link = link
         self._s_per_byte, self._queue_s = _line(link)

@@ -15,8 +15,6 @@ HEADER_BYTES = 10
 PACKET_BYTES_MAX = 65535 + HEADER_BYTES
 PLAIN, TCP4 = 0, 1
 """gso_type: one packet, or segments of TCP over IPv4."""
-NEEDS_CHECKSUM = 1
-"""flags: the packet has no checksum yet, and between two devices of one kernel none is checked."""
 FIN, PSH, CWR = 0x01, 0x08, 0x80
 LAST_ONLY, FIRST_ONLY = FIN | PSH, CWR
 

@@ -17,6 +17,11 @@ from tests.peers.chunk_room import PEER, Taker, state_chunk, written
 from tests.peers.link_room import Raw, sockets
 
 
+def read_no_more(bulk: Bulk) -> None:
+    """Further bytes wait at the peer."""
+    asyncio.get_running_loop().remove_reader(bulk.connection)
+
+
 class Owner(Taker):
     """Of the connections of one test."""
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from hypothesis import strategies as st
 
-from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec
 from lowcomm.codecs.places import CHUNK
 from lowcomm.codecs.twobit import BORDER
@@ -162,12 +161,6 @@ BYTES: Mapping[str, tuple[float, int]] = {
     "topk": ((96 + 128) / 4096, 4),
     "topk2bit": ((16 * (96 + 16) + 16) / (16 * 4096), 19),
     "powersgd": (2 * 4 * 512 / 65536, 4),
-    "random": (0.25, 4),
-    "strided": (0.25, 4),
 }
 """Bytes of a value in whole blocks, and of one value alone."""
 NAMES = sorted(BYTES)
-
-
-def made(name: str, key: int = 3) -> Codec:
-    return codec(name, key)

@@ -1,45 +1,64 @@
-"""Each torch twin makes and reads the bytes of the numpy codec."""
+"""In torch as in numpy: the same values are chosen, and the same bytes made of them."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcomm.codecs.base import CodecError
-from lowcomm.codecs.topk import TopK
-from lowcomm.flexdemo.torch_codecs import Twin, twin
-from tests.lowcomm.codecs.samples import encoded, made, some_values, there_and_back
+from lowcomm.codecs import places
+from lowcomm.codecs.bits import bf16_of
+from lowcomm.flexdemo.torch_codecs import bf16_bits, bytes_of, largest_places, pack_12, words_of
+from lowcomm.numerics.kernels import F32
+from tests.lowcomm.codecs.samples import SPECIAL, make_values
 
-TWINS = ["random", "sign", "strided", "topk"]
-
-
-@pytest.mark.parametrize("name", TWINS)
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_the_same_bytes_and_the_same_values(name: str, data: st.DataObject) -> None:
-    key = data.draw(st.sampled_from([0, 3, 2**63]))
-    one, other = made(name, key), twin(name, key)
-    values = data.draw(some_values(one.grain))
-    payload = other.encode(torch.from_numpy(values))
-    assert payload.numpy().tobytes() == encoded(one, values)
-    back = other.decode(payload, values.size).numpy()
-    assert back.tobytes() == there_and_back(one, values).tobytes()
+BLOCK = 37
 
 
-def test_equal_values_and_an_odd_number_of_them() -> None:
-    values = np.random.default_rng(0).integers(-9, 10, 5000).astype(np.float32)
-    payload = Twin(TopK(7)).encode(torch.from_numpy(values))
-    assert payload.numpy().tobytes() == encoded(TopK(7), values)
+def some_blocks(seed: int, words: list[tuple[int, int]]) -> F32:
+    return make_values(4 * BLOCK, seed, 30, words).reshape(4, BLOCK)
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_payload_of_another_size_is_refused(name: str) -> None:
-    with pytest.raises(CodecError, match="bytes for 80 values"):
-        twin(name).decode(torch.zeros(made(name).encoded_bytes(80) + 1, dtype=torch.uint8), 80)
+BLOCKS = st.builds(
+    some_blocks,
+    st.integers(0, 1000),
+    st.lists(st.tuples(st.integers(0, 4 * BLOCK - 1), st.sampled_from(SPECIAL)), max_size=40),
+)
 
 
-@pytest.mark.parametrize("payload", [[5, 0, 0, 0], [1, 16, 0, 0]])
-def test_indices_that_nobody_sends_are_refused(payload: list[int]) -> None:
-    with pytest.raises(CodecError, match="topk"):
-        Twin(TopK(1)).decode(torch.tensor(payload, dtype=torch.uint8), 5)
+@settings(max_examples=100)
+@given(BLOCKS, st.integers(1, BLOCK))
+def test_the_same_values_are_the_largest(values_RB: F32, keep: int) -> None:
+    """Of equal ones the first, and a NaN before any number."""
+    chosen_RK = largest_places(torch.from_numpy(values_RB), keep)
+    assert chosen_RK.tolist() == places.largest_places(values_RB, keep).tolist()
+
+
+@given(st.data(), st.integers(1, BLOCK))
+def test_places_take_12_bits(data: st.DataObject, keep: int) -> None:
+    each = st.lists(st.integers(0, places.CHUNK - 1), min_size=keep, max_size=keep)
+    places_RK = np.array(data.draw(st.lists(each, min_size=1, max_size=3)))
+    packed_RS = pack_12(torch.from_numpy(places_RK))
+    assert packed_RS.numpy().tobytes() == places.pack_places(places_RK).tobytes()
+    assert packed_RS.shape == (len(places_RK), places.index_bytes(keep))
+
+
+@settings(max_examples=100)
+@given(BLOCKS)
+def test_bf16_is_rounded_alike(values_RB: F32) -> None:
+    """Saturated, not infinite; a NaN stays one."""
+    halves_RB = bf16_bits(torch.from_numpy(values_RB))
+    halves = bf16_of(values_RB.reshape(-1)).astype("<u2").tobytes()
+    assert bytes_of(halves_RB, 2).numpy().tobytes() == halves
+
+
+def test_the_lowest_byte_is_the_first() -> None:
+    numbers_RK = torch.tensor([[0x030201, 0x060504]])
+    assert bytes_of(numbers_RK, 3).tolist() == [[1, 2, 3, 4, 5, 6]]
+
+
+@given(BLOCKS)
+def test_words_are_little_endian(values_RB: F32) -> None:
+    """Also of a view whose values do not lie one after the other."""
+    for view_RB in (values_RB, values_RB[:, ::3], values_RB.T):
+        words_RS = words_of(torch.from_numpy(view_RB))
+        assert words_RS.numpy().tobytes() == view_RB.astype("<f4").tobytes()

@@ -95,6 +95,14 @@ def test_every_method_of_rounds_has_its_half_in_the_ranks() -> None:
     }
 
 
+def test_a_subclass_of_a_method_goes_by_its_name() -> None:
+    class Mine(lowcomm.DiLoCo):
+        """Somebody's own."""
+
+    assert Mine.name == lowcomm.DiLoCo.name == "diloco"
+    assert ROUND_METHODS["diloco"] is lowcomm.DiLoCo
+
+
 def test_an_optimizer_made_before_sharding_is_refused() -> None:
     model, other = nn.Linear(2, 2), nn.Linear(2, 3)
     with pytest.raises(ConfigError, match=r"steps a tensor \(3, 2\) that is not in the model"):

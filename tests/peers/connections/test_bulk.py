@@ -14,7 +14,7 @@ from peers.connections.frames import Frame, PlainWriter
 from peers.sockets.options import UNSENT_BYTES
 from protocols.messages.peer import Chunk
 from protocols.types import limits
-from tests.peers.bulk_room import connected, endless, frames, pair, source, stream
+from tests.peers.bulk_room import connected, endless, frames, pair, read_no_more, source, stream
 from tests.peers.chunk_room import payloads_of
 
 MIB = 1 << 20
@@ -99,18 +99,6 @@ async def test_what_comes_after_a_close_is_written_nowhere() -> None:
         assert before.count(b"x") < MIB
         assert bytes(owner.given) == before
         assert owner.payloads == []
-
-
-@pytest.mark.asyncio
-async def test_a_paused_connection_takes_nothing_until_it_is_started_again() -> None:
-    async with connected() as (bulk, owner, raw):
-        bulk.pause()
-        await raw.write(stream(b"1234"))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert owner.payloads == []
-        bulk.start()
-        await owner.until(lambda: owner.payloads)
 
 
 # Sending ----------------------------------------------------------------------------------------
@@ -304,7 +292,6 @@ async def test_the_end_of_the_stream_is_told_once_and_not_from_within_a_call() -
         assert owner.why == ["end of stream"]
         bulk.close("again")
         bulk.wake()
-        bulk.pause()
     async with connected() as (bulk, owner, _):
         bulk.close("enough")
         assert owner.why == []
@@ -313,7 +300,7 @@ async def test_the_end_of_the_stream_is_told_once_and_not_from_within_a_call() -
 @pytest.mark.asyncio
 async def test_a_peer_that_is_gone_is_seen_when_something_is_sent() -> None:
     async with connected() as (bulk, owner, raw):
-        bulk.pause()
+        read_no_more(bulk)
         await raw.write(b"unread")
         raw.raw.close()
         await asyncio.sleep(0.01)

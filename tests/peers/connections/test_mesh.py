@@ -18,6 +18,7 @@ from protocols.types.errors import ConfigError
 from protocols.types.ids import PeerId
 from protocols.types.limits import TICKET_BYTES
 from protocols.wire.validators import WireError
+from tests.peers.bulk_room import read_no_more
 from tests.peers.mesh_node import (
     ALPHA,
     BETA,
@@ -360,7 +361,7 @@ async def test_a_slow_peer_is_told_by_a_full_outbox_and_can_be_dropped() -> None
 @pytest.mark.asyncio
 async def test_a_peer_that_reads_no_bulk_holds_back_what_is_made_for_it() -> None:
     async with pair() as (alpha, beta):
-        bulk_of(beta, ALPHA).pause()
+        read_no_more(bulk_of(beta, ALPHA))
         long = bytes(24 << 20)
         alpha.stream(BETA, long)
         waits = 25

@@ -74,8 +74,6 @@ def test_a_new_reader_is_asked_whether_it_has_everything() -> None:
     said = sender.to.follow({A, B}, sender.header, UP)
     assert said == [c.Send(B, m.Append(1, 3, 3, 3, (), 0))]
     assert sender.to.follow({A, B}, sender.header, UP) == [], "once"
-    assert sender.to.reads(B)
-    assert not sender.to.reads(C)
 
 
 def test_who_has_everything_may_be_the_heir() -> None:
@@ -166,7 +164,8 @@ def test_a_new_term_begins_without_knowing_anything() -> None:
     sender = reading()
     assert sender.to.acknowledged == {B}
     sender.to.begin()
-    assert (sender.to.match(B), sender.to.acknowledged, sender.to.reads(B)) == (0, set(), False)
+    assert (sender.to.match(B), sender.to.acknowledged) == (0, set())
+    assert sender.to.answered(B, yes(3), sender.header) == [], "it does not read"
 
 
 def test_a_commit_reaches_who_has_the_entry_without_waiting_for_a_heartbeat() -> None:
