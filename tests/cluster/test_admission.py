@@ -50,8 +50,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def admitted(directory: Path) -> list[str]:
-    """What a node's log says of who was let in."""
-    return [event.text for event in of(Note, directory) if "let in" in event.text]
+    """One text for each node that the node with this directory admitted."""
+    notes = [event for event in of(Note, directory) if event.topic == "admission"]
+    return [event.text for event in notes if "is admitted" in event.text]
 
 
 def is_member(of_: Path, name: str) -> bool:
