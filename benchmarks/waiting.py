@@ -21,7 +21,7 @@ from lowcomm.reports import Commit, Event, Ready, read_timeline
 from protocols.types import ConfigError, LowcommError
 from sims.cluster import LOG, LocalCluster
 from sims.leader_loss import write_config
-from sims.paced import TENSORS, Pace, start_all
+from sims.paced import TENSORS, RankSpeed, start_all
 from sims.terminal import run
 
 FRAGMENT = 0
@@ -70,7 +70,7 @@ def main(
         --method decoupled_diloco --fragments 4 --overlap 2
     """
     try:
-        paces = [Pace(step_s=step / float(speed)) for speed in speeds.split(",")]
+        paces = [RankSpeed(step_s=step / float(speed)) for speed in speeds.split(",")]
     except (ValueError, ZeroDivisionError):
         raise ConfigError(
             f"--speeds {speeds}: give numbers above 0, comma-separated, as in 1,1,2"
@@ -137,7 +137,7 @@ def mean_round_s(events: Sequence[Event]) -> float:
     return (ends[last] - ends[first]) / (last - first)
 
 
-async def _play(run_dir: Path, config: Path, paces: Sequence[Pace], *, limit_s: float) -> None:
+async def _play(run_dir: Path, config: Path, paces: Sequence[RankSpeed], *, limit_s: float) -> None:
     """Run the cluster until it is finished. Raises LowcommError if a node fails or the time is
     over."""
     names = [f"n{number}" for number in range(len(paces))]

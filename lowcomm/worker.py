@@ -18,7 +18,7 @@ from lowcomm.flexdemo.method import FlexDeMo
 from lowcomm.models.llama import Llama, build_model, next_token_loss
 from lowcomm.program.evaluate import generate, held_out_loss
 from lowcomm.program.muon import Muon
-from lowcomm.program.progress_meter import Meter
+from lowcomm.program.progress_meter import ProgressMeter
 from lowcomm.training.attach import Peer, attach
 from lowcomm.training.fsdp import join_node, leave_node, rank_device, shard_model
 from lowcomm.training.round_methods import ROUND_METHODS, Method
@@ -61,7 +61,7 @@ def _train() -> int:
     else:
         assert not isinstance(optimizer, Muon), "the configuration was checked"
         method = make(model, optimizer, peer, schedule=schedule)
-    meter = Meter(peer, device)
+    meter = ProgressMeter(peer, device)
     evaluate_if_due(model, peer)
     for tokens_BT1 in peer.batches():
         loss = next_token_loss(model, tokens_BT1.to(device))

@@ -1,7 +1,7 @@
 """The driver: the asynchronous shell around one core. It feeds events and does commands.
 
-It joins the mesh (connections), the core (decisions) and Work (arithmetic, in one worker thread).
-Sending never waits: messages go into bounded outboxes. Must NOT decide anything.
+It joins the mesh (connections), the core (decisions) and RoundWork (arithmetic, in one worker
+thread). Sending never waits: messages go into bounded outboxes. Must NOT decide anything.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from typing import TypeVar, cast
 
 from peers.connections.frames import Frame
 from peers.connections.mesh import Mesh
-from peers.exchange.buffer_release import Releases
-from peers.exchange.data_plane import Exchange
-from peers.exchange.interfaces import Listener, States, Work
+from peers.exchange.buffer_release import BufferReleases
+from peers.exchange.data_plane import DataPlane
+from peers.exchange.interfaces import Listener, RoundWork, StateStore
 from peers.exchange.outbound import Stream
 from peers.metrics.counters import Counters
-from peers.steps.step_shell import StepCommand, Stepping
+from peers.steps.step_shell import StepCommand, StepShell
 from peers.storage.wal import Wal
-from peers.storage.wal_writer import Scribe
-from peers.transfer.state_transfer import Snapshots
+from peers.storage.wal_writer import WalWriter
+from peers.transfer.state_transfer import StateTransfers
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import refusal
@@ -40,7 +40,7 @@ class Driver:
 
     def __init__(self, core: PeerCore, *, listener: Listener, wal: Wal) -> None:
         self.core = core
-        self.exchange = Exchange(
+        self.exchange = DataPlane(
             core,
             feed=self.feed,
             note=lambda why: listener.handle(c.Note("damaged", why)),
@@ -48,7 +48,7 @@ class Driver:
         )
         self.mesh: Mesh | None = None
         self.counters = Counters()
-        self.stepping: Stepping | None = None
+        self.stepping: StepShell | None = None
         """The shell of a stepwise run, once its sizes are known."""
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
@@ -63,9 +63,9 @@ class Driver:
         """Lineage of the last applied entry."""
         self._losses = self._losses_taken = 0
         """How often the ranks were lost: fed to the core, and handled by it."""
-        self._releases = Releases(self._release)
-        self._scribe = Scribe(wal, self.feed)
-        self.snapshots = Snapshots(core, listener=listener, shell=self, exchange=self.exchange)
+        self._releases = BufferReleases(self._release)
+        self._scribe = WalWriter(wal, self.feed)
+        self.snapshots = StateTransfers(core, listener=listener, shell=self, exchange=self.exchange)
 
     # Interface ------------------------------------------------------------------------------
 
@@ -115,16 +115,16 @@ class Driver:
         return self.snapshots.transfer.refused + self.exchange.discarded + steps
 
     @property
-    def work(self) -> Work:
+    def work(self) -> RoundWork:
         assert self.exchange.work is not None, "the core asked for arithmetic before RunAccepted"
         return self.exchange.work
 
     @property
-    def states(self) -> States:
+    def states(self) -> StateStore:
         assert self.exchange.states is not None, "the core asked for a state before RunAccepted"
         return self.exchange.states
 
-    # Implements peers.steps.step_shell.StepShell
+    # Implements peers.steps.step_shell.StepHost
     # ------------------------------------------------------
 
     def send(self, peer: PeerId, stream: Stream) -> None:

@@ -20,7 +20,7 @@ from lowcomm.reports import Commit, Event, Finished, Follower
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_all, start_paced
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 
 LOOK_S = 0.01
 WAIT_MAX_S = 60.0
@@ -94,7 +94,7 @@ class Watcher:
                 await asyncio.sleep(LOOK_S)
 
 
-async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Pace) -> Played:
+async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: RankSpeed) -> Played:
     """Start `peers` nodes, kill the leader `kills` times, and wait for the end of the run."""
     watcher, losses = Watcher(run_dir), list[Loss]()
     async with LocalCluster(run_dir) as cluster:
@@ -190,7 +190,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
         config = write_config(Path(directory), peers=peers, rounds=rounds)
         run_dir = Path(directory) / "run"
-        pace = Pace(step_s=0.02, elements=65536)
+        pace = RankSpeed(step_s=0.02, elements=65536)
         played = asyncio.run(play(run_dir, config, peers=peers, kills=kills, pace=pace))
     if not (played.digests_equal and played.finished):
         raise LowcommError(f"the run failed: states differ, or no peer saw its end: {played}")

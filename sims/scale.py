@@ -155,7 +155,7 @@ class CountingWorld(World):
         if isinstance(message, m.Append | m.Appended) and self._is_relayed(sender, to):
             return not (isinstance(message, m.Append) and message.entries)
         match message:
-            case m.Heartbeat() | m.Here():
+            case m.Heartbeat() | m.HeartbeatReply():
                 return True
             case m.Append(entries=(), term=term, commit_index=index):
                 news = term, index

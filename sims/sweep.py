@@ -25,7 +25,7 @@ import typer
 from protocols.messages import log_entries as e
 from protocols.peer import describe
 from protocols.raft import MOVES
-from protocols.state import Membership
+from protocols.state import RunState
 from protocols.types import ConfigError, LowcommError, PeerId
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.node.node import Node
@@ -227,7 +227,7 @@ def _met_late_ones(world: World, node: Node) -> bool:
 def _belongs(world: World, peer: PeerId) -> bool:
     """True if the peer that finished with the longest log had it as a member or a witness."""
     logs = [node.core.members for node in world.nodes.values() if node.outcome == "finished"]
-    last = max(logs, key=lambda members: members.index, default=Membership())
+    last = max(logs, key=lambda members: members.index, default=RunState())
     return peer in last.members or peer in last.witnesses
 
 

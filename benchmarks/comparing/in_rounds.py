@@ -21,7 +21,7 @@ from lowcomm.numerics import F32
 from lowcomm.training import Kind
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
-from sims.lockstep import Given, Lockstep, LockstepNodes
+from sims.lockstep import LocalContribution, Lockstep, LockstepNodes
 
 JOIN_WARMUP_STEPS = 30
 """A joiner has fresh moments: its learning rate rises over so many of its own steps."""
@@ -67,7 +67,7 @@ class WholeRounds:
         if own_step % self._inner_steps:
             return
         given = {
-            number: Given(node.params_P, node.tokens, node.steps)
+            number: LocalContribution(node.params_P, node.tokens, node.steps)
             for number, node in nodes.items()
             if node.steps
         }

@@ -13,7 +13,7 @@ from benchmarks.comparing.groups import Feed, Pace
 from benchmarks.comparing.node import Node, State
 from benchmarks.comparing.settings import Setting
 from lowcomm.data import Batches
-from lowcomm.flexdemo import Compression
+from lowcomm.flexdemo import MomentumExchange
 from lowcomm.methods import FlexDeMo, Parameter
 from lowcomm.models import Llama
 from lowcomm.training import deterministic_ops
@@ -103,7 +103,7 @@ class FlexDeMoGroup(_StepGroup):
         )
         self._payload_bytes = replication.payload_bytes
         self._compressions = [
-            Compression(replication, momentum=method.momentum, rank=0, world_size=1)
+            MomentumExchange(replication, momentum=method.momentum, rank=0, world_size=1)
             for _ in range(setting.nodes)
         ]
         self._params_P = torch.from_numpy(self.node.params_P)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowcomm.config.schema import FileConfig
-    from lowcomm.startup.start_options import Start
+    from lowcomm.startup.start_options import StartOptions
     from peers.sockets import Listening
     from protocols.state import Token
 
@@ -165,7 +165,7 @@ def peer(
     """
     from lowcomm.config.schema import load_config
     from lowcomm.startup.identity import node_name
-    from lowcomm.startup.start_options import Start
+    from lowcomm.startup.start_options import StartOptions
     from peers.fault_injection import parse_fault
 
     if new == bool(join):
@@ -180,7 +180,7 @@ def peer(
     opened = config.parent if config and (config.parent / AUTHORITY).exists() else None
     run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
     directory = Path(loaded.node.directory or run / node_name(loaded.node.name))
-    start = Start(
+    start = StartOptions(
         kind="new" if new else "join",
         address=address,
         token=token,
@@ -216,7 +216,7 @@ def resume(
     """
     from lowcomm.cli.status import finished, node_directories
     from lowcomm.startup.identity import check_resumable, read_record, recorded_config
-    from lowcomm.startup.start_options import Start
+    from lowcomm.startup.start_options import StartOptions
 
     record = read_record(directory)
     if record is None:
@@ -233,7 +233,7 @@ def resume(
     address, token = _way_in(join or record.join, config, typed=bool(join))
     if record.witness:
         _run_witness(config, directory, address=address, token=token)
-    start = Start(kind="again", address=address, token=token, command=record.command)
+    start = StartOptions(kind="again", address=address, token=token, command=record.command)
     _run_daemon(config, directory, start)
 
 
@@ -307,14 +307,14 @@ def _way_in(join: str, config: "FileConfig", *, typed: bool = True) -> tuple[str
     return token.addresses[0] if token else join, token
 
 
-def _run_daemon(config: "FileConfig", directory: Path, start: "Start") -> NoReturn:
+def _run_daemon(config: "FileConfig", directory: Path, start: "StartOptions") -> NoReturn:
     """Run a node's daemon; exit with its code."""
 
     def make(listening: "Listening", rejoins_at: str) -> "Life":
         from lowcomm.daemon.daemon import Daemon
-        from lowcomm.startup.start_options import Start
+        from lowcomm.startup.start_options import StartOptions
 
-        again = Start(kind="join", address=rejoins_at, command=start.command)
+        again = StartOptions(kind="join", address=rejoins_at, command=start.command)
         how = again if rejoins_at else start
         return Daemon(config, directory=directory, start=how, listening=listening)
 

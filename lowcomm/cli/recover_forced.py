@@ -13,27 +13,27 @@ from pathlib import Path
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_cut
 from lowcomm.cli.status import node_directories
 from lowcomm.daemon.event_writer import fork_fields
-from lowcomm.reports.event_log import Journal
+from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import startup
 from lowcomm.startup.identity import NodeDirectory, read_record
 from peers.storage import Wal
 from protocols.interface import Persist
 from protocols.messages import Kept, Restore, Saved
 from protocols.peer import fork_of
-from protocols.state import Logbook
+from protocols.state import LogApplier
 from protocols.types import ConfigError, LogError, PeerId
 
 STOPPED = "leave it running: a node needs no recovery unless other voters are gone for good"
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class ForcedRecovery:
     """The planned recovery of one node's directory."""
 
     directory: Path
     _wal: Wal
     _me: PeerId
-    _book: Logbook
+    _book: LogApplier
     """The node's whole log, since no other peer can tell which of its entries are committed."""
     _kept: Kept
 
@@ -63,19 +63,19 @@ class Recovery:
         seize(self.directory, self._wal, self._me, self._book, fork)
 
 
-def seize(directory: Path, wal: Wal, me: PeerId, book: Logbook, fork: Restore) -> None:
+def seize(directory: Path, wal: Wal, me: PeerId, book: LogApplier, fork: Restore) -> None:
     """Append the fork to the log of this node, fsync it, and write an event. Raises WalError."""
     book.raft.seize(0.0, fork, after=book.raft.log.last_index)
     for command in book.raft.take():
         if isinstance(command, Persist):
             wal.write(command)
     name = book.members.seats[me].name
-    with closing(Journal(directory, peer=me, name=name)) as journal:
+    with closing(EventLog(directory, peer=me, name=name)) as journal:
         journal.record("forked", **fork_fields(fork, lambda _: name))
 
 
 @contextmanager
-def recovery(directory: Path) -> Generator[Recovery]:
+def recovery(directory: Path) -> Generator[ForcedRecovery]:
     """The recovery of one node's directory, or of the best one in a run's. The directory stays
     locked while the context lasts.
 
@@ -96,7 +96,7 @@ def recovery(directory: Path) -> Generator[Recovery]:
                 raise cannot(chosen, "it never trained in the run")
             if not book.members.is_kept(kept.lineage, kept.versions):
                 raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
-            yield Recovery(chosen, wal, me, book, kept)
+            yield ForcedRecovery(chosen, wal, me, book, kept)
 
 
 def best_of(directory: Path) -> Path:
@@ -120,7 +120,7 @@ def _tokens(directory: Path) -> int:
     return read_cut(path).fragments[0].tokens
 
 
-def read_log_of(me: PeerId, saved: Saved, directory: Path) -> Logbook:
+def read_log_of(me: PeerId, saved: Saved, directory: Path) -> LogApplier:
     """Apply the whole log of a node. Raises ConfigError."""
     try:
         return startup.whole_log(me, saved)

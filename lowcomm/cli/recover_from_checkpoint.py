@@ -30,7 +30,7 @@ from lowcomm.startup.identity import NodeDirectory
 from peers.storage import FILE, UntrustedError, Wal, sync
 from protocols.messages import Kept, Saved
 from protocols.peer import fork_of
-from protocols.state import Logbook
+from protocols.state import LogApplier
 from protocols.types import ConfigError, PeerId
 
 ASIDE = "unreadable"
@@ -42,14 +42,14 @@ far fewer elections than this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Anew:
+class RestartFromCheckpoint:
     """The planned recovery of one node's directory."""
 
     directory: Path
     why: str
     """The reason why its log cannot be read."""
     _me: PeerId
-    _book: Logbook
+    _book: LogApplier
     """The log as of the checkpoint."""
     _kept: Kept
 
@@ -90,7 +90,7 @@ class Anew:
 
 
 @contextmanager
-def beginning_anew(directory: Path) -> Generator[Anew]:
+def beginning_anew(directory: Path) -> Generator[RestartFromCheckpoint]:
     """The recovery of one node's directory, or of the best one in a run's. The directory stays
     locked while the context lasts.
 
@@ -126,7 +126,7 @@ def beginning_anew(directory: Path) -> Generator[Anew]:
         if not book.members.is_kept(kept.lineage, kept.versions):
             raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
         book.raft.disk.snapshot_taken(snapshot)
-        yield Anew(chosen, why, me, book, kept)
+        yield RestartFromCheckpoint(chosen, why, me, book, kept)
 
 
 def _why_unreadable(directory: Path) -> str:

@@ -50,7 +50,7 @@ def complain(why: str) -> None:
     sys.stderr.write(f"lowcomm: {why}\n")
 
 
-class Checkpointer:
+class CheckpointSchedule:
     """The checkpoints of one daemon. At most one is being written at a time."""
 
     def __init__(

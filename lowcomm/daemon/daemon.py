@@ -15,20 +15,20 @@ from pathlib import Path
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, Cut
 from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig, RunConfig, check_node
-from lowcomm.daemon.checkpoint_schedule import Checkpointer
+from lowcomm.daemon.checkpoint_schedule import CheckpointSchedule
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
 from lowcomm.daemon.founding import refuse_joiners
-from lowcomm.daemon.rank_control import NodeSide
+from lowcomm.daemon.rank_control import RankControl
 from lowcomm.daemon.revoke_command import revoke_json
 from lowcomm.data.corpus import build_corpus
 from lowcomm.exit_codes import EXIT_CONFIG, LEAVE_TIMEOUT_S, exit_code_of
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica
-from lowcomm.reports.event_log import Journal
+from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import memory_budget, startup
-from lowcomm.startup.admission import Security
+from lowcomm.startup.admission import NodeAdmission
 from lowcomm.startup.identity import NodeDirectory, exec_time
-from lowcomm.startup.start_options import Start
+from lowcomm.startup.start_options import StartOptions
 from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
@@ -55,7 +55,7 @@ class Daemon:
     peers.exchange.interfaces.Listener."""
 
     def __init__(
-        self, config: FileConfig, *, directory: Path, start: Start, listening: Listening
+        self, config: FileConfig, *, directory: Path, start: StartOptions, listening: Listening
     ) -> None:
         """Lock the node's directory and open its log. Raises ConfigError."""
         self.config = config
@@ -89,8 +89,8 @@ class Daemon:
             address=advertised(config.node, listening.address, start.address),
         )
         self._record = replace(self._record, address=me.address)
-        self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
-        self.security = Security(path, config.node, token=start.token, note=self.journal.note)
+        self.journal = EventLog(self._directory.path, peer=me.peer, name=me.name)
+        self.security = NodeAdmission(path, config.node, token=start.token, note=self.journal.note)
         if start.kind == "new":
             check_founder(me.address)
             self.security.found(me, start.run_directory)
@@ -108,14 +108,14 @@ class Daemon:
         congestion = known_congestion(config.node.congestion)
         self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook(), congestion=congestion)
         self.driver.use(self.mesh)
-        self.checkpointer = Checkpointer(
+        self.checkpointer = CheckpointSchedule(
             self._directory.path,
             every_rounds=config.node.checkpoint_every_rounds,
             compute=self.driver.compute,
             written=self._checkpointed,
             failed=lambda why: self.journal.note("checkpoint", why),
         )
-        self.node = NodeSide(self, command=start.command)
+        self.node = RankControl(self, command=start.command)
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self.ending: c.Stop | None = None
         """Why this peer ends; None while it runs."""

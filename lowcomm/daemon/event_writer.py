@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lowcomm.daemon.daemon import Daemon
-    from lowcomm.reports.event_log import Journal
+    from lowcomm.reports.event_log import EventLog
     from peers.metrics import Counters, Figures, PeerTraffic
     from protocols.interface import Applied, Stop
     from protocols.peer import PeerCore
-    from protocols.state import Membership
+    from protocols.state import RunState
     from protocols.types import PeerId
 
 METRICS_INTERVAL_S = 1.0
@@ -82,13 +82,13 @@ async def report_metrics(daemon: Daemon) -> None:
 
 
 async def report_traffic(
-    journal: Journal, counters: Counters, *, method: Callable[[], str] = str
+    journal: EventLog, counters: Counters, *, method: Callable[[], str] = str
 ) -> None:
     """Until cancelled, count the traffic and write it. `method` returns the name of the run's
     method, "" while it is not known."""
     async with asyncio.TaskGroup() as group:
         group.create_task(watch(counters), name="counters")
-        pace = Pace()
+        pace = TrafficInterval()
         while True:
             await asyncio.sleep(TRAFFIC_INTERVAL_S)
             peers = counters.traffic(time.monotonic())
@@ -97,7 +97,7 @@ async def report_traffic(
 
 
 @dataclass(slots=True)
-class Pace:
+class TrafficInterval:
     """Decides when a traffic event is written: often while payload moves, rarely while none
     does."""
 
@@ -126,7 +126,7 @@ def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
     )
 
 
-def tell_traffic(journal: Journal, counters: Counters, *, method: str = "") -> None:
+def tell_traffic(journal: EventLog, counters: Counters, *, method: str = "") -> None:
     """Write the present traffic as an event. Seconds are rounded to 1 us (stalled_s: 1 ms), rates
     to 1 byte/s."""
     peers, lag = counters.traffic(time.monotonic()), counters.lag()
@@ -247,7 +247,7 @@ def status_json(daemon: Daemon) -> str:
     )
 
 
-def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_tokens: int) -> None:
+def tell_entry(journal: EventLog, command: Applied, core: PeerCore, *, step_tokens: int) -> None:
     """Write a log entry as an event; some kinds of entries have none. `Daemon.applied` writes the
     commits of rounds. Commits of steps are written here, except by a witness, which has no state.
     `step_tokens`: tokens of one node in one inner step."""
@@ -309,7 +309,7 @@ def tell_entry(journal: Journal, command: Applied, core: PeerCore, *, step_token
             pass
 
 
-def _payloads_of(members: Membership, upto_step: int) -> int:
+def _payloads_of(members: RunState, upto_step: int) -> int:
     """Number of payloads in the steps that a commit adds."""
     assert members.run is not None
     every = members.run.commit_every_steps

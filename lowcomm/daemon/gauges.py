@@ -12,13 +12,13 @@ from peers.sockets import bind
 if TYPE_CHECKING:
     from lowcomm.config.schema import RunConfig
     from lowcomm.daemon.daemon import Daemon
-    from lowcomm.reports.event_log import Journal
+    from lowcomm.reports.event_log import EventLog
     from peers.metrics import Counters, Figures
 
 
 @asynccontextmanager
 async def served(
-    address: str, journal: Journal, figures: Callable[[], Figures]
+    address: str, journal: EventLog, figures: Callable[[], Figures]
 ) -> AsyncGenerator[None]:
     """Serve the figures at HOST:PORT while the context lasts; "": do nothing. Raises
     ConfigError."""

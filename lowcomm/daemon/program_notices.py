@@ -13,13 +13,13 @@ from protocols.peer import describe
 
 if TYPE_CHECKING:
     from lowcomm.daemon.daemon import Daemon
-    from protocols.peer import Wait
+    from protocols.peer import WaitReason
 
 OWN_RANKS = "its ranks"
 """The reason that `protocols.peer.wait_reason` gives if the ranks of a member are not ready."""
 
 
-def node_wait(daemon: Daemon, now: float) -> Wait:
+def node_wait(daemon: Daemon, now: float) -> WaitReason:
     """The wait of `describe`; if the node waits for its own ranks, with the reason why they are not
     ready."""
     wait, group = describe(daemon.core, now), daemon.node.group

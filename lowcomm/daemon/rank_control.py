@@ -26,7 +26,7 @@ from peers.ipc import NONE, Answer, Boundary, Order, Result, Slots, StepSlots
 from peers.processes import CommandSpawner, Spawner, ZygoteSpawner
 from peers.ranks import RankGroup, RanksConfig
 from peers.ranks import events as r
-from peers.steps import Stepping
+from peers.steps import StepShell
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds import next_fragment
@@ -62,7 +62,7 @@ class _Attempt:
     """By fragment to which the ranks were told to contribute, the round that was open then."""
 
 
-class NodeSide:
+class RankControl:
     """Takes the ranks' events and gives them results. Implements
     peers.steps.step_shell.StepRanks."""
 
@@ -77,7 +77,7 @@ class NodeSide:
         """Time at which the first attempt of the ranks was started, in seconds of the loop's
         clock."""
         self._daemon = daemon
-        self._stepping: Stepping | None = None
+        self._stepping: StepShell | None = None
         self._slot = -1
         self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
         self._initial: asyncio.Future[tuple[str, ...]] | None = None
@@ -178,9 +178,9 @@ class NodeSide:
 
     # Steps ----------------------------------------------------------------------------------
 
-    def stepping(self, replica: StepReplica) -> Stepping:
+    def stepping(self, replica: StepReplica) -> StepShell:
         """Create the object that gives our ranks orders in a stepwise run."""
-        self._stepping = Stepping(
+        self._stepping = StepShell(
             self._daemon.core,
             work=replica,
             ranks=self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
 from protocols.messages import Revocation, Revoked, TokenRevoked
-from protocols.state import PREFIX, Membership, cannot_revoke, subject
+from protocols.state import PREFIX, RunState, cannot_revoke, subject
 from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
@@ -59,7 +59,7 @@ def _meant(daemon: Daemon, asked: Revoke) -> Revocation:
     return Revoked(found[0], me, why)
 
 
-def _done(members: Membership, entry: Revocation) -> str:
+def _done(members: RunState, entry: Revocation) -> str:
     """The confirmation, once the log holds the revocation; "" before."""
     spent = members.spendings
     if isinstance(entry, Revoked):
@@ -72,7 +72,7 @@ def _done(members: Membership, entry: Revocation) -> str:
     return f"the token admits no more nodes{stay}"
 
 
-def _named(members: Membership, name: str) -> list[PeerId]:
+def _named(members: RunState, name: str) -> list[PeerId]:
     """The peers that a person may mean: the one with this id; or those with this name, preferably
     those that still read the log."""
     known = {**members.seats, **members.witnesses}

@@ -18,9 +18,9 @@ from lowcomm.daemon.event_writer import report_traffic, tell_entry, tell_traffic
 from lowcomm.daemon.gauges import figures_of, served
 from lowcomm.daemon.witness_bus import witness_answer, witness_bus
 from lowcomm.exit_codes import LEAVE_TIMEOUT_S, exit_code_of
-from lowcomm.reports.event_log import Journal
+from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import startup
-from lowcomm.startup.admission import Security
+from lowcomm.startup.admission import NodeAdmission
 from lowcomm.startup.identity import NodeDirectory, exec_time
 from peers.connections import Mesh
 from peers.driver import Driver
@@ -76,7 +76,7 @@ class WitnessDaemon:
         )
         self._record = replace(record, address=me.address)
         self._directory.write(self._record)
-        self.journal = Journal(self._directory.path, peer=me.peer, name=me.name)
+        self.journal = EventLog(self._directory.path, peer=me.peer, name=me.name)
         rules = startup.known_rules(saved)
         self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
         self._driver = Driver(self.core, listener=self, wal=self._wal)
@@ -85,7 +85,7 @@ class WitnessDaemon:
         self.rejoins_at = ""
         """The address at which to join again, if our branch of the log was given up; else ""."""
         note, path = self.journal.note, self._directory.path
-        self._security = Security(path, config.node, token=token, note=note)
+        self._security = NodeAdmission(path, config.node, token=token, note=note)
         self._stop: c.Stop | None = None
         self._signal = 0
         self._stopped = asyncio.Event()

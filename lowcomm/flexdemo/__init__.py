@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from lowcomm.flexdemo.momentum import Compression
+    from lowcomm.flexdemo.momentum import MomentumExchange
 
-__all__ = ["Compression"]
+__all__ = ["MomentumExchange"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "momentum": "Compression",
+        "momentum": "MomentumExchange",
     },
 )

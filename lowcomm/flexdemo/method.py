@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.optim import SGD, Optimizer
 
 from lowcomm import methods
-from lowcomm.flexdemo.momentum import Compression
+from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
 from lowcomm.methods.base import Parameter
 from lowcomm.training import deterministic_ops
@@ -45,7 +45,7 @@ class FlexDeMo(StepTrainer):
     def _prepare(self) -> None:
         shards, peer, method = self._shards, self._peer, self._method
         parameters = [Parameter(shard.place.name, shard.place.shape) for shard in shards]
-        self._compression = Compression(
+        self._compression = MomentumExchange(
             method.exchange(parameters, seed=peer.run.seed),
             momentum=method.momentum,
             rank=peer.rank,

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lowcomm.flexdemo.momentum_file import Kept
-from lowcomm.flexdemo.row_exchange import Borders
-from lowcomm.flexdemo.torch_replicators import ReplicatorTwin
-from lowcomm.replicators.payload_mean import Replication
+from lowcomm.flexdemo.row_exchange import RowExchange
+from lowcomm.flexdemo.torch_replicators import TorchReplicator
+from lowcomm.replicators.payload_mean import PayloadMean
 from lowcomm.replicators.replicators import ELEMENTS_AT_ONCE
 
 GPU_ELEMENTS_AT_ONCE = 1 << 26
@@ -35,12 +35,12 @@ class _Made:
     """Of each tensor, the momentum after the payload is counted."""
 
 
-class Compression:
+class MomentumExchange:
     """The momentum and the payloads of one rank, as long as the rank lives."""
 
     def __init__(
         self,
-        replication: Replication,
+        replication: PayloadMean,
         *,
         momentum: float,
         rank: int,
@@ -49,9 +49,9 @@ class Compression:
     ) -> None:
         """`group`: the ranks of this node, if there are several. `momentum`: beta."""
         self._replication = replication
-        self._twin = ReplicatorTwin(replication.replicator)
+        self._twin = TorchReplicator(replication.replicator)
         grids = [tensor.grid for tensor in replication.tensors]
-        self.borders = Borders(grids, rank=rank, world_size=world_size)
+        self.borders = RowExchange(grids, rank=rank, world_size=world_size)
         self._group = group
         self._beta = momentum
         self._momentum_RC: list[Tensor] = []

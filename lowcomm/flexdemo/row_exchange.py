@@ -43,7 +43,7 @@ def owned(grid: Grid, rank: int, world_size: int) -> Rows:
     return Rows(min(first, grid.rows), min(stop, grid.rows))
 
 
-class Borders:
+class RowExchange:
     """The rows that one rank holds and owns, among the `world_size` ranks of its node."""
 
     def __init__(self, grids: Sequence[Grid], *, rank: int, world_size: int) -> None:

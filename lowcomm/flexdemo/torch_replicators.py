@@ -30,7 +30,7 @@ _VECTORS_AT_ONCE = 1024
 once."""
 
 
-class ReplicatorTwin:
+class TorchReplicator:
     """The torch version of a numpy replicator."""
 
     def __init__(self, replicator: Replicator) -> None:

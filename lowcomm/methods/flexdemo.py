@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lowcomm.methods.base import TABLE, Parameter, StepMethod
-from lowcomm.replicators.payload_mean import Replication, tensors_of
+from lowcomm.replicators.payload_mean import PayloadMean, tensors_of
 from lowcomm.replicators.replicators import Demo, Full, Random, Replicator, Striding, Values, Wire
 from lowcomm.validation import check_values
 from protocols.types import ConfigError
@@ -88,10 +88,10 @@ class FlexDeMo(StepMethod):
         multiply by the rate once more."""
         return self.sign == "none" and self.replicator != "full"
 
-    def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> Replication:
+    def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> PayloadMean:
         made = self._replicator()
         tensors = tensors_of([each.shape for each in parameters], made, self.chunk)
-        return Replication(made, tensors, seed=seed, contributors=self.mean == "contributors")
+        return PayloadMean(made, tensors, seed=seed, contributors=self.mean == "contributors")
 
     def _replicator(self) -> Replicator:
         wire = Wire(self.values)

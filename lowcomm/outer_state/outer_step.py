@@ -13,7 +13,7 @@ from lowcomm.numerics import operations
 from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.results import Results, Scratch
-from lowcomm.outer_state.versions import Ahead, Committed, OuterState
+from lowcomm.outer_state.versions import Committed, FinishedAhead, OuterState
 from peers.exchange import PIECE_ELEMENTS, Bytes
 
 
@@ -26,7 +26,7 @@ class OuterStep:
         self._results = results
         self._scratch = Scratch()
 
-    def make_rest(self, state: OuterState, made: Ahead, of: Committed) -> None:
+    def make_rest(self, state: OuterState, made: FinishedAhead, of: Committed) -> None:
         """Make all missing pieces of the next version. Its momentum is not made yet; it becomes
         due."""
         for at, part, start, stop in of.pieces():
@@ -39,7 +39,7 @@ class OuterStep:
             self.settle(state)
 
     def make_by_direction(
-        self, state: OuterState, made: Ahead, of: Committed, directions: Directions
+        self, state: OuterState, made: FinishedAhead, of: Committed, directions: Directions
     ) -> None:
         """Make all of the next version; its memory first takes the sums of directions. The momentum
         is made at once, because to make it later would need all sums once more."""
@@ -79,7 +79,7 @@ class OuterStep:
         state.momentum_P = next_momentum_P
 
     def make_piece(
-        self, state: OuterState, made: Ahead, start: int, mean_C: F32, scratch: Scratch
+        self, state: OuterState, made: FinishedAhead, start: int, mean_C: F32, scratch: Scratch
     ) -> None:
         """Make a piece of the next version, from the fragment's element `start` on. The next
         momentum is not kept, because the present one is needed until the commit; only its digest

@@ -29,7 +29,7 @@ from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.outer_state.outer_step import OuterStep
 from lowcomm.outer_state.results import Results, Scratch
 from lowcomm.outer_state.state_moment import FIRST_LINEAGE, FragmentMoment, Moment
-from lowcomm.outer_state.versions import Committed, OuterState, Places
+from lowcomm.outer_state.versions import Committed, OuterState, SharedPlaces
 from peers.exchange import Bytes, no_matter
 from peers.ipc import Slots, SlotsShape
 from protocols.state import gossip_pairs
@@ -114,7 +114,7 @@ class Replica:
         self._slots = slots
         for fragment, state in enumerate(self._states):
             with state.lock:
-                state.share(Places(slots, fragment))
+                state.share(SharedPlaces(slots, fragment))
 
     def initialise(self, fragment: int, local: memoryview) -> str:
         """Make the ranks' first parameters version 0. Returns the state digest."""

@@ -8,7 +8,7 @@ when a moment is captured, nor which of it is written (daemon/checkpoint_schedul
 from dataclasses import dataclass
 
 from lowcomm.numerics.operations import F32
-from protocols.state import Membership
+from protocols.state import RunState
 from protocols.types import Version
 
 FIRST_LINEAGE = 0
@@ -52,7 +52,7 @@ class Moment:
         """The residue of each fragment; empty without error feedback."""
         return [each.residue_P for each in self.fragments if each.residue_P is not None]
 
-    def stands(self, members: Membership) -> bool:
+    def stands(self, members: RunState) -> bool:
         """Whether the log still contains this state. False if a rollback has discarded it, although
         later rounds may have the same numbers."""
         versions = tuple(

@@ -24,7 +24,7 @@ from protocols.types import Contributor, Stamp
 
 
 @dataclass(slots=True)
-class Ahead:
+class FinishedAhead:
     """The finished pieces of the next version, made from a result that may be committed."""
 
     stamp: Stamp
@@ -52,7 +52,7 @@ class Committed:
                 yield first + start, part, start, stop
 
 
-class Places:
+class SharedPlaces:
     """The places in shared memory in which a node's ranks read one fragment."""
 
     def __init__(self, slots: Slots, fragment: int) -> None:
@@ -116,8 +116,8 @@ class OuterState:
         self.lock = threading.Lock()
         """Held for all work except reading. The event loop's thread works ahead only if no other
         thread holds it."""
-        self._places: Places | None = None
-        self._ahead: Ahead | None = None
+        self._places: SharedPlaces | None = None
+        self._ahead: FinishedAhead | None = None
         self._lent: tuple[weakref.ref[F32], ...] = ()
         """The lent views, all of one version. A view stays alive as long as a view of its memory
         does."""
@@ -126,7 +126,7 @@ class OuterState:
         """Whether the ranks have contributed since a result was last shown to them, and whether
         they had done so before it was."""
 
-    def share(self, places: Places) -> None:
+    def share(self, places: SharedPlaces) -> None:
         """The ranks read these places from now on; they have read no parameters yet."""
         self._places, self._ahead = places, None
         now_P, self.next_outer_P = places.outer
@@ -159,11 +159,11 @@ class OuterState:
         views = [view for ref in self._lent if (view := ref()) is not None]
         return any(array_P is None or np.may_share_memory(view, array_P) for view in views)
 
-    def ahead_of(self, stamp: Stamp) -> Ahead:
+    def ahead_of(self, stamp: Stamp) -> FinishedAhead:
         """The finished pieces of the version that this attempt of a round leads to."""
         if self._ahead is None or self._ahead.stamp != stamp:
             self.make_room()
-            self._ahead = Ahead(stamp)
+            self._ahead = FinishedAhead(stamp)
         return self._ahead
 
     def make_room(self) -> None:
@@ -196,7 +196,7 @@ class OuterState:
         self.next_outer_P, self.momentum_P = outer_P, self.room_for_momentum()
         self.momentum_P[:] = momentum_P
 
-    def _unlent(self, places: Places) -> list[int]:
+    def _unlent(self, places: SharedPlaces) -> list[int]:
         return [x for x in range(COPIES) if not self._is_lent(places.outer[x])]
 
     def turn(self, version: int, lineage: int, digests: Mapping[int, bytes]) -> str:

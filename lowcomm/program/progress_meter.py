@@ -12,7 +12,7 @@ from lowcomm.training.attach import Peer
 INTERVAL_S = 1.0
 
 
-class Meter:
+class ProgressMeter:
     """Reports, about each second, this rank's mean loss since the last report, and the node's
     tokens per second."""
 

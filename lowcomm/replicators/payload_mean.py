@@ -52,7 +52,7 @@ def tensors_of(
     return tuple(found)
 
 
-class Replication:
+class PayloadMean:
     """Implements `lowcomm.methods.step_exchange.StepExchange` for FlexDeMo."""
 
     def __init__(

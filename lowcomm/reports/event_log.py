@@ -19,7 +19,7 @@ from protocols.types import PeerId
 EVENTS = "events.jsonl"
 
 
-class Journal:
+class EventLog:
     """Appends events to events.jsonl in the node's directory, and prints them on standard error."""
 
     def __init__(self, directory: Path, *, peer: PeerId, name: str) -> None:

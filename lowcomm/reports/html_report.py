@@ -28,7 +28,7 @@ from lowcomm.reports.events import (
     View,
     Waiting,
 )
-from lowcomm.reports.process_lifetimes import Life, find_lives, first_commits, run_begin
+from lowcomm.reports.process_lifetimes import ProcessLifetime, find_lives, first_commits, run_begin
 from lowcomm.reports.summary import key_figures
 from lowcomm.reports.svg_charts import (
     Mark,
@@ -113,7 +113,7 @@ def flatten(table: Mapping[str, Any], at: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def phases(life: Life, *, until: float, t0: float) -> list[Span]:
+def phases(life: ProcessLifetime, *, until: float, t0: float) -> list[Span]:
     """Return the phases of one process as spans without gaps, in seconds since `t0`. `until`: the
     end of the last span, if the process has not ended; `until` and `t0` are unix seconds."""
     spans: list[Span] = []

@@ -59,7 +59,7 @@ class JoinFigures(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class ProcessLifetime:
     """One process of a peer, from its start event to its end."""
 
     peer: str
@@ -82,7 +82,7 @@ class Life:
         )
 
 
-def find_lives(events: Sequence[Event]) -> list[Life]:
+def find_lives(events: Sequence[Event]) -> list[ProcessLifetime]:
     """Return the processes of all peers, ordered by their begin. `events` must be ordered by
     time."""
     own: dict[str, list[list[Event]]] = {}
@@ -93,7 +93,7 @@ def find_lives(events: Sequence[Event]) -> list[Life]:
         if isinstance(event, Start) or not spans:
             spans.append([])
         spans[-1].append(event)
-    lives: list[Life] = []
+    lives: list[ProcessLifetime] = []
     known = {word for spans in own.values() for word in (spans[0][0].peer, spans[0][0].name)}
     for spans in own.values():
         for span, later in zip(spans, [*spans[1:], None], strict=True):
@@ -127,13 +127,13 @@ def first_commits(events: Sequence[Event]) -> list[Commit]:
     return sorted(first.values(), key=lambda commit: commit.t)
 
 
-def run_begin(lives: Sequence[Life]) -> float:
+def run_begin(lives: Sequence[ProcessLifetime]) -> float:
     """Return the unix seconds of the first process start; 0.0 if there is no process."""
     return min((life.begin_t for life in lives), default=0.0)
 
 
 def find_kills(
-    events: Sequence[Event], lives: Sequence[Life], names: Mapping[str, str]
+    events: Sequence[Event], lives: Sequence[ProcessLifetime], names: Mapping[str, str]
 ) -> list[KillFigures]:
     """Return the figures of all kills, ordered by time. `events` must be ordered by time."""
     kills = [life for life in lives if life.end == "killed"]
@@ -142,7 +142,7 @@ def find_kills(
 
 
 def find_joins(
-    lives: Sequence[Life], anchors: Sequence[Commit], names: Mapping[str, str]
+    lives: Sequence[ProcessLifetime], anchors: Sequence[Commit], names: Mapping[str, str]
 ) -> list[JoinFigures]:
     """Return the figures of all joins, ordered by begin. `anchors`: the first commits of the anchor
     fragment, ordered by time."""
@@ -186,9 +186,11 @@ def _predecessors(commits: Sequence[Commit]) -> dict[str, str]:
     return before
 
 
-def _life(own: list[Event], until: float, events: Sequence[Event], known: set[str]) -> Life:
-    """Make one Life from the events of its process, `own`. `until`: the begin of the peer's next
-    process, in unix seconds."""
+def _life(
+    own: list[Event], until: float, events: Sequence[Event], known: set[str]
+) -> ProcessLifetime:
+    """Make one ProcessLifetime from the events of its process, `own`. `until`: the
+    begin of the peer's next process, in unix seconds."""
     first, peer = own[0], own[0].peer
     begin = first.exec_t if isinstance(first, Start) else first.t
     members = [e.t for e in own if isinstance(e, Member) and e.member == peer]
@@ -207,11 +209,16 @@ def _life(own: list[Event], until: float, events: Sequence[Event], known: set[st
     # A founder may have no event of its admission: it was a member from its first round on.
     evidence = [e.t for e in own if isinstance(e, Ready | Commit)]
     member_t = min([*members, *evidence], default=None)
-    return Life(peer=peer, begin_t=begin, member_t=member_t, end_t=end_t, end=end, events=(*own,))
+    return ProcessLifetime(
+        peer=peer, begin_t=begin, member_t=member_t, end_t=end_t, end=end, events=(*own,)
+    )
 
 
 def _kill(
-    victim: Life, events: Sequence[Event], lives: Sequence[Life], names: Mapping[str, str]
+    victim: ProcessLifetime,
+    events: Sequence[Event],
+    lives: Sequence[ProcessLifetime],
+    names: Mapping[str, str],
 ) -> KillFigures:
     kill_t = victim.end_t
     assert kill_t is not None  # A killed process has an end.

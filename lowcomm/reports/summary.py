@@ -34,7 +34,7 @@ from lowcomm.reports.events import (
 from lowcomm.reports.process_lifetimes import (
     JoinFigures,
     KillFigures,
-    Life,
+    ProcessLifetime,
     find_joins,
     find_kills,
     find_lives,
@@ -255,7 +255,7 @@ def _num_steps(anchors: Sequence[Commit], run: Mapping[str, Any]) -> int:
 
 
 def _peers(
-    events: Sequence[Event], lives: Sequence[Life], names: Mapping[str, str], params: int
+    events: Sequence[Event], lives: Sequence[ProcessLifetime], names: Mapping[str, str], params: int
 ) -> list[PeerFigures]:
     agreement = _agreement(events)
     figures: list[PeerFigures] = []
@@ -294,27 +294,27 @@ def _peers(
     return figures
 
 
-def _contributions(life: Life) -> list[Ready]:
+def _contributions(life: ProcessLifetime) -> list[Ready]:
     """Return the last Ready event of each round: a contribution may be encoded twice, but it is
     trained once."""
     by_round = {e.round: e for e in life.events if isinstance(e, Ready) and e.fragment == ANCHOR}
     return list(by_round.values())
 
 
-def _tokens(life: Life) -> int:
+def _tokens(life: ProcessLifetime) -> int:
     """Tokens that a process trained: the larger of two counts. Metrics include unfinished rounds,
     and contributions include the last second."""
     counters = [event.tokens for event in life.events if isinstance(event, Metrics)]
     return max([*counters, sum(ready.tokens for ready in _contributions(life))])
 
 
-def _counter(life: Life, name: str) -> int:
+def _counter(life: ProcessLifetime, name: str) -> int:
     return max(
         (getattr(e, name) for e in life.events if isinstance(e, Metrics | Finished)), default=0
     )
 
 
-def _members_at(ready: Ready, lives: Sequence[Life]) -> int:
+def _members_at(ready: Ready, lives: Sequence[ProcessLifetime]) -> int:
     """Number of peers that an all-reduce at that time would have had."""
     return len({life.peer for life in lives if life.lives_at(ready.t)} | {ready.peer})
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 from lowcomm.reports.events import Traffic
-from lowcomm.reports.process_lifetimes import Life
+from lowcomm.reports.process_lifetimes import ProcessLifetime
 from lowcomm.reports.svg_charts import bytes_text, milliseconds_text, seconds_text
 from peers.metrics import PURPOSES, Purpose
 
@@ -40,7 +40,9 @@ class TrafficFigures(TypedDict):
     lag_max_s: float | None
 
 
-def traffic_figures(lives: Sequence[Life], names: Mapping[str, str]) -> list[TrafficFigures]:
+def traffic_figures(
+    lives: Sequence[ProcessLifetime], names: Mapping[str, str]
+) -> list[TrafficFigures]:
     """Return the figures of each peer with Traffic events, in the order of `lives`."""
     told: dict[str, list[list[Traffic]]] = {}
     for life in lives:
@@ -50,7 +52,9 @@ def traffic_figures(lives: Sequence[Life], names: Mapping[str, str]) -> list[Tra
     return [_figures(peer, names.get(peer, peer), spans) for peer, spans in told.items()]
 
 
-def sent_over_time(lives: Sequence[Life], t0: float) -> dict[Purpose, list[tuple[float, int]]]:
+def sent_over_time(
+    lives: Sequence[ProcessLifetime], t0: float
+) -> dict[Purpose, list[tuple[float, int]]]:
     """Return points (seconds since `t0`, bytes sent by all peers until then), by purpose. `t0`:
     unix seconds."""
     told = [

@@ -13,7 +13,7 @@ from lowcomm.startup.join_tokens import invite
 from peers.connections import Mesh
 from peers.security import (
     Authority,
-    Gate,
+    CertificateIssuer,
     OwnKey,
     ask,
     contexts,
@@ -29,7 +29,7 @@ from protocols.state import Token, encode_token
 from protocols.types import PROTOCOL_VERSION, ConfigError, PeerId, RefusedError
 
 
-class Security:
+class NodeAdmission:
     """The certificates of one node. Call `found` on a founder, then `enter`, then `do`. In an
     unencrypted run (node.insecure) there are no certificates."""
 
@@ -50,7 +50,7 @@ class Security:
         self._insecure = node.insecure
         self._token = token
         self._note = note
-        self._gate: Gate | None = None
+        self._gate: CertificateIssuer | None = None
 
     def found(self, me: Identity, run_directory: Path | None) -> None:
         """Found the run under the authority that `lowcomm init` made in `run_directory`; if there
@@ -88,7 +88,7 @@ class Security:
         mesh.secure(contexts(self._directory))
         if here:
             mesh.connect(here, peer="")  # The first peer that the core dials may be gone.
-        self._gate, self.entered = Gate(self._directory, mesh, feed), True
+        self._gate, self.entered = CertificateIssuer(self._directory, mesh, feed), True
 
     def token_of(self, word: str) -> Token:
         """Decode and check a token of this run. Raises ConfigError."""

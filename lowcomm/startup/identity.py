@@ -32,7 +32,7 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class NodeRecord:
     """The content of node.json, with which `lowcomm resume` starts this node again."""
 
     peer: str
@@ -75,11 +75,11 @@ class NodeDirectory:
             os.close(self._lock)
             raise ConfigError(_held(self.path, read_record(self.path), remedy))
 
-    def read(self) -> Record | None:
+    def read(self) -> NodeRecord | None:
         """The record of the last daemon in this directory; None: this is the first one."""
         return read_record(self.path)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: NodeRecord) -> None:
         """Replace node.json, then its copy, each atomically."""
         content = json.dumps(asdict(record), indent=1).encode()
         for name in (RECORD, COPY):
@@ -101,13 +101,13 @@ def in_use(directory: Path) -> bool:
         os.close(held)
 
 
-def runs(directory: Path, record: Record) -> bool:
+def runs(directory: Path, record: NodeRecord) -> bool:
     """Whether the daemon that wrote this record still runs. Unlike `in_use`, it does not try the
     lock while another daemon starts, which would then find it taken."""
     return Path(f"/proc/{record.pid}").exists() and in_use(directory)
 
 
-def check_resumable(directory: Path, record: Record, *, way: bool) -> None:
+def check_resumable(directory: Path, record: NodeRecord, *, way: bool) -> None:
     """Check that a node can be started again. `way`: an address or token of other nodes is known.
     Raises ConfigError if the node runs, or if it has neither a log nor such an address."""
     from peers.storage import FILE
@@ -135,11 +135,11 @@ def is_node(directory: Path) -> bool:
     return (directory / RECORD).exists() or (directory / COPY).exists()
 
 
-def _decoded(path: Path) -> Record:
+def _decoded(path: Path) -> NodeRecord:
     """Read a record. Raises one of _UNREADABLE."""
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     values.update(command=tuple(values.get("command", ())))
-    return Record(**values)
+    return NodeRecord(**values)
 
 
 def _described(error: Exception, directory: Path) -> str:
@@ -164,7 +164,7 @@ def _mending(directory: Path) -> str:
     return f"its copy is whole: put it back with `cp {copy} {record}`, then go on as before"
 
 
-def _held(directory: Path, record: Record | None, remedy: str) -> str:
+def _held(directory: Path, record: NodeRecord | None, remedy: str) -> str:
     who = f" ({record.name}, pid {record.pid})" if record is not None else ""
     stop = f" (`kill -INT {record.pid}`)" if record is not None else ""
     return (
@@ -173,7 +173,7 @@ def _held(directory: Path, record: Record | None, remedy: str) -> str:
     )
 
 
-def read_record(directory: Path) -> Record | None:
+def read_record(directory: Path) -> NodeRecord | None:
     """The node.json of a directory; None if it is not a node's directory. Raises ConfigError if
     node.json is damaged, or if only its copy exists."""
     try:

@@ -9,7 +9,7 @@ from protocols.state import Token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartOptions:
     """How this daemon comes into its run."""
 
     kind: Literal["new", "join", "again"]

@@ -30,14 +30,14 @@ from lowcomm.methods import RoundMethod, StepMethod
 from lowcomm.outer_state.fragment_layout import LayoutError, fragment_elements
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica, needed_for_steps
-from lowcomm.startup.identity import NodeDirectory, Record, new_peer_id, node_name, read_record
+from lowcomm.startup.identity import NodeDirectory, NodeRecord, new_peer_id, node_name, read_record
 from lowcomm.startup.memory_budget import needed_bytes
 from peers.storage import FILE as WAL_FILE
 from peers.storage import UntrustedError, Wal
 from protocols.interface import events as v
 from protocols.messages import Kept, Saved
 from protocols.messages import log_entries as e
-from protocols.state import Logbook
+from protocols.state import LogApplier
 from protocols.types import (
     SAMPLES_MAX,
     ConfigError,
@@ -100,7 +100,7 @@ def new_record(
     join: str,
     command: tuple[str, ...] = (),
     witness: bool = False,
-) -> Record:
+) -> NodeRecord:
     """The record of the next incarnation of this directory's peer.
 
     If its run's log is gone, it becomes a new peer: the earlier one may have voted, or acknowledged
@@ -110,7 +110,7 @@ def new_record(
     if old is not None and old.run and not knows_log:
         old = None
     name = node_name(config.node.name)
-    return Record(
+    return NodeRecord(
         peer=old.peer if old else new_peer_id(name),
         name=name,
         incarnation=old.incarnation + 1 if old else 1,
@@ -355,9 +355,9 @@ def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> Non
     )
 
 
-def whole_log(me: PeerId, saved: Saved) -> Logbook:
+def whole_log(me: PeerId, saved: Saved) -> LogApplier:
     """Apply all entries of a log, committed or not. Raises LogError."""
-    book = Logbook(me, saved)
+    book = LogApplier(me, saved)
     book.raft.commit_index = book.raft.log.last_index
     while book.next_entry() is not None:
         pass

@@ -19,7 +19,7 @@ from peers.ipc import Result
 FRAGMENT = 0  # The whole model.
 
 
-class Offset:
+class EagerOffset:
     """The offset of one rank. It ends with the rank: new ranks, and joiners, begin with zeros."""
 
     def __init__(

@@ -12,9 +12,9 @@ from lowcomm.config.round_length import planned_rounds, round_steps
 from lowcomm.config.schema import RunConfig
 from lowcomm.data.lease import NodeLease
 from lowcomm.methods import EagerDiLoCo, RoundMethod
-from lowcomm.training.eager_offset import Offset
+from lowcomm.training.eager_offset import EagerOffset
 from lowcomm.training.interfaces import RoundState
-from lowcomm.training.round_schedule import ANCHOR, Boundaries
+from lowcomm.training.round_schedule import ANCHOR, RoundSchedule
 from peers.ipc import Attached, Result
 from protocols.types import Samples
 
@@ -60,14 +60,14 @@ class RoundRank:
         self._method = method
         self._initial = attached.initial
         self._fragments = len(attached.shape.fragment_bytes)
-        self._boundaries = Boundaries(
+        self._boundaries = RoundSchedule(
             inner_steps=method.inner_steps,
             fragments=self._fragments,
             overlap_steps=method.overlap_steps,
             outer_steps=planned_rounds(peer.run),
         )
         self._offset = (
-            Offset(method, state, attached.shape.fragment_bytes, replicas=peer.run.peers_min)
+            EagerOffset(method, state, attached.shape.fragment_bytes, replicas=peer.run.peers_min)
             if isinstance(method, EagerDiLoCo)
             else None
         )

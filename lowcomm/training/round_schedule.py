@@ -32,7 +32,7 @@ class _Work:
     """Whether it has had its last result."""
 
 
-class Boundaries:
+class RoundSchedule:
     """The boundaries of one process; inner steps are counted from its start.
 
     Between two inner steps: take results as long as one is `awaited`; then contribute if a boundary

@@ -29,7 +29,7 @@ FULL_S = 1.0
 """Seconds without accepting after this process had no descriptor left."""
 
 
-class ReceptionHost(Protocol):
+class AcceptorHost(Protocol):
     """Callbacks of a reception to its owner. No method may raise or block."""
 
     def new_link(self, *, accepted: bool) -> Link: ...
@@ -43,7 +43,7 @@ class ReceptionHost(Protocol):
         ...
 
 
-class Stranger:
+class UnknownConnection:
     """A connection that is no part of a session yet."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -55,14 +55,14 @@ class Stranger:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Reception:
+class Acceptor:
     """The accepting side of a mesh: `open`, then `close`."""
 
-    def __init__(self, host: ReceptionHost) -> None:
+    def __init__(self, host: AcceptorHost) -> None:
         self._host = host
         self._bound: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
-        self._strangers: dict[Stranger, None] = {}
+        self._strangers: dict[UnknownConnection, None] = {}
         """Unauthenticated connections, the oldest first."""
         self._reopening: asyncio.TimerHandle | None = None
 
@@ -122,7 +122,7 @@ class Reception:
 
     def meet(self, connection: socket.socket) -> None:
         """Take a new connection, accepted or through a tunnel."""
-        stranger = Stranger(connection)
+        stranger = UnknownConnection(connection)
         self._strangers[stranger] = None
         self._set_timer(stranger, HELLO_TIMEOUT_S, "no hello in time")
         self._wait_for(stranger, connection, len(MAGIC))
@@ -130,12 +130,12 @@ class Reception:
             # The oldest one makes room: idle connections cannot fill the table.
             self._end(next(iter(self._strangers)), "too many connections without a handshake")
 
-    def _wait_for(self, stranger: Stranger, connection: socket.socket, size: int) -> None:
+    def _wait_for(self, stranger: UnknownConnection, connection: socket.socket, size: int) -> None:
         """Call `_look` when so many bytes have arrived, or no more will come."""
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
         asyncio.get_running_loop().add_reader(connection, self._look, stranger, connection)
 
-    def _look(self, stranger: Stranger, connection: socket.socket) -> None:
+    def _look(self, stranger: UnknownConnection, connection: socket.socket) -> None:
         """Look at the first bytes, which tell the kind of the connection."""
         try:
             first = connection.recv(OPENING_BYTES, socket.MSG_PEEK)
@@ -164,17 +164,19 @@ class Reception:
             came = self._host.bulk_came if kind == MAGIC else self._host.tunnel_end_came
             came(connection, ticket)
 
-    def _take(self, stranger: Stranger, connection: socket.socket) -> None:
+    def _take(self, stranger: UnknownConnection, connection: socket.socket) -> None:
         """The kind of the connection is known: hand it over."""
         asyncio.get_running_loop().remove_reader(connection)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
-    def _make_link(self, stranger: Stranger, connection: socket.socket) -> None:
+    def _make_link(self, stranger: UnknownConnection, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         stranger.link = link = self._host.new_link(accepted=True)
         stranger.task = loop.create_task(self._shake_hands(stranger, link, connection))
 
-    async def _shake_hands(self, stranger: Stranger, link: Link, connection: socket.socket) -> None:
+    async def _shake_hands(
+        self, stranger: UnknownConnection, link: Link, connection: socket.socket
+    ) -> None:
         stranger.connection = None  # A transport owns it from now on.
         loop, timeout_s = asyncio.get_running_loop(), HELLO_TIMEOUT_S if self._tls else None
         try:
@@ -191,18 +193,18 @@ class Reception:
 
     # Ending ---------------------------------------------------------------------------------
 
-    def _set_timer(self, stranger: Stranger, timeout_s: float, why: str) -> None:
+    def _set_timer(self, stranger: UnknownConnection, timeout_s: float, why: str) -> None:
         if stranger.timer is not None:
             stranger.timer.cancel()
         loop = asyncio.get_running_loop()
         stranger.timer = loop.call_later(timeout_s, self._end, stranger, why)
 
-    def _forget(self, stranger: Stranger) -> None:
+    def _forget(self, stranger: UnknownConnection) -> None:
         self._strangers.pop(stranger, None)
         if stranger.timer is not None:
             stranger.timer.cancel()
 
-    def _end(self, stranger: Stranger, why: str) -> None:
+    def _end(self, stranger: UnknownConnection, why: str) -> None:
         self._forget(stranger)
         if stranger.link is not None and stranger.link.is_open:
             stranger.link.close(why)

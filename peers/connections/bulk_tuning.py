@@ -23,7 +23,7 @@ PADDING_BYTES_MIN, PADDING_BYTES_MAX = 64 << 10, 16 << 20
 after 4 MB or more."""
 
 
-class Upkeep:
+class BulkTuning:
     """The tuning of one mesh's connections."""
 
     def __init__(

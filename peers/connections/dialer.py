@@ -84,7 +84,7 @@ class Dial:
     tried_at: float = float("-inf")
 
 
-class Dialling:
+class Dialer:
     """All dialled addresses, each with a task that ends when there is a session."""
 
     def __init__(self, host: Host, owner: MeshOwner, *, tls: ssl.SSLContext | None) -> None:

@@ -9,15 +9,15 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from peers.connections.acceptor import Reception
+from peers.connections.acceptor import Acceptor
 from peers.connections.bulk import Bulk, Seals
 from peers.connections.bulk_tickets import Tickets
-from peers.connections.bulk_tuning import Upkeep
+from peers.connections.bulk_tuning import BulkTuning
 from peers.connections.control import Link
-from peers.connections.dialer import Dialling
+from peers.connections.dialer import Dialer
 from peers.connections.encryption import Keys, Seal
 from peers.connections.session import Half, MeshOwner, Session, Tls, Watched
-from peers.connections.tunnel_service import TUNNELLING, Passages
+from peers.connections.tunnel_service import TUNNELLING, TunnelService
 from peers.sockets.tcp_info import CONNECTIONS_MAX, best, is_far
 from protocols.messages import (
     Admit,
@@ -54,10 +54,10 @@ class Mesh:
         self._owner = owner
         self._tls = tls
         self._on_chunk_sent, self._congestion = on_chunk_sent, congestion
-        self._reception = Reception(self)
+        self._reception = Acceptor(self)
         self._tickets = Tickets()
-        self._passages = Passages(self.sessions, owner, self._reception.meet)
-        self._dialling = Dialling(self, owner, tls=tls.dialling if tls else None)
+        self._passages = TunnelService(self.sessions, owner, self._reception.meet)
+        self._dialling = Dialer(self, owner, tls=tls.dialling if tls else None)
         self._links: set[Link] = set()
         self._bulks: set[Bulk] = set()
         self._asking: dict[int, Link] = {}
@@ -69,7 +69,7 @@ class Mesh:
         self._closing = False
         self._changed = asyncio.Event()
         """Set when a connection has ended."""
-        self._upkeep = Upkeep(self.sessions, owner.padding_bytes, self._ask_for_bulk)
+        self._upkeep = BulkTuning(self.sessions, owner.padding_bytes, self._ask_for_bulk)
 
     # Interface ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from peers.connections.bulk import Bulk, BulkOwner
 from peers.connections.control import Link
 from peers.connections.frames import Frame
-from peers.sockets.rate_limit import Throttle
+from peers.sockets.rate_limit import RateLimit
 from peers.sockets.tcp_info import NO_LINE, NOTHING, Flow, Line
 from protocols.messages import Admit, Control, Hello
 from protocols.types import PeerId
@@ -85,7 +85,7 @@ class Watched:
 
     flow: Flow = NOTHING
     """Its flow at the last check for another connection."""
-    throttle: Throttle = field(default_factory=Throttle)
+    throttle: RateLimit = field(default_factory=RateLimit)
 
 
 @dataclass(slots=True, eq=False)

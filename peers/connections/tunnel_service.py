@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from peers.connections.session import MeshOwner, Session
 from peers.tunnels.client import TunnelError, Tunnels
-from peers.tunnels.relay import Junction
+from peers.tunnels.relay import TunnelRelay
 from protocols.messages import Control, NoTunnel, TunnelTicket, WantTunnel
 from protocols.types import PeerId
 
@@ -16,8 +16,8 @@ TUNNELLING = (WantTunnel, TunnelTicket, NoTunnel)
 """Messages that `take` handles."""
 
 
-class Passages:
-    """Tunnels for a mesh. Implements JunctionHost and TunnelHost."""
+class TunnelService:
+    """Tunnels for a mesh. Implements RelayHost and TunnelHost."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Passages:
         self._owner = owner
         self._meet = meet
         self._tunnels = Tunnels(self)
-        self._junction = Junction(self)
+        self._junction = TunnelRelay(self)
         self._closing = False
 
     def __len__(self) -> int:

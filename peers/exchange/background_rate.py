@@ -23,7 +23,7 @@ GIVE_WAY_S_MAX = 1.0
 leaves a core free."""
 
 
-class Pace:
+class BackgroundRate:
     """The rate of one node."""
 
     def __init__(self, wake: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ COPIED_BYTES_PER_S = 2e9
 """A low estimate, after which the ranks have copied the result."""
 
 
-class Releases:
+class BufferReleases:
     """The delayed releases of one node, in order."""
 
     def __init__(self, now: Callable[[int, int], None]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from peers.connections.frames import Frame
 from peers.exchange.inbound import Inbound, Received
-from peers.exchange.interfaces import Bytes, SlicesError, States, Work
+from peers.exchange.interfaces import Bytes, RoundWork, SlicesError, StateStore
 from peers.exchange.outbound import CellStream, Outbound, ResultStream, SliceStream, Stream
 from peers.exchange.payload_keys import ResultKey, SliceKey, key_of, slice_key
 from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
@@ -23,7 +23,7 @@ from protocols.rounds import PartResult
 from protocols.types import Contributor, LowcommError, PeerId, Stamp
 
 
-class Exchange:
+class DataPlane:
     """The data plane of one run."""
 
     def __init__(
@@ -36,10 +36,10 @@ class Exchange:
     ) -> None:
         """`note`: called with the reason if bytes of another peer are damaged. `failed`: called if
         our own arithmetic fails."""
-        self.work: Work | None = None
+        self.work: RoundWork | None = None
         """None until the run's sizes are known: before, no peer can make us hold bytes. Stays None
         in a stepwise run."""
-        self.states: States | None = None
+        self.states: StateStore | None = None
         """As `work`, but set in every run."""
         self.wake: Callable[[PeerId], None] = lambda peer: None
         """Called when there is something to send to this peer."""
@@ -348,7 +348,7 @@ class Exchange:
         fits = fits and self._may_have(chunk.layers, work, stamp)
         return partial(work.result_bytes, stamp.fragment) if fits else None
 
-    def _may_have(self, layers: int, work: Work, stamp: Stamp) -> bool:
+    def _may_have(self, layers: int, work: RoundWork, stamp: Stamp) -> bool:
         """Can a result of this attempt have so many layers? Each costs memory."""
         members = self._core.members
         commit = members.commit(stamp.fragment, stamp.round)

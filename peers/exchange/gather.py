@@ -2,7 +2,7 @@
 
 In a gather our own slice is not sent to us: it is copied from our encoded contribution, and the
 digest covers it as all others. Must NOT give memory to a result (inbound.py), nor look into one
-(Work).
+(RoundWork).
 """
 
 from collections.abc import Callable, Iterable

@@ -27,7 +27,7 @@ class SlicesError(LowcommError):
         self.numbers = numbers
 
 
-class States(Protocol):
+class StateStore(Protocol):
     """States of fragments as they go from one peer to another. Called in the worker thread."""
 
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
@@ -72,7 +72,7 @@ class States(Protocol):
         ...
 
 
-class Work(States, Protocol):
+class RoundWork(StateStore, Protocol):
     """The arithmetic of a run.
 
     `begin`, `encode`, `reduce`, `check_result` and `ahead` are called in the event loop's thread,
@@ -165,7 +165,7 @@ class Work(States, Protocol):
         ...
 
 
-class StepWork(States, Protocol):
+class StepWork(StateStore, Protocol):
     """The arithmetic of a stepwise run, and its copies of the state. Called in the worker thread
     for large payloads and states, in the event loop's thread for small ones; never in both at
     once."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from peers.connections.frames import Frame
-from peers.exchange.background_rate import Pace
+from peers.exchange.background_rate import BackgroundRate
 from peers.exchange.pieces import Encoding, Payload, spans
 from protocols.messages import ContributionChunk, ResultChunk, StateChunk
 from protocols.types import Stamp
@@ -194,7 +194,7 @@ class CellStream:
     def __init__(
         self,
         found: Iterable[tuple[StateChunk, memoryview]],
-        pace: Pace,
+        pace: BackgroundRate,
         sent: Callable[[int], None],
     ) -> None:
         self._left = list(found)[::-1]

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import xxhash
 
-from peers.exchange.interfaces import Bytes, Work
+from peers.exchange.interfaces import Bytes, RoundWork
 from peers.sockets.memory_pages import fresh
 from protocols.types import Contributor
 
@@ -174,7 +174,7 @@ class Encoding:
     """Our contribution to a round: each piece is encoded once, when it is first needed."""
 
     def __init__(
-        self, work: Work, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
+        self, work: RoundWork, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
     ) -> None:
         """The ranks' parameters must not change until `release`."""
         place = work.begin(fragment, manifest)

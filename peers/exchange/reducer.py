@@ -1,15 +1,15 @@
 """Sums of the parts that this peer owns; they grow as slices arrive.
 
 As soon as a piece of every slice is here it is summed, encoded and sent to all receivers. A gather
-is handled as a sum: Work puts the slices side by side. Must NOT decide what is summed, nor look
-into a piece (Work).
+is handled as a sum: RoundWork puts the slices side by side. Must NOT decide what is summed, nor
+look into a piece (RoundWork).
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from peers.exchange.interfaces import Bytes, Work
+from peers.exchange.interfaces import Bytes, RoundWork
 from peers.exchange.payload_keys import ResultKey, SliceKey, slice_key
 from peers.exchange.pieces import Encoding, Payload, spans
 from protocols.interface import ReducePart
@@ -73,7 +73,7 @@ class Reducer:
 
     def begin(
         self,
-        work: Work,
+        work: RoundWork,
         me: PeerId,
         command: ReducePart,
         slices: list[Payload | Encoding],
@@ -88,7 +88,7 @@ class Reducer:
                 self._waiting.setdefault(name, set()).add(key)
         self._go_on(work, key)
 
-    def grew(self, work: Work, name: SliceKey) -> None:
+    def grew(self, work: RoundWork, name: SliceKey) -> None:
         """A slice has another piece."""
         for key in self._waiting.get(name, set()) - self._due:
             self._go_on(work, key)
@@ -105,7 +105,7 @@ class Reducer:
         self._sums = {key: one for key, one in self._sums.items() if key.lineage == lineage}
         self._waiting = {k: sums for k, sums in self._waiting.items() if k.lineage == lineage}
 
-    def _go_on(self, work: Work, key: ResultKey) -> None:
+    def _go_on(self, work: RoundWork, key: ResultKey) -> None:
         """Sum the available pieces, for one turn."""
         for _ in range(PIECES_A_TURN):
             one = self._sums.get(key)
@@ -134,6 +134,6 @@ class Reducer:
         self._due.add(key)
         asyncio.get_running_loop().call_soon(self._turn, work, key)
 
-    def _turn(self, work: Work, key: ResultKey) -> None:
+    def _turn(self, work: RoundWork, key: ResultKey) -> None:
         self._due.discard(key)
         self._go_on(work, key)

@@ -73,11 +73,13 @@ class Closed:
     ended: bool
 
 
-class Lifeline:
+class DaemonSocket:
     """The daemon's end of one rank's socket, with callbacks of the event loop and no task. Messages
     go to the server's inbox, the last one is a `Closed`; Obeyed goes past the inbox."""
 
-    def __init__(self, connection: socket.socket, *, pid: int, server: "LifelineServer") -> None:
+    def __init__(
+        self, connection: socket.socket, *, pid: int, server: "DaemonSocketServer"
+    ) -> None:
         """Raises OSError if the process is in a namespace that is not visible here."""
         self.pid = pid
         self._socket = connection
@@ -257,22 +259,22 @@ class Lifeline:
             self._loop.remove_writer(self._socket)
 
 
-class LifelineServer:
+class DaemonSocketServer:
     """Accepts processes of the same user, at most `links_max` at a time."""
 
     def __init__(
-        self, path: str, *, links_max: int, obeyed: Callable[[Lifeline, Obeyed], None]
+        self, path: str, *, links_max: int, obeyed: Callable[[DaemonSocket, Obeyed], None]
     ) -> None:
         """Listen at once, inside a running event loop. `obeyed` must not raise; it is called at
         once with each Obeyed, since a turn through the inbox costs as much as a small payload.
         Raises OSError if the path is taken."""
         self.loop = asyncio.get_running_loop()
         self.obeyed = obeyed
-        self.links: set[Lifeline] = set()
+        self.links: set[DaemonSocket] = set()
         self._in_a_row = 0
         """Messages handled since other tasks had their turn."""
         # Bounded by links_max * (UNREAD_MESSAGES_MAX + 1): each link limits its own messages.
-        self.inbox: asyncio.Queue[tuple[Lifeline, RankMessage | Closed]] = asyncio.Queue()
+        self.inbox: asyncio.Queue[tuple[DaemonSocket, RankMessage | Closed]] = asyncio.Queue()
         self._links_max = links_max
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -284,7 +286,7 @@ class LifelineServer:
             raise
         self.loop.add_reader(self._listener, self._on_connection)
 
-    async def receive(self) -> tuple[Lifeline, RankMessage | Closed]:
+    async def receive(self) -> tuple[DaemonSocket, RankMessage | Closed]:
         """The next message of any link."""
         # A flood delays others, it does not stop them. But of ranks that ask at the same boundary
         # none waits for a turn of the loop for each: turns are long while payload moves.
@@ -322,7 +324,7 @@ class LifelineServer:
             connection.close()
             return
         try:
-            self.links.add(Lifeline(connection, pid=pid, server=self))
+            self.links.add(DaemonSocket(connection, pid=pid, server=self))
         except OSError:
             # Its process is in a namespace not visible here, and could not be ended.
             connection.close()

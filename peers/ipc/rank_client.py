@@ -32,7 +32,7 @@ from peers.ipc.messages import (
     Unfit,
 )
 from peers.ipc.msgpack_records import kinds_of
-from peers.ipc.rank_socket import RankLink
+from peers.ipc.rank_socket import RankSocket
 from peers.ipc.shared_memory import Slots, SlotsError
 from peers.ipc.step_orders import Obeyed, Order, StepSlots
 from protocols.types import Samples
@@ -75,7 +75,7 @@ class RankClient:
         """Generation of the next contribution, for each fragment."""
         self._results: defaultdict[int, deque[Result]] = defaultdict(deque)
         """By fragment: those that came and were not waited for yet."""
-        self._link = RankLink(socket_path, timeout_s=timeout_s)
+        self._link = RankSocket(socket_path, timeout_s=timeout_s)
         self._link.watch(self._exit_without_daemon)
         self._link.send(Hello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid()))
         self.configured = self._expect(_CONFIGURED)

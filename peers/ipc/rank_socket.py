@@ -19,7 +19,7 @@ _CREDENTIALS = struct.Struct("iii")
 """Process, user and group, as the kernel gives them."""
 
 
-class RankLink:
+class RankSocket:
     """The rank's end: blocking. The watcher ends the process when the daemon is gone."""
 
     def __init__(self, path: str, *, timeout_s: float) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
-from peers.ipc.daemon_socket import Lifeline
+from peers.ipc.daemon_socket import DaemonSocket
 from peers.ipc.messages import Attached, Configured, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.supervisor import Exit, NotRunnable, Spawner, SpawnError
@@ -23,12 +23,12 @@ LAST_WORDS_S = 1.0
 """Seconds for the last messages of finished ranks, which may be read after their exit statuses."""
 
 
-class AttemptRun:
+class AttemptRunner:
     """One attempt: its book, its connections, its processes, and its end."""
 
     def __init__(self, attempt: Attempt, *, spawner: Spawner) -> None:
         self.attempt = attempt
-        self.links: dict[int, Lifeline] = {}
+        self.links: dict[int, DaemonSocket] = {}
         """By rank that said hello, its connection."""
         self.fragment_bytes: tuple[int, ...] = ()
         """Bytes of each fragment, once all ranks have reported the same layout."""
@@ -68,7 +68,7 @@ class AttemptRun:
         said = self._line if end is not None or not self._reason else ""
         return Fault(why=self.why, code=code, line=said or self.why, step=whose)
 
-    def rank_of(self, link: Lifeline) -> int | None:
+    def rank_of(self, link: DaemonSocket) -> int | None:
         """The rank at the other end; None for a stranger, or a rank of another attempt."""
         return next((rank for rank, other in self.links.items() if other is link), None)
 
@@ -119,7 +119,7 @@ class AttemptRun:
         self._hint = self._hint or hint
         self._over.set()
 
-    def obeyed(self, link: Lifeline, message: Obeyed) -> bool:
+    def obeyed(self, link: DaemonSocket, message: Obeyed) -> bool:
         """True when all ranks have obeyed the last order."""
         rank = self.rank_of(link)
         if rank is None:

@@ -51,7 +51,7 @@ class Fault:
         return codes and self.step == other.step and _bare(self.line) == _bare(other.line)
 
 
-class Repeats:
+class RepeatedFaults:
     """Counts faults that are alike."""
 
     def __init__(self) -> None:

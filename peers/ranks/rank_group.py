@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from peers.ipc.command_bus import Bus, Question, serve
-from peers.ipc.daemon_socket import Closed, Lifeline, LifelineServer
+from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer
 from peers.ipc.messages import (
     Answer,
     Attached,
@@ -39,7 +39,7 @@ from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.supervisor import Spawner, free_port, rank_environments
 from peers.ranks.attempt import Attempt, RankFault, Stage, fragment_elements, layout_in
-from peers.ranks.attempt_runner import AttemptRun
+from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.config import RanksConfig, free_directory
 from peers.ranks.events import (
     ProgramFailed,
@@ -56,7 +56,7 @@ from peers.ranks.events import (
     RanksSnapshotted,
     StopAsked,
 )
-from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, Repeats, same_again
+from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, RepeatedFaults, same_again
 from protocols.types import ConfigError, LowcommError
 
 RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -104,7 +104,7 @@ class RankGroup:
         self._contributions: list[int] = []
         """Last complete generation of each fragment; goes on across attempts, as do results'."""
         self._results: list[int] = []
-        self._running: AttemptRun | None = None
+        self._running: AttemptRunner | None = None
         """The present attempt; None between two attempts."""
         self.fault: Fault | None = None
         """How the last attempt was lost; None before that, or if the daemon gave it up."""
@@ -202,7 +202,9 @@ class RankGroup:
             stack.callback(self._close_slots)
             # Late ones of a dead attempt, and foreign processes.
             links_max = 4 * self._config.ranks + 16
-            lifelines = LifelineServer(self._socket_path, links_max=links_max, obeyed=self._obeyed)
+            lifelines = DaemonSocketServer(
+                self._socket_path, links_max=links_max, obeyed=self._obeyed
+            )
             stack.callback(lifelines.close)
             bus = Bus(self.bus_endpoint)
             stack.callback(bus.close)
@@ -220,9 +222,9 @@ class RankGroup:
         if failure is not None:
             raise failure
 
-    async def _run_attempts(self, lifelines: LifelineServer) -> LowcommError | None:
+    async def _run_attempts(self, lifelines: DaemonSocketServer) -> LowcommError | None:
         """Why there is no further attempt; None when the ranks have finished."""
-        fruitless, repeats = 0, Repeats()
+        fruitless, repeats = 0, RepeatedFaults()
         for number in itertools.count():
             if self._refusal:
                 break
@@ -232,7 +234,7 @@ class RankGroup:
                 hang_timeout_s=self._config.hang_timeout_s,
                 decide_boundary=self._decide_boundary,
             )
-            running = AttemptRun(attempt, spawner=self._spawner)
+            running = AttemptRunner(attempt, spawner=self._spawner)
             await self._run_attempt(running, lifelines)
             if running.finished:
                 self._on_event(RanksFinished(number))
@@ -250,7 +252,7 @@ class RankGroup:
             await asyncio.sleep(RESTART_DELAYS_S[min(fruitless, len(RESTART_DELAYS_S)) - 1])
         return self._refusal
 
-    async def _run_attempt(self, running: AttemptRun, lifelines: LifelineServer) -> None:
+    async def _run_attempt(self, running: AttemptRunner, lifelines: DaemonSocketServer) -> None:
         """One attempt, of which nothing is left afterwards."""
         self._running = running
         try:
@@ -276,7 +278,7 @@ class RankGroup:
         ranks = range(self._config.ranks)
         return [0 if self.slots is None else self.slots.step(rank) for rank in ranks]
 
-    async def _serve_lifelines(self, lifelines: LifelineServer) -> None:
+    async def _serve_lifelines(self, lifelines: DaemonSocketServer) -> None:
         while True:
             link, message = await lifelines.receive()
             running = self._running
@@ -291,7 +293,7 @@ class RankGroup:
             elif not isinstance(message, Closed):  # The end of a foreign connection has no effect.
                 link.refuse(f"{type(message).__name__} before Hello")
 
-    def _greet(self, link: Lifeline, message: Hello) -> None:
+    def _greet(self, link: DaemonSocket, message: Hello) -> None:
         running = self._running
         if self._refusal:
             link.refuse(str(self._refusal))
@@ -310,11 +312,11 @@ class RankGroup:
             if self._configured is not None:
                 running.configure(self._configured)
 
-    def _obeyed(self, link: Lifeline, message: Obeyed) -> None:
+    def _obeyed(self, link: DaemonSocket, message: Obeyed) -> None:
         if self._running is not None and self._running.obeyed(link, message):
             self._on_event(RanksObeyed(message.number))
 
-    def _hear_rank(self, running: AttemptRun, rank: int, message: RankMessage | Closed) -> None:
+    def _hear_rank(self, running: AttemptRunner, rank: int, message: RankMessage | Closed) -> None:
         attempt = running.attempt
         if isinstance(message, Boundary):
             running.links[rank].send(attempt.boundary(rank, message))
@@ -341,7 +343,7 @@ class RankGroup:
             elif not attempt.finishing:
                 running.suspect(f"rank {rank}: {message.why}")
 
-    def _take_layout(self, running: AttemptRun, tensors: tuple[TensorPlace, ...]) -> None:
+    def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         running.fragment_bytes = tuple(4 * count for count in fragment_elements(tensors))
         self._layout_bytes = self._layout_bytes or running.fragment_bytes
         if self._layout_bytes != running.fragment_bytes:
@@ -380,7 +382,7 @@ class RankGroup:
         while self._handed:
             self._on_event(self._handed.popleft())
 
-    def _attach_waiting(self, running: AttemptRun, slots: Slots) -> None:
+    def _attach_waiting(self, running: AttemptRunner, slots: Slots) -> None:
         if self._attached is None or not running.fragment_bytes:
             return
         attached = replace(

@@ -13,7 +13,7 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from peers.security.certificate_client import ask
-    from peers.security.certificate_issuer import Gate, genuine
+    from peers.security.certificate_issuer import CertificateIssuer, genuine
     from peers.security.certificates import (
         CA,
         CA_KEY,
@@ -29,7 +29,7 @@ __all__ = [
     "CA",
     "CA_KEY",
     "Authority",
-    "Gate",
+    "CertificateIssuer",
     "OwnKey",
     "ask",
     "contexts",
@@ -43,7 +43,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "certificate_client": "ask",
-        "certificate_issuer": "Gate genuine",
+        "certificate_issuer": "CertificateIssuer genuine",
         "certificates": "Authority CA CA_KEY OwnKey contexts public_of root_of untimely",
     },
 )

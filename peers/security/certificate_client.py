@@ -27,7 +27,7 @@ PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class CertificateClient:
     """The peer that answered, and its answer."""
 
     address: str
@@ -49,7 +49,7 @@ async def ask(
     *,
     authority: bytes,
     waits: Callable[[str], None] = lambda _: None,
-) -> Admission:
+) -> CertificateClient:
     """Ask the addresses in turn until one admits this node. `authority`: the public key in the
     token; `waits`: called with the reason if it takes longer, once for each reason.
 
@@ -69,7 +69,7 @@ async def ask(
                 why = why or f"no peer of the run answers at {address}: {reason}"
                 continue
             if isinstance(answer, Admitted):
-                return Admission(address, answer.certificate, answer.authority)
+                return CertificateClient(address, answer.certificate, answer.authority)
             if answer.final:
                 raise RefusedError(f"refused by {address}: {answer.why}")
             heard, why = True, answer.why

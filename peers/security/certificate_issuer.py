@@ -20,7 +20,7 @@ from protocols.wire import one_line
 FORGED = "this is no token of this run: ask for one (`lowcomm token DIRECTORY` on its machines)"
 
 
-class Gate:
+class CertificateIssuer:
     """The issuer of a node with a certificate. `feed` gives the core an event."""
 
     def __init__(self, directory: Path, mesh: Mesh, feed: Callable[[v.Event], None]) -> None:

@@ -24,7 +24,7 @@ SLOWER_MIN = 0.9
 """Without a loss the rate is lowered at most by this factor at once."""
 
 
-class Throttle:
+class RateLimit:
     """The limit of one connection with a congestion control that does not react to losses, or
     overruns its line all the same."""
 

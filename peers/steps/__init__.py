@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from peers.steps.step_shell import Stepping
+    from peers.steps.step_shell import StepShell
 
-__all__ = ["Stepping"]
+__all__ = ["StepShell"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "step_shell": "Stepping",
+        "step_shell": "StepShell",
     },
 )

@@ -44,8 +44,8 @@ class StepRanks(Protocol):
         ...
 
 
-class StepShell(Protocol):
-    """What Stepping needs from the driver. No method may raise or block."""
+class StepHost(Protocol):
+    """What StepShell needs from the driver. No method may raise or block."""
 
     def feed(self, event: v.Event) -> None: ...
 
@@ -96,7 +96,7 @@ class _Ranks:
     """Names their state: at a commit its digest, else a digest of the steps since."""
 
 
-class Stepping:
+class StepShell:
     """The shell of one run, for the lifetime of its daemon."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Stepping:
         *,
         work: StepWork,
         ranks: StepRanks,
-        shell: StepShell,
+        shell: StepHost,
         based: Callable[[int], None],
     ) -> None:
         """`based(step)`: called when the base is the committed state after this step."""

@@ -12,7 +12,7 @@ from peers.storage.wal import Wal, WalError
 from protocols.interface import Persist, Persisted, PersistFailed
 
 
-class Scribe:
+class WalWriter:
     """`run()` until `stop()`; all writes handed over before are on the disk by then."""
 
     def __init__(self, wal: Wal, feed: Callable[[Persisted | PersistFailed], None]) -> None:

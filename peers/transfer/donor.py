@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from peers.exchange.background_rate import Pace
-from peers.exchange.interfaces import Bytes, States
+from peers.exchange.background_rate import BackgroundRate
+from peers.exchange.interfaces import Bytes, StateStore
 from peers.exchange.outbound import CellStream, Stream
 from peers.exchange.pieces import PIECE_ELEMENTS
-from peers.transfer.tree_hashing import Hashing, cell_of, elements_of, leaves_of, num_cells
+from peers.transfer.tree_hashing import TreeHashing, cell_of, elements_of, leaves_of, num_cells
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import StateChunk
@@ -40,11 +40,11 @@ class Copy:
     """None until it is hashed."""
 
 
-class DonationShell(Protocol):
-    """What Donation needs from its owner. No method may raise or block."""
+class DonorHost(Protocol):
+    """What StateLender needs from its owner. No method may raise or block."""
 
     @property
-    def states(self) -> States: ...
+    def states(self) -> StateStore: ...
 
     def feed(self, event: v.Event, /) -> None: ...
 
@@ -61,10 +61,10 @@ class DonationShell(Protocol):
         ...
 
 
-class Donation:
+class StateLender:
     """The lent states of one peer."""
 
-    def __init__(self, shell: DonationShell, hashing: Hashing, pace: Pace) -> None:
+    def __init__(self, shell: DonorHost, hashing: TreeHashing, pace: BackgroundRate) -> None:
         self._shell = shell
         self._hashing = hashing
         self._pace = pace

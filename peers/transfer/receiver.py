@@ -8,10 +8,10 @@ which donor gives it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from peers.exchange.interfaces import States
+from peers.exchange.interfaces import StateStore
 from peers.exchange.pieces import PIECE_ELEMENTS, Pool
 from peers.sockets.memory_pages import fresh
-from peers.transfer.tree_hashing import Hashing, digest_of
+from peers.transfer.tree_hashing import TreeHashing, digest_of
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import StateChunk
@@ -35,12 +35,15 @@ class Incoming:
     """Cells that are missing and may come."""
 
 
-class Transfer:
+class StateReceiver:
     """The transfer to this peer, for all of its cuts: cells of one cut may belong to the next one
     too."""
 
     def __init__(
-        self, states: Callable[[], States], feed: Callable[[v.Event], None], hashing: Hashing
+        self,
+        states: Callable[[], StateStore],
+        feed: Callable[[v.Event], None],
+        hashing: TreeHashing,
     ) -> None:
         self._states = states
         self._feed = feed

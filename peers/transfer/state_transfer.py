@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from peers.exchange.background_rate import Pace
-from peers.exchange.data_plane import Exchange
-from peers.exchange.interfaces import Listener, States, StateTaken
+from peers.exchange.background_rate import BackgroundRate
+from peers.exchange.data_plane import DataPlane
+from peers.exchange.interfaces import Listener, StateStore, StateTaken
 from peers.exchange.outbound import Stream
-from peers.transfer.donor import Donation
-from peers.transfer.receiver import Transfer
-from peers.transfer.tree_hashing import Hashing
+from peers.transfer.donor import StateLender
+from peers.transfer.receiver import StateReceiver
+from peers.transfer.tree_hashing import TreeHashing
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.peer import PeerCore
@@ -22,11 +22,11 @@ from protocols.types import PeerId
 T = TypeVar("T")
 
 
-class SnapshotShell(Protocol):
-    """What Snapshots needs from the driver. No method may raise or block."""
+class TransferHost(Protocol):
+    """What StateTransfers needs from the driver. No method may raise or block."""
 
     @property
-    def states(self) -> States: ...
+    def states(self) -> StateStore: ...
 
     def feed(self, event: v.Event, /) -> None: ...
 
@@ -35,11 +35,11 @@ class SnapshotShell(Protocol):
         ...
 
 
-class Snapshots:
-    """The transfers of one driver. Implements DonationShell."""
+class StateTransfers:
+    """The transfers of one driver. Implements DonorHost."""
 
     def __init__(
-        self, core: PeerCore, *, listener: Listener, shell: SnapshotShell, exchange: Exchange
+        self, core: PeerCore, *, listener: Listener, shell: TransferHost, exchange: DataPlane
     ) -> None:
         self.connected_at: float | None = None
         """When this peer was first connected with any other one."""
@@ -47,10 +47,10 @@ class Snapshots:
         self._listener = listener
         self._shell = shell
         self._exchange = exchange
-        self._hashing = Hashing()
-        self.pace = Pace(exchange.wake_all)
-        self.donation = Donation(self, self._hashing, self.pace)
-        self.transfer = Transfer(lambda: shell.states, shell.feed, self._hashing)
+        self._hashing = TreeHashing()
+        self.pace = BackgroundRate(exchange.wake_all)
+        self.donation = StateLender(self, self._hashing, self.pace)
+        self.transfer = StateReceiver(lambda: shell.states, shell.feed, self._hashing)
 
     def connected(self) -> None:
         """Another peer is connected."""
@@ -119,10 +119,10 @@ class Snapshots:
 
         self._shell.compute(adopt, adopted)
 
-    # Implements DonationShell -----------------------------------------------------------------
+    # Implements DonorHost -----------------------------------------------------------------
 
     @property
-    def states(self) -> States:
+    def states(self) -> StateStore:
         return self._shell.states
 
     def feed(self, event: v.Event) -> None:

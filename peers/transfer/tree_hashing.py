@@ -70,7 +70,7 @@ class EndedError(Exception):
     """Ends the present hashing when its thread is closed; it is not reported."""
 
 
-class Hashing:
+class TreeHashing:
     """One thread, from the first use until `close`."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from peers.tunnels.splice import BUFFER_BYTES, Splice
+from peers.tunnels.splice import BUFFER_BYTES, BytePump
 from protocols.messages import Control, NoTunnel, TunnelTicket, WantTunnel
 from protocols.types import TICKET_BYTES, PeerId
 
@@ -24,7 +24,7 @@ WAIT_S = 5.0
 assert TUNNELS_MAX * 2 * BUFFER_BYTES <= 128 << 20
 
 
-class JunctionHost(Protocol):
+class RelayHost(Protocol):
     """What a junction needs from the mesh. No method may raise or block."""
 
     def send(self, peer: PeerId, message: Control) -> bool: ...
@@ -45,13 +45,13 @@ class _Joint:
     tickets: tuple[bytes, bytes]
     ends: dict[int, socket.socket] = field(default_factory=dict[int, socket.socket])
     timer: asyncio.TimerHandle | None = None
-    splice: Splice | None = None
+    splice: BytePump | None = None
 
 
-class Junction:
+class TunnelRelay:
     """All tunnels through this peer: `want`, `came` and `gone`, then `close`."""
 
-    def __init__(self, host: JunctionHost) -> None:
+    def __init__(self, host: RelayHost) -> None:
         self._host = host
         self._joints: set[_Joint] = set()
         self._tickets: dict[bytes, tuple[_Joint, int]] = {}
@@ -93,7 +93,7 @@ class Junction:
             self._host.relayed(*((one, other) if forth else (other, one)), count)
 
         ends = joint.ends[0], joint.ends[1]
-        joint.splice = Splice(*ends, moved=moved, ended=lambda _: self._forget(joint))
+        joint.splice = BytePump(*ends, moved=moved, ended=lambda _: self._forget(joint))
         joint.splice.start()
 
     def gone(self, peer: PeerId) -> None:

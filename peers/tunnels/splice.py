@@ -18,7 +18,7 @@ TURN_BYTES_MAX = 1 << 20
 """Bytes of one direction before other tasks have their turn."""
 
 
-class Splice:
+class BytePump:
     """One pair of joined connections: `start`, then `close`."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Splice:
         other: socket.socket,
         *,
         moved: Callable[[bool, int], None],
-        ended: Callable[["Splice"], None],
+        ended: Callable[["BytePump"], None],
     ) -> None:
         """This object owns the sockets from now on. `moved(forth, bytes)`: `forth` is from `one` to
         `other`. `ended` is called once, whatever the cause. Neither may raise."""

@@ -4,7 +4,7 @@ from typing import TypeGuard
 
 from protocols.messages.admission import Admit
 from protocols.messages.log_entries import Revocation, Run, TokenSpent
-from protocols.messages.peer import Append, Control, Heartbeat, Here, Kept
+from protocols.messages.peer import Append, Control, Heartbeat, HeartbeatReply, Kept
 from protocols.types.frozen import record
 from protocols.types.ids import Contributor, PeerId, Stamp
 from protocols.types.rules import ProtocolConfig
@@ -341,7 +341,7 @@ def is_pulse(event: "Event") -> TypeGuard[MessageReceived]:
     if not isinstance(event, MessageReceived):
         return False
     message = event.message
-    return isinstance(message, Heartbeat | Here) or (
+    return isinstance(message, Heartbeat | HeartbeatReply) or (
         isinstance(message, Append) and not message.entries
     )
 

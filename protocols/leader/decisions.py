@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.peer_accounts import Accounts
 from protocols.leader.reports import OpenRound, Reports, RoundReports
-from protocols.leader.sample_leases import Leasing
-from protocols.leader.step_views import Closing
-from protocols.leader.voters import Votes
+from protocols.leader.sample_leases import SampleLeases
+from protocols.leader.step_views import StepViews
+from protocols.leader.voters import Voters
 from protocols.messages import log_entries as e
 from protocols.messages.peer import (
-    Able,
     CaughtUp,
     Control,
     CutRoots,
@@ -26,20 +25,21 @@ from protocols.messages.peer import (
     Join,
     Kept,
     Leave,
+    NotReadyToTrain,
     Ready,
+    ReadyToTrain,
+    ReportsComplete,
     Stepped,
     Stopped,
-    Told,
-    Unable,
-    Unlinked,
+    UnreachedMembers,
     Waiting,
-    Wants,
+    WantSamples,
     Witnessing,
 )
 from protocols.raft.node import Raft
 from protocols.state.parts import replace_owners
-from protocols.state.round_plan import Plan
-from protocols.state.run_state import Membership
+from protocols.state.round_plan import RoundPlan
+from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId, RoundKey
@@ -53,14 +53,14 @@ class Leader:
     """The leader's knowledge beyond the log, and the rules of its decisions."""
 
     me: PeerId
-    members: Membership
+    members: RunState
     """The state after the whole log, entries that are not committed yet included: a leader decides
     on top of its own decisions."""
     rules: ProtocolConfig
     reports: Reports
-    admission: Admission
+    admission: Joins
     raft: Raft
-    closing: Closing
+    closing: StepViews
     since: float = 0.0
     """When this peer was elected."""
     began_with: frozenset[PeerId] = frozenset()
@@ -71,12 +71,12 @@ class Leader:
     """Peers to remove from the log: (left by itself, why)."""
     leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """By peer that wants to leave, when it was first checked whether it may."""
-    leasing: Leasing = field(default_factory=Leasing)
-    votes: Votes = field(init=False)
+    leasing: SampleLeases = field(default_factory=SampleLeases)
+    votes: Voters = field(init=False)
 
     def __post_init__(self) -> None:
         mine = (self.me, self.members, self.raft)
-        self.votes = Votes(*mine, self.accounts, self.gone)
+        self.votes = Voters(*mine, self.accounts, self.gone)
 
     @property
     def has_of_gate(self) -> bool:
@@ -110,7 +110,7 @@ class Leader:
             case Join(lineage=of) if of == here:
                 self.admission.join(peer, message, now)
                 self.able.discard(peer)
-            case Told(term=term):
+            case ReportsComplete(term=term):
                 # Otherwise it was meant for an earlier leader, perhaps for us.
                 if term == self.raft.term:
                     self.accounts.of(peer).told = True
@@ -134,9 +134,9 @@ class Leader:
                 self.reports.hold(peer, message)  # It counts once the peer is a member.
             case _ if peer not in self.members.members:
                 pass  # The peer was removed meanwhile, and will read that in the log.
-            case Able(lineage=of) if of == here:
+            case ReadyToTrain(lineage=of) if of == here:
                 self.able.add(peer)
-            case Unable(lineage=of) if of == here:
+            case NotReadyToTrain(lineage=of) if of == here:
                 self.able.discard(peer)
             case Ready():
                 self.reports.ready(peer, message, now)
@@ -144,15 +144,15 @@ class Leader:
                 self.closing.waits(peer, message)
             case Waiting():
                 self.reports.waits(peer, message)
-            case Unlinked():
+            case UnreachedMembers():
                 self.reports.gaps.report(peer, message.peers)
-            case Wants(lineage=of) if of == here:
+            case WantSamples(lineage=of) if of == here:
                 self.leasing.wanted(peer, message)
             case Stepped():
                 return self.closing.stepped(peer, message)
             case Stopped():
                 self.closing.stands(peer, message)
-            case Join() | CaughtUp() | Able() | Unable() | Wants():
+            case Join() | CaughtUp() | ReadyToTrain() | NotReadyToTrain() | WantSamples():
                 pass  # A Restore made it void: the peer reports again once it has read that.
             case _:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
@@ -279,7 +279,7 @@ class Leader:
             )
         return None
 
-    def _agreed(self, plan: Plan, reports: RoundReports, now: float) -> str:
+    def _agreed(self, plan: RoundPlan, reports: RoundReports, now: float) -> str:
         """The result digest that may be committed now; "" if there is none.
 
         Every live peer of the roster must hold the result; after the deadline a majority of the
@@ -320,7 +320,7 @@ class Leader:
         return None
 
     def _smaller_roster(
-        self, plan: Plan, reports: RoundReports, now: float
+        self, plan: RoundPlan, reports: RoundReports, now: float
     ) -> tuple[set[PeerId], str]:
         """The peers that stay in the round, and why others do not ("" if the plan may stand)."""
         live = self._alive(plan, reports)
@@ -343,7 +343,7 @@ class Leader:
             return live, ""
         return live - slow, f"no result in time because of {self._names(slow)}"
 
-    def _patience(self, plan: Plan, reports: RoundReports, alive: set[PeerId]) -> float:
+    def _patience(self, plan: RoundPlan, reports: RoundReports, alive: set[PeerId]) -> float:
         """The time until which the latest attempt may stand."""
         if alive and reports.everybody_ready(plan):
             return reports.plan_since + self.rules.reduction_timeout_s
@@ -385,7 +385,7 @@ class Leader:
             return committed + 1
         return committed + 2 if self._alive(plan, reports) else committed + 1
 
-    def _alive(self, plan: Plan, reports: RoundReports) -> set[PeerId]:
+    def _alive(self, plan: RoundPlan, reports: RoundReports) -> set[PeerId]:
         """Peers of the roster that can still be counted: they have contributed, or can."""
         return {peer for peer in plan.counted if peer in self.able or peer in reports.ready}
 

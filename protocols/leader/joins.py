@@ -16,9 +16,9 @@ from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages.peer import CaughtUp, Join, Kept, Witnessing
 from protocols.state.participants import has_room
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.tokens import refusal
-from protocols.transfer.state_roots import WORDS_NEEDED, Rooting
+from protocols.transfer.state_roots import WORDS_NEEDED, RootAgreement
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, PeerInfo, Version
 from protocols.types.limits import DONORS_MAX
@@ -34,11 +34,11 @@ ACCUSERS = 2
 
 
 @dataclass(slots=True)
-class Admission:
+class Joins:
     """Open requests of peers, and the decisions on them."""
 
     me: PeerId
-    members: Membership
+    members: RunState
     reports: Reports
     accounts: Accounts = field(default_factory=Accounts)
     joins: dict[PeerId, Join] = field(default_factory=dict[PeerId, Join])
@@ -56,10 +56,10 @@ class Admission:
     """Admissions that wait for the log (peer/certificates.py)."""
     hopeless_since: float = NEVER
     """Since when no peer can give a state, or none can tell which state is right."""
-    rooting: Rooting = field(init=False)
+    rooting: RootAgreement = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rooting = Rooting(self.me, self.members)
+        self.rooting = RootAgreement(self.me, self.members)
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
         """The peer asks for a state."""

@@ -4,10 +4,10 @@ again.
 Must NOT elect a leader (raft/node.py), nor decide what goes into the log (decisions.py).
 """
 
-from protocols.leader.term import Office
-from protocols.links.connections import Links
+from protocols.leader.term import LeadershipTerm
+from protocols.links.connections import Connections
 from protocols.raft.node import Raft
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId
 
 Term = tuple[PeerId | None, int]
@@ -15,18 +15,18 @@ Term = tuple[PeerId | None, int]
 NOBODY: Term = (None, -1)
 
 
-class Government:
+class Leadership:
     """`office` is None unless this peer leads."""
 
-    def __init__(self, raft: Raft, members: Membership, links: Links) -> None:
-        self.office: Office | None = None
+    def __init__(self, raft: Raft, members: RunState, links: Connections) -> None:
+        self.office: LeadershipTerm | None = None
         self._raft = raft
         self._members = members
         self._links = links
         self._reported = NOBODY
         """The leader and term that our reports are meant for."""
         self._told_all = NOBODY
-        """The leader and term to which we sent Told."""
+        """The leader and term to which we sent ReportsComplete."""
         self._led = NOBODY
         """The leader and term that were heard last."""
 
@@ -37,7 +37,7 @@ class Government:
         if self.office is not None and (not raft.leads or self.office.term != raft.term):
             self.office = None
         if raft.leads and self.office is None:
-            self.office = Office(raft, self._members, self._links, now)
+            self.office = LeadershipTerm(raft, self._members, self._links, now)
         changed = self._reported != (raft.leader, raft.term)
         self._reported = (raft.leader, raft.term)
         if raft.leader is not None:
@@ -64,7 +64,7 @@ class Government:
         return self.office is not None and self.office.leader.hopeless(now)
 
     def owes_word(self) -> bool:
-        """True once for each leader and term: it waits for Told."""
+        """True once for each leader and term: it waits for ReportsComplete."""
         owed = self._told_all != self._reported
         self._told_all = self._reported
         return owed

@@ -21,7 +21,7 @@ slow."""
 
 
 @dataclass(slots=True)
-class Lines:
+class LinkSpeeds:
     """The speeds of members, as the leader of one term knows them."""
 
     _told: dict[PeerId, deque[int]] = field(default_factory=dict[PeerId, deque[int]])

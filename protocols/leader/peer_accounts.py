@@ -10,7 +10,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocols.links.connections import Links
+from protocols.links.connections import Connections
 from protocols.types.ids import PeerId
 
 
@@ -32,7 +32,7 @@ class Account:
 class Accounts:
     """The records of one leader in one term."""
 
-    links: Links = field(default_factory=Links)
+    links: Connections = field(default_factory=Connections)
     _of: dict[PeerId, Account] = field(default_factory=dict[PeerId, Account])
 
     def of(self, peer: PeerId) -> Account:

@@ -12,12 +12,12 @@ from protocols.leader.reports import Reports
 from protocols.messages.log_entries import Restore
 from protocols.messages.peer import Kept
 from protocols.state.checkpoint_progress import progress_at, remaining_at
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import Version
 
 
 def usable(
-    members: Membership, reports: Reports, kept: Iterable[Kept], committed: tuple[Version, ...]
+    members: RunState, reports: Reports, kept: Iterable[Kept], committed: tuple[Version, ...]
 ) -> list[Restore]:
     """All possible rollbacks; `committed`: the versions that cannot be had any more."""
     disks = [
@@ -35,7 +35,7 @@ def best(cuts: Sequence[Restore]) -> Restore:
     return max(cuts, key=lambda cut: (cut.tokens, cut.live, rest[cut]))
 
 
-def cut_at(members: Membership, versions: tuple[Version, ...]) -> Kept | None:
+def cut_at(members: RunState, versions: tuple[Version, ...]) -> Kept | None:
     """The run at these versions, which a peer holds; None if the samples until then are
     forgotten."""
     anchor = versions[0].round
@@ -45,7 +45,7 @@ def cut_at(members: Membership, versions: tuple[Version, ...]) -> Kept | None:
     return Kept(members.lineage, versions, *progress_at(members, anchor), remaining)
 
 
-def back_to(members: Membership, kept: Kept) -> Restore:
+def back_to(members: RunState, kept: Kept) -> Restore:
     """The Restore entry for these versions."""
     return Restore(
         parent_lineage=members.lineage,
@@ -60,7 +60,7 @@ def back_to(members: Membership, kept: Kept) -> Restore:
     )
 
 
-def _live(members: Membership, reports: Reports, committed: tuple[Version, ...]) -> list[Restore]:
+def _live(members: RunState, reports: Reports, committed: tuple[Version, ...]) -> list[Restore]:
     """Rollbacks to versions in members' memory that the run went through. Not in a stepwise run,
     where the ranks have the state."""
     if members.stepwise:
@@ -75,13 +75,13 @@ def _live(members: Membership, reports: Reports, committed: tuple[Version, ...])
     return [replace(back_to(members, cut), live=True) for cut in agreed if cut is not None]
 
 
-def _is_agreed(members: Membership, reports: Reports, version: Version) -> bool:
+def _is_agreed(members: RunState, reports: Reports, version: Version) -> bool:
     """Does the log name this state, or do most members have it?"""
     agreed = _named(members, version) or reports.sure_digest(version.fragment, version.round)
     return agreed == version.state_digest
 
 
-def _named(members: Membership, version: Version) -> str:
+def _named(members: RunState, version: Version) -> str:
     """The digest of the state after this round in the log; "" if it is not there."""
     following = members.commit(version.fragment, version.round + 1)
     return following.previous_state_digest if following is not None else ""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from protocols.interface.commands import Command, Send
 from protocols.leader.peer_accounts import keep_only
 from protocols.leader.reports import Reports
-from protocols.links.connections import Links
-from protocols.messages.peer import Passed, Relay, Report, Via
+from protocols.links.connections import Connections
+from protocols.messages.peer import PassedReports, Relay, Report, Via
 from protocols.raft.node import Raft
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId
@@ -41,12 +41,12 @@ def deal(learners: Iterable[PeerId], relays: Iterable[PeerId]) -> dict[PeerId, P
 
 
 @dataclass(slots=True)
-class Relays:
+class RelayPlan:
     """The relays of one leader in one term."""
 
     raft: Raft
-    links: Links
-    members: Membership
+    links: Connections
+    members: RunState
     """The state after the leader's whole log."""
     reports: Reports
     via: dict[PeerId, PeerId] = field(default_factory=dict[PeerId, PeerId])
@@ -67,7 +67,7 @@ class Relays:
         if self.via.pop(peer, None) is not None or peer in self.via.values():
             self._look_at = 0.0
 
-    def reported(self, relay: PeerId, passed: Passed) -> list[Report]:
+    def reported(self, relay: PeerId, passed: PassedReports) -> list[Report]:
         """The reports that count. Raises RemoteProtocolError if the peer was no relay of a
         learner."""
         if passed.term != self.raft.term:

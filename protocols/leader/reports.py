@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
-from protocols.leader.line_speeds import Lines
-from protocols.links.missing_links import Gaps, described
+from protocols.leader.line_speeds import LinkSpeeds
+from protocols.links.missing_links import MissingLinks, described
 from protocols.messages.log_entries import Run
 from protocols.messages.peer import Have, Hold, Ready, Waiting
 from protocols.rounds.contributions import check_contributor
 from protocols.state.parts import divide
-from protocols.state.round_plan import Plan
-from protocols.state.run_state import Membership
+from protocols.state.round_plan import RoundPlan
+from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import Contributor, FragmentParts, PeerId, RoundKey, Stamp, Version
@@ -46,7 +46,7 @@ class RoundReports:
     hurried: set[PeerId] = field(default_factory=set[PeerId])
     """Stragglers that were asked to contribute."""
 
-    def everybody_ready(self, plan: Plan) -> bool:
+    def everybody_ready(self, plan: RoundPlan) -> bool:
         return set(plan.roster) <= self.ready.keys()
 
     def enough_at(self, alive: Set[PeerId], quorum: int) -> float:
@@ -55,35 +55,35 @@ class RoundReports:
         needed = min(quorum, len(alive))
         return ready[needed - 1] if 0 < needed <= len(ready) else NEVER
 
-    def start_clock(self, plan: Plan, now: float) -> None:
+    def start_clock(self, plan: RoundPlan, now: float) -> None:
         """The time of a reduction runs from its last contribution, for each attempt."""
         if self.everybody_ready(plan) and self.plan != plan.stamp:
             self.plan, self.plan_since = plan.stamp, now
             self.waiting.clear()  # Those reports were about missing contributions.
 
-    def holders(self, plan: Plan) -> dict[PeerId, str]:
+    def holders(self, plan: RoundPlan) -> dict[PeerId, str]:
         """By peer that holds the result of this attempt, its digest."""
         return {p: digest for p, (stamp, digest) in self.holds.items() if stamp == plan.stamp}
 
-    def is_held_by(self, peers: Iterable[PeerId], plan: Plan, digest: str) -> bool:
+    def is_held_by(self, peers: Iterable[PeerId], plan: RoundPlan, digest: str) -> bool:
         """Do all of these peers hold this result? In pairs no peer needs another one's."""
         holders = self.holders(plan)
         return bool(plan.pairs) or all(holders.get(peer) == digest for peer in peers)
 
-    def voided(self, plan: Plan) -> set[PeerId]:
+    def voided(self, plan: RoundPlan) -> set[PeerId]:
         """Peers with contributions that cannot be averaged, as the owners of this attempt
         report."""
         said = ((peer, *self.void[peer]) for peer in plan.summing if peer in self.void)
         found = (set(x) & set(plan.summed_by(who)) for who, at, x in said if at == plan.stamp)
         return set[PeerId]().union(*found)
 
-    def covered(self, plan: Plan) -> tuple[Samples, ...]:
+    def covered(self, plan: RoundPlan) -> tuple[Samples, ...]:
         """Samples of each peer of the roster; () if there are none, or another fragment counts
         them."""
         samples = tuple(self.samples[peer] for peer in plan.roster)
         return samples if plan.stamp.fragment == 0 and any(samples) else ()
 
-    def complaints(self, plan: Plan) -> Counter[PeerId]:
+    def complaints(self, plan: RoundPlan) -> Counter[PeerId]:
         """By peer, how many others wait for it in this attempt."""
         return Counter(
             blamed
@@ -92,7 +92,7 @@ class RoundReports:
             if stamp == plan.stamp
         )
 
-    def blamed(self, plan: Plan, live: Set[PeerId], *, but: PeerId) -> set[PeerId]:
+    def blamed(self, plan: RoundPlan, live: Set[PeerId], *, but: PeerId) -> set[PeerId]:
         """The peer of `live` for which most others wait; all of `live` if there is none but the
         leader `but`."""
         complaints, others = self.complaints(plan), live - {but}
@@ -102,7 +102,7 @@ class RoundReports:
         return {max(suspects, key=lambda peer: (complaints[peer], peer))}
 
 
-OpenRound = tuple[int, Plan, RoundReports]
+OpenRound = tuple[int, RoundPlan, RoundReports]
 """(fragment, plan, reports) of an open round."""
 
 
@@ -132,11 +132,11 @@ class Reports:
     """The reports about all open rounds, and about the states of peers."""
 
     me: PeerId
-    members: Membership
+    members: RunState
     _said: LineageReports = field(default_factory=lambda: LineageReports(0))
     """The reports of the lineage at the last access."""
-    gaps: Gaps = field(default_factory=Gaps)
-    lines: Lines = field(default_factory=Lines)
+    gaps: MissingLinks = field(default_factory=MissingLinks)
+    lines: LinkSpeeds = field(default_factory=LinkSpeeds)
     divided: tuple[tuple[PeerId, ...], tuple[FragmentParts, ...]] = ((), ())
     """Cache: the owners and parts of the last considered view."""
 
@@ -158,7 +158,9 @@ class Reports:
         seats = self.members.members
         return set(peers) - self.gaps.without(peers, but=self.me, seats=seats)
 
-    def fit(self, plan: Plan, reports: RoundReports, live: Set[PeerId]) -> tuple[set[PeerId], str]:
+    def fit(
+        self, plan: RoundPlan, reports: RoundReports, live: Set[PeerId]
+    ) -> tuple[set[PeerId], str]:
         """The peers of `live` that can be in one sum, and why the others cannot ("" if all can)."""
         linked = self.linked(live)
         if linked != live:
@@ -271,7 +273,7 @@ class Reports:
             found += [(peer, plan.stamp) for peer in sorted(late)]
         return found
 
-    def _counted(self, fragment: int, plan: Plan) -> set[PeerId]:
+    def _counted(self, fragment: int, plan: RoundPlan) -> set[PeerId]:
         """Peers that the last round of the fragment counted. In a first round all are new and began
         together."""
         commits = self.members.commits.get(fragment)
@@ -297,7 +299,7 @@ class Reports:
                 found.append((fragment, plan, reports))
         return found
 
-    def open(self, fragment: int) -> tuple[Plan | None, RoundReports | None]:
+    def open(self, fragment: int) -> tuple[RoundPlan | None, RoundReports | None]:
         """The open round of a fragment with its reports, if there are any."""
         plan = self.members.open_plan(fragment)
         if plan is None:

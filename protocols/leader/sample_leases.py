@@ -7,8 +7,8 @@ included.
 from dataclasses import dataclass, field
 
 from protocols.messages.log_entries import Lease
-from protocols.messages.peer import Wants
-from protocols.state.run_state import Membership
+from protocols.messages.peer import WantSamples
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId
 from protocols.types.sample_ranges import Grant, SampleRange, Samples, count, first, subtract, union
 
@@ -20,23 +20,23 @@ WANTS_MAX = 1 << 26
 
 
 @dataclass(slots=True)
-class Leasing:
+class SampleLeases:
     """By peer, how many samples it wants ahead."""
 
-    wants: dict[PeerId, Wants] = field(default_factory=dict[PeerId, Wants])
+    wants: dict[PeerId, WantSamples] = field(default_factory=dict[PeerId, WantSamples])
     _enough_at: int = -1
     """Log index at which no peer needed more; valid until the log or a request changes."""
 
-    def wanted(self, peer: PeerId, wants: Wants) -> None:
+    def wanted(self, peer: PeerId, wants: WantSamples) -> None:
         """Note how many samples the peer wants."""
         ahead, carried = min(wants.ahead, WANTS_MAX), min(wants.carried, WANTS_MAX)
-        self.wants[peer], self._enough_at = Wants(ahead, carried, wants.lineage), -1
+        self.wants[peer], self._enough_at = WantSamples(ahead, carried, wants.lineage), -1
 
     def forget(self, peer: PeerId) -> None:
         """The peer is gone, or has restarted."""
         self.wants.pop(peer, None)
 
-    def next_entry(self, members: Membership) -> Lease | None:
+    def next_entry(self, members: RunState) -> Lease | None:
         """A Lease, once a peer has only half of the samples it wants: all peers that lack a quarter
         get more."""
         if self._enough_at == members.index:
@@ -58,7 +58,7 @@ class Leasing:
             grants.append(Grant(peer, samples))
         return Lease(tuple(grants))
 
-    def _lack(self, members: Membership, peer: PeerId) -> int:
+    def _lack(self, members: RunState, peer: PeerId) -> int:
         """How many samples the peer lacks; 0 if it is no member."""
         info, wants = members.members.get(peer), self.wants[peer]
         if info is None:
@@ -66,7 +66,7 @@ class Leasing:
         left = count(members.ledger.of(peer, info.incarnation)) - wants.carried
         return max(wants.ahead - left, 0)
 
-    def _from_free(self, members: Membership, peer: PeerId, free: Samples, lack: int) -> Samples:
+    def _from_free(self, members: RunState, peer: PeerId, free: Samples, lack: int) -> Samples:
         info = members.members[peer]
         ranges = len(members.ledger.of(peer, info.incarnation))
         return first(free, lack, ranges_max=max(FREE_RANGES_MAX - ranges, 0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Stepped, Stopped, Waiting
 from protocols.messages.step_progress import commits
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.step_entries import furthest_step, step_view
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Provider, Stamp
@@ -21,7 +21,7 @@ from protocols.wire.codec import one_line
 
 
 @dataclass(slots=True)
-class StepReports:
+class LineageStepReports:
     """The reports about steps of one lineage. A Restore opens another lineage, and all of this is
     dropped."""
 
@@ -38,13 +38,13 @@ class StepReports:
 
 
 @dataclass(slots=True)
-class Closing:
+class StepViews:
     """The reports of peers about their steps, and the rules of the decisions."""
 
     me: PeerId
-    members: Membership
+    members: RunState
     """The state after the whole log, as in decisions.py."""
-    _said: StepReports = field(default_factory=lambda: StepReports(0))
+    _said: LineageStepReports = field(default_factory=lambda: LineageStepReports(0))
     """The reports of the lineage at the last access."""
     _phase: tuple[int, bool] = (0, False)
     """(log index at which the view stopped, whether the log has its Close)."""
@@ -54,10 +54,10 @@ class Closing:
     # Reports --------------------------------------------------------------------------------
 
     @property
-    def said(self) -> StepReports:
+    def said(self) -> LineageStepReports:
         """The reports of the present lineage; empty if a Restore has just opened it."""
         if self._said.lineage != self.members.lineage:
-            self._said = StepReports(self.members.lineage)
+            self._said = LineageStepReports(self.members.lineage)
         return self._said
 
     def stepped(self, peer: PeerId, message: Stepped) -> str:

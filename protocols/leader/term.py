@@ -7,31 +7,31 @@ committed.
 
 from protocols.interface.commands import Command, Note, Send
 from protocols.leader.decisions import Leader
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.peer_accounts import Accounts, keep_only
-from protocols.leader.relay_plan import Relays
+from protocols.leader.relay_plan import RelayPlan
 from protocols.leader.reports import Reports
-from protocols.leader.step_views import Closing
+from protocols.leader.step_views import StepViews
 from protocols.leader.voters import VOTERS_MAX
-from protocols.links.connections import Links
+from protocols.links.connections import Connections
 from protocols.messages.log_entries import Entry, Left, Lost, Revoked
-from protocols.messages.peer import Control, Hurry, Passed
+from protocols.messages.peer import ContributeNow, Control, PassedReports
 from protocols.raft.node import Raft
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId
 
 
-class Office:
+class LeadershipTerm:
     """Created when this peer wins an election; dropped when its term ends."""
 
-    def __init__(self, raft: Raft, applied: Membership, links: Links, now: float) -> None:
+    def __init__(self, raft: Raft, applied: RunState, links: Connections, now: float) -> None:
         head = applied.copy()
         for entry in raft.log.since(head.index + 1):
             head.apply(entry)
         reports = Reports(raft.me, head)
-        admission = Admission(raft.me, head, reports, Accounts(links))
+        admission = Joins(raft.me, head, reports, Accounts(links))
         self.head = head
         self.term = raft.term
         self.leader = Leader(
@@ -41,7 +41,7 @@ class Office:
             reports,
             admission,
             raft,
-            Closing(raft.me, head),
+            StepViews(raft.me, head),
             since=now,
             began_with=frozenset(head.readers),
         )
@@ -49,7 +49,7 @@ class Office:
         """Connected peers outside the log that read it."""
         self.frozen = False
         """Nothing is decided, since another branch of the log was met (peer/branches.py)."""
-        self.relays = Relays(raft, links, head, reports)
+        self.relays = RelayPlan(raft, links, head, reports)
         self._raft = raft
         self._notes, self._undecided = list[Command](), ""
         self._is_hidden = not links.mine  # Joiners cannot dial this peer.
@@ -135,7 +135,7 @@ class Office:
             return []  # Its reports do not count after that entry, relayed or not.
         if self._is_of_earlier_life(peer):
             return []
-        if not isinstance(message, Passed):
+        if not isinstance(message, PassedReports):
             diverged = self.leader.take(peer, message, now)
             return [(peer, diverged)] if diverged else []
         found: list[tuple[PeerId, str]] = []
@@ -172,7 +172,7 @@ class Office:
             return notes
         here = self._raft.up | {self._raft.me}
         late = self.leader.reports.late(here, self._raft.rules.quorum)
-        hurry: list[Command] = [Send(peer, Hurry(stamp)) for peer, stamp in late]
+        hurry: list[Command] = [Send(peer, ContributeNow(stamp)) for peer, stamp in late]
         return [*notes, *hurry, *self.relays.orders(now)]
 
     def decide(self, now: float, *, lacks_state: bool = False) -> bool:

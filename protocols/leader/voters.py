@@ -12,7 +12,7 @@ from protocols.leader.peer_accounts import Accounts
 from protocols.messages.log_entries import Entry, Revocation, Revoked, Voter
 from protocols.messages.peer import Revoke
 from protocols.raft.node import Raft
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.tokens import cannot_revoke, subject
 from protocols.types.ids import PeerId
 
@@ -36,11 +36,11 @@ BRANCHES = (
 
 
 @dataclass(slots=True)
-class Votes:
+class Voters:
     """The leader's knowledge about votes. `accounts` and `gone` are the leader's own tables."""
 
     me: PeerId
-    members: Membership
+    members: RunState
     """The state after the whole log, as in decisions.py."""
     raft: Raft
     accounts: Accounts

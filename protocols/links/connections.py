@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from protocols.interface.commands import Command, Connect, Disconnect, Note, Send
 from protocols.interface.events import PeerConnected
-from protocols.links.failure_detector import Liveness, Loss
-from protocols.links.leader_discovery import Seeking
+from protocols.links.failure_detector import FailureDetector, LostPeer
+from protocols.links.leader_discovery import LeaderDiscovery
 from protocols.links.tunnel_choice import relays
 from protocols.messages.peer import Heartbeat
 from protocols.types.clock import NEVER
@@ -33,18 +33,18 @@ class Connection:
     """It has left the run, and closes the connection once it has read that."""
 
 
-class Links:
+class Connections:
     """Opens and closes connections: each method returns the commands for it."""
 
     def __init__(self, contact: str = "", *, mine: str = "") -> None:
         """`contact`: address of a peer of the run that a person gave; "" if none. `mine`: our own
         address, which the log may still have for an earlier peer of this node; "" if no peer can
         dial us."""
-        self.liveness = Liveness(ProtocolConfig())
+        self.liveness = FailureDetector(ProtocolConfig())
         self.up = self.liveness.up
         """Connected peers; the same set object for ever."""
         self.mine = mine
-        self.seeking = Seeking(contact)
+        self.seeking = LeaderDiscovery(contact)
         self._mend_at = NEVER
         """When to dial missing peers; NEVER if none is missing."""
         self._long_at = NEVER
@@ -124,7 +124,7 @@ class Links:
         self.liveness.gone(peer)
         return Disconnect(peer, why)
 
-    def renew(self, loss: Loss) -> list[Command]:
+    def renew(self, loss: LostPeer) -> list[Command]:
         """The peer is lost. Close its connection, which may hang for ever, and dial again if we
         dialled before."""
         self.peers.pop(loss.peer, None)

@@ -14,7 +14,7 @@ from protocols.types.rules import ProtocolConfig
 
 
 @record
-class Loss:
+class LostPeer:
     """A peer that is lost; it is not watched any more."""
 
     peer: PeerId
@@ -23,7 +23,7 @@ class Loss:
     """Its connection is still open, but silent."""
 
 
-class Liveness:
+class FailureDetector:
     """All times are the `now` of the core's events, in seconds."""
 
     def __init__(self, rules: ProtocolConfig) -> None:
@@ -95,7 +95,7 @@ class Liveness:
         self._beat_at = now + self.rules.heartbeat_interval_s
         return sorted(self.up & self.watched)
 
-    def lost(self, now: float) -> list[Loss]:
+    def lost(self, now: float) -> list[LostPeer]:
         """Peers that are lost from now on, each named once. Call this before due_heartbeats."""
         if now < self.deadline():
             return []
@@ -106,13 +106,13 @@ class Liveness:
             self._down = {peer: (now, why) for peer, (_, why) in self._down.items()}
             self._look_ahead()
         found = [
-            Loss(peer, why, silent=False)
+            LostPeer(peer, why, silent=False)
             for peer, (since, why) in self._down.items()
             if now >= since + self.rules.reconnect_grace_s
         ]
         if now >= self._silence_at:
             found += [
-                Loss(peer, f"silent for {now - heard:.1f} s", silent=True)
+                LostPeer(peer, f"silent for {now - heard:.1f} s", silent=True)
                 for peer, heard in self._heard.items()
                 if peer in self.watched and now >= heard + self.rules.silence_timeout_s
             ]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from protocols.messages.peer import Hello
 from protocols.state.participants import has_room
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.tokens import revocation
 from protocols.types.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from protocols.types.limits import PEERS_MAX
@@ -26,7 +26,7 @@ class Identity:
         return PeerInfo(self.peer, self.name, self.incarnation, self.address, slot)
 
 
-def refusal(hello: Hello, *, me: Identity, run: int, members: Membership, life: int) -> str:
+def refusal(hello: Hello, *, me: Identity, run: int, members: RunState, life: int) -> str:
     """Why the sender of a hello is refused, as a line for the person at its node; "" if it is not.
 
     `life`: its incarnation that is connected, or was a moment ago; 0 if there is none.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from protocols.interface.commands import Command, Connect, Send
-from protocols.messages.peer import ReadLog, Seek
+from protocols.messages.peer import FindLeader, ReadLog
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 
@@ -19,7 +19,7 @@ ASKED_MAX = 8
 Known = TypeVar("Known", bound=str)
 
 
-class Seeking:
+class LeaderDiscovery:
     """The search of one peer, active while it has no connection with a leader."""
 
     def __init__(self, contact: str) -> None:
@@ -45,7 +45,7 @@ class Seeking:
             return []
         self.deadline = now + RETRY_S
         # Connected peers may have no leader either: try the given address as well.
-        asks: list[Command] = [Send(peer, Seek()) for peer in self._next(sorted(up))]
+        asks: list[Command] = [Send(peer, FindLeader()) for peer in self._next(sorted(up))]
         places = {self.contact, self.address, *named()} - {"", *up.values()}
         return asks + [Connect(PeerId(""), address) for address in self._next(sorted(places))]
 

@@ -8,12 +8,12 @@ nor plan the relays (leader/relay_plan.py).
 from dataclasses import dataclass, field
 
 from protocols.interface.commands import Command, Send
-from protocols.links.connections import Links
+from protocols.links.connections import Connections
 from protocols.messages.peer import (
     Append,
     Control,
     Hold,
-    Passed,
+    PassedReports,
     Relay,
     Relayed,
     Report,
@@ -22,7 +22,7 @@ from protocols.messages.peer import (
     Waiting,
 )
 from protocols.raft.node import Raft
-from protocols.state.log_applier import Logbook
+from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 from protocols.wire.codec import encode
@@ -39,12 +39,12 @@ URGENT_SHARE = 0.1
 
 
 @dataclass(slots=True)
-class Relaying:
+class LogRelay:
     """The relay state of one peer. It is void in another term, and on a new connection with the
     leader."""
 
-    book: Logbook
-    links: Links
+    book: LogApplier
+    links: Connections
     share: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """Our learners, with the index of the next entry for each."""
     via: PeerId | None = None
@@ -120,7 +120,7 @@ class Relaying:
             return []
         commands = self._forward() if self.share else []
         if leader is not None and now >= self.flush_at:
-            commands.append(Send(leader, Passed(self.raft.term, tuple(self._pending))))
+            commands.append(Send(leader, PassedReports(self.raft.term, tuple(self._pending))))
             self._flushed()
         return commands
 

@@ -22,7 +22,7 @@ Gap = tuple[PeerId, PeerId]
 
 
 @dataclass(slots=True)
-class Gaps:
+class MissingLinks:
     """The missing links that members have reported."""
 
     missed: dict[PeerId, frozenset[PeerId]] = field(default_factory=dict[PeerId, frozenset[PeerId]])

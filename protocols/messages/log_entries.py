@@ -197,7 +197,7 @@ class Dropped:
     peer: PeerId
     """The leader of the other branch."""
     forks: tuple[int, ...]
-    """The other branch (Membership.forks)."""
+    """The other branch (RunState.forks)."""
     tokens: int
     """Tokens committed on it since the beginning of the run."""
 

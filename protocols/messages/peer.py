@@ -74,23 +74,23 @@ class Refused:
 @record
 class Heartbeat:
     """The sender lives, and watches whether the receiver does. A receiver that sends no heartbeats
-    itself answers Here."""
+    itself answers HeartbeatReply."""
 
 
 @record
-class Seek:
-    """Asks for the leader's address; the answer is Leads."""
+class FindLeader:
+    """Asks for the leader's address; the answer is LeaderAddress."""
 
 
 @record
-class Leads:
-    """Answer to Seek: the address of the leader; "" if the sender does not know it."""
+class LeaderAddress:
+    """Answer to FindLeader: the address of the leader; "" if the sender does not know it."""
 
     address: str
 
 
 @record
-class Told:
+class ReportsComplete:
     """To the leader of a new term: I have repeated all of my reports."""
 
     term: int
@@ -108,7 +108,7 @@ class Kept:
 
 
 @record
-class Unlinked:
+class UnreachedMembers:
     """To the leader: all members with which I have had no connection for an election timeout."""
 
     peers: tuple[PeerId, ...]
@@ -153,7 +153,7 @@ class CaughtUp:
 
 
 @record
-class Able:
+class ReadyToTrain:
     """To the leader: I can contribute from the next round on."""
 
     lineage: int = 0
@@ -161,8 +161,8 @@ class Able:
 
 
 @record
-class Unable:
-    """To the leader: I cannot contribute until I send Able again."""
+class NotReadyToTrain:
+    """To the leader: I cannot contribute until I send ReadyToTrain again."""
 
     why: str
     lineage: int = 0
@@ -226,12 +226,12 @@ class Leave:
 
 
 @record
-class Here:
+class HeartbeatReply:
     """Answer to a Heartbeat, from a peer that does not watch the sender."""
 
 
 @record
-class Hurry:
+class ContributeNow:
     """From the leader: other peers wait for your contribution to this round. Sent to a peer that no
     round has counted yet, and to any straggler of a run with `Run.asks`."""
 
@@ -251,7 +251,7 @@ class Report:
 
 
 @record
-class Passed:
+class PassedReports:
     """From a relay to the leader: reports in the order in which they arrived."""
 
     term: int
@@ -259,7 +259,7 @@ class Passed:
 
 
 @record
-class Wants:
+class WantSamples:
     """To the leader: lease me samples so that I hold `ahead`, not counting the `carried` ones of
     work that no round has counted yet."""
 
@@ -343,22 +343,22 @@ Control = (
     | Refused
     | Heartbeat
     | ReadLog
-    | Seek
-    | Leads
+    | FindLeader
+    | LeaderAddress
     | Vote
     | Voted
     | Append
     | Appended
     | Install
     | HandOver
-    | Told
+    | ReportsComplete
     | Kept
-    | Unlinked
+    | UnreachedMembers
     | Durable
     | Join
     | CaughtUp
-    | Able
-    | Unable
+    | ReadyToTrain
+    | NotReadyToTrain
     | Ready
     | Hold
     | Have
@@ -372,13 +372,13 @@ Control = (
     | Leave
     | OnBranch
     | Witnessing
-    | Hurry
-    | Here
+    | ContributeNow
+    | HeartbeatReply
     | Relay
     | Via
     | Relayed
-    | Passed
-    | Wants
+    | PassedReports
+    | WantSamples
     | Stepped
     | Stopped
     | FetchSteps

@@ -15,7 +15,7 @@ class Snapshot:
     term: int
     """Term of the entry at `index`."""
     image: bytes
-    """The encoded Image (protocols/messages/snapshot.py)."""
+    """The encoded RunStateSnapshot (protocols/messages/snapshot.py)."""
 
 
 @record

@@ -1,4 +1,4 @@
-"""The state that the log led to, as plain records: Membership makes an Image and reads it."""
+"""The state that the log led to, as plain records, which RunState writes and reads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from protocols.messages.log_entries import (
     TokenSpent,
     View,
 )
-from protocols.messages.step_progress import Course
+from protocols.messages.step_progress import StepProgress
 from protocols.types.frozen import record
 from protocols.types.ids import PeerId, PeerInfo
 from protocols.types.sample_ranges import Samples
 
 
 @record
-class Granted:
+class NewestCut:
     """The newest Cut of a receiver, with its log index."""
 
     index: int
@@ -28,7 +28,7 @@ class Granted:
 
 
 @record
-class Losses:
+class LossCount:
     """How often a peer was lost without a Leave."""
 
     peer: PeerId
@@ -36,7 +36,7 @@ class Losses:
 
 
 @record
-class Returned:
+class ReturnedInView:
     """The view that was the newest one when a peer (re)joined or was excluded: it does not count
     there."""
 
@@ -56,7 +56,7 @@ class Branch:
 
 
 @record
-class Held:
+class HeldSamples:
     """Samples that one incarnation of a peer holds."""
 
     peer: PeerId
@@ -65,15 +65,15 @@ class Held:
     """The newest view when it joined: it counts in later views only."""
     samples: Samples
 
-    def having(self, samples: Samples) -> Held:
-        return Held(self.peer, self.incarnation, self.came, samples)
+    def having(self, samples: Samples) -> HeldSamples:
+        return HeldSamples(self.peer, self.incarnation, self.came, samples)
 
 
 @record
-class Gone:
+class DepartedSamples:
     """Samples that an incarnation held when it went away."""
 
-    held: Held
+    held: HeldSamples
     view: int
     """The newest view at that time: the incarnation is in no later one."""
     until: int
@@ -81,19 +81,19 @@ class Gone:
 
 
 @record
-class Books:
-    """The fields of Ledger (state/sample_ledger.py)."""
+class SampleLedgerSnapshot:
+    """The fields of SampleLedger (state/sample_ledger.py)."""
 
     frontier: int
     free: Samples
-    held: tuple[Held, ...]
-    gone: tuple[Gone, ...]
+    held: tuple[HeldSamples, ...]
+    gone: tuple[DepartedSamples, ...]
     again: int
 
 
 @record
-class Image:
-    """The fields of Membership (state/run_state.py). The order in tuples matters."""
+class RunStateSnapshot:
+    """The fields of RunState (state/run_state.py). The order in tuples matters."""
 
     index: int
     lineage: int
@@ -105,7 +105,7 @@ class Image:
     members: tuple[PeerInfo, ...]
     """The member that joined first comes first."""
     joiners: tuple[PeerInfo, ...]
-    granted: tuple[Granted, ...]
+    granted: tuple[NewestCut, ...]
     views: tuple[View, ...]
     attempts: tuple[Attempt, ...]
     commits: tuple[Commit, ...]
@@ -113,12 +113,12 @@ class Image:
     witnesses: tuple[PeerInfo, ...]
     forks: tuple[int, ...]
     rivals: tuple[PeerInfo, ...]
-    returned: tuple[Returned, ...]
-    losses: tuple[Losses, ...]
+    returned: tuple[ReturnedInView, ...]
+    losses: tuple[LossCount, ...]
     inner_step: int
     tokens: int
-    books: Books
-    course: Course
+    books: SampleLedgerSnapshot
+    course: StepProgress
     """Progress of a stepwise run."""
     spent: tuple[TokenSpent, ...] = ()
     forgotten: int = 0

@@ -1,8 +1,8 @@
 """The progress of a stepwise run as the log states it: committed steps, and whether the view
 stands.
 
-A part of Membership and of its Image. Must NOT know peers (state/run_state.py), nor decide anything
-(leader/step_views.py).
+A part of RunState and of its RunStateSnapshot. Must NOT know peers (state/run_state.py), nor
+decide anything (leader/step_views.py).
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ TENTATIVE_COMMITS = 4
 
 
 @record
-class Course:
+class StepProgress:
     """The progress after some entry of the log."""
 
     step: int = 0
@@ -35,24 +35,24 @@ class Course:
     drawn: int = 0
     """Batches that were drawn before the oldest remembered view."""
 
-    def committed(self, run: Run, commit: StepCommit) -> "Course":
+    def committed(self, run: Run, commit: StepCommit) -> "StepProgress":
         step, digest = commit.upto_step, commit.state_digest
         course = replace(self, step=step, digest=digest, view=commit.view)
         return replace(course, base=step, base_digest=digest) if keeps(run, step) else course
 
-    def restored(self, version: Version, *, drawn: int) -> "Course":
+    def restored(self, version: Version, *, drawn: int) -> "StepProgress":
         """The progress after a rollback to this version. `drawn`: batches drawn until then."""
         step, digest = version.round, version.state_digest
-        return Course(step=step, digest=digest, base=step, base_digest=digest, drawn=drawn)
+        return StepProgress(step=step, digest=digest, base=step, base_digest=digest, drawn=drawn)
 
-    def stopped(self, index: int) -> "Course":
+    def stopped(self, index: int) -> "StepProgress":
         """The view stops (again): every peer reports, and an earlier Close is void."""
         return replace(self, halted=index, close=None)
 
-    def closed(self, close: Close) -> "Course":
+    def closed(self, close: Close) -> "StepProgress":
         return replace(self, close=close)
 
-    def began(self) -> "Course":
+    def began(self) -> "StepProgress":
         """A new view begins."""
         return replace(self, halted=0, close=None)
 

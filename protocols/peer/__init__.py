@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from protocols.peer.branches import fork_of
     from protocols.peer.connectivity import FAREWELL_S
     from protocols.peer.core import PeerCore
-    from protocols.peer.wait_reason import Wait, describe
+    from protocols.peer.wait_reason import WaitReason, describe
 
-__all__ = ["FAREWELL_S", "PeerCore", "Wait", "describe", "fork_of", "wakeups"]
+__all__ = ["FAREWELL_S", "PeerCore", "WaitReason", "describe", "fork_of", "wakeups"]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -26,6 +26,6 @@ __getattr__ = lazy_exports(
         "branches": "fork_of",
         "connectivity": "FAREWELL_S",
         "core": "PeerCore",
-        "wait_reason": "Wait describe",
+        "wait_reason": "WaitReason describe",
     },
 )

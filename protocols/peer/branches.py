@@ -19,26 +19,26 @@ from dataclasses import replace
 
 from protocols.interface.commands import Command, Send, Stop
 from protocols.leader.recovery import back_to, cut_at
-from protocols.leader.term import Office
-from protocols.links.connections import Links
+from protocols.leader.term import LeadershipTerm
+from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
 from protocols.messages.log_entries import Dropped, Restore
-from protocols.messages.peer import Control, Heartbeat, Here, Kept, OnBranch
+from protocols.messages.peer import Control, Heartbeat, HeartbeatReply, Kept, OnBranch
 from protocols.peer.participant import Participant
 from protocols.raft.node import Raft
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Version
 from protocols.types.rules import ProtocolConfig
 
-OF_ANY_BRANCH = (OnBranch, Heartbeat, Here)
+OF_ANY_BRANCH = (OnBranch, Heartbeat, HeartbeatReply)
 """Messages between peers of two branches."""
 Name = tuple[int, ...]
 """The name of a branch: its forks, oldest first; () if there was none."""
 
 
 def fork_of(
-    members: Membership, me: PeerId, cut: Kept, *, lonely: bool, live: bool = False
+    members: RunState, me: PeerId, cut: Kept, *, lonely: bool, live: bool = False
 ) -> Restore:
     """The Restore with which `me` goes on as the only voter; `live`: its memory has these
     versions."""
@@ -47,16 +47,16 @@ def fork_of(
     return replace(back_to(members, cut), voters=(me,), fork=fork, lonely=lonely, live=live)
 
 
-class Forks:
+class Branches:
     """The branches of connected peers, and what follows from them."""
 
     def __init__(
         self,
         me: Identity,
         raft: Raft,
-        members: Membership,
+        members: RunState,
         part: Participant,
-        links: Links,
+        links: Connections,
         leader_address: Callable[[], str],
     ) -> None:
         self._me = me
@@ -119,7 +119,9 @@ class Forks:
             return False
         return self._is_foreign(peer)
 
-    def look(self, now: float, office: Office | None, *, leaderless_since: float) -> list[Command]:
+    def look(
+        self, now: float, office: LeadershipTerm | None, *, leaderless_since: float
+    ) -> list[Command]:
         """Go on alone, decide with another branch, or give ours up, if it is time."""
         self._go_alone(now)
         self._gives_up_at = NEVER
@@ -161,7 +163,7 @@ class Forks:
                 self._leave_with(head, kept, now, after=head.index)
 
     def _leave_with(
-        self, members: Membership, cut: Kept | None, now: float, *, after: int, live: bool = False
+        self, members: RunState, cut: Kept | None, now: float, *, after: int, live: bool = False
     ) -> None:
         if cut is not None:
             fork = fork_of(members, self._me.peer, cut, lonely=True, live=live)
@@ -195,7 +197,7 @@ class Forks:
 
     # Two branches ---------------------------------------------------------------------------
 
-    def _meet(self, now: float, office: Office, rivals: list[PeerId]) -> list[Command]:
+    def _meet(self, now: float, office: LeadershipTerm, rivals: list[PeerId]) -> list[Command]:
         """Two leaders have met: both commit nothing until both have reported their tokens."""
         if not rivals or not self._raft.settled:
             self._part_ways(office)
@@ -220,7 +222,7 @@ class Forks:
         self._part_ways(office)
         return commands
 
-    def _part_ways(self, office: Office | None) -> None:
+    def _part_ways(self, office: LeadershipTerm | None) -> None:
         self._rival, self._met_at = None, NEVER
         if office is not None:
             office.frozen = False

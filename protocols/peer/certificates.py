@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.leader.term import Office
-from protocols.links.connections import Links
+from protocols.leader.term import LeadershipTerm
+from protocols.links.connections import Connections
 from protocols.links.handshake import other_version
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.tokens import cannot_revoke, refusal, revocation, subject
 from protocols.types.clock import NEVER
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
@@ -36,7 +36,7 @@ Asker = tuple[PeerId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PendingCertificate:
     """A certificate that waits for the log."""
 
     entry: e.TokenSpent
@@ -46,18 +46,18 @@ class Made:
     """The earlier peer that showed its certificate in place of a token; "" if it was a token."""
 
 
-class Gate:
+class Certificates:
     """Admissions and revocations of one peer. In a run that is not encrypted there are no
     requests."""
 
-    def __init__(self, me: PeerId, members: Membership, links: Links) -> None:
+    def __init__(self, me: PeerId, members: RunState, links: Connections) -> None:
         self.secure = self.has_key = False
         self._me = me
         self._members = members
         self._links = links
         self._handed_on: dict[int, float] = {}
         """By number of a request that was made here, until when it waits for the leader."""
-        self._made: dict[Asker, Made] = {}
+        self._made: dict[Asker, PendingCertificate] = {}
         self.refused: dict[str, str] = {}
         """By subject, why the leader refused a revocation that a person asked for here."""
         self.revoking: dict[str, m.Revoke] = {}
@@ -109,7 +109,9 @@ class Gate:
             case v.Signed(asker=asker, number=number):
                 if len(self._made) >= ASKING_MAX:
                     return [self._answer((asker, number), why="too many nodes ask at once")]
-                made = Made(event.entry, event.certificate, now + ANSWER_S, event.earlier)
+                made = PendingCertificate(
+                    event.entry, event.certificate, now + ANSWER_S, event.earlier
+                )
                 self._made[asker, number] = made
                 return []
             case v.NotSigned(asker=asker, number=number, why=why, final=final):
@@ -153,7 +155,9 @@ class Gate:
             case m.AuthorityKey(key=key):
                 return [c.TakeKey(key)] if self._lacks_key else []
 
-    def advance(self, office: Office | None, leader: PeerId | None, now: float) -> list[c.Command]:
+    def advance(
+        self, office: LeadershipTerm | None, leader: PeerId | None, now: float
+    ) -> list[c.Command]:
         """Answer open requests. `office`: the leader's state, None unless this peer leads."""
         commands = [self._decided(asker, office, now) for asker in list(self._made)]
         commands += self._revocations(office, leader, now)
@@ -200,7 +204,7 @@ class Gate:
         return []
 
     def _revocations(
-        self, office: Office | None, leader: PeerId | None, now: float
+        self, office: LeadershipTerm | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
         """Send open revocations to the leader until the log has them, cannot, or the leader
         refuses."""
@@ -220,7 +224,7 @@ class Gate:
 
     # One request ----------------------------------------------------------------------------
 
-    def _decided(self, asker: Asker, office: Office | None, now: float) -> c.Command | None:
+    def _decided(self, asker: Asker, office: LeadershipTerm | None, now: float) -> c.Command | None:
         """The answer to a request; None until the log has its entry, which is handed to the
         leader."""
         made, why, final = self._made[asker], "", False

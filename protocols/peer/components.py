@@ -8,25 +8,25 @@ take events.
 from abc import ABC, abstractmethod
 
 from protocols.interface import commands as c
-from protocols.leader.leadership import Government
-from protocols.leader.term import Office
-from protocols.links.connections import Links
+from protocols.leader.leadership import Leadership
+from protocols.leader.term import LeadershipTerm
+from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
-from protocols.links.log_relay import Relaying
+from protocols.links.log_relay import LogRelay
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved
 from protocols.peer import shutdown, wakeups
-from protocols.peer.certificates import Gate
-from protocols.peer.connectivity import Company
+from protocols.peer.certificates import Certificates
+from protocols.peer.connectivity import Connectivity
 from protocols.peer.participant import Participant
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.state.log_applier import Logbook
+from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
 
 
-class Parts(ABC):
+class Components(ABC):
     """The parts, and `look`, which runs the marked ones. They add their commands to one list,
     `_out`."""
 
@@ -47,15 +47,17 @@ class Parts(ABC):
         itself.
         """
         self.me = me
-        self.book = Logbook(me.peer, saved)
+        self.book = LogApplier(me.peer, saved)
         self.raft, self.members = self.book.raft, self.book.members
         self.part = Participant(me, self.members, founds=not join, kept=kept)
         self.standing = self.part.standing
-        self.links = Links(contact, mine=me.address)
-        self.relaying = Relaying(self.book, self.links)
-        self.government = Government(self.raft, self.members, self.links)
-        self.gate = Gate(me.peer, self.members, self.links)
-        self.company = Company(me, self.raft, self.members, self.part, self.links, self.government)
+        self.links = Connections(contact, mine=me.address)
+        self.relaying = LogRelay(self.book, self.links)
+        self.government = Leadership(self.raft, self.members, self.links)
+        self.gate = Certificates(me.peer, self.members, self.links)
+        self.company = Connectivity(
+            me, self.raft, self.members, self.part, self.links, self.government
+        )
         self.stopped = False
         self.deadline = NEVER
         """Time at which DeadlineReached is due, as of the last event."""
@@ -109,7 +111,7 @@ class Parts(ABC):
         return self.part.rounds
 
     @property
-    def office(self) -> Office | None:
+    def office(self) -> LeadershipTerm | None:
         """The leader's state; None unless this peer leads."""
         return self.government.office
 
@@ -286,10 +288,10 @@ class Parts(ABC):
         self._due[wakeups.RELAYING] = self.relaying.deadline
 
     def _tell_all(self, now: float) -> None:
-        """Send Told once no other report is left: the leader may rely on that."""
+        """Send ReportsComplete once no other report is left: the leader may rely on that."""
         leader = self._leader_here
         if leader is not None and self.government.owes_word():
-            self._emit(c.Send(leader, m.Told(self.raft.term)), now)
+            self._emit(c.Send(leader, m.ReportsComplete(self.raft.term)), now)
 
     def _end(self, now: float) -> None:
         if self.government.is_hopeless(now):

@@ -8,26 +8,26 @@ from collections.abc import Mapping, Set
 
 from protocols.interface.commands import Command, Note, Send, Stop
 from protocols.interface.events import PeerConnected, PeerDisconnected
-from protocols.leader.leadership import Government
-from protocols.leader.term import Office
-from protocols.links.connections import Links
+from protocols.leader.leadership import Leadership
+from protocols.leader.term import LeadershipTerm
+from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
 from protocols.messages.peer import (
     Appended,
     Control,
+    FindLeader,
     Heartbeat,
-    Here,
-    Leads,
+    HeartbeatReply,
+    LeaderAddress,
     OnBranch,
-    Seek,
-    Unlinked,
+    UnreachedMembers,
 )
 from protocols.peer import shutdown
-from protocols.peer.branches import Forks
+from protocols.peer.branches import Branches
 from protocols.peer.participant import Participant
 from protocols.raft.node import Raft
 from protocols.state.log_applier import addresses
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.tokens import revocation
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, PeerInfo
@@ -39,23 +39,23 @@ UNSAID = (0, False, None)
 """The initial value of `_said_missed`: the leader has no report of this peer."""
 FAREWELL_S = 1.0
 """Seconds for which a revoked peer may read that it is out; it should stop then by itself."""
-FROM_REVOKED = (Appended, Heartbeat, Here)
+FROM_REVOKED = (Appended, Heartbeat, HeartbeatReply)
 """Messages of a revoked peer that are accepted so that it can read on; all others are dropped."""
-COMPANY = (Heartbeat, Here, OnBranch, Seek, Leads)
+COMPANY = (Heartbeat, HeartbeatReply, OnBranch, FindLeader, LeaderAddress)
 """Messages that `take` handles."""
 
 
-class Company:
+class Connectivity:
     """All peers that are connected, or should be."""
 
     def __init__(
         self,
         me: Identity,
         raft: Raft,
-        members: Membership,
+        members: RunState,
         part: Participant,
-        links: Links,
-        government: Government,
+        links: Connections,
+        government: Leadership,
     ) -> None:
         self.leaderless_since = NEVER
         self._silent_at = NEVER
@@ -73,7 +73,7 @@ class Company:
         """By revoked peer, since when it may read from this leader that it is out."""
         self._barred_at = NEVER
         """When a report of a single peer is believed that our certificate was revoked."""
-        self.forks = Forks(me, raft, members, part, links, self.leader_address)
+        self.forks = Branches(me, raft, members, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
         peer = event.peer
@@ -129,7 +129,7 @@ class Company:
         found, self._has_losses = self._has_losses, False
         return found
 
-    def _lose(self, office: Office, peer: PeerId, why: str) -> None:
+    def _lose(self, office: LeadershipTerm, peer: PeerId, why: str) -> None:
         office.leader.lose(peer, why, left=False)
         self._has_losses = True
 
@@ -197,7 +197,7 @@ class Company:
             command: Command = Note("links", str(what or "all members are connected again"))
         elif leader is not None and leader in self._links.up:
             what = tuple(sorted(self._links.missed(now) & members.keys()))
-            command = Send(leader, Unlinked(what))
+            command = Send(leader, UnreachedMembers(what))
         else:
             return []
         term, led, before = self._said_missed
@@ -311,7 +311,10 @@ class Company:
         return known.address if known is not None else ""
 
     def take(
-        self, peer: PeerId, message: Heartbeat | Here | OnBranch | Seek | Leads, now: float
+        self,
+        peer: PeerId,
+        message: Heartbeat | HeartbeatReply | OnBranch | FindLeader | LeaderAddress,
+        now: float,
     ) -> list[Command]:
         """Handle a message about connections and leaders."""
         match message:
@@ -319,11 +322,13 @@ class Company:
                 self.forks.heard(peer, message, now)
                 return []
             case Heartbeat() if peer not in self._links.liveness.watched:
-                return [Send(peer, Here())]  # The peer watches us, though we do not watch it.
-            case Seek():
+                return [
+                    Send(peer, HeartbeatReply())
+                ]  # The peer watches us, though we do not watch it.
+            case FindLeader():
                 # A leader without an address is named by its id; peers connected with it find it.
-                return [Send(peer, Leads(self.leader_address() or self._raft.leader or ""))]
-            case Leads() if not self.hears_leader(now):
+                return [Send(peer, LeaderAddress(self.leader_address() or self._raft.leader or ""))]
+            case LeaderAddress() if not self.hears_leader(now):
                 return self._led_to(message.address)
             case _:
                 return []

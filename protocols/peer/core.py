@@ -11,19 +11,19 @@ from protocols.messages import peer as m
 from protocols.messages.raft import RAFT, RELAY
 from protocols.peer import shutdown, wakeups
 from protocols.peer.certificates import GATE
-from protocols.peer.components import Parts
+from protocols.peer.components import Components
 from protocols.peer.connectivity import COMPANY
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId
 from protocols.wire import codec
 
-HEARTBEATS = (m.Heartbeat, m.Here)
-LINKS = (m.Unlinked, m.Leave, m.Passed)
+HEARTBEATS = (m.Heartbeat, m.HeartbeatReply)
+LINKS = (m.UnreachedMembers, m.Leave, m.PassedReports)
 """Messages that may tell a leader about links between other peers."""
 BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
 
 
-class PeerCore(Parts):
+class PeerCore(Components):
     """The core: `handle(event, now)` returns commands; call it with DeadlineReached at
     `deadline`."""
 
@@ -174,7 +174,7 @@ class PeerCore(Parts):
             if self.office is not None:
                 self.office.asked(peer, message.index)
                 self.raised |= wakeups.OFFICE
-        elif isinstance(message, m.Hurry):
+        elif isinstance(message, m.ContributeNow):
             if self.government.is_led_by(peer):  # The leader sends it once.
                 self.part.hurried(message.stamp)
         elif self.office is None or isinstance(message, RELAY):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Trainers:
+class JointTrainers:
     """What the ranks can do at present."""
 
     ready: bool = False

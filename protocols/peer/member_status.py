@@ -12,40 +12,38 @@ from protocols.interface.events import KeptAdopted, StateHashed, StateReceived
 from protocols.links.handshake import Identity
 from protocols.messages.log_entries import Cut
 from protocols.messages.peer import (
-    Able,
     CaughtUp,
     Control,
     Durable,
     Join,
     Kept,
     Leave,
-    Unable,
-    Wants,
+    NotReadyToTrain,
+    ReadyToTrain,
+    WantSamples,
     Witnessing,
 )
-from protocols.peer.joint_trainers import Trainers
-from protocols.peer.sample_requests import Drawing
+from protocols.peer.joint_trainers import JointTrainers
+from protocols.peer.sample_requests import SampleRequests
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.state.run_state import Membership
-from protocols.steps.step_machine import Steps
-from protocols.transfer.catch_up import Catchup
-from protocols.transfer.donor import Giving
+from protocols.state.run_state import RunState
+from protocols.steps.step_machine import StepMachine
+from protocols.transfer.catch_up import CatchUp
+from protocols.transfer.donor import StateDonor
 from protocols.types.ids import PeerId, Version
 
 
-class Standing:
+class MemberStatus:
     """The status; `news` returns the reports that the leader has not got."""
 
-    def __init__(
-        self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
-    ) -> None:
+    def __init__(self, me: Identity, members: RunState, *, founds: bool, kept: Kept | None) -> None:
         self.me = me
         self.members = members
-        self.trainers = Trainers()
-        self.drawing = Drawing(me, members)
+        self.trainers = JointTrainers()
+        self.drawing = SampleRequests(me, members)
         asks = not (founds or me.witness)
-        self.catchup = Catchup(("new" if me.incarnation == 1 else "restarted") if asks else "")
-        self.giving = Giving(me.peer, members)
+        self.catchup = CatchUp(("new" if me.incarnation == 1 else "restarted") if asks else "")
+        self.giving = StateDonor(me.peer, members)
         self.accepted = False
         """The shell has checked the agreed run and takes part in it."""
         self.kept = kept
@@ -126,7 +124,7 @@ class Standing:
         return commands, damaged
 
     def state_received(
-        self, event: StateReceived, rounds: FragmentRounds | Steps, now: float
+        self, event: StateReceived, rounds: FragmentRounds | StepMachine, now: float
     ) -> list[Command]:
         """A fragment's state has arrived: adopt it if it is the cut's."""
         version = self.catchup.expected(event.cut_index, event.fragment)
@@ -216,7 +214,7 @@ class Standing:
         return [AdoptKept(version.fragment, version.round) for version in versions]
 
     def kept_adopted(
-        self, event: KeptAdopted, rounds: FragmentRounds | Steps, now: float
+        self, event: KeptAdopted, rounds: FragmentRounds | StepMachine, now: float
     ) -> list[Command]:
         """A fragment was loaded from the checkpoint, or could not be."""
         restore = self.members.restored
@@ -275,10 +273,12 @@ class Standing:
                 reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
         if is_member:
             able = self.trainers.able and not needed
-            reports[Able] = Able(lineage) if able else Unable(self.trainers.why_not, lineage)
+            reports[ReadyToTrain] = (
+                ReadyToTrain(lineage) if able else NotReadyToTrain(self.trainers.why_not, lineage)
+            )
             wants = self.drawing.wants()
             if wants is not None:
-                reports[Wants] = wants
+                reports[WantSamples] = wants
         out = self.leaving and me.peer not in self.members.readers
         if self.accepted and self.catchup.asking and not out:
             asking, against = self.catchup.asking, self._against

@@ -20,12 +20,12 @@ from protocols.messages.peer import (
     Leaves,
     NoState,
 )
-from protocols.peer.member_status import Standing
+from protocols.peer.member_status import MemberStatus
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.rounds.retries import Asking, plan_of_others
-from protocols.state.run_state import Membership
-from protocols.steps.step_machine import Steps
+from protocols.rounds.retries import ResultRequest, plan_of_others
+from protocols.state.run_state import RunState
+from protocols.steps.step_machine import StepMachine
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Stamp, Version
 from protocols.types.rules import ProtocolConfig
@@ -39,19 +39,17 @@ class Participant:
     """The part of one peer; its methods return commands. `rounds` has an element for each fragment
     once the run is known. A witness has neither rounds nor steps, only the log."""
 
-    def __init__(
-        self, me: Identity, members: Membership, *, founds: bool, kept: Kept | None
-    ) -> None:
+    def __init__(self, me: Identity, members: RunState, *, founds: bool, kept: Kept | None) -> None:
         self.me = me
         self.members = members
         self.rounds: list[FragmentRounds] = []
-        self.asking: list[Asking] = []
+        self.asking: list[ResultRequest] = []
         """One for each element of `rounds`."""
-        self.steps: Steps | None = None
+        self.steps: StepMachine | None = None
         """In a stepwise run, in place of `rounds`."""
         self.woken: set[int] = set()
         """Fragments with rounds in which an action may have become possible."""
-        self.standing = Standing(me, members, founds=founds, kept=kept)
+        self.standing = MemberStatus(me, members, founds=founds, kept=kept)
         self._began = False
         self.since = 0.0
         """When this peer read the Run entry; shown to people."""
@@ -246,7 +244,7 @@ class Participant:
             steps.stall.after_s = rules.reduction_timeout_s
 
     @property
-    def _steps(self) -> list[Steps]:
+    def _steps(self) -> list[StepMachine]:
         """A list as `rounds`: with one element in a stepwise run, else empty."""
         return [] if self.steps is None else [self.steps]
 
@@ -260,7 +258,7 @@ class Participant:
         if self.me.witness:
             return [] if self.standing.accepted else [c.CheckRun(run)]
         if self.members.stepwise:
-            self.steps = Steps(self.me, self.members)
+            self.steps = StepMachine(self.me, self.members)
             if not self.standing.accepted:
                 return [c.CheckRun(run)]
             return self.steps.state_received(0, self.initial_digests[0])  # This peer founded it.
@@ -268,7 +266,7 @@ class Participant:
             FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
             for f in range(self.members.fragments)
         ]
-        self.asking = [Asking() for _ in self.rounds]
+        self.asking = [ResultRequest() for _ in self.rounds]
         self.standing.drawing.anchor = self.rounds[0]
         if not self.standing.accepted:
             return [c.CheckRun(run)]

@@ -7,16 +7,16 @@ nor which sample a rank draws (the shell).
 
 from protocols.interface.commands import Command, Leased
 from protocols.links.handshake import Identity
-from protocols.messages.peer import Wants
+from protocols.messages.peer import WantSamples
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.sample_ranges import Samples, count
 
 
-class Drawing:
+class SampleRequests:
     """The requests of one peer; `anchor` is set once the run is known."""
 
-    def __init__(self, me: Identity, members: Membership) -> None:
+    def __init__(self, me: Identity, members: RunState) -> None:
         self.ahead = 0
         """Samples that the ranks want to hold ahead; 0: samples are not accounted for."""
         self.anchor: FragmentRounds | None = None
@@ -35,9 +35,9 @@ class Drawing:
         self._told = left
         return [Leased(left)]
 
-    def wants(self) -> Wants | None:
+    def wants(self) -> WantSamples | None:
         """The request for the leader, which knows the held samples, but not those of uncounted
         work, which are no reserve."""
         if not self.ahead or self.anchor is None:
             return None
-        return Wants(self.ahead, count(self.anchor.carried), self._members.lineage)
+        return WantSamples(self.ahead, count(self.anchor.carried), self._members.lineage)

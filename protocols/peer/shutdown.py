@@ -4,10 +4,10 @@ Must NOT stop anything: the core does, and the shell after it.
 """
 
 from protocols.interface.commands import Stop
-from protocols.peer.member_status import Standing
+from protocols.peer.member_status import MemberStatus
 
 
-def when_finished(standing: Standing, *, leads: bool) -> Stop | None:
+def when_finished(standing: MemberStatus, *, leads: bool) -> Stop | None:
     """A peer leaves when it has applied the last round; the leader is the last one."""
     if leads:  # Also if it was leaving when it was elected: others may need its state.
         alone = standing.members.receivers.keys() <= {standing.me.peer}
@@ -17,7 +17,7 @@ def when_finished(standing: Standing, *, leads: bool) -> Stop | None:
     return None
 
 
-def when_asked(standing: Standing, why: str, *, reachable: bool, finished: bool) -> Stop | None:
+def when_asked(standing: MemberStatus, why: str, *, reachable: bool, finished: bool) -> Stop | None:
     """A person asks this peer to leave: at once, unless a leader can append Left first."""
     standing.leaving = standing.leaving or why
     if reachable and standing.me.peer in standing.members.readers:
@@ -25,13 +25,13 @@ def when_asked(standing: Standing, why: str, *, reachable: bool, finished: bool)
     return when_out(standing, finished=finished)
 
 
-def when_jumped(standing: Standing, *, finished: bool) -> Stop | None:
+def when_jumped(standing: MemberStatus, *, finished: bool) -> Stop | None:
     """A snapshot replaced the entry that let this peer go."""
     out = standing.leaving and standing.me.peer not in standing.members.readers
     return when_out(standing, finished=finished) if out else None
 
 
-def when_out(standing: Standing, *, finished: bool) -> Stop:
+def when_out(standing: MemberStatus, *, finished: bool) -> Stop:
     """This peer is out of the run, as it wanted."""
     return Stop(standing.leaving or "finished", "finished" if finished else "left")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from protocols.peer.core import PeerCore
     from protocols.rounds.fragment_rounds import FragmentRounds
-    from protocols.steps.step_machine import Steps
+    from protocols.steps.step_machine import StepMachine
     from protocols.types.ids import PeerId
 
 _OTHERS_STATE = "start a node that has the state or a checkpoint of it again"
@@ -25,7 +25,7 @@ Phase = Literal["joining", "waiting", "training", "reducing", "finished", "stopp
 
 
 @record
-class Wait:
+class WaitReason:
     """One wait; `since` and `until` are times of the core's clock, in seconds."""
 
     phase: Phase
@@ -34,42 +34,44 @@ class Wait:
     until: float
 
 
-def describe(core: PeerCore, now: float) -> Wait:
+def describe(core: PeerCore, now: float) -> WaitReason:
     """The wait of this peer that a person wants to know."""
     until, catchup = core.deadline, core.standing.catchup
     if core.stopped or core.standing.leaving:
-        return Wait("stopping", core.standing.leaving, now, until)
+        return WaitReason("stopping", core.standing.leaving, now, until)
     if core.members.run is None and not core.raft.log.voters:
-        return Wait("joining", _first_entries(core), catchup.since, until)
+        return WaitReason("joining", _first_entries(core), catchup.since, until)
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
-        return Wait("waiting", _election(core), core.company.leaderless_since, until)
+        return WaitReason("waiting", _election(core), core.company.leaderless_since, until)
     if catchup.transfer is not None:
         donors = _names(core, catchup.transfer.givers)
-        return Wait("joining", f"state from {donors}", catchup.since, catchup.transfer.late_at)
+        return WaitReason(
+            "joining", f"state from {donors}", catchup.since, catchup.transfer.late_at
+        )
     if catchup.asking:
-        return Wait("joining", _place(core), catchup.since, until)
+        return WaitReason("joining", _place(core), catchup.since, until)
     if not core.members.views:
-        return Wait("waiting", _start(core), core.part.since, until)
+        return WaitReason("waiting", _start(core), core.part.since, until)
     if core.finished:
-        return Wait("finished", "", now, until)
+        return WaitReason("finished", "", now, until)
     if core.part.steps is not None:
         return _stepping(core, core.part.steps, now)
     for rounds in core.rounds:
         if rounds.own is not None:
-            return Wait("reducing", _reduction(core, rounds), rounds.own.since, until)
-    return Wait("training", "" if core.standing.trainers.started else "its ranks", now, until)
+            return WaitReason("reducing", _reduction(core, rounds), rounds.own.since, until)
+    return WaitReason("training", "" if core.standing.trainers.started else "its ranks", now, until)
 
 
-def _stepping(core: PeerCore, steps: Steps, now: float) -> Wait:
+def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:
     """The wait in a stepwise run."""
     if steps.version < 0:
-        return Wait("training", "its ranks", now, core.deadline)
+        return WaitReason("training", "its ranks", now, core.deadline)
     if core.members.course.halted:
-        return Wait("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
+        return WaitReason("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
     whom = _names(core, steps.missing())
     if whom:
-        return Wait("reducing", f"step {steps.version + 1}: {whom}", now, core.deadline)
-    return Wait("training", "", now, core.deadline)
+        return WaitReason("reducing", f"step {steps.version + 1}: {whom}", now, core.deadline)
+    return WaitReason("training", "", now, core.deadline)
 
 
 def _first_entries(core: PeerCore) -> str:

@@ -38,7 +38,7 @@ NEXT_STEP = 1 << 11
 RELAYING = 1 << 12
 """The log and reports that this peer relays."""
 WORD = 1 << 13
-"""Told, sent when nothing else is left to do."""
+"""ReportsComplete, sent when nothing else is left to do."""
 ENDING = 1 << 14
 """The end of the run, or of this peer's part in it."""
 SAMPLES = 1 << 15

@@ -18,7 +18,7 @@ RETRY_S = 2.0
 
 
 @dataclass(slots=True)
-class Promises:
+class Durability:
     """Tickets and waiting messages of one peer. While its disk fails nothing is sent, and other
     peers ask again."""
 

@@ -11,12 +11,12 @@ from protocols.interface.commands import Command, Send
 from protocols.messages.log_entries import Elected, Entry, Restore
 from protocols.messages.peer import Append, Appended, Control, HandOver, Vote, Voted
 from protocols.messages.persisted import Saved, Snapshot
-from protocols.raft.durability import Promises
+from protocols.raft.durability import Durability
 from protocols.raft.election_timer import ElectionTimer
 from protocols.raft.log import Log, Voters
 from protocols.raft.replication import Replication
-from protocols.raft.roles import Moves, Role
-from protocols.raft.snapshot_chunks import Incoming
+from protocols.raft.roles import Role, RoleChanges
+from protocols.raft.snapshot_chunks import IncomingSnapshot
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId
@@ -33,7 +33,7 @@ class Raft:
         self.me = me
         self.rules, self.run, self.log = ProtocolConfig(), 0, Log()
         self.term, self.vote, self.role = 0, "", Role.FOLLOWER
-        self.moves = Moves()
+        self.moves = RoleChanges()
         self.leader: PeerId | None = None
         """The leader of the present term; None if it is not known."""
         self.commit_index = 0
@@ -41,9 +41,9 @@ class Raft:
         """Index up to which our log is on our disk."""
         self._leader_durable = 0
         """Index up to which the leader's disk holds the same log as ours."""
-        self.up, self.disk = set[PeerId](), Promises()
+        self.up, self.disk = set[PeerId](), Durability()
         self.replication = Replication(me, self.log)
-        self.incoming = Incoming()
+        self.incoming = IncomingSnapshot()
         self._leader_down = False
         """The connection with the leader has ended; other peers may have noticed it too."""
         self.heard_at, self._timer = -NEVER, ElectionTimer(me)

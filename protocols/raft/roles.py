@@ -35,7 +35,7 @@ MOVES: frozenset[tuple[Role, Role]] = frozenset(
 """All legal changes of roles."""
 
 
-class Moves(Counter[tuple[Role, Role]]):
+class RoleChanges(Counter[tuple[Role, Role]]):
     """Counts of one peer's changes of role."""
 
     def note(self, before: Role, after: Role) -> None:

@@ -30,7 +30,7 @@ def pieces(snapshot: Snapshot, run: int, term: int) -> list[Install]:
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingSnapshot:
     """The snapshot that this peer is receiving."""
 
     _of: tuple[PeerId, int, int] | None = None

@@ -14,7 +14,7 @@ from protocols.interface.events import (
     SliceBegun,
     SliceReceived,
 )
-from protocols.state.round_plan import Plan
+from protocols.state.round_plan import RoundPlan
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.frozen import record
 from protocols.types.ids import Contributor, PeerId, Stamp, digest_text
@@ -23,7 +23,7 @@ from protocols.types.sample_ranges import Samples
 
 
 @dataclass(slots=True)
-class Own:
+class OwnContribution:
     """A contribution of this peer's ranks."""
 
     round: int
@@ -39,7 +39,9 @@ class Own:
     """Bytes a second of this peer's line (see ContributionReady)."""
 
     @classmethod
-    def of(cls, made: ContributionReady, round_: int, samples: Samples, now: float) -> "Own":
+    def of(
+        cls, made: ContributionReady, round_: int, samples: Samples, now: float
+    ) -> "OwnContribution":
         """`samples`: those of its steps and of earlier work that no round has counted."""
         return cls(round_, made.tokens, made.steps, now, samples=samples, line=made.line)
 
@@ -129,7 +131,7 @@ class Holdings:
         return self.results.setdefault(stamp, {}).setdefault(part, result) == result
 
     def wakes(
-        self, event: SliceBegun | SliceReceived | ResultReceived, plan: Plan | None, me: PeerId
+        self, event: SliceBegun | SliceReceived | ResultReceived, plan: RoundPlan | None, me: PeerId
     ) -> bool:
         """Can the core act on these bytes, which were just added? `plan`: the open one."""
         stamp, part = event.stamp, event.part
@@ -140,7 +142,7 @@ class Holdings:
         whole = not self.missing_parts(stamp, plan.num_parts)
         return whole or event.sender != plan.owner_of(part)
 
-    def drop_usurped(self, plan: Plan) -> list[int]:
+    def drop_usurped(self, plan: RoundPlan) -> list[int]:
         """Drop results that came from peers that do not own the parts, before the log told us the
         owners. Returns the parts."""
         held = self.results.get(plan.stamp, {})
@@ -159,7 +161,7 @@ class Holdings:
         else:
             self.add_result(stamp, part, PartResult(self.sums[stamp, part], event.digest))
 
-    def terms(self, plan: Plan, part: int, me: PeerId) -> tuple[Contributor, ...]:
+    def terms(self, plan: RoundPlan, part: int, me: PeerId) -> tuple[Contributor, ...]:
         """The contributors of our sum of a part, in order; () unless all of their slices are here
         or arriving."""
         key = (plan.stamp.round, plan.stamp.view, part)
@@ -169,12 +171,12 @@ class Holdings:
             return ()
         return tuple(held[peer] for peer in peers)
 
-    def absent(self, plan: Plan, part: int, me: PeerId) -> set[PeerId]:
+    def absent(self, plan: RoundPlan, part: int, me: PeerId) -> set[PeerId]:
         """The peers with missing slices for our sum of a part."""
         held = self.slices.get((plan.stamp.round, plan.stamp.view, part), {})
         return set(plan.summed_by(me)) - held.keys()
 
-    def awaited(self, plan: Plan, me: PeerId) -> tuple[PeerId, ...]:
+    def awaited(self, plan: RoundPlan, me: PeerId) -> tuple[PeerId, ...]:
         """The peers with missing slices for our sums; if there are none, those with missing
         results."""
         absent = set[PeerId]().union(*(self.absent(plan, x, me) for x in plan.owned_by(me)))

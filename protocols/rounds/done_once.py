@@ -13,7 +13,7 @@ Deed = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class Deeds:
+class DoneOnce:
     """By round, the actions that are done, and for which peers."""
 
     by_round: dict[int, dict[Deed, set[PeerId]]] = field(

@@ -5,8 +5,8 @@ Must NOT remember payloads, nor look at anything but their stamps and senders.
 
 from protocols.messages.log_entries import Commit
 from protocols.state.parts import OWNERS_MAX
-from protocols.state.round_plan import Plan
-from protocols.state.run_state import Membership
+from protocols.state.round_plan import RoundPlan
+from protocols.state.run_state import RunState
 from protocols.types.frozen import record
 from protocols.types.ids import PeerId, Stamp
 
@@ -21,7 +21,7 @@ it."""
 class Fence:
     """The fence of one fragment. It bounds the payloads that a member can make this peer keep."""
 
-    members: Membership
+    members: RunState
     fragment: int
 
     @property
@@ -79,7 +79,7 @@ class Fence:
             attempt=commit.attempt,
         )
 
-    def _plan(self, round_: int) -> Plan | None:
+    def _plan(self, round_: int) -> RoundPlan | None:
         """The plan of a round; mostly that of the open one, which is cached."""
         if round_ == self.open_round:
             return self.members.open_plan(self.fragment)

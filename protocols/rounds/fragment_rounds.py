@@ -30,13 +30,13 @@ from protocols.interface.events import (
 )
 from protocols.messages.log_entries import Commit
 from protocols.messages.peer import Have, Hold, Ready, Waiting
-from protocols.rounds.contributions import Holdings, Own, PartResult, check_contributor
-from protocols.rounds.done_once import Deeds
+from protocols.rounds.contributions import Holdings, OwnContribution, PartResult, check_contributor
+from protocols.rounds.done_once import DoneOnce
 from protocols.rounds.fencing import Fence
 from protocols.rounds.reductions import reduce, share
-from protocols.rounds.retries import Fetching, Stall, accuse, disown
-from protocols.state.round_plan import Plan
-from protocols.state.run_state import KEEP_COMMITS, STALENESS_ROUNDS_MAX, Membership
+from protocols.rounds.retries import ResultFetch, StallReport, accuse, disown
+from protocols.state.round_plan import RoundPlan
+from protocols.state.run_state import KEEP_COMMITS, STALENESS_ROUNDS_MAX, RunState
 from protocols.types.ids import PeerId, Stamp
 from protocols.types.sample_ranges import RANGES_MAX, Samples, subtract, union
 
@@ -62,9 +62,9 @@ class FragmentRounds:
     """The state differs from its digest: it is not reported until it is replaced."""
     base: int = NO_RANKS
     """The version that the ranks' parameters started from; NO_RANKS or VOID if there is none."""
-    own: Own | None = None
+    own: OwnContribution | None = None
     """The contribution of which the ranks await the result."""
-    given: Own | None = None
+    given: OwnContribution | None = None
     """The newest encoded contribution; it outlives the ranks that made it."""
     carried: Samples = ()
     """Samples in the ranks' parameters that no round has counted; the next contribution has
@@ -73,14 +73,14 @@ class FragmentRounds:
     """The attempt of the outer step that is being made."""
     awaited: int | None = None
     """The round of the state that a transfer brings; it may be an earlier one."""
-    done: Deeds = field(default_factory=Deeds)
+    done: DoneOnce = field(default_factory=DoneOnce)
     hurried: Stamp | None = None
     """The round in which the leader asked us last to contribute early."""
     moved: bool = False  # A contribution or an outer step was made since the last check.
-    stall: Stall = field(default_factory=Stall)
-    fetching: Fetching = field(default_factory=Fetching)
+    stall: StallReport = field(default_factory=StallReport)
+    fetching: ResultFetch = field(default_factory=ResultFetch)
     fragment: int = field(init=False)
-    members: Membership = field(init=False)
+    members: RunState = field(init=False)
     held: Holdings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class FragmentRounds:
         if self.base == NO_RANKS:
             return []  # It is of ranks that are gone.
         seen, round_ = union(self.carried, made.samples), self.next_round
-        self.own = Own.of(made, round_, seen, now)
+        self.own = OwnContribution.of(made, round_, seen, now)
         if self.version < 0:
             self.own.round = 0  # The ranks wait for the same state as this peer.
             return []
@@ -189,7 +189,7 @@ class FragmentRounds:
         if (
             self.base >= self.outer_steps and self.own is None
         ):  # The last round is ahead of them again.
-            self.own = Own(round=0, tokens=0, steps=0, since=0.0)
+            self.own = OwnContribution(round=0, tokens=0, steps=0, since=0.0)
         self.base = NO_RANKS if self.base == NO_RANKS else VOID
         if self.own is not None:
             self.own.round = 0  # No round will count it.
@@ -205,7 +205,7 @@ class FragmentRounds:
     def _drop_rounds(self) -> None:
         """Drop everything about open rounds."""
         self.given = self.awaited = self.hurried = None
-        self.done, self.held = Deeds(), Holdings(self.members.gossip)
+        self.done, self.held = DoneOnce(), Holdings(self.members.gossip)
         self.fetching.start_anew()
         self.stall.over()
 
@@ -302,7 +302,9 @@ class FragmentRounds:
                 commands += self._hold(plan, leader)
         return commands + self._complain(plan, now, leader)
 
-    def _offer(self, plan: Plan, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
+    def _offer(
+        self, plan: RoundPlan, connected: Set[PeerId], leader: PeerId | None
+    ) -> list[Command]:
         """Encode the contribution once, and send each slice to its owner."""
         round_ = plan.stamp.round
         if not self.takes_part(plan):
@@ -325,7 +327,7 @@ class FragmentRounds:
                 commands.append(SendSlice(owner, plan.stamp, part, start, stop, me))
         return commands
 
-    def _hold(self, plan: Plan, leader: PeerId | None) -> list[Command]:
+    def _hold(self, plan: RoundPlan, leader: PeerId | None) -> list[Command]:
         if leader is None or self.version != plan.stamp.round - 1:
             # A peer holds a result only if it could apply it, so no earlier round is missing.
             return []
@@ -337,7 +339,7 @@ class FragmentRounds:
             return [Send(leader, Hold(plan.stamp, digest))]
         return []
 
-    def _complain(self, plan: Plan | None, now: float, leader: PeerId | None) -> list[Command]:
+    def _complain(self, plan: RoundPlan | None, now: float, leader: PeerId | None) -> list[Command]:
         """Report the awaited peers, so that the leader excludes the right one."""
         takes_part = leader is not None and plan is not None and self._offered(plan) is not None
         attempt = plan.stamp if plan is not None and takes_part and not self.finished else None
@@ -345,11 +347,11 @@ class FragmentRounds:
             return []
         return [Send(leader, Waiting(attempt, self.missing()))]
 
-    def takes_part(self, plan: Plan) -> bool:
+    def takes_part(self, plan: RoundPlan) -> bool:
         """Is this peer in the roster, in this incarnation?"""
         return self.me in plan.counted
 
-    def _offered(self, plan: Plan) -> Own | None:
+    def _offered(self, plan: RoundPlan) -> OwnContribution | None:
         """This peer's contribution to the round, once it has a name."""
         own = self.given
         return own if own and own.round == plan.stamp.round and own.manifest else None

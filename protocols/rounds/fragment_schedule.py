@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 
-class Rounds(Protocol):
+class FragmentSchedule(Protocol):
     """The rounds of one fragment, as `FragmentRounds` implements them."""
 
     @property
@@ -18,7 +18,7 @@ class Rounds(Protocol):
         ...
 
 
-def next_fragment(rounds: Sequence[Rounds], left: Collection[int]) -> int:
+def next_fragment(rounds: Sequence[FragmentSchedule], left: Collection[int]) -> int:
     """The fragment of `left` that is furthest back. Fragments outside `left` had their last result,
     or the ranks wait for one.
 

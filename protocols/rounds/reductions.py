@@ -8,12 +8,12 @@ from collections.abc import Set
 
 from protocols.interface.commands import Command, ReducePart, SendResult
 from protocols.rounds.contributions import Holdings
-from protocols.rounds.done_once import Deeds
-from protocols.state.round_plan import Plan
+from protocols.rounds.done_once import DoneOnce
+from protocols.state.round_plan import RoundPlan
 from protocols.types.ids import PeerId
 
 
-def reduce(plan: Plan, me: PeerId, *, held: Holdings, done: Deeds) -> list[Command]:
+def reduce(plan: RoundPlan, me: PeerId, *, held: Holdings, done: DoneOnce) -> list[Command]:
     """Begin each of our sums that can be made and is not begun."""
     commands: list[Command] = []
     for part in plan.owned_by(me):
@@ -27,7 +27,7 @@ def reduce(plan: Plan, me: PeerId, *, held: Holdings, done: Deeds) -> list[Comma
 
 
 def share(
-    plan: Plan, me: PeerId, receivers: Set[PeerId], *, held: Holdings, done: Deeds
+    plan: RoundPlan, me: PeerId, receivers: Set[PeerId], *, held: Holdings, done: DoneOnce
 ) -> list[Command]:
     """Send our sums to the receivers that have not got them."""
     if plan.pairs:

@@ -14,8 +14,8 @@ from protocols.interface.commands import Command, DropResult, ReleaseRound, Send
 from protocols.messages.log_entries import Commit
 from protocols.messages.peer import Fetch, Waiting
 from protocols.rounds.contributions import Holdings
-from protocols.rounds.done_once import Deeds
-from protocols.state.round_plan import Plan
+from protocols.rounds.done_once import DoneOnce
+from protocols.state.round_plan import RoundPlan
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Stamp
 
@@ -28,7 +28,7 @@ FETCHES_MAX = 6
 
 
 @dataclass(slots=True)
-class Fetching:
+class ResultFetch:
     """A committed result is missing: wait for it, then ask one holder after the other."""
 
     at: float = NEVER
@@ -77,7 +77,7 @@ class Fetching:
 
 
 @dataclass(slots=True)
-class Asking:
+class ResultRequest:
     """Asks for an open round's result that is missing and is not sent again. Either we contribute
     nothing, but at least two peers must hold the result, and pieces that came before we read of the
     round were dropped; or another peer had sent us a wrong result."""
@@ -86,7 +86,7 @@ class Asking:
     at: float = NEVER
 
     def ask(
-        self, now: float, plan: Plan | None, *, held: Holdings, connected: Set[PeerId]
+        self, now: float, plan: RoundPlan | None, *, held: Holdings, connected: Set[PeerId]
     ) -> list[Command]:
         """Ask the owners of the plan's parts from time to time; None if there is no such plan."""
         if plan is None:  # The usual case.
@@ -106,7 +106,7 @@ class Asking:
         return [Send(owners[part], Fetch(plan.stamp, part)) for part in asked]
 
 
-def plan_of_others(rounds: FragmentRounds) -> Plan | None:
+def plan_of_others(rounds: FragmentRounds) -> RoundPlan | None:
     """The plan of the open round, if we could hold its result and it is not sent to us again."""
     plan = rounds.members.open_plan(rounds.fragment)
     if plan is None or rounds.version != plan.stamp.round - 1 or plan.pairs:
@@ -115,7 +115,7 @@ def plan_of_others(rounds: FragmentRounds) -> Plan | None:
     return None if comes or rounds.finished else plan
 
 
-def disown(plan: Plan, connected: Set[PeerId], *, held: Holdings) -> list[Command]:
+def disown(plan: RoundPlan, connected: Set[PeerId], *, held: Holdings) -> list[Command]:
     """Drop results from peers that do not own the parts, and ask the owners to send theirs again. A
     result may arrive before we have read the plan that names its owner. Call this before our own
     sums are made, which would be refused as second results."""
@@ -128,7 +128,9 @@ def disown(plan: Plan, connected: Set[PeerId], *, held: Holdings) -> list[Comman
     return commands
 
 
-def accuse(plan: Plan, leader: PeerId | None, *, held: Holdings, done: Deeds) -> list[Command]:
+def accuse(
+    plan: RoundPlan, leader: PeerId | None, *, held: Holdings, done: DoneOnce
+) -> list[Command]:
     """Tell the leader which contributions cannot be averaged; it excludes their peers."""
     void = tuple(sorted(held.void.get(plan.stamp, ())))
     if leader is None or not void:
@@ -138,7 +140,7 @@ def accuse(plan: Plan, leader: PeerId | None, *, held: Holdings, done: Deeds) ->
 
 
 @dataclass(slots=True)
-class Stall:
+class StallReport:
     """An attempt that this peer takes part in is slow: the leader is told, and excludes a peer. It
     is told repeatedly, since its own timeout may begin later than ours, and the awaited peer or the
     leader may have changed by then."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from protocols.state import checkpoint_progress, gossip_pairs
     from protocols.state.checkpoint_progress import progress_at, remaining_at
     from protocols.state.gossip_pairs import pairs_of
-    from protocols.state.log_applier import Logbook
+    from protocols.state.log_applier import LogApplier
     from protocols.state.parts import ELEMENT_BYTES, OWNERS_MAX
-    from protocols.state.run_state import Membership
+    from protocols.state.run_state import RunState
     from protocols.state.step_entries import drawn_at, step_view
     from protocols.state.tokens import (
         ADDRESSES_MAX,
@@ -43,8 +43,8 @@ __all__ = [
     "OWNERS_MAX",
     "PREFIX",
     "USES_MAX",
-    "Logbook",
-    "Membership",
+    "LogApplier",
+    "RunState",
     "Token",
     "cannot_revoke",
     "checkpoint_progress",
@@ -65,9 +65,9 @@ __getattr__ = lazy_exports(
     {
         "checkpoint_progress": "progress_at remaining_at",
         "gossip_pairs": "pairs_of",
-        "log_applier": "Logbook",
+        "log_applier": "LogApplier",
         "parts": "ELEMENT_BYTES OWNERS_MAX",
-        "run_state": "Membership",
+        "run_state": "RunState",
         "step_entries": "drawn_at step_view",
         "tokens": (
             "ADDRESSES_MAX ANOTHER NUMBER_BYTES PREFIX Token USES_MAX cannot_revoke decode_token "

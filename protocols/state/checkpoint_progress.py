@@ -11,10 +11,10 @@ from protocols.state.step_entries import drawn_at
 from protocols.types.sample_ranges import Remaining, union
 
 if TYPE_CHECKING:
-    from protocols.state.run_state import Membership
+    from protocols.state.run_state import RunState
 
 
-def progress_at(members: Membership, round_: int) -> tuple[int, int]:
+def progress_at(members: RunState, round_: int) -> tuple[int, int]:
     """(inner steps, tokens) after an anchor round: later commits are subtracted. In a stepwise run
     (step, batches), since all batches have the same number of tokens."""
     if members.stepwise:
@@ -24,7 +24,7 @@ def progress_at(members: Membership, round_: int) -> tuple[int, int]:
     return members.inner_step - steps, members.tokens - sum(c.tokens for x in later for c in x)
 
 
-def remaining_at(members: Membership, round_: int) -> Remaining | None:
+def remaining_at(members: RunState, round_: int) -> Remaining | None:
     """The uncommitted samples after this anchor round; None if it is too long ago. In a stepwise
     run they are batches, and none is ever left out."""
     if members.stepwise:

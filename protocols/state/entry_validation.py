@@ -19,10 +19,10 @@ from protocols.types.ids import FragmentParts, PeerId, PeerInfo
 from protocols.types.sample_ranges import is_sound, well_formed
 
 if TYPE_CHECKING:
-    from protocols.state.run_state import Membership
+    from protocols.state.run_state import RunState
 
 
-def objection(members: Membership, body: e.Entry) -> str:
+def objection(members: RunState, body: e.Entry) -> str:
     """Why this entry contradicts the state; "" if it does not."""
     if isinstance(body, e.Run) == (members.run is not None):
         return "does not begin with its only Run"
@@ -74,7 +74,7 @@ def _run(run: e.Run) -> str:
     return step_validation.of_run(run)
 
 
-def _member(members: Membership, info: PeerInfo) -> str:
+def _member(members: RunState, info: PeerInfo) -> str:
     if info.peer in members.joiners or not members.members:
         return ""
     # A former member needs no transfer if its own checkpoint is the restored state.
@@ -85,7 +85,7 @@ def _member(members: Membership, info: PeerInfo) -> str:
     return "" if restored else f"makes {info.peer} a member without a cut"
 
 
-def _restore(members: Membership, restore: e.Restore) -> str:
+def _restore(members: RunState, restore: e.Restore) -> str:
     if [version.fragment for version in restore.versions] != list(range(members.fragments)):
         return "has a Restore that does not name every fragment"
     if bool(restore.fork) != bool(restore.voters) or (restore.lonely and not restore.fork):
@@ -93,7 +93,7 @@ def _restore(members: Membership, restore: e.Restore) -> str:
     return "" if is_sound(restore.remaining) else "has a Restore with an invalid set of samples"
 
 
-def _cut(members: Membership, cut: e.Cut) -> str:
+def _cut(members: RunState, cut: e.Cut) -> str:
     donors = set(cut.donors)
     if not donors or len(donors) < len(cut.donors) or cut.roots:
         return "has a Cut without donors, with one twice, or with roots"
@@ -106,14 +106,14 @@ def _cut(members: Membership, cut: e.Cut) -> str:
     return "" if named == committed else f"cuts at {named}, but {committed} are committed"
 
 
-def _roots(members: Membership, roots: e.Roots) -> str:
+def _roots(members: RunState, roots: e.Roots) -> str:
     index, cut = members.cuts.get(roots.peer, (0, None))
     if cut is None or index != roots.index or cut.roots:
         return f"has roots, but no cut of {roots.peer} needs any"
     return "" if len(roots.roots) == members.fragments and all(roots.roots) else "lacks a root"
 
 
-def _view(members: Membership, view: e.View) -> str:
+def _view(members: RunState, view: e.View) -> str:
     newest = members.views[-1].view if members.views else 0
     if view.view != newest + 1:
         return f"has View {view.view} after {newest}"
@@ -131,7 +131,7 @@ def _view(members: Membership, view: e.View) -> str:
     return ""
 
 
-def _parts(members: Membership, fragment: int, parts: FragmentParts) -> bool:
+def _parts(members: RunState, fragment: int, parts: FragmentParts) -> bool:
     assert members.run is not None
     borders = parts.borders
     if members.run.gossip:
@@ -143,7 +143,7 @@ def _parts(members: Membership, fragment: int, parts: FragmentParts) -> bool:
     return rises and ends == (0, members.run.fragment_elements[fragment])
 
 
-def _attempt(members: Membership, attempt: e.Attempt) -> str:
+def _attempt(members: RunState, attempt: e.Attempt) -> str:
     what = f"has attempt {attempt.attempt} at round {attempt.round}"
     plan = members.open_plan(attempt.fragment)
     if plan is None or attempt.round != plan.stamp.round:
@@ -158,7 +158,7 @@ def _attempt(members: Membership, attempt: e.Attempt) -> str:
     return ""
 
 
-def _commit(members: Membership, commit: e.Commit) -> str:
+def _commit(members: RunState, commit: e.Commit) -> str:
     plan = members.open_plan(commit.fragment)
     if plan is None or commit.round != plan.stamp.round:
         return f"commits round {commit.round} out of order"
@@ -174,7 +174,7 @@ def _commit(members: Membership, commit: e.Commit) -> str:
     return ""
 
 
-def _lease(members: Membership, lease: e.Lease) -> str:
+def _lease(members: RunState, lease: e.Lease) -> str:
     peers = [grant.peer for grant in lease.grants]
     if not peers or len(set(peers)) < len(peers) or not set(peers) <= members.members.keys():
         return "leases to no peer, to one peer twice or to a peer that is no member"

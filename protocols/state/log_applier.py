@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
-from protocols.messages.snapshot import Image
+from protocols.messages.snapshot import RunStateSnapshot
 from protocols.raft.node import Raft
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId, PeerInfo
 from protocols.wire.codec import decode_image, encode_image
@@ -27,14 +27,14 @@ LetsIn = e.Cut | e.Member | e.Witness
 """Entries after which another peer reads the log."""
 
 
-class Logbook:
+class LogApplier:
     """`raft` has the log, `members` the state after the entries that are applied so far."""
 
     def __init__(self, me: PeerId, saved: Saved | None) -> None:
         """Raises LogError if the saved log of an earlier incarnation contradicts itself."""
         self.compact_entries = COMPACT_ENTRIES
         """Entries before a snapshot is made. Simulated runs are short, and lower it."""
-        self.members = Membership()
+        self.members = RunState()
         image = _image_of(saved)
         self.raft = Raft(me, saved, image.voters if image else ())
         inside = (*image.members, *image.joiners, *image.witnesses) if image is not None else ()
@@ -133,7 +133,7 @@ class Logbook:
         self.raft.disk.snapshot_taken(snapshot)
 
 
-def _image_of(saved: Saved | None) -> Image | None:
+def _image_of(saved: Saved | None) -> RunStateSnapshot | None:
     """The image of the saved snapshot, if any. Raises LogError if it cannot be read."""
     if saved is None or saved.snapshot is None:
         return None

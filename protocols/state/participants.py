@@ -13,19 +13,19 @@ from protocols.types.ids import PeerId, PeerInfo
 from protocols.types.limits import PEERS_MAX, SEATS_MAX
 
 if TYPE_CHECKING:
-    from protocols.state.run_state import Membership
+    from protocols.state.run_state import RunState
 
 FORGIVE_ROUNDS = 8
 """Every so many rounds, a peer that is counted has one of its losses forgiven."""
 assert SEATS_MAX > PEERS_MAX, "there is always a peer to forget"
 
 
-def has_room(members: Membership, peer: PeerId) -> bool:
+def has_room(members: RunState, peer: PeerId) -> bool:
     """Is there room for this peer? A message can name only so many."""
     return len(members.receivers) < PEERS_MAX or peer in members.receivers
 
 
-def take(members: Membership, info: PeerInfo) -> None:
+def take(members: RunState, info: PeerInfo) -> None:
     """The peer (re)joins. If a run has seen too many peers, the departed one that joined longest
     ago is forgotten: if it returns, it is a new peer with a new slot. Otherwise snapshots would
     grow beyond the limit that joiners and restarted peers can read."""

@@ -11,14 +11,14 @@ from protocols.types.ids import FragmentParts, PeerId, Stamp
 
 
 @record
-class Plan:
+class RoundPlan:
     """The plan is the same on all peers."""
 
     stamp: Stamp
     roster: tuple[PeerId, ...]
     parts: FragmentParts
     counted: frozenset[PeerId] = frozenset()
-    """Peers of the roster that still count in the view (Membership.counts)."""
+    """Peers of the roster that still count in the view (RunState.counts)."""
     pairs: Pairs = ()
     """In a gossip run, the pairs of the roster; a peer may be alone. (): all exchange with all."""
 

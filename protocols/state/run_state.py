@@ -9,15 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from protocols.messages import log_entries as e
-from protocols.messages.snapshot import Branch, Granted, Image, Losses, Returned
-from protocols.messages.step_progress import Course
+from protocols.messages.snapshot import (
+    Branch,
+    LossCount,
+    NewestCut,
+    ReturnedInView,
+    RunStateSnapshot,
+)
+from protocols.messages.step_progress import StepProgress
 from protocols.raft.log import Voters, voters_after
 from protocols.state import participants, step_entries
 from protocols.state.entry_validation import objection
 from protocols.state.gossip_pairs import pairs_of
-from protocols.state.round_plan import Plan
-from protocols.state.sample_ledger import Ledger
-from protocols.state.tokens import Spendings
+from protocols.state.round_plan import RoundPlan
+from protocols.state.sample_ledger import SampleLedger
+from protocols.state.tokens import SpentTokens
 from protocols.types.errors import LogError
 from protocols.types.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
 from protocols.types.limits import TOTAL_MAX
@@ -34,7 +40,7 @@ It may have applied one more round after it was lost, with a result that it held
 
 
 @dataclass(slots=True)
-class Membership:
+class RunState:
     """The replicated state, changed by `apply` and `become` only."""
 
     index: int = 0
@@ -63,7 +69,7 @@ class Membership:
     """This branch of the log: the forks that led to it, oldest first; () if there was none."""
     rivals: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     """In the branch of a voter that went on alone: the voters that may have done the same."""
-    returned: dict[PeerId, Returned] = field(default_factory=dict[PeerId, Returned])
+    returned: dict[PeerId, ReturnedInView] = field(default_factory=dict[PeerId, ReturnedInView])
     """By peer, the view that was the newest one when it (re)joined or was excluded. The peer does
     not count in that view or earlier ones."""
     losses: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
@@ -72,13 +78,15 @@ class Membership:
     """Committed inner steps: the sum over anchor rounds of the longest contribution's steps."""
     tokens: int = 0
     """Committed tokens of the anchor fragment; batches in a stepwise run."""
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: SampleLedger = field(default_factory=SampleLedger)
     """The samples that each peer holds."""
-    course: Course = field(default_factory=Course)
+    course: StepProgress = field(default_factory=StepProgress)
     """The committed steps of a stepwise run, which has no `commits`."""
-    spendings: Spendings = field(default_factory=Spendings)
+    spendings: SpentTokens = field(default_factory=SpentTokens)
     """Spent join tokens, and revoked tokens and certificates."""
-    _open: dict[int, Plan | None] = field(default_factory=dict[int, Plan | None], compare=False)
+    _open: dict[int, RoundPlan | None] = field(
+        default_factory=dict[int, RoundPlan | None], compare=False
+    )
     """By fragment, the open plan as a cache. It follows from fields that only `apply` and `become`
     change, and both clear it."""
 
@@ -174,7 +182,7 @@ class Membership:
             for fragment, version in enumerate(versions)
         )
 
-    def plan(self, fragment: int, round: int) -> Plan | None:  # noqa: A002
+    def plan(self, fragment: int, round: int) -> RoundPlan | None:  # noqa: A002
         """The plan of a round that is not committed, by its latest View and Attempt; None if no
         view covers it."""
         run, done = self.run, self.committed(fragment)
@@ -200,9 +208,9 @@ class Membership:
         counted = frozenset(peer for peer in roster if self.counts(peer, view.view))
         of = {"fragment": fragment, "round_": round}
         pairs = pairs_of(view.roster, roster, **of) if run.gossip else ()
-        return Plan(stamp, roster, parts, counted, pairs)
+        return RoundPlan(stamp, roster, parts, counted, pairs)
 
-    def open_plan(self, fragment: int) -> Plan | None:
+    def open_plan(self, fragment: int) -> RoundPlan | None:
         """The plan of the first round that is not committed."""
         if fragment not in self._open and fragment < self.fragments:
             self._open[fragment] = self.plan(fragment, self.committed(fragment) + 1)
@@ -241,7 +249,7 @@ class Membership:
                 self.members[info.peer] = info
                 # Also without a Cut, from its own checkpoint: its earlier incarnation may have
                 # contributed.
-                self.returned[info.peer] = Returned(info.peer, self._newest_view)
+                self.returned[info.peer] = ReturnedInView(info.peer, self._newest_view)
                 self.ledger.came(info, view=self._newest_view)
             case e.Left(peer=peer) | e.Lost(peer=peer):
                 until = 0
@@ -278,10 +286,10 @@ class Membership:
         if self.stepwise and self.views:
             step_entries.stand_still(self, entry, making)
 
-    def image(self) -> Image:
+    def image(self) -> RunStateSnapshot:
         """The whole state as plain records, for a snapshot."""
         assert self.run is not None, "there is nothing before the Run"
-        return Image(
+        return RunStateSnapshot(
             index=self.index,
             lineage=self.lineage,
             branches=tuple(self.branches),
@@ -291,7 +299,7 @@ class Membership:
             voters=self.voters,
             members=tuple(self.members.values()),
             joiners=tuple(self.joiners.values()),
-            granted=tuple(Granted(index, cut) for index, cut in self.cuts.values()),
+            granted=tuple(NewestCut(index, cut) for index, cut in self.cuts.values()),
             views=tuple(self.views),
             attempts=tuple(self.attempts.values()),
             commits=tuple(c for f in sorted(self.commits) for c in self.commits[f]),
@@ -300,7 +308,7 @@ class Membership:
             forks=self.forks,
             rivals=tuple(self.rivals.values()),
             returned=tuple(self.returned.values()),
-            losses=tuple(Losses(peer, count) for peer, count in self.losses.items()),
+            losses=tuple(LossCount(peer, count) for peer, count in self.losses.items()),
             inner_step=self.inner_step,
             tokens=self.tokens,
             books=self.ledger.books(),
@@ -311,7 +319,7 @@ class Membership:
             revoked_tokens=tuple(self.spendings.revoked_tokens.values()),
         )
 
-    def become(self, image: Image) -> None:
+    def become(self, image: RunStateSnapshot) -> None:
         """Replace the whole state by the image's, in place: other objects keep references to this
         one."""
         self.index, self.run, self.voters = image.index, image.run, image.voters
@@ -337,9 +345,9 @@ class Membership:
         self.course = image.course
         self.spendings.become(image)
 
-    def copy(self) -> "Membership":
+    def copy(self) -> "RunState":
         """A copy that may apply entries before they are committed (the leader's)."""
-        other = Membership()
+        other = RunState()
         if self.run is not None:
             other.become(self.image())
         return other
@@ -377,7 +385,7 @@ class Membership:
         # disk and stays valid.
         self.members.pop(info.peer, None)
         self.joiners[info.peer] = info
-        self.returned[info.peer] = Returned(info.peer, self._newest_view)
+        self.returned[info.peer] = ReturnedInView(info.peer, self._newest_view)
 
     def _view(self, view: e.View) -> None:
         if self.stepwise:

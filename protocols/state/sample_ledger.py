@@ -8,7 +8,7 @@ decide which peer gets it (leader/sample_leases.py).
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from protocols.messages.snapshot import Books, Gone, Held
+from protocols.messages.snapshot import DepartedSamples, HeldSamples, SampleLedgerSnapshot
 from protocols.types.ids import PeerId, PeerInfo
 from protocols.types.sample_ranges import (
     RANGES_MAX,
@@ -39,16 +39,16 @@ assert RANGES_LEFT_MAX + 64 * RANGES_MAX <= REMAINING_MAX
 
 
 @dataclass(slots=True)
-class Ledger:
+class SampleLedger:
     """Only run_state.py changes it, entry by entry."""
 
     frontier: int = 0
     """The first sample that was never leased in this lineage."""
     free: Samples = ()
     """Samples below the frontier that are neither held nor committed. They are leased first."""
-    held: dict[PeerId, Held] = field(default_factory=dict[PeerId, Held])
+    held: dict[PeerId, HeldSamples] = field(default_factory=dict[PeerId, HeldSamples])
     """Samples that present incarnations hold, by peer."""
-    gone: list[Gone] = field(default_factory=list[Gone])
+    gone: list[DepartedSamples] = field(default_factory=list[DepartedSamples])
     """Samples of incarnations that are over, or seem to be: a commit may still count them."""
     again: int = 0
     """Number of leased samples that another incarnation had held before."""
@@ -120,7 +120,7 @@ class Ledger:
         """Lease samples to this incarnation of a peer; `came`: the newest view when it
         (re)joined."""
         old = self.held.get(grant.peer)
-        before = old if old is not None else Held(grant.peer, incarnation, came, ())
+        before = old if old is not None else HeldSamples(grant.peer, incarnation, came, ())
         self.held[grant.peer] = before.having(union(before.samples, grant.samples))
         self.again += count(intersection(grant.samples, self.free))
         self.free = subtract(self.free, grant.samples)
@@ -141,7 +141,7 @@ class Ledger:
         then, its work counts."""
         held = self.held.pop(peer, None)
         if held is not None:
-            self.gone.append(Gone(held, view, until))
+            self.gone.append(DepartedSamples(held, view, until))
 
     def came(self, info: PeerInfo, *, view: int) -> None:
         """The peer (re)joins. Work of its earlier incarnations is lost."""
@@ -190,9 +190,9 @@ class Ledger:
 
     # Plain data -----------------------------------------------------------------------------
 
-    def books(self) -> Books:
+    def books(self) -> SampleLedgerSnapshot:
         """The whole ledger as plain records, for a snapshot."""
-        return Books(
+        return SampleLedgerSnapshot(
             frontier=self.frontier,
             free=self.free,
             held=tuple(self.held.values()),
@@ -200,7 +200,7 @@ class Ledger:
             again=self.again,
         )
 
-    def become(self, books: Books) -> None:
+    def become(self, books: SampleLedgerSnapshot) -> None:
         self.frontier, self.free, self.again = books.frontier, books.free, books.again
         self.held = {held.peer: held for held in books.held}
         self.gone = list(books.gone)

@@ -1,4 +1,4 @@
-"""The part of Membership that only a stepwise run has.
+"""The part of RunState that only a stepwise run has.
 
 Must NOT check entries (step_validation.py), nor look at anything but the replicated state.
 """
@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
-from protocols.messages.snapshot import Returned
+from protocols.messages.snapshot import ReturnedInView
 from protocols.messages.step_progress import TENTATIVE_COMMITS
 from protocols.types.ids import PeerId
 
 if TYPE_CHECKING:
-    from protocols.state.run_state import Membership
+    from protocols.state.run_state import RunState
 
 
-def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close) -> None:
+def apply(members: RunState, index: int, body: e.StepCommit | e.Halt | e.Close) -> None:
     assert members.run is not None
     match body:
         case e.StepCommit(upto_step=step):
@@ -25,14 +25,14 @@ def apply(members: Membership, index: int, body: e.StepCommit | e.Halt | e.Close
             members.tokens = drawn_at(members, step)
             forget_views(members)
         case e.Halt(view=view, without=without):
-            members.returned.update({peer: Returned(peer, view, index) for peer in without})
+            members.returned.update({peer: ReturnedInView(peer, view, index) for peer in without})
             if not members.course.halted:
                 members.course = members.course.stopped(index)
         case e.Close():
             members.course = members.course.closed(body)
 
 
-def stand_still(members: Membership, entry: e.LogEntry, before: int) -> None:
+def stand_still(members: RunState, entry: e.LogEntry, before: int) -> None:
     """Stop the view if a peer of its roster, or a provider of payloads for its Close, is gone.
     `before`: peers of the roster that were members before this entry."""
     course, here = members.course, num_making(members)
@@ -47,7 +47,7 @@ def stand_still(members: Membership, entry: e.LogEntry, before: int) -> None:
         members.course = course.stopped(entry.index)
 
 
-def num_making(members: Membership) -> int:
+def num_making(members: RunState) -> int:
     """Peers of the newest roster that are still members, in a stepwise run."""
     view = members.views[-1] if members.stepwise and members.views else None
     if view is None:
@@ -55,12 +55,12 @@ def num_making(members: Membership) -> int:
     return sum(members.counts(peer, view.view) for peer in view.roster)
 
 
-def begun(members: Membership) -> int:
+def begun(members: RunState) -> int:
     """The last step before the newest view; the view before it ended with this step."""
     return members.views[-1].first_round[0] - 1 if members.views else 0
 
 
-def furthest_step(members: Membership) -> int:
+def furthest_step(members: RunState) -> int:
     """The furthest step that a peer can have made: the number of tentative steps is limited."""
     run = members.run
     if run is None:
@@ -69,7 +69,7 @@ def furthest_step(members: Membership) -> int:
     return max(begun(members), members.course.step) + tentative
 
 
-def step_view(members: Membership, step: int) -> e.View | None:
+def step_view(members: RunState, step: int) -> e.View | None:
     """The view in which a step is made; None if there is none yet, or the step is before the
     base."""
     close = members.course.close
@@ -80,7 +80,7 @@ def step_view(members: Membership, step: int) -> e.View | None:
     return None
 
 
-def forget_views(members: Membership) -> None:
+def forget_views(members: RunState) -> None:
     """Drop the views of which no peer may replay steps any more."""
     *older, newest = members.views
     kept, end = [newest], newest.first_round[0]
@@ -93,7 +93,7 @@ def forget_views(members: Membership) -> None:
     members.views, members.course = kept, replace(members.course, drawn=drawn)
 
 
-def drawn_at(members: Membership, step: int) -> int:
+def drawn_at(members: RunState, step: int) -> int:
     """Number of batches drawn by the steps up to this one: one for each peer of the roster and
     step. Batches are numbered in this order, so none is left out (I10): the next view draws the
     batches of steps that its predecessor did not reach."""
@@ -105,7 +105,7 @@ def drawn_at(members: Membership, step: int) -> int:
     return drawn
 
 
-def batch_of(members: Membership, view: e.View, step: int, peer: PeerId) -> int:
+def batch_of(members: RunState, view: e.View, step: int, peer: PeerId) -> int:
     """Number of the batch of which a peer of the roster makes its payload of this step. Within a
     step the order is that of slots, so a peer that joins is the last one and no other peer's batch
     changes.
@@ -115,6 +115,6 @@ def batch_of(members: Membership, view: e.View, step: int, peer: PeerId) -> int:
     return drawn_at(members, first - 1) + (step - first) * len(view.roster) + place
 
 
-def _seat(members: Membership, peer: PeerId) -> tuple[int, PeerId]:
+def _seat(members: RunState, peer: PeerId) -> tuple[int, PeerId]:
     seat = members.seats.get(peer)
     return (seat.slot if seat is not None else -1), peer

@@ -13,7 +13,7 @@ from protocols.messages.step_progress import commits
 from protocols.state.step_entries import begun, furthest_step, num_making, step_view
 
 if TYPE_CHECKING:
-    from protocols.state.run_state import Membership
+    from protocols.state.run_state import RunState
 
 
 def of_run(run: e.Run) -> str:
@@ -29,7 +29,7 @@ def of_run(run: e.Run) -> str:
     return "" if rhythm else "begins with a stepwise Run with copies that fall between its commits"
 
 
-def of_view(members: Membership, view: e.View) -> str:
+def of_view(members: RunState, view: e.View) -> str:
     """Why this view cannot begin where the view before ended; "" if it can."""
     course = members.course
     last = course.step if not members.views else course.close and course.close.last_step
@@ -38,7 +38,7 @@ def of_view(members: Membership, view: e.View) -> str:
     return ""
 
 
-def objection(members: Membership, body: e.StepCommit | e.Halt | e.Close) -> str:
+def objection(members: RunState, body: e.StepCommit | e.Halt | e.Close) -> str:
     """Why this entry contradicts the state; "" if it does not."""
     kind = type(body).__name__
     if not members.stepwise or not members.views:
@@ -56,7 +56,7 @@ def objection(members: Membership, body: e.StepCommit | e.Halt | e.Close) -> str
             return _close(members, body)
 
 
-def _commit(members: Membership, commit: e.StepCommit) -> str:
+def _commit(members: RunState, commit: e.StepCommit) -> str:
     assert members.run is not None
     step = commit.upto_step
     if step <= members.course.step or step_view(members, step) is None:
@@ -66,7 +66,7 @@ def _commit(members: Membership, commit: e.StepCommit) -> str:
     return ""
 
 
-def _close(members: Membership, close: e.Close) -> str:
+def _close(members: RunState, close: e.Close) -> str:
     course = members.course
     if not course.halted or course.close is not None:
         return "ends a view that runs, or has ended"

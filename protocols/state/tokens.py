@@ -22,8 +22,8 @@ from protocols.types.limits import NAME_MAX, SPENT_MAX, TOKEN_CHARS_MAX
 from protocols.wire.validators import WireError, integer, many, octets, text
 
 if TYPE_CHECKING:
-    from protocols.messages.snapshot import Image
-    from protocols.state.run_state import Membership
+    from protocols.messages.snapshot import RunStateSnapshot
+    from protocols.state.run_state import RunState
 
 PREFIX = "lc1-"
 """The number of the token's format."""
@@ -112,7 +112,7 @@ def spending(token: Token, peer: PeerId, key: bytes) -> TokenSpent:
 
 
 @dataclass(slots=True)
-class Spendings:
+class SpentTokens:
     """All tokens that the log has spent: admitted peers and their keys. A rollback keeps them."""
 
     peers: dict[PeerId, TokenSpent] = field(default_factory=dict[PeerId, TokenSpent])
@@ -145,13 +145,13 @@ class Spendings:
         spent = sum(other.token == entry.token for other in self.peers.values())
         return entry.uses - spent
 
-    def become(self, image: Image) -> None:
+    def become(self, image: RunStateSnapshot) -> None:
         self.peers, self.forgotten = {entry.peer: entry for entry in image.spent}, image.forgotten
         self.revoked = {entry.peer: entry for entry in image.revoked}
         self.revoked_tokens = {entry.token: entry for entry in image.revoked_tokens}
 
 
-def refusal(members: Membership, entry: TokenSpent) -> str:
+def refusal(members: RunState, entry: TokenSpent) -> str:
     """Why the log cannot spend this token, as a line for the joiner; "" if it can."""
     peer, spent = entry.peer, members.spendings
     if peer in spent.revoked:
@@ -181,7 +181,7 @@ def subject(entry: Revocation) -> str:
     return entry.peer if isinstance(entry, Revoked) else entry.token
 
 
-def cannot_revoke(members: Membership, entry: Revocation) -> str:
+def cannot_revoke(members: RunState, entry: Revocation) -> str:
     """Why the log cannot revoke this certificate or token; "" if it can."""
     spent = members.spendings
     known = spent.revoked if isinstance(entry, Revoked) else spent.revoked_tokens

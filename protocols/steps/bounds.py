@@ -8,7 +8,7 @@ from protocols.interface.events import StepReceived
 from protocols.links.handshake import Identity
 from protocols.messages.log_entries import Run, View
 from protocols.messages.step_progress import TENTATIVE_COMMITS
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.step_entries import batch_of, begun, furthest_step, step_view
 from protocols.steps.payloads import Payloads
 from protocols.types.frozen import record
@@ -19,7 +19,7 @@ PARKED_VIEWS = 4
 
 
 @record
-class Reach:
+class StepReach:
     """The steps that the log allows in the view in which this peer makes steps; valid until the
     next log entry."""
 
@@ -56,12 +56,12 @@ class StepBounds:
     """The bounds of one peer. Values that follow from the log alone are computed once for each
     entry."""
 
-    def __init__(self, me: Identity, members: Membership) -> None:
+    def __init__(self, me: Identity, members: RunState) -> None:
         self.me = me
         self.members = members
         self._index = -1
         """Log index for which the cached values below are valid."""
-        self._reach: Reach | None = None
+        self._reach: StepReach | None = None
         self._last: int | None = None
         self._begun = self._limit = 0
         self._stamp = Stamp(0, 0, 0, 0, 0, 0)
@@ -88,7 +88,7 @@ class StepBounds:
         return bool(self.members.views) and not self.members.course.halted
 
     @property
-    def reach(self) -> Reach | None:
+    def reach(self) -> StepReach | None:
         """The reach in the view in which this peer makes steps; None if it makes none."""
         self._read()
         return self._reach
@@ -141,14 +141,14 @@ class StepBounds:
         self._last = self.find_last()
         self._reach = self._find_reach() if self.runs and self.is_member else None
 
-    def _find_reach(self) -> Reach | None:
+    def _find_reach(self) -> StepReach | None:
         members, peer, view = self.members, self.me.peer, self.members.views[-1]
         if self._last is None or peer not in view.roster or not members.counts(peer, view.view):
             return None
         first = view.first_round[0]
         batch = batch_of(members, view, first, peer) - first * len(view.roster)
         bounds = (self._begun, self._last, self._limit)
-        return Reach(self.run, members.lineage, view, *bounds, batch)
+        return StepReach(self.run, members.lineage, view, *bounds, batch)
 
     def find_last(self) -> int | None:
         """Compute `last`."""

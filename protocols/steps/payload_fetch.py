@@ -22,7 +22,7 @@ RELEASED_FETCHES = 2
 """After so many requests, payloads that no other peer needs are taken for gone."""
 
 
-class Refill:
+class PayloadFetch:
     """Asks one holder after the other, from the first incomplete step on."""
 
     def __init__(self, bounds: StepBounds) -> None:

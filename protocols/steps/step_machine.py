@@ -25,12 +25,12 @@ from protocols.links.handshake import Identity
 from protocols.messages import step_progress
 from protocols.messages.log_entries import View
 from protocols.messages.peer import FetchSteps, Waiting
-from protocols.messages.snapshot import Returned
-from protocols.rounds.retries import Stall
-from protocols.state.run_state import Membership
+from protocols.messages.snapshot import ReturnedInView
+from protocols.rounds.retries import StallReport
+from protocols.state.run_state import RunState
 from protocols.state.step_entries import step_view
-from protocols.steps.bounds import Reach, StepBounds
-from protocols.steps.payload_fetch import FETCH_STEPS, Refill
+from protocols.steps.bounds import StepBounds, StepReach
+from protocols.steps.payload_fetch import FETCH_STEPS, PayloadFetch
 from protocols.steps.payloads import Payloads
 from protocols.steps.step_position import StepReports
 from protocols.types.clock import NEVER
@@ -39,10 +39,10 @@ from protocols.types.ids import PeerId, Stamp
 NONE = -1
 
 
-class Steps:
+class StepMachine:
     """The steps of one peer: held payloads, its state, and its reports."""
 
-    def __init__(self, me: Identity, members: Membership) -> None:
+    def __init__(self, me: Identity, members: RunState) -> None:
         self.me = me.peer
         self.members = members
         self.bounds = StepBounds(me, members)
@@ -62,7 +62,7 @@ class Steps:
         """By step since the base, (view, state digest) of steps that all peers report."""
         self.damaged = False
         """The copy differs from its digest: it is not reported until it is replaced."""
-        self.stall, self.refill = Stall(), Refill(self.bounds)
+        self.stall, self.refill = StallReport(), PayloadFetch(self.bounds)
         self.able = False
         """At the last check the ranks could make steps with the others: they are up to date, or
         soon will be."""
@@ -71,7 +71,7 @@ class Steps:
         example: a full pass is needed."""
         self.awake = False
         """A payload came on which the core can act."""
-        self._steady: Reach | None = None
+        self._steady: StepReach | None = None
         """The reach, if the last pass found a steady run; None otherwise."""
         self._unsent = True
         """A peer may lack our newest payloads."""
@@ -87,7 +87,7 @@ class Steps:
         self._strays = 0
         """How often our copy led to another state than the committed one. Once may be a memory
         error; then the copy is not given to others until it has led to a committed state."""
-        self._returned: Returned | None = None
+        self._returned: ReturnedInView | None = None
         """The last exclusion of this peer by the log."""
         self.sent: dict[tuple[int, int], set[PeerId]] = {}
         """By (view, step), the receivers of our payloads, each on its present connection."""
@@ -181,7 +181,7 @@ class Steps:
         self._void()
         self.base, self.base_digest, self.awaited, self.damaged = NONE, "", None, False
         self._reached, self._returned, self._strays = (0, NONE), None, 0
-        self.payloads, self.digests, self.refill = Payloads(), {}, Refill(self.bounds)
+        self.payloads, self.digests, self.refill = Payloads(), {}, PayloadFetch(self.bounds)
         self._reports.clear()
 
     def forget(self, peer: PeerId) -> None:
@@ -322,7 +322,7 @@ class Steps:
             commands += self._reports.news(leader, self)
         return commands + self._complain(reach, now, leader)
 
-    def _is_up_to_date(self, reach: Reach | None) -> bool:
+    def _is_up_to_date(self, reach: StepReach | None) -> bool:
         """The ranks have the committed state."""
         agreed = self.members.course.step
         return reach is not None and self.version >= max(agreed, self.base, reach.begun) >= 0
@@ -379,7 +379,7 @@ class Steps:
         for step in [step for step in self.digests if step < self.base]:
             del self.digests[step]
 
-    def _make(self, reach: Reach) -> list[Command]:
+    def _make(self, reach: StepReach) -> list[Command]:
         """Have the ranks make their payload as soon as they have the state for it."""
         step, view = self.version + 1, reach.view.view
         if not reach.begun < step <= reach.last:
@@ -417,7 +417,7 @@ class Steps:
             sent.update(lacking)
         return [SendStep(lacking, stamp, self.me, digest)] if lacking else []
 
-    def _apply(self, view: View | None, reach: Reach | None) -> list[Command]:
+    def _apply(self, view: View | None, reach: StepReach | None) -> list[Command]:
         """Have the ranks apply the next step of this view as soon as all of its payloads are
         here."""
         step = self.version + 1
@@ -431,7 +431,7 @@ class Steps:
         following = self._following(reach) if reach is not None and view is reach.view else None
         return [ApplyStep(self.applying, terms, step_progress.keeps(run, step), following)]
 
-    def _following(self, reach: Reach) -> MakeStep | None:
+    def _following(self, reach: StepReach) -> MakeStep | None:
         """The payload that the ranks make by themselves after the next step; None if the step must
         be checked first, or the payload is made already."""
         step = self.version + 1
@@ -442,7 +442,9 @@ class Steps:
             return None
         return MakeStep(step + 1, reach.batch(step + 1))
 
-    def _complain(self, reach: Reach | None, now: float, leader: PeerId | None) -> list[Command]:
+    def _complain(
+        self, reach: StepReach | None, now: float, leader: PeerId | None
+    ) -> list[Command]:
         """Report the peers that are awaited for too long, so that the leader excludes the right
         one."""
         step = self.version + 1

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 from protocols.interface.commands import Command, Send
 from protocols.links.handshake import Identity
 from protocols.messages.peer import Control, Have, Stepped, Stopped
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.steps.bounds import StepBounds
 from protocols.types.ids import PeerId
 from protocols.types.limits import HELD_STEPS_MAX
 
 if TYPE_CHECKING:
-    from protocols.steps.step_machine import Steps
+    from protocols.steps.step_machine import StepMachine
 
 
 class StepReports:
     """Remembers the last report of each kind."""
 
-    def __init__(self, me: Identity, members: Membership, bounds: StepBounds) -> None:
+    def __init__(self, me: Identity, members: RunState, bounds: StepBounds) -> None:
         self.me = me
         self.members = members
         self.bounds = bounds
@@ -34,7 +34,7 @@ class StepReports:
         """The leader is another one, or may have missed reports: it gets all of them again."""
         self._said.clear()
 
-    def news(self, leader: PeerId | None, steps: Steps) -> list[Command]:
+    def news(self, leader: PeerId | None, steps: StepMachine) -> list[Command]:
         """New reports for `leader`; none if it is None, i.e. no leader is connected."""
         if leader is None or not self.bounds.is_member:
             self._said.clear()  # These were of an earlier membership, or to another leader.
@@ -44,7 +44,7 @@ class StepReports:
         self._said = reports
         return [Send(leader, report) for report in new]
 
-    def _all(self, steps: Steps) -> dict[object, Control]:
+    def _all(self, steps: StepMachine) -> dict[object, Control]:
         members, agreed, reports = self.members, self.members.course, dict[object, Control]()
         if steps.base >= 0:
             step = max(steps.version, steps.base)
@@ -63,7 +63,7 @@ class StepReports:
                 reports["completed"] = Stepped(stamp, steps.state_digest)
         return reports
 
-    def _stopped(self, steps: Steps, view: int) -> Control:
+    def _stopped(self, steps: StepMachine, view: int) -> Control:
         """The report of a stopped peer. Later payloads are kept for the Close, but not reported
         again."""
         held = steps.payloads.listed(view, steps.completed + 1, HELD_STEPS_MAX)

@@ -11,12 +11,12 @@ from protocols.interface.commands import Command, Send
 from protocols.interface.transfer_commands import ExpectState
 from protocols.messages.log_entries import Cut
 from protocols.messages.transfer import FetchState
-from protocols.transfer.receiver import Intake
+from protocols.transfer.receiver import StateReceiver
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Version
 
 
-class Catchup:
+class CatchUp:
     """The state that this peer needs, and the transfer that brings it."""
 
     def __init__(self, asking: str) -> None:
@@ -24,7 +24,7 @@ class Catchup:
         """Why this peer asks for a cut; "" once the log has one, or if none is needed."""
         self.since = 0.0
         """Since when a state is needed; shown to people."""
-        self.transfer: Intake | None = None
+        self.transfer: StateReceiver | None = None
         self.complete = 0
         """Log index of the last cut with a complete state; 0: none."""
         self._held: dict[int, dict[int, bytes]] = {}
@@ -50,7 +50,7 @@ class Catchup:
     def granted(self, index: int, cut: Cut, *, now: float, patience_s: float) -> list[Command]:
         """The log has a cut for this peer."""
         self.asking = ""
-        self.transfer = Intake(index, cut, self._held, now=now, patience_s=patience_s)
+        self.transfer = StateReceiver(index, cut, self._held, now=now, patience_s=patience_s)
         return [ExpectState(index, cut.donors, cut.versions)]
 
     def has_own(self, index: int) -> None:

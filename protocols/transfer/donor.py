@@ -15,7 +15,7 @@ from protocols.interface.events import StateCopied, StateHashed
 from protocols.interface.transfer_commands import CopyState, HashState, ReleaseCopy, ServeCells
 from protocols.messages.log_entries import Cut
 from protocols.messages.transfer import CellSpan, CutRoots, FetchLeaves, FetchState, Leaves, NoState
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.transfer.state_roots import first_to_hash
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Version
@@ -30,7 +30,7 @@ second for a few GiB."""
 
 
 @dataclass(slots=True)
-class Owed:
+class OwedState:
     """A state that this peer has to give to one receiver."""
 
     index: int
@@ -51,13 +51,13 @@ class Owed:
         return len(self.cells) == len(self.versions)
 
 
-class Giving:
+class StateDonor:
     """All states that this peer owes as a donor."""
 
-    def __init__(self, me: PeerId, members: Membership) -> None:
+    def __init__(self, me: PeerId, members: RunState) -> None:
         self._me = me
         self._members = members
-        self._owed: dict[PeerId, Owed] = {}
+        self._owed: dict[PeerId, OwedState] = {}
         self._asked: dict[PeerId, dict[int, FetchState | FetchLeaves]] = {}
         """Unanswered requests by peer: for leaves by fragment, and for cells under -1."""
         self._unable: dict[PeerId, int] = {}
@@ -74,7 +74,7 @@ class Giving:
         peer = cut.info.peer
         commands = self._release(peer)  # Requests stay: the peer may have read of this cut first.
         hash_at = now if self._me in first_to_hash(cut) else now + SPARE_S
-        self._owed[peer] = Owed(index, cut.versions, now + KEEP_S, hash_at)
+        self._owed[peer] = OwedState(index, cut.versions, now + KEEP_S, hash_at)
         return commands
 
     def asked(self, peer: PeerId, message: FetchState | FetchLeaves, now: float) -> list[Command]:
@@ -131,7 +131,7 @@ class Giving:
                 self._asked.pop(peer, None)
         return commands
 
-    def _copy(self, peer: PeerId, owed: Owed, applied: Sequence[int | None]) -> list[Command]:
+    def _copy(self, peer: PeerId, owed: OwedState, applied: Sequence[int | None]) -> list[Command]:
         commands: list[Command] = []
         for version in owed.versions:
             fragment, held = version.fragment, applied[version.fragment]
@@ -153,7 +153,7 @@ class Giving:
         owed.hashing = True
         return [HashState(owed.index, version.fragment) for version in owed.versions]
 
-    def _may_hash(self, peer: PeerId, owed: Owed) -> bool:
+    def _may_hash(self, peer: PeerId, owed: OwedState) -> bool:
         """Is it this donor's turn to hash, since the log has no roots?"""
         index, cut = self._members.cuts.get(peer, (0, None))
         known = cut is not None and index == owed.index and bool(cut.roots)
@@ -233,5 +233,5 @@ def _page(peer: PeerId, message: FetchLeaves, leaves: bytes) -> list[Command]:
     return [Send(peer, Leaves(*of, page))] if page else []
 
 
-def _is_in(span: CellSpan, owed: Owed) -> bool:
+def _is_in(span: CellSpan, owed: OwedState) -> bool:
     return span.first < span.stop <= owed.cells.get(span.fragment, 0)

@@ -38,7 +38,7 @@ Cell = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Giver:
+class DonorRequests:
     """The requests to one donor."""
 
     asked: list[Cell] = field(default_factory=list[Cell])
@@ -62,7 +62,7 @@ class Tree:
     digests: bytearray = field(default_factory=bytearray)
 
 
-class Intake:
+class StateReceiver:
     """The transfer of one cut's state to this peer."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Intake:
         self.missing = {version.fragment for version in cut.versions}
         """Fragments that are not adopted yet."""
         self.late_at = now + patience_s
-        self.givers = {donor: Giver() for donor in cut.donors}
+        self.givers = {donor: DonorRequests() for donor in cut.donors}
         self.roots: tuple[str, ...] = ()
         """Roots of the trees, once the log has them."""
         self._patience_s = patience_s
@@ -286,7 +286,7 @@ class Intake:
         self.givers[donor].why_not = why
         self.disconnected(donor)
 
-    def _take_back(self, giver: Giver) -> None:
+    def _take_back(self, giver: DonorRequests) -> None:
         self._wanted.extendleft(reversed(giver.asked))
         giver.asked = []
 

@@ -10,7 +10,7 @@ from collections.abc import Set
 
 from protocols.messages.log_entries import Cut, Roots
 from protocols.messages.peer import CutRoots
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId
 
 WORDS_NEEDED = 2
@@ -23,10 +23,10 @@ def first_to_hash(cut: Cut) -> tuple[PeerId, ...]:
     return cut.donors[:WORDS_NEEDED]
 
 
-class Rooting:
+class RootAgreement:
     """The reports of donors, as the leader remembers them."""
 
-    def __init__(self, me: PeerId, members: Membership) -> None:
+    def __init__(self, me: PeerId, members: RunState) -> None:
         self.me = me
         self.members = members
         self._said: dict[tuple[PeerId, int], dict[PeerId, tuple[str, ...]]] = {}

@@ -83,14 +83,16 @@ def readable_bytes(entry: e.LogEntry) -> int:
     return len(packed)
 
 
-def encode_image(image: i.Image) -> bytes:
+def encode_image(image: i.RunStateSnapshot) -> bytes:
     """Encode the image of a snapshot, to be sent in pieces and kept on disk."""
     return _packed(image)
 
 
-def decode_image(payload: bytes) -> i.Image:
+def decode_image(payload: bytes) -> i.RunStateSnapshot:
     """Decode the image of a snapshot. Raises WireError."""
-    return cast(i.Image, struct(i.Image)(_unpack(payload, SNAPSHOT_BYTES_MAX)))
+    return cast(
+        i.RunStateSnapshot, struct(i.RunStateSnapshot)(_unpack(payload, SNAPSHOT_BYTES_MAX))
+    )
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages import snapshot as i
 from protocols.messages import transfer as t
-from protocols.messages.step_progress import Course
+from protocols.messages.step_progress import StepProgress
 from protocols.types import ids
 from protocols.types import sample_ranges as s
 from protocols.types.limits import (
@@ -205,8 +205,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.Refused: {"why": _words, "revoked": flag},
     m.Heartbeat: {},
     m.ReadLog: {"index": _u63},
-    m.Seek: {},
-    m.Leads: {"address": _name},
+    m.FindLeader: {},
+    m.LeaderAddress: {"address": _name},
     m.Vote: {
         "term": _u63,
         "last_index": _u63,
@@ -234,8 +234,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "piece": piece,
     },
     m.HandOver: {"term": _u63},
-    m.Told: {"term": _u63},
-    m.Unlinked: {"peers": _peers},
+    m.ReportsComplete: {"term": _u63},
+    m.UnreachedMembers: {"peers": _peers},
     m.Kept: {
         "lineage": _u64,
         "versions": _versions,
@@ -259,8 +259,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "address": _name,
         "lineage": _u64,
     },
-    m.Able: {"lineage": _u64},
-    m.Unable: {"why": _words, "lineage": _u64},
+    m.ReadyToTrain: {"lineage": _u64},
+    m.NotReadyToTrain: {"why": _words, "lineage": _u64},
     m.Ready: {"stamp": _stamp, "contributor": _contributor, "samples": _samples, "line": _u63},
     m.Hold: {"stamp": _stamp, "result_digest": _digest},
     m.Have: {"lineage": _u64, "fragment": _u16, "round": _u32, "state_digest": _digest},
@@ -281,14 +281,14 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "leader": _name,
     },
     m.Witnessing: {"name": _name, "incarnation": _u32, "address": _name},
-    m.Here: {},
+    m.HeartbeatReply: {},
     m.Relay: {"term": _u63, "learners": _peers, "index": _u63},
     m.Via: {"term": _u63, "relay": _name},
     m.Relayed: {"append": struct(m.Append)},
     m.Report: {"peer": peer_id, "incarnation": _u32, "message": _report},
-    m.Passed: {"term": _u63, "reports": many(struct(m.Report), LIST_MAX)},
-    m.Hurry: {"stamp": _stamp},
-    m.Wants: {"ahead": _u32, "carried": _u32, "lineage": _u64},
+    m.PassedReports: {"term": _u63, "reports": many(struct(m.Report), LIST_MAX)},
+    m.ContributeNow: {"stamp": _stamp},
+    m.WantSamples: {"ahead": _u32, "carried": _u32, "lineage": _u64},
     m.Stepped: {"stamp": _stamp, "state_digest": _digest},
     m.Stopped: {
         "stamp": _stamp,
@@ -330,11 +330,11 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "size_bytes": _u63,
     },
     m.Padding: {},
-    i.Granted: {"index": _u63, "cut": _only(e.Cut)},
-    i.Losses: {"peer": peer_id, "count": _u32},
-    i.Returned: {"peer": peer_id, "view": _u32, "halt": _u63},
+    i.NewestCut: {"index": _u63, "cut": _only(e.Cut)},
+    i.LossCount: {"peer": peer_id, "count": _u32},
+    i.ReturnedInView: {"peer": peer_id, "view": _u32, "halt": _u63},
     i.Branch: {"lineage": _u64, "rounds": many(_u32, FRAGMENTS_MAX)},
-    i.Image: {
+    i.RunStateSnapshot: {
         "index": _u63,
         "lineage": _u64,
         "branches": many(struct(i.Branch), LIST_MAX),
@@ -344,7 +344,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "voters": _peers,
         "members": many(_info, PEERS_MAX),
         "joiners": many(_info, PEERS_MAX),
-        "granted": many(struct(i.Granted), PEERS_MAX),
+        "granted": many(struct(i.NewestCut), PEERS_MAX),
         "views": many(_only(e.View), LIST_MAX),
         "attempts": many(_only(e.Attempt), LIST_MAX),
         "commits": many(_only(e.Commit), LIST_MAX),
@@ -352,18 +352,18 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "witnesses": many(_info, SEATS_MAX),
         "forks": _forks,
         "rivals": many(_info, SEATS_MAX),
-        "returned": many(struct(i.Returned), SEATS_MAX),
-        "losses": many(struct(i.Losses), SEATS_MAX),
+        "returned": many(struct(i.ReturnedInView), SEATS_MAX),
+        "losses": many(struct(i.LossCount), SEATS_MAX),
         "inner_step": _u63,
         "tokens": _u63,
-        "books": struct(i.Books),
-        "course": struct(Course),
+        "books": struct(i.SampleLedgerSnapshot),
+        "course": struct(StepProgress),
         "spent": many(_only(e.TokenSpent), SPENT_MAX),
         "forgotten": _u63,
         "revoked": many(_only(e.Revoked), SPENT_MAX),
         "revoked_tokens": many(_only(e.TokenRevoked), SPENT_MAX),
     },
-    Course: {
+    StepProgress: {
         "step": _u32,
         "digest": _digest,
         "view": _u32,
@@ -373,15 +373,15 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "close": optional(_only(e.Close)),
         "drawn": _u63,
     },
-    i.Books: {
+    i.SampleLedgerSnapshot: {
         "frontier": _u63,
         "free": _all_samples,
-        "held": many(struct(i.Held), PEERS_MAX),
-        "gone": many(struct(i.Gone), SEATS_MAX),
+        "held": many(struct(i.HeldSamples), PEERS_MAX),
+        "gone": many(struct(i.DepartedSamples), SEATS_MAX),
         "again": _u63,
     },
-    i.Held: {"peer": peer_id, "incarnation": _u32, "came": _u32, "samples": _all_samples},
-    i.Gone: {"held": struct(i.Held), "view": _u32, "until": _u32},
+    i.HeldSamples: {"peer": peer_id, "incarnation": _u32, "came": _u32, "samples": _all_samples},
+    i.DepartedSamples: {"held": struct(i.HeldSamples), "view": _u32, "until": _u32},
     s.SampleRange: {"start": _u63, "stop": _u63},
     s.Grant: {"peer": peer_id, "samples": _samples},
     s.Remaining: {"frontier": _u63, "samples": _all_samples},

@@ -46,7 +46,7 @@ __all__ = ["Checkers", "Contribution"]
 SUMMED = (v.SliceBegun, v.SliceReceived, v.ResultReceived)
 REPLICATED = (m.Append, m.Appended, m.HandOver)
 VOTES = (m.Vote, m.Voted)
-TOLD = (m.Have, m.Hold, m.Told)
+TOLD = (m.Have, m.Hold, m.ReportsComplete)
 
 
 class Checkers:

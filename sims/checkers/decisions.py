@@ -81,14 +81,14 @@ class Decisions:
             if event.peer in {*reports.ready, *reports.holds, *reports.waiting}:
                 self._found(f"{node.peer} counts reports of an earlier incarnation of {event.peer}")
 
-    def heard(self, node: Node, to: PeerId, message: m.Have | m.Hold | m.Told) -> None:
+    def heard(self, node: Node, to: PeerId, message: m.Have | m.Hold | m.ReportsComplete) -> None:
         """A peer sends a report."""
         me, core = node.core.me, node.core
         life = (me.peer, me.incarnation)
         if isinstance(message, m.Have):
             self._have[life, message.fragment] = core.raft.term, message.lineage, message.round
             return
-        if isinstance(message, m.Told):
+        if isinstance(message, m.ReportsComplete):
             self._told.add((me.peer, message.term))
             for fragment, rounds in enumerate(core.rounds):
                 known = self._have.get((life, fragment), (0, 0, 0))

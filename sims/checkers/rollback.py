@@ -18,7 +18,7 @@ from protocols.messages import peer as m
 from protocols.types import PeerId
 
 if TYPE_CHECKING:
-    from protocols.state import Membership
+    from protocols.state import RunState
     from sims.checkers.agreement import Agreement
     from sims.node.node import Node
 
@@ -124,5 +124,5 @@ class Rollback:
         )
 
 
-def _committed(head: Membership) -> tuple[int, ...]:
+def _committed(head: RunState) -> tuple[int, ...]:
     return tuple(head.committed(fragment) for fragment in range(head.fragments))

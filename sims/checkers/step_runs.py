@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from protocols.messages import Stopped
 from protocols.messages import log_entries as e
-from protocols.state import Membership, drawn_at
+from protocols.state import RunState, drawn_at
 from protocols.types import PeerId, Stamp
 from sims.checkers import Checkers
 from sims.node.toy_model import PRIME, Value, state_digest
@@ -33,7 +33,7 @@ class StepCheckers(Checkers):
         self._world = world
         self.step_commits: dict[tuple[int, int], str] = {}
         """State digests by (lineage, step), the beginning of a lineage included."""
-        self._members = Membership()
+        self._members = RunState()
         """The run state of the log, up to the last entry that any peer has applied."""
         self._begins: dict[int, int] = {}
         """By lineage: the step after which it begins."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols.peer import Wait, describe
+from protocols.peer import WaitReason, describe
 
 if TYPE_CHECKING:
     from protocols.types import PeerId
@@ -29,7 +29,7 @@ class Waits:
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._looked: dict[PeerId, float] = {}
-        self._since: dict[PeerId, tuple[Wait, float]] = {}
+        self._since: dict[PeerId, tuple[WaitReason, float]] = {}
         """By peer: its wait, and since when its text is the same."""
 
     def looks(self, node: Node) -> None:

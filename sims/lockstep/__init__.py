@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from sims.lockstep.exchange import Given, Lockstep
+    from sims.lockstep.exchange import LocalContribution, Lockstep
     from sims.lockstep.nodes import LockstepNodes
     from sims.lockstep.step_lockstep import StepLockstep
 
-__all__ = ["Given", "Lockstep", "LockstepNodes", "StepLockstep"]
+__all__ = ["LocalContribution", "Lockstep", "LockstepNodes", "StepLockstep"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "exchange": "Given Lockstep",
+        "exchange": "LocalContribution Lockstep",
         "nodes": "LockstepNodes",
         "step_lockstep": "StepLockstep",
     },

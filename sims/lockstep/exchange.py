@@ -27,7 +27,7 @@ NODES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LocalContribution:
     """The contribution of a node to a round."""
 
     local_P: F32
@@ -38,7 +38,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RoundResult:
     """The result of a round for one node. `values_P` does not change until the fragment's next
     round."""
 
@@ -87,7 +87,9 @@ class Lockstep:
             replica.place_result(fragment, full=True)
         return self._digest(fragment)
 
-    def exchange(self, fragment: int, given: Mapping[int, Given]) -> tuple[list[Taken], str]:
+    def exchange(
+        self, fragment: int, given: Mapping[int, LocalContribution]
+    ) -> tuple[list[RoundResult], str]:
         """Make one round of the nodes with these numbers; the other nodes are still training.
         Returns the result for each of all nodes, and the state digest, which is the same on all. In
         a gossip run the round consists of pairs, and the states of the other nodes do not change.
@@ -165,9 +167,11 @@ class Lockstep:
             owner.reduce(stop - start, [each.cut(start, stop) for each in slices], terms, out)
         return result
 
-    def _take(self, node: int, fragment: int, *, counted: bool) -> Taken:
+    def _take(self, node: int, fragment: int, *, counted: bool) -> RoundResult:
         place = self._replicas[node].place_result(fragment, full=counted).place
-        return Taken(np.frombuffer(self._slots[node].result(fragment, place), np.float32), counted)
+        return RoundResult(
+            np.frombuffer(self._slots[node].result(fragment, place), np.float32), counted
+        )
 
     def _digest(self, fragment: int) -> str:
         (version,) = {replica.version(fragment) for replica in self._replicas}

@@ -22,7 +22,7 @@ from lowcomm.training import ANCHOR, RoundRank, RoundState
 from peers.ipc import Attached, Result, SlotsShape, TensorPlace
 from protocols.rounds import next_fragment
 from protocols.types import PeerId, Samples, TensorSpec
-from sims.lockstep.exchange import Given, Lockstep, Taken
+from sims.lockstep.exchange import LocalContribution, Lockstep, RoundResult
 
 Decide = Callable[[int, bool, Sequence[int]], int | None]
 """(inner step, whether a contribution is due, fragments left) -> the fragment to contribute, as a
@@ -107,7 +107,7 @@ class LockstepNode:
         return self._written[fragment].view(np.uint8).data
 
     def contribute(self, fragment: int, *, steps: int, tokens: int, samples: Samples) -> None:
-        given = Given(self._written[fragment], tokens, steps)
+        given = LocalContribution(self._written[fragment], tokens, steps)
         if not steps:
             self._nodes.begin(fragment, given)
             return
@@ -160,7 +160,7 @@ class LockstepNodes:
         run under way."""
         self._rounds = planned_rounds(run)
         self._lockstep = Lockstep(method, specs, nodes=nodes, names=names)
-        self._given: list[dict[int, Given]] = [{} for _ in self.sizes]
+        self._given: list[dict[int, LocalContribution]] = [{} for _ in self.sizes]
         self.nodes = [LockstepNode(number, self) for number in range(nodes)]
 
     def train(self, states: Sequence[RoundState], step: Callable[[int], int]) -> None:
@@ -186,14 +186,14 @@ class LockstepNodes:
         """Free the memory. Idempotent."""
         self._lockstep.close()
 
-    def begin(self, fragment: int, first: Given) -> None:
+    def begin(self, fragment: int, first: LocalContribution) -> None:
         """Set the parameters of version 0; called by the first node."""
         self.digests[fragment, 0] = self._lockstep.begin(fragment, first.local_P)
         outer_P, _ = self.arrays(fragment)
         for node in self.nodes:
-            self._post(node, fragment, Taken(outer_P, counted=False))
+            self._post(node, fragment, RoundResult(outer_P, counted=False))
 
-    def offer(self, number: int, fragment: int, given: Given) -> None:
+    def offer(self, number: int, fragment: int, given: LocalContribution) -> None:
         """Take the contribution of a node. The last one of a round makes the exchange."""
         waiting = self._given[fragment]
         waiting[number] = given
@@ -207,7 +207,7 @@ class LockstepNodes:
         for node, each in zip(self.nodes, taken, strict=True):
             self._post(node, fragment, each)
 
-    def _post(self, node: LockstepNode, fragment: int, taken: Taken) -> None:
+    def _post(self, node: LockstepNode, fragment: int, taken: RoundResult) -> None:
         version, steps = self._lockstep.rounds[fragment], round_steps(self.run, self.inner_step)
         result = Result(
             fragment=fragment,

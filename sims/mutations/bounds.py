@@ -5,13 +5,13 @@ Must NOT run anything (mutants.py).
 """
 
 from protocols.leader import recovery
-from protocols.leader.joins import Admission
-from protocols.leader.voters import Votes
-from protocols.links.log_relay import Relaying
+from protocols.leader.joins import Joins
+from protocols.leader.voters import Voters
+from protocols.links.log_relay import LogRelay
 from protocols.peer import wait_reason
-from protocols.peer.components import Parts
-from protocols.peer.member_status import Standing
-from protocols.raft.durability import Promises
+from protocols.peer.components import Components
+from protocols.peer.member_status import MemberStatus
+from protocols.raft.durability import Durability
 from protocols.raft.node import Raft
 from protocols.rounds.fragment_rounds import FragmentRounds
 from sims.mutations.patch import Edit, Mutant
@@ -21,7 +21,7 @@ BOUND_MUTANTS = (
         "a-broken-disk-is-not-reported",
         "A voter that cannot write keeps its vote: after one more failure nothing is decided.",
         Edit(
-            Parts._report,
+            Components._report,
             "self.standing.news(self.raft.disk.why, hears)",
             'self.standing.news("", hears)',
         ),
@@ -30,7 +30,7 @@ BOUND_MUTANTS = (
         "a-broken-disk-keeps-its-vote",
         "The leader knows of the failed disk, but the peer keeps its vote.",
         Edit(
-            Votes.next_voter,
+            Voters.next_voter,
             "if peer != self.me and (why := self.accounts.broken(peer)):",
             'if (why := ""):',
         ),
@@ -38,12 +38,12 @@ BOUND_MUTANTS = (
     Mutant(
         "a-mended-disk-is-not-reported",
         "A peer that can write again gets no vote in this term.",
-        Edit(Standing.news, "if self._broke:", "if broken:"),
+        Edit(MemberStatus.news, "if self._broke:", "if broken:"),
     ),
     Mutant(
         "a-full-disk-is-tried-late",
         "There is room on the disk again, but the peer acknowledges nothing for a minute.",
-        Edit(Promises.failed, "now + RETRY_S", "now + 30 * RETRY_S"),
+        Edit(Durability.failed, "now + RETRY_S", "now + 30 * RETRY_S"),
     ),
     Mutant(
         "old-work-is-contributed",
@@ -71,7 +71,7 @@ BOUND_MUTANTS = (
     Mutant(
         "goes-back-though-a-member-has-the-state",
         "A request for a state rolls the run back, though another member has the state.",
-        Edit(Admission.restore, "not self._nobody_has_state()", "not self.joins"),
+        Edit(Joins.restore, "not self._nobody_has_state()", "not self.joins"),
     ),
     Mutant(
         "concludes-an-older-term",
@@ -83,19 +83,19 @@ BOUND_UNIT_MUTANTS = (
     Mutant(
         "durable-survives-a-truncation",
         "A write under way marks entries as durable that a newer leader has replaced.",
-        Edit(Promises.log_changed, "if end >= index:", "if False:"),
+        Edit(Durability.log_changed, "if end >= index:", "if False:"),
         tests=("tests/protocols/raft/test_durability.py",),
     ),
     Mutant(
         "a-flapping-peer-is-let-in-at-once",
         "Each time that a flapping peer is admitted and lost costs the others an attempt.",
-        Edit(Admission._admitted_at, "losses < 2 or", "losses >= 0 or"),
+        Edit(Joins._admitted_at, "losses < 2 or", "losses >= 0 or"),
         tests=("tests/protocols/leader/test_joins.py",),
     ),
     Mutant(
         "a-flapping-peer-waits-anew-when-it-asks-again",
         "The hold-down of a peer that asks again never ends.",
-        Edit(Admission.join, "self.asked_at.setdefault(peer, now)", "self.asked_at[peer] = now"),
+        Edit(Joins.join, "self.asked_at.setdefault(peer, now)", "self.asked_at[peer] = now"),
         tests=("tests/protocols/leader/test_joins.py",),
     ),
     Mutant(
@@ -107,13 +107,13 @@ BOUND_UNIT_MUTANTS = (
     Mutant(
         "a-relay-forwards-nothing",
         "Learners that read the log through a relay read nothing.",
-        Edit(Relaying.advance, "self._forward() if self.share else []", "[]"),
+        Edit(LogRelay.advance, "self._forward() if self.share else []", "[]"),
         tests=("tests/protocols/links/test_log_relay.py",),
     ),
     Mutant(
         "a-relay-keeps-reports",
         "Reports of learners to their relay never reach the leader.",
-        Edit(Relaying._collect, "self._pending.append(", "(lambda report: None)("),
+        Edit(LogRelay._collect, "self._pending.append(", "(lambda report: None)("),
         tests=("tests/protocols/links/test_log_relay.py",),
     ),
 )

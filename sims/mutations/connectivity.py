@@ -4,15 +4,15 @@ Must NOT run anything (mutants.py).
 """
 
 from protocols.leader.decisions import Leader
-from protocols.leader.joins import Admission
-from protocols.leader.line_speeds import Lines
-from protocols.leader.term import Office
+from protocols.leader.joins import Joins
+from protocols.leader.line_speeds import LinkSpeeds
+from protocols.leader.term import LeadershipTerm
 from protocols.links import handshake, missing_links, tunnel_choice
-from protocols.links.failure_detector import Liveness
-from protocols.links.leader_discovery import Seeking
-from protocols.links.log_relay import Relaying
-from protocols.links.missing_links import Gaps
-from protocols.peer.certificates import Gate
+from protocols.links.failure_detector import FailureDetector
+from protocols.links.leader_discovery import LeaderDiscovery
+from protocols.links.log_relay import LogRelay
+from protocols.links.missing_links import MissingLinks
+from protocols.peer.certificates import Certificates
 from protocols.state.tokens import Token
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
@@ -21,7 +21,7 @@ COMPANY_MUTANTS = (
     Mutant(
         "words-of-an-earlier-life-count",
         "A restarted peer counts as having a state that only its earlier incarnation had.",
-        Edit(Office.take, "if self._is_of_earlier_life(peer):", "if False:"),
+        Edit(LeadershipTerm.take, "if self._is_of_earlier_life(peer):", "if False:"),
         tests=of("leader/term"),
     ),
     Mutant(
@@ -39,26 +39,26 @@ COMPANY_MUTANTS = (
     Mutant(
         "only-voters-are-asked-for-the-key",
         "The peer with the key lost its vote: no peer is admitted any more.",
-        Edit(Gate._next_asked, "if self._asked > 1:", "if False:"),
+        Edit(Certificates._next_asked, "if self._asked > 1:", "if False:"),
         tests=of("peer/certificates"),
     ),
     Mutant(
         "accusers-that-go-are-forgotten",
         "A donor that two peers found wrong is waited for again: no peer gets a state.",
-        Edit(Admission.keep, "if len(accusers) < ACCUSERS:", "if True:"),
+        Edit(Joins.keep, "if len(accusers) < ACCUSERS:", "if True:"),
         tests=of("leader/joins"),
     ),
     Mutant(
         "silence-begins-before-it-is-watched",
         "A peer that has just become a member is lost at once.",
-        Edit(Liveness.watch, "self._heard[peer] = now", "pass"),
+        Edit(FailureDetector.watch, "self._heard[peer] = now", "pass"),
         tests=of("links/failure_detector"),
     ),
     Mutant(
         "a-stopped-machine-blames-the-others",
         "After a suspend a peer counts all others as lost, and leaves its voters.",
         Edit(
-            Liveness.lost,
+            FailureDetector.lost,
             "if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:",
             "if False:",
         ),
@@ -68,7 +68,7 @@ COMPANY_MUTANTS = (
         "silence-is-judged-an-interval-late",
         "A dead peer is kept for longer than the timeout.",
         Edit(
-            Liveness._look_ahead,
+            FailureDetector._look_ahead,
             "+ self.rules.silence_timeout_s",
             "+ self.rules.silence_timeout_s + self.rules.heartbeat_interval_s",
         ),
@@ -77,13 +77,13 @@ COMPANY_MUTANTS = (
     Mutant(
         "a-peer-that-is-back-is-lost-nevertheless",
         "The grace period of a lost connection goes on after the peer has reconnected.",
-        Edit(Liveness.connected, "self._down.pop(peer, None)", "pass"),
+        Edit(FailureDetector.connected, "self._down.pop(peer, None)", "pass"),
         tests=of("links/failure_detector"),
     ),
     Mutant(
         "a-gap-that-is-closed-stays",
         "A peer with a repaired link stays excluded from every view.",
-        Edit(Gaps.report, "self.forget(peer)", "pass"),
+        Edit(MissingLinks.report, "self.forget(peer)", "pass"),
         tests=of("links/missing_links"),
     ),
     Mutant(
@@ -117,31 +117,31 @@ COMPANY_MUTANTS = (
     Mutant(
         "a-slow-line-owns-parts-again-at-once",
         "A line near the limit changes the owners in each view.",
-        Edit(Lines._owners, "elif speed > USUAL * usual:", "else:"),
+        Edit(LinkSpeeds._owners, "elif speed > USUAL * usual:", "else:"),
         tests=of("leader/line_speeds"),
     ),
     Mutant(
         "the-last-speed-counts",
         "A peer with little to send looks slow, and owns nothing.",
-        Edit(Lines._owners, "max(self._told[peer]) for", "self._told[peer][-1] for"),
+        Edit(LinkSpeeds._owners, "max(self._told[peer]) for", "self._told[peer][-1] for"),
         tests=of("leader/line_speeds"),
     ),
     Mutant(
         "a-line-that-was-never-full-is-slow",
         "A peer that does not know its line speed counts as the slowest.",
-        Edit(Lines.told, "if line:", "if True:"),
+        Edit(LinkSpeeds.told, "if line:", "if True:"),
         tests=of("leader/line_speeds"),
     ),
     Mutant(
         "seeks-among-the-same-peers",
         "In a large run the same eight peers are asked forever, and none knows the leader.",
-        Edit(Seeking._next, "self._asked = first + ASKED_MAX", "self._asked = first"),
+        Edit(LeaderDiscovery._next, "self._asked = first + ASKED_MAX", "self._asked = first"),
         tests=of("links/leader_discovery"),
     ),
     Mutant(
         "seeks-only-among-who-is-connected",
         "Peers that all do not know the leader ask only each other, forever.",
-        Edit(Seeking.look, "return asks + [", "return asks or ["),
+        Edit(LeaderDiscovery.look, "return asks + [", "return asks or ["),
         tests=of("links/leader_discovery"),
     ),
     Mutant(
@@ -159,13 +159,13 @@ COMPANY_MUTANTS = (
     Mutant(
         "a-relay-loses-what-was-under-way",
         "Entries that were sent on a broken connection never reach its learners.",
-        Edit(Relaying.connected, "self.share[peer] - RESEND", "self.share[peer]"),
+        Edit(LogRelay.connected, "self.share[peer] - RESEND", "self.share[peer]"),
         tests=of("links/log_relay"),
     ),
     Mutant(
         "a-relay-keeps-an-urgent-report",
         "A commit waits for a heartbeat of the relay.",
-        Edit(Relaying._collect, "if isinstance(message, URGENT):", "if False:"),
+        Edit(LogRelay._collect, "if isinstance(message, URGENT):", "if False:"),
         tests=of("links/log_relay"),
     ),
     Mutant(

@@ -3,8 +3,8 @@
 As rounds.py for rounds. Must NOT run anything (mutants.py).
 """
 
-from protocols.leader.voters import Votes
-from protocols.peer.branches import Forks
+from protocols.leader.voters import Voters
+from protocols.peer.branches import Branches
 from sims.mutations.patch import Edit, Mutant
 
 DECIDE = "(-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks)"
@@ -13,45 +13,47 @@ FORK_MUTANTS = (
     Mutant(
         "fewer-tokens-stay",
         "Both sides agree, but the branch that has trained more is given up.",
-        Edit(Forks._meet, DECIDE, "(theirs.tokens, theirs.forks) < (mine.tokens, mine.forks)"),
+        Edit(Branches._meet, DECIDE, "(theirs.tokens, theirs.forks) < (mine.tokens, mine.forks)"),
     ),
     Mutant(
         "a-tie-keeps-the-higher-name",
         "With equal tokens the younger branch stays, which no other peer has read.",
-        Edit(Forks._meet, DECIDE, "(-theirs.tokens, mine.forks) < (-mine.tokens, theirs.forks)"),
+        Edit(Branches._meet, DECIDE, "(-theirs.tokens, mine.forks) < (-mine.tokens, theirs.forks)"),
     ),
     Mutant(
         "one-side-takes-a-tie-the-other-way",
         "With equal tokens both leaders go on, each as the branch that stays.",
-        Edit(Forks._meet, DECIDE, f"bool(self._members.forks) < ({DECIDE})"),
+        Edit(Branches._meet, DECIDE, f"bool(self._members.forks) < ({DECIDE})"),
     ),
     Mutant(
         "who-forked-stays",
         "One side decides by which peer was alone: both branches are given up, or none.",
-        Edit(Forks._meet, DECIDE, f"not self._members.forks and ({DECIDE})"),
+        Edit(Branches._meet, DECIDE, f"not self._members.forks and ({DECIDE})"),
     ),
     Mutant(
         "stays-frozen",
         "If the other leader is lost before the decision, nothing is ever committed again.",
-        Edit(Forks._part_ways, "office.frozen = False", "pass"),
+        Edit(Branches._part_ways, "office.frozen = False", "pass"),
     ),
     Mutant(
         "lets-a-second-one-vote-while-it-is-alone",
         "A peer has a vote in a branch that is given up if the other branch stays.",
-        Edit(Votes.next_voter, "if self.members.rivals or ", "if "),
+        Edit(Voters.next_voter, "if self.members.rivals or ", "if "),
     ),
     Mutant(
         "forks-at-once",
         "A short loss of the link between two healthy peers costs one of them its work.",
         Edit(
-            Forks._go_alone, "if now < self._alone_since + self._rules.lonely_after_s:", "if False:"
+            Branches._go_alone,
+            "if now < self._alone_since + self._rules.lonely_after_s:",
+            "if False:",
         ),
     ),
     Mutant(
         "gives-up-as-soon-as-nobody-leads",
         "A restarted peer that is about to lead its branch joins the other branch.",
         Edit(
-            Forks.look,
+            Branches.look,
             "if now >= self._gives_up_at:",
             "if True:",
         ),
@@ -59,6 +61,6 @@ FORK_MUTANTS = (
     Mutant(
         "listens-to-another-branch",
         "A vote or an entry of one branch of the log counts in the other.",
-        Edit(Forks.keeps_out, "return self._is_foreign(peer)", "return False"),
+        Edit(Branches.keeps_out, "return self._is_foreign(peer)", "return False"),
     ),
 )

@@ -5,7 +5,7 @@ Must NOT run anything (mutants.py).
 
 from protocols.leader.decisions import Leader
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from sims.mutations.patch import Edit, Mutant
 
 GOSSIP_MUTANTS = (
@@ -18,12 +18,12 @@ GOSSIP_MUTANTS = (
     Mutant(
         "an-attempt-pairs-anew",
         "The remaining peers get other partners than the view gave them.",
-        Edit(Membership.plan, "pairs_of(view.roster,", "pairs_of(roster,"),
+        Edit(RunState.plan, "pairs_of(view.roster,", "pairs_of(roster,"),
     ),
     Mutant(
         "sums-a-partner-that-was-left-out",
         "The commit does not count a contribution that is in the sum.",
-        Edit(Membership.plan, "roster, **of)", "view.roster, **of)"),
+        Edit(RunState.plan, "roster, **of)", "view.roster, **of)"),
     ),
     Mutant(
         "a-round-that-counts-us-passes-by",

@@ -5,8 +5,8 @@ Must NOT run anything (mutants.py).
 
 from protocols.leader.recovery import back_to
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.state.run_state import Membership
-from protocols.state.sample_ledger import Ledger
+from protocols.state.run_state import RunState
+from protocols.state.sample_ledger import SampleLedger
 from sims.mutations.patch import Edit, Mutant
 
 LEASE_MUTANTS = (
@@ -14,7 +14,7 @@ LEASE_MUTANTS = (
         "leases-committed-samples",
         "Samples that are part of the model are trained a second time.",
         Edit(
-            Ledger.committed,
+            SampleLedger.committed,
             "held = self.held.get(peer)\n",
             "self.free = union(self.free, samples)\n    held = self.held.get(peer)\n",
         ),
@@ -22,12 +22,12 @@ LEASE_MUTANTS = (
     Mutant(
         "a-loss-releases-what-may-count",
         "A lost peer's samples are leased again, and then its contribution is counted.",
-        Edit(Ledger.settle, "if not counts and round_ >= gone.until:", "if True:"),
+        Edit(SampleLedger.settle, "if not counts and round_ >= gone.until:", "if True:"),
     ),
     Mutant(
         "a-restart-releases-what-may-count",
         "An earlier incarnation's contribution counts, but its samples are leased again.",
-        Edit(Ledger.settle, "if not counts and ", "if "),
+        Edit(SampleLedger.settle, "if not counts and ", "if "),
     ),
     Mutant(
         "a-rebase-forgets-its-samples",
@@ -50,7 +50,7 @@ LEASE_MUTANTS = (
     Mutant(
         "keeps-what-the-gone-held",
         "Samples of lost peers are never trained.",
-        Edit(Membership.apply, "if self.ledger.gone:", "if False:"),
+        Edit(RunState.apply, "if self.ledger.gone:", "if False:"),
     ),
     Mutant(
         "restores-the-newest-ledger",

@@ -3,11 +3,11 @@
 Must NOT run anything (mutants.py).
 """
 
-from protocols.raft.durability import Promises
+from protocols.raft.durability import Durability
 from protocols.raft.log import Log
 from protocols.raft.node import Raft
 from protocols.raft.replication import Replication
-from protocols.state.log_applier import Logbook
+from protocols.state.log_applier import LogApplier
 from sims.mutations.patch import Edit, Mutant
 
 TRUNCATE = """\
@@ -51,7 +51,7 @@ LOG_MUTANTS = (
     Mutant(
         "promises-before-the-disk",
         "A vote or an acknowledgement counts that a crash of its sender forgets.",
-        Edit(Promises.promise, "self.ticket + self._is_dirty", "0"),
+        Edit(Durability.promise, "self.ticket + self._is_dirty", "0"),
     ),
     Mutant(
         "acknowledges-before-the-disk",
@@ -90,7 +90,7 @@ LOG_MUTANTS = (
         "forgets-what-the-disk-refused",
         "After a full disk the log on it has a gap, and a restart cannot read it.",
         Edit(
-            Promises.failed,
+            Durability.failed,
             "self.log_changed(min((first for first, _ in self._under_way.values()), "
             "default=durable + 1))",
             "pass",
@@ -133,6 +133,6 @@ LOG_MUTANTS = (
     Mutant(
         "ignores-a-snapshot",
         "A peer that was behind applies the next entries to a run state that is too old.",
-        Edit(Logbook.install, "self.members.become(image)", "pass"),
+        Edit(LogApplier.install, "self.members.become(image)", "pass"),
     ),
 )

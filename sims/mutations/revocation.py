@@ -5,13 +5,13 @@ named above it, since random seeds seldom produce its situation. Must NOT run an
 """
 
 from protocols.leader.decisions import Leader
-from protocols.leader.term import Office
-from protocols.leader.voters import Votes
+from protocols.leader.term import LeadershipTerm
+from protocols.leader.voters import Voters
 from protocols.links import handshake
-from protocols.peer.certificates import Gate
-from protocols.peer.connectivity import Company
-from protocols.state.run_state import Membership
-from protocols.state.tokens import Spendings
+from protocols.peer.certificates import Certificates
+from protocols.peer.connectivity import Connectivity
+from protocols.state.run_state import RunState
+from protocols.state.tokens import SpentTokens
 from sims.mutations.patch import Edit, Mutant
 
 MAJORITY = "if 2 * (len(here) + fresh) > len(stay) + fresh:"
@@ -21,23 +21,23 @@ REVOCATION_MUTANTS = (
     Mutant(
         "revokes-a-peer-that-votes",
         "The revoked peer is excluded, but the entry that takes the next vote needs its answer.",
-        Edit(Votes.next_revocation, "and self._has_no_vote(one)", ""),
+        Edit(Voters.next_revocation, "and self._has_no_vote(one)", ""),
     ),
     Mutant(
         "ends-two-votes-at-once",
         "Two majorities need not overlap: two leaders may commit.",
-        Edit(Votes._ends_of_votes, "if not self.leaving or self.raft.reconfiguring:", "if False:"),
+        Edit(Voters._ends_of_votes, "if not self.leaving or self.raft.reconfiguring:", "if False:"),
     ),
     Mutant(
         "refuses-no-revocation",
         "The last voter that answers loses its vote: nothing is ever decided again.",
-        Edit(Votes._objection, MAJORITY, "if stay:"),
-        Edit(Votes._ends_of_votes, ALLOWED, "True"),
+        Edit(Voters._objection, MAJORITY, "if stay:"),
+        Edit(Voters._ends_of_votes, ALLOWED, "True"),
     ),
     Mutant(
         "a-revoked-leader-leads-on",
         "No other peer can take the leader's vote: it is never revoked.",
-        Edit(Company.gives_way, "self._me.peer in office.leader.votes.leaving", "False"),
+        Edit(Connectivity.gives_way, "self._me.peer in office.leader.votes.leaving", "False"),
     ),
     Mutant(
         "lets-a-revoked-peer-in-again",
@@ -47,12 +47,12 @@ REVOCATION_MUTANTS = (
     Mutant(
         "a-snapshot-forgets-revocations",
         "A peer that was away for long accepts the revoked peer.",
-        Edit(Spendings.become, "{entry.peer: entry for entry in image.revoked}", "{}"),
+        Edit(SpentTokens.become, "{entry.peer: entry for entry in image.revoked}", "{}"),
     ),
     Mutant(
         "speaks-on-with-a-revoked-peer",
         "The leader keeps the connection: a stolen node reads the log forever.",
-        Edit(Company._shut_out, "sorted(revoked.keys() & self._links.up)", "()"),
+        Edit(Connectivity._shut_out, "sorted(revoked.keys() & self._links.up)", "()"),
     ),
     Mutant(
         "waits-until-a-revoked-peer-goes",
@@ -71,7 +71,7 @@ REVOCATION_UNIT_MUTANTS = (
         "asks-for-a-revocation-once",
         "The leader that got the request dies, and the next one never gets it.",
         Edit(
-            Gate._revocations,
+            Certificates._revocations,
             "asks = self.revoking.values() if hears is not None else ()",
             "asks = list(self.revoking.values()) if hears is not None else []; "
             "self.revoking.clear()",
@@ -82,7 +82,7 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "revokes-before-the-vote-is-gone-for-good",
         "A new leader may not know that the vote ended: it needs a peer that is excluded.",
-        Edit(Votes._has_no_vote, "asked.force or not log.voted_since", "True or log.voted_since"),
+        Edit(Voters._has_no_vote, "asked.force or not log.voted_since", "True or log.voted_since"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_the_leader_and_another_one_at_once
@@ -96,43 +96,43 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "a-voter-that-hangs-is-reckoned-with",
         "All further entries need the answer of a voter that never answers.",
-        Edit(Votes._look, "if liveness.heard_since(p, since)", ""),
+        Edit(Voters._look, "if liveness.heard_since(p, since)", ""),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_a_leader_that_cannot_let_nodes_in_waits_for_the_key
     Mutant(
         "revokes-all-that-have-the-key",
         "No node can join this run any more.",
-        Edit(Votes._objection, "not has_key", "False"),
+        Edit(Voters._objection, "not has_key", "False"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_a_learner_votes_first_where_no_majority_would_remain
     Mutant(
         "no-learner-votes-first",
         "A revocation is refused though a majority could remain.",
-        Edit(Votes._objection, "min(fresh, VOTERS_MAX - len(stay))", "0"),
+        Edit(Voters._objection, "min(fresh, VOTERS_MAX - len(stay))", "0"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_a_joiner_needs_no_vote_taken
     Mutant(
         "hears-a-revoked-peer",
         "A revoked peer asks for a state, and gets one.",
-        Edit(Office.take, "if peer in self.head.spendings.revoked:", "if False:"),
-        Edit(Company.keeps_out, "if revoked and not", "if False and not"),
+        Edit(LeadershipTerm.take, "if peer in self.head.spendings.revoked:", "if False:"),
+        Edit(Connectivity.keeps_out, "if revoked and not", "if False and not"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_who_comes_back_believes_it_from_most_of_the_voters_and_not_from_one
     Mutant(
         "one-word-ends-a-peer",
         "Any single peer of the run can end any other peer.",
-        Edit(Company._is_barred, "2 * len(others & said.keys()) > len(others)", "bool(said)"),
+        Edit(Connectivity._is_barred, "2 * len(others & said.keys()) > len(others)", "bool(said)"),
         tests=("tests/protocols/peer/test_certificates.py",),
     ),
     # test_a_peer_that_went_on_alone_ends_when_its_rival_says_that_it_is_revoked
     Mutant(
         "a-revoked-peer-leads-its-branch-on",
         "A revoked peer that leads its own branch never ends.",
-        Edit(Company._is_barred, "bool(rivals) and rivals <= said.keys()", "False"),
+        Edit(Connectivity._is_barred, "bool(rivals) and rivals <= said.keys()", "False"),
         tests=("tests/protocols/peer/test_branches.py",),
     ),
     # test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork
@@ -140,7 +140,7 @@ REVOCATION_UNIT_MUTANTS = (
         "a-revoked-rival-may-come-back",
         "The branch never admits a second voter.",
         Edit(
-            Membership.apply,
+            RunState.apply,
             "isinstance(body, e.Revoked) and body.peer in",
             "False and body in",
         ),

@@ -4,14 +4,14 @@ Must NOT run anything (mutants.py).
 """
 
 from protocols.leader.decisions import Leader
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports, RoundReports
-from protocols.peer.member_status import Standing
+from protocols.peer.member_status import MemberStatus
 from protocols.peer.participant import Participant
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.raft import LOG_MUTANTS
 
@@ -163,7 +163,7 @@ LEADER_MUTANTS = (
         "joiner-skips-the-open-round",
         "A round that is committed during the transfer is never applied to the new state.",
         Edit(
-            Standing.state_received,
+            MemberStatus.state_received,
             "*rounds.state_received(version.round, ",
             "*rounds.state_received(self.members.committed(event.fragment), ",
         ),
@@ -178,7 +178,7 @@ LEADER_MUTANTS = (
         "believes-a-lying-donor",
         "A peer adopts a state that is not that of the cut.",
         Edit(
-            Standing.state_received,
+            MemberStatus.state_received,
             "(version.round, version.state_digest) != (event.round, event.state_digest)",
             "version.round != event.round",
         ),
@@ -186,13 +186,13 @@ LEADER_MUTANTS = (
     Mutant(
         "nobody-compares-states",
         "A peer with a silently corrupted state trains on, and spoils every mean.",
-        Edit(Standing.check_digest, "commit is None or ", "True or "),
+        Edit(MemberStatus.check_digest, "commit is None or ", "True or "),
     ),
     Mutant(
         "restores-a-void-branch",
         "The run goes back to a state that an earlier Restore has taken back.",
         Edit(
-            Membership.is_kept,
+            RunState.is_kept,
             "self.branches[left.index(lineage) :] if lineage in left else []",
             "[]",
         ),
@@ -201,7 +201,7 @@ LEADER_MUTANTS = (
         "keeps-reports-of-an-earlier-life",
         "A restarted peer counts as ready and as a holder of data that it has lost.",
         Edit(Leader.restarted, "self.reports.forget(peer)", "pass"),
-        Edit(Admission.join, "self.reports.forget(peer)", "pass"),
+        Edit(Joins.join, "self.reports.forget(peer)", "pass"),
     ),
     Mutant(
         "decides-before-it-is-told",

@@ -3,10 +3,10 @@
 As rounds.py for rounds. Must NOT run anything (mutants.py).
 """
 
-from protocols.leader.step_views import Closing
+from protocols.leader.step_views import StepViews
 from protocols.state.step_entries import forget_views, step_view
 from protocols.steps.bounds import StepBounds
-from protocols.steps.step_machine import Steps
+from protocols.steps.step_machine import StepMachine
 from sims.mutations.patch import Edit, Mutant
 
 ALL_REPORTED = """\
@@ -31,7 +31,7 @@ STEP_MUTANTS = (
     Mutant(
         "closes-below-a-completed-step",
         "A peer that completed the step keeps it; the others make another step of that number.",
-        Edit(Closing._last_step, "max(completed, course.step,", "max(course.step,"),
+        Edit(StepViews._last_step, "max(completed, course.step,", "max(course.step,"),
     ),
     Mutant(
         "takes-a-late-payload-of-a-closed-view",
@@ -42,18 +42,18 @@ STEP_MUTANTS = (
     Mutant(
         "commits-on-a-majority-of-digests",
         "A step is agreed that a member of the roster may never complete.",
-        Edit(Closing.next_commit, ALL_REPORTED, MOST_REPORTED),
+        Edit(StepViews.next_commit, ALL_REPORTED, MOST_REPORTED),
     ),
     Mutant(
         "a-differing-state-goes-on",
         "No peer is excluded, and no step is ever agreed on again.",
-        Edit(Closing._differing, "if wrong:", "if False:"),
+        Edit(StepViews._differing, "if wrong:", "if False:"),
     ),
     Mutant(
         "keeps-a-payload-of-a-batch-that-is-anothers",
         "Its view ended first: two peers train on that batch, and none on this peer's.",
         Edit(
-            Steps._make,
+            StepMachine._make,
             "own.step == step and own.batch == batch",
             "own.step == step",
         ),

@@ -4,17 +4,17 @@ In a sweep most of them cost time or samples without breaking a checker's condit
 anything (mutants.py).
 """
 
-from protocols.leader.sample_leases import Leasing
-from protocols.leader.step_views import Closing
+from protocols.leader.sample_leases import SampleLeases
+from protocols.leader.step_views import StepViews
 from protocols.rounds import fragment_schedule, reductions
-from protocols.rounds.retries import Asking, Fetching, Stall
+from protocols.rounds.retries import ResultFetch, ResultRequest, StallReport
 from protocols.state import gossip_pairs, participants, parts
-from protocols.state.sample_ledger import Ledger
-from protocols.steps.payload_fetch import Refill
-from protocols.transfer.catch_up import Catchup
-from protocols.transfer.donor import Giving
-from protocols.transfer.receiver import Intake
-from protocols.transfer.state_roots import Rooting
+from protocols.state.sample_ledger import SampleLedger
+from protocols.steps.payload_fetch import PayloadFetch
+from protocols.transfer.catch_up import CatchUp
+from protocols.transfer.donor import StateDonor
+from protocols.transfer.receiver import StateReceiver
+from protocols.transfer.state_roots import RootAgreement
 from protocols.types import sample_ranges
 from sims.mutations.patch import Edit, Mutant
 
@@ -51,50 +51,54 @@ SAMPLE_MUTANTS = (
     Mutant(
         "leases-what-is-not-free",
         "A leader's mistake gives two peers the same samples, and no peer objects.",
-        Edit(Ledger.objection, "if not contains(free, old):", "if False:"),
+        Edit(SampleLedger.objection, "if not contains(free, old):", "if False:"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "leases-one-range-twice-in-an-entry",
         "Two peers of one entry hold the same samples.",
-        Edit(Ledger.objection, "free = subtract(free, old)", "pass"),
+        Edit(SampleLedger.objection, "free = subtract(free, old)", "pass"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "leases-new-samples-with-a-gap",
         "Samples below the frontier belong to no peer, and are never trained.",
-        Edit(Ledger.objection, 'return "" if whole else', 'return "" if True else'),
+        Edit(SampleLedger.objection, 'return "" if whole else', 'return "" if True else'),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "a-life-that-comes-back-has-no-samples",
         "A peer that was disconnected for a moment trains samples leased to others.",
-        Edit(Ledger.came, "if gone.held.incarnation == info.incarnation:", "if False:"),
+        Edit(SampleLedger.came, "if gone.held.incarnation == info.incarnation:", "if False:"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "an-earlier-life-has-no-claims",
         "A contribution of an earlier incarnation is refused, though the log counts it.",
-        Edit(Ledger.claims, "if gone.held.peer == peer:", "if False:"),
+        Edit(SampleLedger.claims, "if gone.held.peer == peer:", "if False:"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "a-void-round-gives-samples-to-a-later-life",
         "An incarnation that came after the view trains samples of the earlier one.",
-        Edit(Ledger.take_back, "if held is not None and held.came < view:", "if held is not None:"),
+        Edit(
+            SampleLedger.take_back,
+            "if held is not None and held.came < view:",
+            "if held is not None:",
+        ),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "a-restore-leaves-leases",
         "Samples that are free after the cut are still held by their old owners too.",
-        Edit(Ledger.restore, "self.held, self.gone = {}, []", "self.gone = []"),
+        Edit(SampleLedger.restore, "self.held, self.gone = {}, []", "self.gone = []"),
         tests=of("state/sample_ledger"),
     ),
     Mutant(
         "a-claim-may-be-torn-to-shreds",
         "The ledger has more ranges than a snapshot can hold: no peer can read the snapshot.",
         Edit(
-            Ledger.may_count,
+            SampleLedger.may_count,
             "left <= CLAIM_RANGES_MAX and whole <= RANGES_LEFT_MAX",
             "whole <= RANGES_LEFT_MAX",
         ),
@@ -103,19 +107,19 @@ SAMPLE_MUTANTS = (
     Mutant(
         "two-peers-get-the-same-new-samples",
         "All grants of an entry begin at the frontier.",
-        Edit(Leasing.next_entry, "frontier += rest", "pass"),
+        Edit(SampleLeases.next_entry, "frontier += rest", "pass"),
         tests=of("leader/sample_leases"),
     ),
     Mutant(
         "two-peers-get-the-same-free-samples",
         "Samples of a departed peer are granted to every peer that lacks samples.",
-        Edit(Leasing.next_entry, "free = subtract(free, samples)", "pass"),
+        Edit(SampleLeases.next_entry, "free = subtract(free, samples)", "pass"),
         tests=of("leader/sample_leases"),
     ),
     Mutant(
         "carried-samples-are-a-reserve",
         "A peer that carries uncounted work over rounds runs out of samples to draw.",
-        Edit(Leasing._lack, " - wants.carried", ""),
+        Edit(SampleLeases._lack, " - wants.carried", ""),
         tests=of("leader/sample_leases"),
     ),
 )
@@ -124,38 +128,38 @@ TRANSFER_MUTANTS = (
     Mutant(
         "one-word-is-enough-for-a-root",
         "A single donor with damaged memory names the root that all cells are compared with.",
-        Edit(Rooting._agreed, "min(WORDS_NEEDED, len(donors))", "min(1, len(donors))"),
+        Edit(RootAgreement._agreed, "min(WORDS_NEEDED, len(donors))", "min(1, len(donors))"),
         tests=of("transfer/state_roots"),
     ),
     Mutant(
         "words-of-an-earlier-cut-count",
         "Roots of a state that is rounds behind become those of the new cut.",
-        Edit(Rooting.take, " and index == report.index", ""),
+        Edit(RootAgreement.take, " and index == report.index", ""),
         tests=of("transfer/state_roots"),
     ),
     Mutant(
         "gives-a-state-that-has-moved-on",
         "A joiner gets a later round than its cut names.",
-        Edit(Giving._copy, "if held > version.round:", "if False:"),
+        Edit(StateDonor._copy, "if held > version.round:", "if False:"),
         tests=of("transfer/donor"),
     ),
     Mutant(
         "copies-before-the-last-round-is-applied",
         "A joiner gets an earlier round than its cut names.",
-        Edit(Giving._copy, " or held < version.round", ""),
+        Edit(StateDonor._copy, " or held < version.round", ""),
         tests=of("transfer/donor"),
     ),
     Mutant(
         "a-copy-is-kept-for-ever",
         "A joiner that never asks again costs a donor the memory of a whole state.",
-        Edit(Giving.advance, "if now >= owed.until:", "if False:"),
+        Edit(StateDonor.advance, "if now >= owed.until:", "if False:"),
         tests=of("transfer/donor"),
     ),
     Mutant(
         "gives-cells-beyond-the-last-one",
         "The shell is asked to send bytes that are no part of the state.",
         Edit(
-            Giving._answer,
+            StateDonor._answer,
             "for span in message.cells if _is_in(span, owed)",
             "for span in message.cells",
         ),
@@ -165,7 +169,7 @@ TRANSFER_MUTANTS = (
         "believes-leaves-without-their-root",
         "Cells of honest donors are compared with the hash tree of a lying donor.",
         Edit(
-            Intake.leaves_received,
+            StateReceiver.leaves_received,
             "if hashlib.sha256(leaves).hexdigest() != self.roots[page.fragment]:",
             "if False:",
         ),
@@ -175,7 +179,7 @@ TRANSFER_MUTANTS = (
         "a-page-of-leaves-counts-twice",
         "A page that is received again shifts all later leaves to other cells.",
         Edit(
-            Intake.leaves_received,
+            StateReceiver.leaves_received,
             " or page.first * LEAF_BYTES != len(tree.digests)",
             "",
         ),
@@ -184,13 +188,13 @@ TRANSFER_MUTANTS = (
     Mutant(
         "asks-a-donor-for-more-than-a-window",
         "One slow donor owes most of the state while the other donors are idle.",
-        Edit(Intake._ask_cells, "min(WINDOW_CELLS - len(asked), ", "min(WINDOW_CELLS, "),
+        Edit(StateReceiver._ask_cells, "min(WINDOW_CELLS - len(asked), ", "min(WINDOW_CELLS, "),
         tests=of("transfer/receiver"),
     ),
     Mutant(
         "a-cell-of-another-cut-arrives",
         "A fragment of an earlier cut is adopted as that of the present one.",
-        Edit(Catchup.expected, " or transfer.index != cut_index", ""),
+        Edit(CatchUp.expected, " or transfer.index != cut_index", ""),
         tests=of("transfer/catch_up"),
     ),
 )
@@ -242,7 +246,7 @@ ROUND_MUTANTS = (
         "a-result-is-asked-for-at-each-event",
         "A result that is under way is requested hundreds of times.",
         Edit(
-            Fetching.fetch,
+            ResultFetch.fetch,
             "self.at = now + FETCH_RETRY_S\n    self.tries += 1",
             "self.at = now\n    self.tries += 1",
         ),
@@ -251,20 +255,20 @@ ROUND_MUTANTS = (
     Mutant(
         "trusts-a-whole-result-that-is-another",
         "A complete result with other bytes stays in place of the committed one.",
-        Edit(Fetching.fetch, "held.drop_results(commit.round)", "pass"),
+        Edit(ResultFetch.fetch, "held.drop_results(commit.round)", "pass"),
         tests=of("rounds/retries"),
     ),
     Mutant(
         "asks-owners-that-are-gone",
         "Requests to lost owners are dropped, and no connected owner is asked.",
-        Edit(Asking.ask, "if owners[part] in connected]", "]"),
+        Edit(ResultRequest.ask, "if owners[part] in connected]", "]"),
         tests=of("rounds/retries"),
     ),
     Mutant(
         "a-new-attempt-inherits-the-old-one's-age",
         "A new attempt counts as slow, and healthy peers are excluded.",
         Edit(
-            Stall.is_slow,
+            StallReport.is_slow,
             "self.at = now + self.after_s if attempt else NEVER",
             "self.at = min(self.at, now + self.after_s) if attempt else NEVER",
         ),
@@ -273,7 +277,7 @@ ROUND_MUTANTS = (
     Mutant(
         "a-differing-digest-waits-for-a-commit",
         "In an even split one half counts as differing, though there is no majority.",
-        Edit(Closing._majority, "if 2 * count > len(states)", "if 2 * count >= len(states)"),
+        Edit(StepViews._majority, "if 2 * count > len(states)", "if 2 * count >= len(states)"),
         tests=of("leader/step_views"),
     ),
     Mutant(
@@ -286,7 +290,7 @@ ROUND_MUTANTS = (
         "gives-steps-of-another-branch",
         "Payloads of a lineage that a Restore ended complete steps of the new one.",
         Edit(
-            Refill.give,
+            PayloadFetch.give,
             "if message.lineage != self._bounds.members.lineage:",
             "if False:",
         ),

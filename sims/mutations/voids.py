@@ -11,7 +11,7 @@ from protocols.peer.participant import Participant
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.rounds.retries import accuse
-from protocols.state.sample_ledger import Ledger
+from protocols.state.sample_ledger import SampleLedger
 from sims.mutations.patch import Edit, Mutant
 
 VOID_MUTANTS = (
@@ -23,7 +23,7 @@ VOID_MUTANTS = (
     Mutant(
         "a-void-loses-samples",
         "Samples of the void round are neither committed nor free.",
-        Edit(Ledger.take_back, "self.free = union(self.free, samples)", "pass"),
+        Edit(SampleLedger.take_back, "self.free = union(self.free, samples)", "pass"),
     ),
     Mutant(
         "a-void-throws-work-away",

@@ -23,11 +23,11 @@ from protocols.wire import codec
 from sims.checkers import Contribution
 from sims.node.ranks import Handed, Ranks, Result
 from sims.node.reductions import Reductions
-from sims.node.state_transfer import Transfers
+from sims.node.state_transfer import StateTransfers
 from sims.node.storage import Disk, Store
 from sims.node.toy_model import Value
 from sims.node.turns import Turns
-from sims.node.wal_writer import Scribe
+from sims.node.wal_writer import WalWriter
 
 if TYPE_CHECKING:
     from sims.simulator.world import World
@@ -72,14 +72,14 @@ class Node:
         """By fragment: the round after which its state was changed by a fault that the core does
         not know of."""
         self.store = Store()
-        self.transfers = Transfers(self)
+        self.transfers = StateTransfers(self)
         self.reductions = Reductions(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
         """Addresses to which this peer wants a connection."""
         self.dialling: set[str] = set()
         """Addresses that are being dialled at present."""
-        self.scribe = Scribe(self)
+        self.scribe = WalWriter(self)
         self._lineage = 0
         """Lineage of the last applied entry."""
         self._losses = 0

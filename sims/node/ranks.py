@@ -17,7 +17,7 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds import next_fragment
 from protocols.types import Samples
-from sims.node.samples import Feed
+from sims.node.samples import SampleLeases
 from sims.node.toy_model import Value
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Ranks:
         self.last = node.world.steps_of(node.peer)
         """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
-        self.feed = Feed(training.interval_samples)
+        self.feed = SampleLeases(training.interval_samples)
         self.crashed: set[int] = set()
         """Fragments with work since the last result that is lost, or belongs to no lineage."""
         self.life = 0

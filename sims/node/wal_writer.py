@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sims.node.node import Node
 
 
-class Scribe:
+class WalWriter:
     """The WAL writer of one incarnation of one peer."""
 
     def __init__(self, node: Node) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from peers.processes import own_module
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
-from sims.paced.rank import PACE, Pace
+from sims.paced.rank import PACE, RankSpeed
 from sims.wan.network import Place
 
 
-def paced_command(pace: Pace = PACE) -> list[str]:
+def paced_command(pace: RankSpeed = PACE) -> list[str]:
     """The ranks' program: the arguments of `lowcomm peer` after its `--`."""
     program = own_module("sims.paced.rank")
     sizes = ["--elements", str(pace.elements), "--columns", str(pace.columns)]
@@ -27,7 +27,7 @@ def start_paced(
     name: str,
     config: Path | None,
     *,
-    pace: Pace = PACE,
+    pace: RankSpeed = PACE,
     join: str = "",
     overrides: Sequence[str] = (),
     fault: str = "",
@@ -51,12 +51,12 @@ async def start_all(
     names: Sequence[str],
     config: Path,
     *,
-    pace: Pace | Sequence[Pace] = PACE,
+    pace: RankSpeed | Sequence[RankSpeed] = PACE,
     overrides: Sequence[str] = (),
 ) -> list[LocalNode]:
     """Start a run with the first node, and have the others join at once. `pace`: one for all nodes,
     or one for each. Raises LowcommError."""
-    paces = [pace] * len(names) if isinstance(pace, Pace) else pace
+    paces = [pace] * len(names) if isinstance(pace, RankSpeed) else pace
     first = start_paced(cluster, names[0], config, pace=paces[0], overrides=overrides)
     token = await cluster.token_of(first)
     if not token:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RankSpeed:
     """Duration of a step, and size of the model."""
 
     step_s: float = 0.02
@@ -74,7 +74,7 @@ class Pace:
         )
 
 
-PACE = Pace()
+PACE = RankSpeed()
 
 
 class PacedTrainer:
@@ -84,7 +84,7 @@ class PacedTrainer:
     share. Implements lowcomm.training.interfaces.RoundState; `PacedParameters` is a part of it.
     """
 
-    def __init__(self, peer: Peer, pace: Pace) -> None:
+    def __init__(self, peer: Peer, pace: RankSpeed) -> None:
         """Join the run and wait for its parameters."""
         method = peer.run.method
         assert isinstance(method, RoundMethod)
@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--name-chars", type=int, default=PACE.name_chars, help="least length of a tensor's name"
     )
     typed = parser.parse_args(argv)
-    pace = Pace(
+    pace = RankSpeed(
         step_s=cast(float, typed.step_s),
         elements=cast(int, typed.elements),
         columns=cast(int, typed.columns),

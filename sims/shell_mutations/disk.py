@@ -4,11 +4,11 @@ Must NOT run anything (shell_mutants.py).
 """
 
 from lowcomm.checkpoints import checkpoint, residue_file, tensor_files
-from lowcomm.daemon.checkpoint_schedule import Checkpointer
+from lowcomm.daemon.checkpoint_schedule import CheckpointSchedule
 from peers.storage import fsync, wal_format
 from peers.storage.wal import Wal
 from peers.storage.wal_format import State
-from peers.storage.wal_writer import Scribe
+from peers.storage.wal_writer import WalWriter
 from sims.mutations.patch import Edit, Mutant
 
 _WAL = ("tests/peers/storage/test_wal.py",)
@@ -176,7 +176,7 @@ LOG_MUTANTS = (
         "scribe-answers-before-the-disk",
         "The core sends a vote that is not on the disk yet.",
         Edit(
-            Scribe.run,
+            WalWriter.run,
             "try:\n                await loop",
             "self._feed(Persisted(persist.ticket))\n            try:\n                await loop",
         ),
@@ -185,7 +185,7 @@ LOG_MUTANTS = (
     Mutant(
         "scribe-writes-on-top-of-a-failed-write",
         "Entries follow a gap: the log has no entry where the failed write was.",
-        Edit(Scribe.run, "if persist.failures < self._failures:", "if False:"),
+        Edit(WalWriter.run, "if persist.failures < self._failures:", "if False:"),
         tests=_SCRIBE,
     ),
 )
@@ -302,7 +302,7 @@ CHECKPOINT_MUTANTS = (
         "ledger-newer-than-the-arrays",
         "Samples committed after the arrays were lent count as trained after a restore.",
         Edit(
-            Checkpointer._start,
+            CheckpointSchedule._start,
             "remaining_at(core.members, moment.round)",
             "core.members.ledger.remaining",
         ),
@@ -311,15 +311,19 @@ CHECKPOINT_MUTANTS = (
     Mutant(
         "residue-read-while-the-checkpoint-is-written",
         "The residue belongs to a later round than the arrays beside it.",
-        Edit(Checkpointer._start, "job = self._job(", "self._late = replica\n    job = self._job("),
-        Edit(Checkpointer._job, "moment.residues", "self._late.capture().residues"),
+        Edit(
+            CheckpointSchedule._start,
+            "job = self._job(",
+            "self._late = replica\n    job = self._job(",
+        ),
+        Edit(CheckpointSchedule._job, "moment.residues", "self._late.capture().residues"),
         tests=_CHECKPOINTER,
     ),
     Mutant(
         "checkpoint-borrows-out-of-turn",
         "The arrays are lent in the middle of a step of the worker thread.",
         Edit(
-            Checkpointer.begin,
+            CheckpointSchedule.begin,
             "self._compute(replica.capture, lambda moment: self._start(core, replica, moment))",
             "self._start(core, replica, replica.capture())",
         ),
@@ -328,14 +332,14 @@ CHECKPOINT_MUTANTS = (
     Mutant(
         "checkpoint-of-a-void-branch-is-announced",
         "The run was rolled back during the write; a later start goes on from a void state.",
-        Edit(Checkpointer._write, "if life == self._life:", "if True:"),
+        Edit(CheckpointSchedule._write, "if life == self._life:", "if True:"),
         tests=_CHECKPOINTER,
     ),
     Mutant(
         "checkpoints-of-a-void-branch-stay",
         "A later start goes on from a state that a Restore took back.",
         Edit(
-            Checkpointer.take_back,
+            CheckpointSchedule.take_back,
             "over = read_cut(path).lineage in ended",
             "over = False",
         ),
@@ -345,7 +349,7 @@ CHECKPOINT_MUTANTS = (
         "no-checkpoint-after-a-restore",
         "Rounds after a Restore repeat earlier round numbers: no checkpoint is written.",
         Edit(
-            Checkpointer.take_back,
+            CheckpointSchedule.take_back,
             "self._last_round = min(self._last_round, round_)",
             "pass",
         ),
@@ -354,14 +358,14 @@ CHECKPOINT_MUTANTS = (
     Mutant(
         "checkpoint-prunes-the-ranks'-state",
         "The ranks' state is deleted while a checkpoint or a later incarnation needs it.",
-        Edit(Checkpointer._prune_rank_states, "path.name not in kept and ", ""),
+        Edit(CheckpointSchedule._prune_rank_states, "path.name not in kept and ", ""),
         tests=_CHECKPOINTER,
     ),
     Mutant(
         "a-failed-checkpoint-counts-as-written",
         "When the node leaves, its last state is not written anywhere.",
         Edit(
-            Checkpointer._write,
+            CheckpointSchedule._write,
             "self._last_round = -1  # `finish` tries again.",
             "pass",
         ),

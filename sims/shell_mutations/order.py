@@ -4,7 +4,7 @@ Must NOT run anything (shell_mutants.py).
 """
 
 from peers.driver import Driver
-from peers.exchange.buffer_release import Releases
+from peers.exchange.buffer_release import BufferReleases
 from sims.mutations.patch import Edit, Mutant
 
 _DRIVER = ("tests/peers/exchange/test_interfaces.py",)
@@ -128,13 +128,13 @@ ORDER_MUTANTS = (
     Mutant(
         "a-release-takes-another-fragment's-memory",
         "A result is overwritten while the ranks copy it.",
-        Edit(Releases.make, "if fragment in (None, at):", "if True:"),
+        Edit(BufferReleases.make, "if fragment in (None, at):", "if True:"),
         tests=_RELEASES,
     ),
     Mutant(
         "the-time-of-an-earlier-release-goes-on",
         "Its timer releases the memory of the next round while the ranks still copy.",
-        Edit(Releases.make, "due.cancel()", "pass"),
+        Edit(BufferReleases.make, "due.cancel()", "pass"),
         tests=_RELEASES,
     ),
 )

@@ -3,7 +3,7 @@
 Must NOT run anything (shell_mutants.py).
 """
 
-from lowcomm.daemon.rank_control import NodeSide
+from lowcomm.daemon.rank_control import RankControl
 from lowcomm.data.lease import NodeLease
 from lowcomm.outer_state.error_feedback import ErrorFeedback
 from lowcomm.outer_state.outer_step import OuterStep
@@ -201,7 +201,7 @@ LEASE_MUTANTS = (
     Mutant(
         "the-last-result-waits-for-no-samples",
         "If a Restore set back another fragment, the ranks have no samples for its rounds.",
-        Edit(NodeSide.resume, "last = command.finish and all(", "last = command.finish or all("),
+        Edit(RankControl.resume, "last = command.finish and all(", "last = command.finish or all("),
         tests=_NODE_SIDE,
     ),
     Mutant(
@@ -239,7 +239,7 @@ RANK_MUTANTS = (
         "uncounted-tokens-survive-a-full-result",
         "Tokens of discarded steps give the next contribution weight.",
         Edit(
-            NodeSide.resume,
+            RankControl.resume,
             "if full:\n        attempt.uncounted",
             "if False:\n        attempt.uncounted",
         ),
@@ -248,31 +248,31 @@ RANK_MUTANTS = (
     Mutant(
         "uncounted-tokens-survive-the-ranks",
         "Tokens of ranks that died give the next contribution weight.",
-        Edit(NodeSide._on_event, "_Attempt()", "_Attempt(uncounted=self._attempt.uncounted)"),
+        Edit(RankControl._on_event, "_Attempt()", "_Attempt(uncounted=self._attempt.uncounted)"),
         tests=_NODE_SIDE,
     ),
     Mutant(
         "a-result-that-waits-survives-the-ranks",
         "New ranks get the result that the lost ranks waited for, and another one after it.",
-        Edit(NodeSide._on_event, "_Attempt()", "_Attempt(waiting=self._attempt.waiting)"),
+        Edit(RankControl._on_event, "_Attempt()", "_Attempt(waiting=self._attempt.waiting)"),
         tests=_NODE_SIDE,
     ),
     Mutant(
         "new-ranks-write-over-what-is-still-sent",
         "Half of a contribution is that of the lost ranks, half that of the new ones.",
-        Edit(NodeSide._on_event, "self._keep_given()", "pass"),
+        Edit(RankControl._on_event, "self._keep_given()", "pass"),
         tests=_NODE_SIDE,
     ),
     Mutant(
         "ranks-go-on-without-samples",
         "The result names fewer samples than an interval takes: the loader runs dry.",
-        Edit(NodeSide.resume, "anchor and count(self._lease) < needed", "False"),
+        Edit(RankControl.resume, "anchor and count(self._lease) < needed", "False"),
         tests=_NODE_SIDE,
     ),
     Mutant(
         "a-contribution-without-tokens-counts",
         "The contribution has no weight: the mean divides by zero.",
-        Edit(NodeSide._contribution, "if event.steps < 1 or event.tokens < 1:", "if False:"),
+        Edit(RankControl._contribution, "if event.steps < 1 or event.tokens < 1:", "if False:"),
         tests=_NODE_SIDE,
     ),
     Mutant(

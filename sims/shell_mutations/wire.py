@@ -7,14 +7,14 @@ from peers.connections.bulk_tickets import Tickets
 from peers.connections.control import Link
 from peers.connections.encryption import Keys, Seal, SealedReader
 from peers.exchange import pieces
-from peers.exchange.data_plane import Exchange
+from peers.exchange.data_plane import DataPlane
 from peers.exchange.inbound import Inbound
 from peers.exchange.outbound import Outbound, ResultStream, SliceStream
 from peers.exchange.payload_keys import ResultKey
 from peers.exchange.pieces import Encoding, Payload
 from peers.exchange.reducer import Reducer, Sum
-from peers.steps.step_shell import Stepping
-from peers.transfer.receiver import Transfer
+from peers.steps.step_shell import StepShell
+from peers.transfer.receiver import StateReceiver
 from sims.mutations.patch import Edit, Mutant
 
 _REFUSALS = (
@@ -157,7 +157,7 @@ PAYLOAD_MUTANTS = (
         "a-slice-of-an-earlier-life-is-left-out",
         "A restarted peer does not get the slice that its earlier incarnation contributed.",
         Edit(
-            Exchange._owned_there,
+            DataPlane._owned_there,
             "layer if slice_.life == self.inbound.lives.get(term.peer) else None",
             "layer",
         ),
@@ -166,20 +166,22 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-part-of-another-size-gets-memory",
         "A peer makes this node hold more than the fragment.",
-        Edit(Exchange.size_of, "fits and beside + chunk.elements <= sizes[stamp.fragment]", "fits"),
+        Edit(
+            DataPlane.size_of, "fits and beside + chunk.elements <= sizes[stamp.fragment]", "fits"
+        ),
         tests=_EXCHANGE,
     ),
     Mutant(
         "a-stranger-gets-memory",
         "A peer that is not in the run makes this node hold bytes.",
-        Edit(Exchange.size_of, "peer not in members.receivers or ", ""),
+        Edit(DataPlane.size_of, "peer not in members.receivers or ", ""),
         tests=_REFUSALS,
     ),
     Mutant(
         "a-payload-that-the-core-refused-is-kept",
         "The sum contains a slice that the core does not count.",
         Edit(
-            Exchange.decided,
+            DataPlane.decided,
             "self.inbound.decided(event, wanted=wanted)",
             "self.inbound.decided(event, wanted=True)",
         ),
@@ -188,13 +190,13 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "contributions-of-a-void-branch-stay",
         "This node's contribution to a void branch is sent for a round of the same number.",
-        Edit(Exchange.restored, "self.encoded.clear()", "pass"),
+        Edit(DataPlane.restored, "self.encoded.clear()", "pass"),
         tests=_KEYS,
     ),
     Mutant(
         "a-sum-of-a-void-branch-goes-on",
         "The sum ends after the Restore, and is taken for that of the same round number.",
-        Edit(Exchange.restored, "self._reducer.keep(lineage)", "pass"),
+        Edit(DataPlane.restored, "self._reducer.keep(lineage)", "pass"),
         tests=_KEYS,
     ),
     Mutant(
@@ -241,7 +243,7 @@ PAYLOAD_MUTANTS = (
         "a-cell-at-a-wrong-offset",
         "A cell of a joiner's state is placed one element early.",
         Edit(
-            Transfer.decided,
+            StateReceiver.decided,
             "first = ELEMENT_BYTES * start",
             "first = ELEMENT_BYTES * max(start - 1, 0)",
         ),
@@ -250,13 +252,13 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-cell-of-an-older-cut-is-taken",
         "A joiner's state has cells of two rounds.",
-        Edit(Transfer._lacks, " or chunk.cut_index != self._cut", ""),
+        Edit(StateReceiver._lacks, " or chunk.cut_index != self._cut", ""),
         tests=_TRANSFER,
     ),
     Mutant(
         "a-cell-of-any-peer-is-taken",
         "Cells are checked that were sent by no donor of the cut.",
-        Edit(Transfer._lacks, " or peer not in self._donors", ""),
+        Edit(StateReceiver._lacks, " or peer not in self._donors", ""),
         tests=_TRANSFER,
     ),
 )
@@ -355,7 +357,7 @@ WIRE_MUTANTS = (
     Mutant(
         "a-step-is-taken-by-ranks-that-are-gone",
         "New ranks are believed to have obeyed the orders to the lost ones.",
-        Edit(Stepping.ranks_lost, "self._at = _Ranks()", "pass"),
+        Edit(StepShell.ranks_lost, "self._at = _Ranks()", "pass"),
         tests=("tests/peers/steps/test_step_shell.py",),
     ),
 )

@@ -28,7 +28,7 @@ PATIENCE_S = 12.0
 EXPIRES = 1 << 40
 
 
-class Gates:
+class Certification:
     """Admission of all peers of one world."""
 
     def __init__(self, world: World, seed: int) -> None:

@@ -15,7 +15,7 @@ from protocols.links import refusal
 from protocols.messages import Hello
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
-from sims.simulator.admission import Gates
+from sims.simulator.admission import Certification
 
 if TYPE_CHECKING:
     from sims.simulator.world import World
@@ -25,12 +25,12 @@ FIRST_DIAL_S = 5.0
 """Seconds after which a peer that has never reached the run gives up."""
 
 
-class Dialling:
+class Dialer:
     """Dialling of all peers of one world."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
-        self.gates = Gates(world, seed)
+        self.gates = Certification(world, seed)
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
         """By (dialling peer, peer without an address): peers through which it can be reached."""
         self._through: dict[tuple[PeerId, PeerId], PeerId] = {}

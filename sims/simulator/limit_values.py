@@ -37,7 +37,7 @@ LAYOUT, RUN_JSON = bytes(LAYOUT_BYTES_MAX), "x" * JSON_MAX
 Explained = v.LeaveRequested | v.TrainersLost | v.PersistFailed | v.PeerDisconnected
 
 
-class Extremes:
+class LimitValues:
     """Limit values of one world; `on`: this world has values at their limits."""
 
     def __init__(self, happened: Counter[str], *, on: bool) -> None:

@@ -34,7 +34,7 @@ class LookingCore(PeerCore):
         super().look(now)
 
 
-class Twins:
+class TwinCores:
     """The twins of one world. A twin gets all events of its core at the same times, from the start
     of the incarnation on."""
 

@@ -27,10 +27,10 @@ from sims.node.ranks import Training
 from sims.node.state_transfer import STATE_CELLS
 from sims.node.storage import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
 from sims.node.toy_model import Model, Modular, Value, state_digest
-from sims.simulator.connections import Dialling
-from sims.simulator.limit_values import Extremes
+from sims.simulator.connections import Dialer
+from sims.simulator.limit_values import LimitValues
 from sims.simulator.network import Network
-from sims.simulator.twin_cores import Twins
+from sims.simulator.twin_cores import TwinCores
 
 AMBUSHED = (Append, Appended, Hold, Ready)
 """Messages on which a fault may wait."""
@@ -68,7 +68,7 @@ class World:
         fragment without overlap. `model`: by default Modular."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.model: Model = model or Modular()
-        self.twins = Twins(seed, peers=peers)
+        self.twins = TwinCores(seed, peers=peers)
         self.now = 0.0
         self.training = training or Training()
         self.outer_steps, self.peers_min = outer_steps, peers
@@ -85,12 +85,12 @@ class World:
         self.network = Network(self.random, self.at)
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
-        self.dialling = Dialling(self, seed)
+        self.dialling = Dialer(self, seed)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """Seconds that a job of the shell takes."""
         self.checkers = self.make_checkers()
         self.happened: Counter[str] = Counter()
-        self.extremes = Extremes(self.happened, on=self.training.extremes)
+        self.extremes = LimitValues(self.happened, on=self.training.extremes)
         self.story: list[str] = []
         self.log = log
         """File to which every event and every command is written; None: no log."""
@@ -133,7 +133,7 @@ class World:
         """Digest of the state after this round, as the run's shells compute it."""
         return gossip_pairs.state_digest(round_) if self.training.gossip else state_digest(outer)
 
-    # Membership and faults ------------------------------------------------------------------
+    # RunState and faults ------------------------------------------------------------------
 
     @property
     def live(self) -> list[Node]:

@@ -15,13 +15,13 @@ from protocols.types.ids import PeerId
 from sims.lockstep.nodes import LockstepNodes
 from sims.paced.moves import stand_in_loss, tensors
 from sims.paced.parameters import PacedParameters
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.running import of
 
 NAMES = ("alpha", "beta", "gamma")
 ROUNDS = 20
 ELEMENTS = 6001
-PACE = Pace(step_s=0.005, elements=ELEMENTS)
+PACE = RankSpeed(step_s=0.005, elements=ELEMENTS)
 STREAMING = 'name = "streaming_diloco"\ninner_steps = 9\nfragments = 4'
 NOLOCO = 'name = "noloco"\ninner_steps = 5'
 METHODS = {

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from lowcomm.training.attach import Peer, attach
-from sims.paced.rank import Pace, PacedTrainer
+from sims.paced.rank import PacedTrainer, RankSpeed
 
-PACE = Pace(step_s=0.005, elements=6001)
+PACE = RankSpeed(step_s=0.005, elements=6001)
 WRONG_FROM = 12
 """The inner step, of methods that have contributed before."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lowcomm.reports.events import Member, View
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_paced
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.running import of, until
 
 SLOTS = {"alpha": 0, "beta": 1, "gamma": 2, "delta": 3}
@@ -22,7 +22,7 @@ async def one_by_one(
     names: Sequence[str],
     config: Path,
     *,
-    pace: Pace,
+    pace: RankSpeed,
     first: LocalNode | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, LocalNode]:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from lowcomm.reports.events import Commit
 from sims.paced.cluster import paced_command
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.running import Command, Shell, commits, of, until
 
-PACE = Pace(step_s=0.01, elements=4096)
+PACE = RankSpeed(step_s=0.01, elements=4096)
 
 
 class PacedShell(Shell):
     """`run.toml` is in its directory."""
 
-    def __init__(self, directory: Path, pace: Pace = PACE) -> None:
+    def __init__(self, directory: Path, pace: RankSpeed = PACE) -> None:
         super().__init__(directory)
         self.pace = pace
 

@@ -16,7 +16,7 @@ from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LocalCluster
 from sims.lockstep.step_lockstep import StepLockstep
 from sims.paced.moves import tensors
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import paced_node
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
@@ -30,7 +30,7 @@ from tests.cluster.running import (
 
 STEPS = 40
 KILLED_STEPS = 72
-PACE = Pace(step_s=0, elements=4 * 130 * 70, columns=70)
+PACE = RankSpeed(step_s=0, elements=4 * 130 * 70, columns=70)
 """Matrices of 130 x 70 and vectors, which no chunk divides."""
 NAMES = ("alpha", "beta", "gamma")
 RHYTHM = "commit_every_steps = 8\nsnapshot_every_steps = 16"
@@ -86,7 +86,7 @@ def test_nodes_stay_one_through_losses_and_a_join(tmp_path: Path) -> None:
     table = f'name = "flexdemo"\nsign = "none"\n{RHYTHM}'
     config = write_config(tmp_path, peers=3, rounds=1_000_000, method=table)
     run_dir = tmp_path / "run"
-    pace = Pace(step_s=0.01, elements=PACE.elements, columns=PACE.columns)
+    pace = RankSpeed(step_s=0.01, elements=PACE.elements, columns=PACE.columns)
 
     def in_view(name: str) -> None:
         def look() -> bool:
@@ -127,7 +127,7 @@ def test_a_run_that_was_killed_goes_on_with_the_momentum_of_its_checkpoint(tmp_p
     table = f'name = "flexdemo"\nsign = "none"\n{RHYTHM}'
     config = write_config(tmp_path, peers=1, rounds=KILLED_STEPS, method=table)
     run_dir, alpha = tmp_path / "run", tmp_path / "run" / "alpha"
-    pace = Pace(step_s=0.02, elements=PACE.elements, columns=PACE.columns)
+    pace = RankSpeed(step_s=0.02, elements=PACE.elements, columns=PACE.columns)
     sets = ["node.ranks=2", "node.checkpoint_every_rounds=2"]
 
     async def play() -> list[int]:

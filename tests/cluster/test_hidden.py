@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Traffic
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     commits_until,
@@ -19,7 +19,7 @@ from tests.cluster.running import (
     write_config,
 )
 
-PACE = Pace(step_s=0.01, elements=1 << 20)
+PACE = RankSpeed(step_s=0.01, elements=1 << 20)
 HIDDEN = ("--set", "node.listen=none")
 
 

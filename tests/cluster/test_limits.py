@@ -9,7 +9,7 @@ import pytest
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.reports.events import Listening, Member
 from protocols.types.limits import TENSORS_MAX
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits, commits_until, ending, of, token_of, until, write_config
 
@@ -22,8 +22,8 @@ def shell(tmp_path: Path) -> Iterator[PacedShell]:
         yield made
 
 
-def many(count: int, name_chars: int = NAME_CHARS) -> Pace:
-    return Pace(step_s=0.02, elements=count, tensors=count, name_chars=name_chars)
+def many(count: int, name_chars: int = NAME_CHARS) -> RankSpeed:
+    return RankSpeed(step_s=0.02, elements=count, tensors=count, name_chars=name_chars)
 
 
 @pytest.mark.long

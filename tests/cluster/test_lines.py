@@ -8,14 +8,14 @@ import pytest
 from lowcomm.reports.events import Commit, Finished, View
 from sims.cluster.local_cluster import LocalCluster
 from sims.paced.cluster import start_paced
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from sims.wan import Link, Wan, why_not
 from sims.wan.link import all_pairs
 from tests.cluster.running import marked_processes, of, write_config
 
 NAMES = ("alpha", "beta", "gamma")
 ROUNDS = 8
-PACE = Pace(step_s=0.05, elements=1 << 20)
+PACE = RankSpeed(step_s=0.05, elements=1 << 20)
 """4 MiB: a part for each."""
 USUAL, SLOW = Link(rate_bps=4e8, delay_s=0.005), Link(rate_bps=2e7, delay_s=0.005)
 

@@ -14,16 +14,16 @@ from lowcomm.methods import RoundMethod
 from lowcomm.reports.events import Attempt, Commit, Finished, RanksLost, Ready, Traffic
 from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LocalCluster
-from sims.lockstep.exchange import Given, Lockstep
+from sims.lockstep.exchange import LocalContribution, Lockstep
 from sims.paced.cluster import start_all
 from sims.paced.moves import FRAGMENT, initial_parameters, movement, tensors
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.running import marked_processes, of, write_config
 
 NAMES = ("alpha", "beta", "gamma")
 ROUNDS = 20
 ELEMENTS = (1 << 19) + 4321
-PACE = Pace(step_s=0.02, elements=ELEMENTS)
+PACE = RankSpeed(step_s=0.02, elements=ELEMENTS)
 FORMULA = ELEMENTS * (64 / 4096) * 14 / 8
 """Of SparseLoCo: the bytes of a contribution."""
 DECOUPLED = 'name = "decoupled_diloco"\nfragments = 1\noverlap_steps = 0\naveraged = ["paced.1"]'
@@ -96,7 +96,7 @@ sys.exit(main())
 def test_what_is_not_finite_is_left_out_and_all_others_count(result: str, tmp_path: Path) -> None:
     table = f'inner_steps = 4\nresult_codec = "{result}"'
     config = write_config(tmp_path, peers=len(NAMES), rounds=8, method=table)
-    run_dir, pace = tmp_path / "run", Pace(step_s=0.02)
+    run_dir, pace = tmp_path / "run", RankSpeed(step_s=0.02)
 
     async def play() -> list[int]:
         async with LocalCluster(run_dir) as cluster, asyncio.timeout(50):
@@ -144,14 +144,14 @@ def replay(run: RunConfig, run_dir: Path) -> list[str]:
     lockstep.begin(FRAGMENT, theta_P)
     for commit in of(Commit, run_dir / NAMES[0]):
         assert commit.roster == tuple(sorted(slots))  # All wait for all: 30 s, by default.
-        given: dict[int, Given] = {}
+        given: dict[int, LocalContribution] = {}
         for node, peer in enumerate(commit.roster):
             local_P, said = theta_P.copy(), ready[peer, commit.round]
             for _ in range(said.steps):
                 local_P += movement(local_P.size, slot=slots[peer], step=data_steps[peer])
                 data_steps[peer] += 1
             data_steps[peer] = max(data_steps[peer], commit.inner_step)
-            given[node] = Given(local_P, said.tokens, said.steps)
+            given[node] = LocalContribution(local_P, said.tokens, said.steps)
         digests.append(lockstep.exchange(FRAGMENT, given)[1])
         theta_P, _ = lockstep.arrays(FRAGMENT)
     lockstep.close()

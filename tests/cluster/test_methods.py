@@ -16,7 +16,7 @@ from protocols.types.ids import PeerId
 from sims.cluster.local_cluster import LocalCluster
 from sims.paced.cluster import start_all
 from sims.paced.moves import stand_in_loss
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.method_runs import (
     ELEMENTS,
     METHODS,
@@ -37,7 +37,7 @@ LONG = (
 
 
 def play_out(
-    run_dir: Path, config: Path, names: Sequence[str], pace: Pace | Sequence[Pace]
+    run_dir: Path, config: Path, names: Sequence[str], pace: RankSpeed | Sequence[RankSpeed]
 ) -> None:
     """Real daemons to the end of the run: all end well, and leave nothing behind."""
 

@@ -10,7 +10,7 @@ import pytest
 from lowcomm.reports.events import Commit, RanksLost, Ready
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_all, start_paced
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.method_runs import ELEMENTS, NAMES, PACE, check_by_lockstep, command_of
 from tests.cluster.running import (
     children_of,
@@ -33,7 +33,7 @@ def test_in_one_time_each_node_makes_the_steps_that_it_can(tmp_path: Path) -> No
 
     async def play() -> list[int]:
         async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
-            paces = [Pace(step_s=step_s, elements=ELEMENTS) for step_s in steps_s]
+            paces = [RankSpeed(step_s=step_s, elements=ELEMENTS) for step_s in steps_s]
             two = ["node.ranks=2"]
             nodes = await start_all(cluster, NAMES, config, pace=paces, overrides=two)
             return [await node.child.wait() for node in nodes]
@@ -73,7 +73,7 @@ def test_who_joins_a_run_of_timed_rounds_is_soon_counted_as_are_ranks_that_come_
 
     async def play() -> list[int]:
         async with LocalCluster(run_dir) as cluster, asyncio.timeout(80):
-            paces = [Pace(step_s=step_s, elements=ELEMENTS) for step_s in (0.005, 0.02)]
+            paces = [RankSpeed(step_s=step_s, elements=ELEMENTS) for step_s in (0.005, 0.02)]
             first, second = await start_all(cluster, NAMES[:2], config, pace=paces)
             commits_until(beta, 3)
             invited = cluster.invite(first)

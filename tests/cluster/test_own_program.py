@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Commit, RanksLost, Waiting
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.running import Command, Shell, new_shell, of, until, write_config
 
-PACED = Pace(step_s=0.001, elements=6001)
+PACED = RankSpeed(step_s=0.001, elements=6001)
 WRONG_AT = 12
 """An inner step that comes after two rounds of five."""
 PROGRAM = f"""

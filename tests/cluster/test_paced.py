@@ -17,10 +17,10 @@ from lowcomm.numerics import operations
 from lowcomm.reports.events import Commit, Evaluated, Finished, Lost, Ready
 from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
-from sims.lockstep.exchange import Given, Lockstep
+from sims.lockstep.exchange import LocalContribution, Lockstep
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.moves import FRAGMENT, initial_parameters, movement, stand_in_loss
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.running import (
     alive,
     children_of,
@@ -67,7 +67,7 @@ def test_three_peers_finish_with_the_bits_of_a_plain_loop(tmp_path: Path) -> Non
 def test_ranks_end_with_their_lifeline_and_the_others_go_on(tmp_path: Path) -> None:
     config, run_dir = write_config(tmp_path, peers=2, rounds=100_000), tmp_path / "run"
     alpha, beta = run_dir / "alpha", run_dir / "beta"
-    pace = Pace(step_s=0.01, elements=4096)
+    pace = RankSpeed(step_s=0.01, elements=4096)
 
     def watch(victim: LocalNode) -> None:
         commits_until(beta, 3)
@@ -134,7 +134,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
     for commit in of(Commit, run_dir / NAMES[0]):
         assert commit.roster == tuple(sorted(slots))  # All wait for all: 30 s, by default.
         gradients: list[operations.F32] = []
-        given: dict[int, Given] = {}
+        given: dict[int, LocalContribution] = {}
         for node, peer in enumerate(commit.roster):
             local_P = theta_P.copy()
             for _ in range(steps[peer, commit.round]):
@@ -142,7 +142,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
                 data_steps[peer] += 1
             data_steps[peer] = max(data_steps[peer], commit.inner_step)
             gradients.append(theta_P - local_P)
-            given[node] = Given(local_P, steps[peer, commit.round])
+            given[node] = LocalContribution(local_P, steps[peer, commit.round])
         weights = [steps[peer, commit.round] for peer in commit.roster]
         operations.weighted_mean(gradients, weights, mean_P)
         operations.nesterov_step(

@@ -20,7 +20,7 @@ from lowcomm.numerics.operations import F32
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, Samples, Start, View
 from sims.cluster.local_cluster import LocalCluster
 from sims.paced.moves import initial_parameters, movement, stand_in_loss
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import apply_step
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
@@ -43,7 +43,7 @@ snapshot_every_steps = 16"""
 def test_steps_go_on_with_the_same_bits_through_losses_and_a_join(tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=3, rounds=1_000_000, method=METHOD)
     run_dir = tmp_path / "run"
-    pace = Pace(step_s=0.01, elements=4096)
+    pace = RankSpeed(step_s=0.01, elements=4096)
 
     def in_view(name: str, *, within_s: float = 40) -> None:
         def look() -> bool:
@@ -96,7 +96,7 @@ def test_large_payloads_end_with_the_bits_of_a_plain_loop(tmp_path: Path) -> Non
                 cluster,
                 ("alpha", "beta"),
                 config,
-                pace=Pace(step_s=0, elements=elements),
+                pace=RankSpeed(step_s=0, elements=elements),
                 overrides=("node.ranks=2",),
             )
             return [await node.child.wait() for node in nodes.values()]
@@ -128,7 +128,7 @@ def test_a_run_whose_nodes_all_died_goes_on_from_its_checkpoint(tmp_path: Path) 
                 cluster,
                 names,
                 config,
-                pace=Pace(step_s=0.02, elements=elements),
+                pace=RankSpeed(step_s=0.02, elements=elements),
                 overrides=("node.checkpoint_every_rounds=2",),
             )
             await asyncio.to_thread(commits_until, run_dir / "beta", 80)

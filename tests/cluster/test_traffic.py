@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lowcomm.reports.events import Commit, Layout, MetricsListening, Traffic, View, Witness
 from sims.cluster.local_cluster import LocalCluster
 from sims.paced.cluster import start_all
-from sims.paced.rank import Pace
+from sims.paced.rank import RankSpeed
 from tests.cluster.running import (
     Shell,
     commits_until,
@@ -30,7 +30,7 @@ from tests.cluster.running import (
 ROUNDS = 30
 """It must not be over before we have asked."""
 NAMES = ("alpha", "beta", "gamma")
-PACE = Pace(step_s=0.005, elements=3 << 20)
+PACE = RankSpeed(step_s=0.005, elements=3 << 20)
 """Each fragment, of four at most, has a part for each of three nodes."""
 STEPS = 4
 """Rounds of each fragment, or steps."""

@@ -225,9 +225,9 @@ def torch_encode(
 ) -> tuple[bytes, bytes]:
     import torch
 
-    from lowcomm.flexdemo.torch_replicators import ReplicatorTwin
+    from lowcomm.flexdemo.torch_replicators import TorchReplicator
 
-    records, said = ReplicatorTwin(replicator).encode(torch.from_numpy(values), grid, turn)
+    records, said = TorchReplicator(replicator).encode(torch.from_numpy(values), grid, turn)
     return records.numpy().tobytes(), said.contiguous().numpy().tobytes()
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_checkpoint
-from lowcomm.daemon.checkpoint_schedule import Checkpointer
+from lowcomm.daemon.checkpoint_schedule import CheckpointSchedule
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
@@ -57,7 +57,7 @@ class Scene:
         self.gate = threading.Event()
         self.jobs: list[Callable[[], None]] | None = None
         """What waits for its turn, where that does not come at once."""
-        self.checkpointer = Checkpointer(
+        self.checkpointer = CheckpointSchedule(
             directory,
             every_rounds=EVERY,
             compute=self.compute,

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lowcomm.flexdemo.method import gradient_rows, group_of
-from lowcomm.flexdemo.momentum import Compression
+from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
 from lowcomm.training.fsdp import join_node, leave_node, rank_device, shard_model, shard_views
@@ -55,7 +55,7 @@ def main(rank: int, shared: list[mmap.mmap]) -> None:
     parameters = [Parameter(shard.place.name, shard.place.shape) for shard in shards]
     written = (memoryview(buffer) for buffer in shared)
     for method in METHODS:
-        compression = Compression(
+        compression = MomentumExchange(
             method.exchange(parameters, seed=11),
             momentum=method.momentum,
             rank=rank,

@@ -4,7 +4,7 @@ Must NOT hold tests.
 """
 
 from peers.connections.frames import Frame
-from peers.exchange.data_plane import Exchange
+from peers.exchange.data_plane import DataPlane
 from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Pool
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -28,7 +28,7 @@ class Alone:
         self.notes: list[str] = []
         self.work = CodedWork(ELEMENTS)
         me = Identity(peer=ME, name="me", incarnation=1, address="127.0.0.1:1")
-        self.exchange = Exchange(
+        self.exchange = DataPlane(
             PeerCore(me, join=True),
             feed=self.events.append,
             note=self.notes.append,

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from peers.ipc.daemon_socket import Closed, Lifeline, LifelineServer
+from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer
 from peers.ipc.messages import (
     Answer,
     Attached,
@@ -29,7 +29,7 @@ from peers.ipc.messages import (
     TensorPlace,
 )
 from peers.ipc.msgpack_records import kinds_of
-from peers.ipc.rank_socket import RankLink
+from peers.ipc.rank_socket import RankSocket
 from peers.ipc.shared_memory import SlotsShape
 from peers.ipc.step_orders import Obeyed
 from protocols.types.sample_ranges import SampleRange
@@ -69,17 +69,17 @@ ATTACHED = Attached(
 FROM_DAEMON = kinds_of(Configured, Attached, Answer, Result, Refused)
 
 
-def ignored(link: Lifeline, message: Obeyed) -> None:
+def ignored(link: DaemonSocket, message: Obeyed) -> None:
     """Nobody is ordered anything here."""
 
 
 @contextmanager
-def serving(*, links_max: int = 4) -> Generator[tuple[LifelineServer, str]]:
+def serving(*, links_max: int = 4) -> Generator[tuple[DaemonSocketServer, str]]:
     """Inside a running loop. These tests never `accept` a link of their own process: to end an
     accepted one kills its process."""
     with tempfile.TemporaryDirectory(prefix="lc") as directory:
         path = f"{directory}/lifeline"
-        server = LifelineServer(path, links_max=links_max, obeyed=ignored)
+        server = DaemonSocketServer(path, links_max=links_max, obeyed=ignored)
         try:
             yield server, path
         finally:
@@ -87,15 +87,15 @@ def serving(*, links_max: int = 4) -> Generator[tuple[LifelineServer, str]]:
 
 
 @contextmanager
-def linked(path: str) -> Generator[RankLink]:
-    link = RankLink(path, timeout_s=5)
+def linked(path: str) -> Generator[RankSocket]:
+    link = RankSocket(path, timeout_s=5)
     try:
         yield link
     finally:
         link.close()
 
 
-async def heard(server: LifelineServer) -> tuple[Lifeline, RankMessage | Closed]:
+async def heard(server: DaemonSocketServer) -> tuple[DaemonSocket, RankMessage | Closed]:
     return await asyncio.wait_for(server.receive(), 10)
 
 
@@ -107,5 +107,5 @@ def words(step: int) -> Metrics:
     return Metrics(step=step, tokens=0, loss=0.0, tokens_per_s=0.0)
 
 
-def receive(link: RankLink) -> DaemonMessage:
+def receive(link: RankSocket) -> DaemonMessage:
     return link.receive(FROM_DAEMON)

@@ -141,7 +141,11 @@ async def test_it_counts_how_late_a_heartbeat_is_of_whom_it_watches() -> None:
         liveness._since[BETA] = float("-inf")
         late.clear()
         alpha.driver.counters._peers[BETA].heartbeat_at = asyncio.get_running_loop().time() - 5
-        for peer, message in ((BETA, m.Heartbeat()), (BETA, m.Here()), (EVE, m.Heartbeat())):
+        for peer, message in (
+            (BETA, m.Heartbeat()),
+            (BETA, m.HeartbeatReply()),
+            (EVE, m.Heartbeat()),
+        ):
             alpha.driver._take(v.MessageReceived(peer, message))
         first, second = [late_s for _, late_s in late]
         assert first == pytest.approx(5 - RULES.heartbeat_interval_s, abs=1)

@@ -28,7 +28,7 @@ from protocols.messages.log_entries import Run
 from protocols.messages.peer import Kept
 from protocols.peer.core import PeerCore
 from protocols.state.parts import ELEMENT_BYTES
-from protocols.state.round_plan import Plan
+from protocols.state.round_plan import RoundPlan
 from protocols.types.errors import LowcommError
 from protocols.types.ids import Contributor, PeerId, Stamp, Version
 from protocols.types.rules import ProtocolConfig
@@ -318,7 +318,7 @@ async def running(
 
 
 @asynccontextmanager
-async def open_round() -> AsyncGenerator[tuple[Node, Plan]]:
+async def open_round() -> AsyncGenerator[tuple[Node, RoundPlan]]:
     """A leader in a round that stays open, since the other one contributes nothing more."""
     async with running(ALPHA, BETA, outer_steps=10_000) as (alpha, beta):
         await beta.until(lambda: beta.round >= 2)

@@ -14,7 +14,7 @@ from protocols.rounds.contributions import PartResult
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.state.parts import replace_owners, undivided
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Stamp, Version
 from tests.protocols.scenes import (
     ELEMENTS,
@@ -38,7 +38,7 @@ class Peer:
 
     def __init__(self, *, outer_steps: int = 99, gossip: bool = False) -> None:
         """`gossip`: in place of the three parts there is one, which each sums for itself."""
-        self.log, self.members = Log(), Membership()
+        self.log, self.members = Log(), RunState()
         self.up = frozenset((A, C))
         self.now = 0.0
         self.reads(replace(run(outer_steps=outer_steps), gossip=gossip), e.Member(info(A)))

@@ -62,8 +62,8 @@ class Led(Scene):
         self.hears(peer, m.Have(self.lineage, 0, version.round, version.state_digest))
         self.hears(peer, caught_up(peer, index, incarnation=incarnation))
         if able:
-            self.hears(peer, m.Able())
-        self.hears(peer, m.Told(self.core.raft.term))
+            self.hears(peer, m.ReadyToTrain())
+        self.hears(peer, m.ReportsComplete(self.core.raft.term))
 
     def comes(self, peer: PeerId, *, incarnation: int = 1) -> None:
         """It connects, and will never be a voter."""

@@ -17,7 +17,7 @@ from protocols.messages import peer as m
 from protocols.messages.persisted import Saved
 from protocols.peer.core import PeerCore
 from protocols.raft.log import Log
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import (
     Contributor,
     FragmentParts,
@@ -46,7 +46,7 @@ RULES = ProtocolConfig(
 )
 START = digest_text("the initial state")
 
-ABOUT_A_LINEAGE = (m.Join, m.CaughtUp, m.Able, m.Unable, m.Wants)
+ABOUT_A_LINEAGE = (m.Join, m.CaughtUp, m.ReadyToTrain, m.NotReadyToTrain, m.WantSamples)
 
 Command = TypeVar("Command", bound=c.Command)
 Message = TypeVar("Message", bound=m.Control)
@@ -103,9 +103,9 @@ def log_of(*bodies: e.Entry) -> Log:
     return log
 
 
-def members_of(log: Log) -> Membership:
+def members_of(log: Log) -> RunState:
     """What the log says."""
-    members = Membership()
+    members = RunState()
     for entry in log.entries:
         members.apply(entry)
     return members
@@ -347,7 +347,7 @@ def result_digest(terms: Sequence[Contributor], parts: int) -> str:
     return digest_text("\n".join([*lines, *(part_digest(part) for part in range(parts))]))
 
 
-DULL = (m.Heartbeat, m.Have, m.Appended, m.Told)
+DULL = (m.Heartbeat, m.Have, m.Appended, m.ReportsComplete)
 
 
 def told(scene: Follower) -> list[m.Control]:

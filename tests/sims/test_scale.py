@@ -6,7 +6,7 @@ import pytest
 
 from protocols.interface.commands import Command
 from protocols.leader import relay_plan, voters
-from protocols.links.log_relay import Relaying
+from protocols.links.log_relay import LogRelay
 from sims.checkers.disks import Disks
 from sims.scale import CountingWorld, Load, Measured, main, measure, table
 from sims.sweep import SeedResult, run_seed
@@ -117,7 +117,7 @@ def healthy(seed: int, monkeypatch: pytest.MonkeyPatch) -> SeedResult:
 def test_a_relay_that_brings_nothing_costs_nobody_anything(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Relaying, "_forward", nothing)
+    monkeypatch.setattr(LogRelay, "_forward", nothing)
     result = healthy(seed, monkeypatch)
     assert result.violations == []
     assert "Lost" not in result.log
@@ -130,7 +130,7 @@ def test_a_relay_that_keeps_what_it_is_told_costs_nobody_its_work(
 ) -> None:
     """The leader asks before it leaves a peer out. (While a run begins a joiner behind such a relay
     may wait for ever, as in seed 7202: no peer asks for what the leader never heard of.)"""
-    monkeypatch.setattr(Relaying, "_collect", nothing)
+    monkeypatch.setattr(LogRelay, "_collect", nothing)
     result = healthy(seed, monkeypatch)
     assert result.violations == []
     assert "Lost" not in result.log

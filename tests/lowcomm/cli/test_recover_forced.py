@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.cli.recover_forced import Recovery
+from lowcomm.cli.recover_forced import ForcedRecovery
 from peers.storage.wal import Wal
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Kept
 from protocols.messages.persisted import Saved
-from protocols.state.log_applier import Logbook
+from protocols.state.log_applier import LogApplier
 from protocols.types.ids import PeerId, PeerInfo, TensorSpec, Version, digest_text
 from protocols.wire.layout import pack_layout
 
@@ -24,13 +24,13 @@ START = digest_text("the initial state")
 def lines_of(directory: Path, kept: Kept, *bodies: e.Entry) -> list[str]:
     """Beta, with this log and that checkpoint."""
     entries = tuple(e.LogEntry(index, 1, body) for index, body in enumerate(bodies, start=1))
-    book = Logbook(BETA, Saved(1, ALPHA, None, entries))
+    book = LogApplier(BETA, Saved(1, ALPHA, None, entries))
     book.raft.commit_index = len(entries)
     while book.next_entry() is not None:
         pass
     wal, _ = Wal.open(directory)
     try:
-        return Recovery(directory, wal, BETA, book, kept).lines()
+        return ForcedRecovery(directory, wal, BETA, book, kept).lines()
     finally:
         wal.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from lowcomm.cli.status import ask, ask_all, finished, node_directories, print_tables
 from lowcomm.reports.event_log import EVENTS
-from lowcomm.startup.identity import RECORD, NodeDirectory, Record
+from lowcomm.startup.identity import RECORD, NodeDirectory, NodeRecord
 from peers.ipc.command_bus import Status, ask_daemon
 from peers.ipc.msgpack_records import LinkError
 from protocols.types.errors import ConfigError
@@ -35,7 +35,7 @@ ANSWER: dict[str, object] = {
 
 def write_node(directory: Path, *kinds: dict[str, object]) -> None:
     directory.mkdir(parents=True)
-    record = Record(peer="a.1", name="a", incarnation=1, bus="ipc:///nowhere/at/all")
+    record = NodeRecord(peer="a.1", name="a", incarnation=1, bus="ipc:///nowhere/at/all")
     (directory / RECORD).write_text(json.dumps(asdict(record)))
     common = {"t": 1.0, "peer": "a.1", "name": "a"}
     lines = [json.dumps({**common, "t": n, **kind}) + "\n" for n, kind in enumerate(kinds)]
@@ -79,7 +79,9 @@ def test_every_node_gets_its_line_whatever_one_of_them_does(
     write_node(tmp_path / "torn")
     (tmp_path / "torn" / RECORD).write_text("{")
     with closing(NodeDirectory(tmp_path / "mute")) as held:
-        held.write(Record(peer="m.1", name="mute", incarnation=1, pid=os.getpid(), witness=True))
+        held.write(
+            NodeRecord(peer="m.1", name="mute", incarnation=1, pid=os.getpid(), witness=True)
+        )
         lines = ask_all(tmp_path)
     states = [(line["name"], line["state"]) for line in lines]
     assert states == [("a", "not running"), ("mute", "silent"), ("torn", "unreadable")]

@@ -15,7 +15,7 @@ from lowcomm.checkpoints.checkpoint import read_checkpoint
 from lowcomm.config.schema import FileConfig, NodeConfig, RunConfig
 from lowcomm.daemon.daemon import Daemon
 from lowcomm.startup.identity import read_record
-from lowcomm.startup.start_options import Start
+from lowcomm.startup.start_options import StartOptions
 from peers.sockets.listener import listen
 from peers.storage.wal import FILE, WalError
 from protocols.interface import commands as c
@@ -26,11 +26,11 @@ from tests.lowcomm.replicas import kept as write_checkpoint
 
 ALPHA = PeerId("alpha.1f0c9a2e")
 CONFIG = FileConfig(run=RunConfig(), node=NodeConfig(name="alpha"))
-AGAIN = Start(kind="again", address="127.0.0.1:1")
+AGAIN = StartOptions(kind="again", address="127.0.0.1:1")
 
 
 @contextmanager
-def daemon(directory: Path, start: Start = AGAIN) -> Generator[Daemon]:
+def daemon(directory: Path, start: StartOptions = AGAIN) -> Generator[Daemon]:
     """One that does not run; its directory is free again at the end."""
     listening = listen("127.0.0.1:0")
     made = Daemon(CONFIG, directory=directory, start=start, listening=listening)

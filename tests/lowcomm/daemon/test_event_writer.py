@@ -5,11 +5,11 @@ from pathlib import Path
 from lowcomm.daemon.event_writer import (
     TRAFFIC_IDLE_S,
     TRAFFIC_INTERVAL_S,
-    Pace,
+    TrafficInterval,
     tell_entry,
     tell_traffic,
 )
-from lowcomm.reports.event_log import Journal
+from lowcomm.reports.event_log import EventLog
 from lowcomm.reports.events import Commit, Dropped, Event, Traffic
 from lowcomm.reports.timeline import read_timeline
 from peers.metrics.counters import Counters
@@ -30,7 +30,7 @@ class Wire:
 
 
 def test_traffic_is_read_back_as_it_was_counted(tmp_path: Path) -> None:
-    journal, counters = Journal(tmp_path, peer=ALPHA, name="alpha"), Counters()
+    journal, counters = EventLog(tmp_path, peer=ALPHA, name="alpha"), Counters()
     counters.follow(BETA, Wire(), Wire())
     counters.sent(BETA, StateChunk(1, 2, 3, 0, 4, 0, 4), 16)
     counters.received(PeerId("gamma.3"), StateChunk(1, 2, 3, 0, 4, 0, 4), 32, kept=False)
@@ -52,7 +52,7 @@ def test_traffic_is_read_back_as_it_was_counted(tmp_path: Path) -> None:
 
 
 def test_traffic_is_told_while_something_moves_and_rarely_else() -> None:
-    pace, moved, told = Pace(), 0, list[float]()
+    pace, moved, told = TrafficInterval(), 0, list[float]()
     for number in range(100):
         now = 1000.0 + number * TRAFFIC_INTERVAL_S
         moved += 1 if number in (2, 3) else 0
@@ -64,7 +64,7 @@ def test_traffic_is_told_while_something_moves_and_rarely_else() -> None:
 
 def test_of_many_peers_traffic_is_told_less_often() -> None:
     for peers, steps in ((10, 1), (60, 3), (400, 6)):
-        pace = Pace()
+        pace = TrafficInterval()
         told = [
             number
             for number in range(100)
@@ -83,7 +83,7 @@ def told(directory: Path, entry: e.Entry, *, witness: bool = False) -> list[Even
     core = PeerCore(me, join=True)
     for index, body in enumerate((*MADE, entry), start=1):
         core.members.apply(e.LogEntry(index, 1, body))
-    journal = Journal(directory, peer=BETA, name="beta")
+    journal = EventLog(directory, peer=BETA, name="beta")
     tell_entry(journal, Applied(4, entry, core.members.lineage, False), core, step_tokens=100)
     journal.close()
     return list(read_timeline(directory).events)

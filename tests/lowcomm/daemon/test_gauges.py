@@ -8,7 +8,7 @@ import pytest
 
 from lowcomm.config.schema import RunConfig
 from lowcomm.daemon.gauges import figures_of, served
-from lowcomm.reports.event_log import Journal
+from lowcomm.reports.event_log import EventLog
 from lowcomm.reports.events import MetricsListening
 from lowcomm.reports.timeline import read_timeline
 from peers.metrics.counters import Counters
@@ -27,7 +27,7 @@ def never() -> Figures:
 
 @pytest.mark.asyncio
 async def test_the_port_that_was_taken_is_told(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, peer=ALPHA, name="alpha")
+    journal = EventLog(tmp_path, peer=ALPHA, name="alpha")
     async with served("", journal, never):
         assert read_timeline(tmp_path).events == ()
     async with served("127.0.0.1:0", journal, never):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from lowcomm.flexdemo.momentum import Compression
+from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
@@ -110,7 +110,7 @@ class Nodes:
         exchange = self.method.exchange(named, seed=1)
         self.payload_bytes = exchange.payload_bytes
         self.nodes = [
-            Compression(exchange, momentum=BETA, rank=0, world_size=1) for _ in range(NODES)
+            MomentumExchange(exchange, momentum=BETA, rank=0, world_size=1) for _ in range(NODES)
         ]
         self.parameters = [torch.ones(shape) for shape in SHAPES]
 

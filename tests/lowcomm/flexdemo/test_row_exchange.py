@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowcomm.flexdemo.row_exchange import Borders, Rows, held, owned
+from lowcomm.flexdemo.row_exchange import RowExchange, Rows, held, owned
 from lowcomm.replicators.replicators import Grid
 
 
@@ -36,7 +36,7 @@ def test_every_rank_gets_the_rows_of_its_groups(sizes: list[tuple[int, int]], wo
     tensors = [
         torch.arange(1, 1 + rows * columns).reshape(rows, columns) for rows, columns in sizes
     ]
-    ranks = [Borders(grids, rank=rank, world_size=world) for rank in range(world)]
+    ranks = [RowExchange(grids, rank=rank, world_size=world) for rank in range(world)]
     shards = [
         [tensor[rows.first : rows.stop] for tensor, rows in zip(tensors, each.held, strict=True)]
         for each in ranks
@@ -52,9 +52,9 @@ def test_every_rank_gets_the_rows_of_its_groups(sizes: list[tuple[int, int]], wo
 
 def test_one_rank_and_whole_groups_have_nothing_to_exchange() -> None:
     grid = Grid.of((32, 3), 8)
-    assert not Borders([grid], rank=0, world_size=1).crossed
-    whole = Borders([grid], rank=1, world_size=2)
+    assert not RowExchange([grid], rank=0, world_size=1).crossed
+    whole = RowExchange([grid], rank=1, world_size=2)
     assert not whole.crossed
     rows = torch.zeros(16, 3)
     assert whole.exchange([rows], None)[0] is rows
-    assert Borders([grid], rank=1, world_size=3).crossed
+    assert RowExchange([grid], rank=1, world_size=3).crossed

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowcomm.flexdemo.torch_replicators import ReplicatorTwin, inverse, transform
+from lowcomm.flexdemo.torch_replicators import TorchReplicator, inverse, transform
 from lowcomm.numerics import dct
 from lowcomm.numerics.kernels import F32
 from lowcomm.replicators.replicators import (
@@ -37,7 +37,7 @@ def same(replicator: Replicator, values_RC: F32, grid: Grid, turn: Turn) -> None
         here = values_RC[start : start + span.count * span.rows]
         values_GRC = here.reshape(span.count, span.rows, -1)
         records, said = replicator.encode(values_GRC, grid, turn)
-        ours = ReplicatorTwin(replicator).encode(torch.from_numpy(values_GRC.copy()), grid, turn)
+        ours = TorchReplicator(replicator).encode(torch.from_numpy(values_GRC.copy()), grid, turn)
         assert ours[0].numpy().tobytes() == records.tobytes()
         assert ours[1].contiguous().numpy().tobytes() == np.ascontiguousarray(said).tobytes()
 

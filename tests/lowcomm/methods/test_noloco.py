@@ -17,7 +17,7 @@ from peers.ipc.shared_memory import Slots
 from protocols.state.gossip_pairs import pairs_of, state_digest
 from protocols.types.errors import ConfigError
 from protocols.types.ids import Contributor, PeerId, Stamp, TensorSpec
-from sims.lockstep.exchange import Given, Lockstep
+from sims.lockstep.exchange import LocalContribution, Lockstep
 from tests.lowcomm.replicas import LINEAGE
 
 SIZE = PIECE_ELEMENTS + 4097
@@ -64,7 +64,9 @@ def test_rounds_have_the_bits_of_one_operation_after_the_other(nodes: int, name:
         for node in range(nodes):
             locals_P[node] += np.float32(0.01) * noise(10 * round_ + node)
         sent = [as_sent(local_P, name) for local_P in locals_P]
-        given = {node: Given(local_P, 7 * node + 1) for node, local_P in enumerate(locals_P)}
+        given = {
+            node: LocalContribution(local_P, 7 * node + 1) for node, local_P in enumerate(locals_P)
+        }
         taken, digest = together.exchange(0, given)
         assert digest == state_digest(round_)
         for pair in pairs_of(names, names, fragment=0, round_=round_):
@@ -101,7 +103,9 @@ def test_who_is_not_counted_stays_as_it_is() -> None:
     together.begin(0, noise(0))
     before = [array.tobytes() for array in together.arrays(0, 2)]
     moved_P = noise(1)
-    taken, digest = together.exchange(0, {0: Given(moved_P, 1), 1: Given(noise(2), 1)})
+    taken, digest = together.exchange(
+        0, {0: LocalContribution(moved_P, 1), 1: LocalContribution(noise(2), 1)}
+    )
     assert (digest, taken[2].counted) == (state_digest(1), False)
     assert not taken[2].values_P.any(), "its parameters move by nothing"
     assert [array.tobytes() for array in together.arrays(0, 2)] == before

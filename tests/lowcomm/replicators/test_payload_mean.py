@@ -11,19 +11,19 @@ from lowcomm.codecs.base import CodecError
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics.kernels import F32
-from lowcomm.replicators.payload_mean import Replication
+from lowcomm.replicators.payload_mean import PayloadMean
 
 SHAPES = [(20, 9), (13,)]
 ELEMENTS = 20 * 9 + 13
 
 
-def exchange(**options: Any) -> Replication:
+def exchange(**options: Any) -> PayloadMean:
     options.setdefault("chunk", 8)
     parameters = [Parameter(str(number), shape) for number, shape in enumerate(SHAPES)]
     return FlexDeMo(**options).exchange(parameters, seed=4)
 
 
-def written(made: Replication, values_P: F32, step: int = 1) -> tuple[bytes, F32]:
+def written(made: PayloadMean, values_P: F32, step: int = 1) -> tuple[bytes, F32]:
     """(the payload, what it says)."""
     payload, said_P = np.zeros(made.payload_bytes, np.uint8), np.zeros_like(values_P)
     for tensor in made.tensors:
@@ -42,7 +42,7 @@ def noise(seed: int) -> F32:
     return np.random.default_rng(seed).standard_normal(ELEMENTS).astype(np.float32)
 
 
-def mean(made: Replication, payloads: Sequence[bytes], step: int = 1) -> F32:
+def mean(made: PayloadMean, payloads: Sequence[bytes], step: int = 1) -> F32:
     out_P = np.full(ELEMENTS, np.nan, np.float32)
     made.mean(step, payloads, out_P)
     return out_P

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lowcomm.reports.event_log import EVENTS, Journal
+from lowcomm.reports.event_log import EVENTS, EventLog
 from lowcomm.reports.events import Fault, Metrics, Stopped
 from lowcomm.reports.timeline import decode, read_timeline
 from protocols.types.ids import PeerId
@@ -21,9 +21,9 @@ ALPHA = PeerId("alpha.1f0c9a2e")
 BETA = "beta.00000002"
 
 
-def open_journal(directory: Path) -> Journal:
+def open_journal(directory: Path) -> EventLog:
     directory.mkdir(exist_ok=True)
-    return Journal(directory, peer=ALPHA, name="alpha")
+    return EventLog(directory, peer=ALPHA, name="alpha")
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from lowcomm.startup.identity import (
     COPY,
     RECORD,
     NodeDirectory,
-    Record,
+    NodeRecord,
     exec_time,
     in_use,
     is_node,
@@ -70,7 +70,7 @@ def test_a_directory_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     node = NodeDirectory(tmp_path)
     assert node.read() is None
-    record = Record(
+    record = NodeRecord(
         peer="a.1", name="a", incarnation=3, run=7, join="h:1", command=("torchrun", "x"), pid=5
     )
     node.write(record)
@@ -97,7 +97,7 @@ def test_a_damaged_record_is_told(text: str, tmp_path: Path) -> None:
 def test_a_damaged_record_has_a_copy(damage: str, tmp_path: Path) -> None:
     directory = tmp_path / "a node"
     with closing(NodeDirectory(directory)) as node:
-        record = Record(peer="a.1", name="a", incarnation=3, run=7, join="TOKEN")
+        record = NodeRecord(peer="a.1", name="a", incarnation=3, run=7, join="TOKEN")
         node.write(record)
     assert (directory / COPY).stat().st_mode & 0o777 == 0o600
     if damage == "torn":
@@ -116,7 +116,7 @@ def test_a_damaged_record_has_a_copy(damage: str, tmp_path: Path) -> None:
 def test_the_recorded_configuration_comes_back_checked(tmp_path: Path) -> None:
     config = FileConfig(run=RunConfig(seed=4), node=NodeConfig(ranks=2))
     text = json.dumps(asdict(config))
-    record = asdict(Record(peer="a.1", name="a", incarnation=1, config=text))
+    record = asdict(NodeRecord(peer="a.1", name="a", incarnation=1, config=text))
     (tmp_path / RECORD).write_text(json.dumps(record))
     assert recorded_config(tmp_path) == config
     record["config"] = text.replace('"ranks": 2', '"ranks": "two"')

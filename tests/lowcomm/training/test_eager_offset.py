@@ -7,7 +7,7 @@ import pytest
 
 from lowcomm.methods import EagerDiLoCo
 from lowcomm.numerics.operations import F32
-from lowcomm.training.eager_offset import Offset
+from lowcomm.training.eager_offset import EagerOffset
 from lowcomm.training.interfaces import Kind
 from peers.ipc.messages import Result
 
@@ -38,19 +38,19 @@ class State:
         raise AssertionError(directory)
 
 
-def new_offset() -> tuple[Offset, State]:
+def new_offset() -> tuple[EagerOffset, State]:
     state = State()
-    return Offset(METHOD, state, (4 * SIZE,), replicas=2), state
+    return EagerOffset(METHOD, state, (4 * SIZE,), replicas=2), state
 
 
-def give(offset: Offset, value: float, kind: Kind = "full", **said: Any) -> None:
+def give(offset: EagerOffset, value: float, kind: Kind = "full", **said: Any) -> None:
     result = Result(
         fragment=0, place=0, kind=kind, version=1, inner_step=0, boundary_steps=9, **said
     )
     offset.take(result, np.full(SIZE, value, np.float32).view(np.uint8).data.toreadonly())
 
 
-def written(offset: Offset) -> F32:
+def written(offset: EagerOffset) -> F32:
     place_P = np.full(SIZE, np.nan, np.float32)
     offset.write(0, place_P.view(np.uint8).data)
     assert np.isnan(place_P[-1]), "another rank writes it"

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowcomm.training.round_schedule import Boundaries
+from lowcomm.training.round_schedule import RoundSchedule
 
 TOKENS = 7
 
 
 def started(
     *, inner_steps: int = 8, fragments: int = 2, overlap_steps: int = 0, outer_steps: int = 100
-) -> Boundaries:
+) -> RoundSchedule:
     """Its ranks have got their first parameters."""
-    made = Boundaries(
+    made = RoundSchedule(
         inner_steps=inner_steps,
         fragments=fragments,
         overlap_steps=overlap_steps,
@@ -29,7 +29,7 @@ def started(
     return made
 
 
-def took(made: Boundaries, fragment: int, **said: Any) -> None:
+def took(made: RoundSchedule, fragment: int, **said: Any) -> None:
     values: dict[str, Any] = {
         "version": 0,
         "anew": False,
@@ -41,7 +41,7 @@ def took(made: Boundaries, fragment: int, **said: Any) -> None:
     made.took(fragment, **(values | said))
 
 
-def count(made: Boundaries, steps: int = 1) -> None:
+def count(made: RoundSchedule, steps: int = 1) -> None:
     for _ in range(steps):
         made.count(TOKENS)
 
@@ -133,7 +133,7 @@ def test_a_fragment_in_flight_is_left_out_until_its_result_is_taken() -> None:
 
 
 def test_who_came_in_the_middle_may_be_early_until_it_was_counted() -> None:
-    made = Boundaries(inner_steps=8, fragments=1, overlap_steps=0, outer_steps=9)
+    made = RoundSchedule(inner_steps=8, fragments=1, overlap_steps=0, outer_steps=9)
     took(made, 0, version=3, boundary_steps=4)
     count(made, 3)
     assert not made.may_be_early
@@ -169,7 +169,7 @@ def test_after_the_last_contributions_all_results_are_due_at_once() -> None:
 
 def test_a_boundary_with_nothing_left_waits_for_a_result() -> None:
     """Only of who came early: its fragments are all under way."""
-    made = Boundaries(inner_steps=8, fragments=2, overlap_steps=3, outer_steps=9)
+    made = RoundSchedule(inner_steps=8, fragments=2, overlap_steps=3, outer_steps=9)
     for fragment in (0, 1):
         took(made, fragment, boundary_steps=4)
     count(made, 5)

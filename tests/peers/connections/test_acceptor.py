@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from peers.connections import acceptor
-from peers.connections.acceptor import MAGIC, STRANGERS_MAX, TUNNEL, Reception
+from peers.connections.acceptor import MAGIC, STRANGERS_MAX, TUNNEL, Acceptor
 from peers.connections.control import Link
 from peers.sockets.listener import bind
 from protocols.messages.peer import Leave, Message
@@ -28,7 +28,7 @@ class Host:
         self.messages: list[Message] = []
         self.came: list[tuple[socket.socket, bytes]] = []
         self.ends: list[tuple[socket.socket, bytes]] = []
-        self.reception = Reception(self)
+        self.reception = Acceptor(self)
         bound, address = bind("127.0.0.1:0")
         self.port = int(address.rpartition(":")[2])
         self.reception.open(bound, None)
@@ -171,7 +171,7 @@ async def test_who_does_not_come_to_the_point_costs_no_cpu_and_is_cut_off(
         looks = 0
         before = one.reception._look
 
-        def counted(*of: acceptor.Stranger | socket.socket) -> None:
+        def counted(*of: acceptor.UnknownConnection | socket.socket) -> None:
             nonlocal looks
             looks += 1
             before(*of)  # pyright: ignore[reportArgumentType]

@@ -9,7 +9,7 @@ import pytest
 from peers.connections import bulk, bulk_tuning
 from peers.connections.mesh import Mesh
 from peers.sockets import tcp_info
-from peers.sockets.rate_limit import Throttle
+from peers.sockets.rate_limit import RateLimit
 from peers.sockets.tcp_info import Flow
 from protocols.types.ids import PeerId
 from tests.peers.mesh_node import ALPHA, BETA, PAYLOAD, Node, certified, pair, still_works
@@ -106,12 +106,12 @@ async def test_who_is_to_be_slower_is_while_it_is_connected(
     monkeypatch.setattr(bulk_tuning, "SAMPLE_S", 0.01)
     asked = asyncio.Event()
 
-    def half(self: Throttle, flow: Flow, now: float) -> int:
+    def half(self: RateLimit, flow: Flow, now: float) -> int:
         """As fast as it likes at first."""
         if flow.pace == 4_000_000:
             asked.set()
         return (flow.pace or 8_000_000) // 2
 
-    monkeypatch.setattr(Throttle, "sample", half)
+    monkeypatch.setattr(RateLimit, "sample", half)
     async with pair():
         await asyncio.wait_for(asked.wait(), 10.0)

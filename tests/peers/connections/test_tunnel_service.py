@@ -10,7 +10,7 @@ from peers.connections.acceptor import TUNNEL
 from peers.connections.session import Tls
 from peers.tunnels import relay
 from peers.tunnels.client import TunnelError
-from peers.tunnels.splice import Splice
+from peers.tunnels.splice import BytePump
 from protocols.messages.peer import WantBulk
 from protocols.types.ids import PeerId
 from protocols.types.limits import TICKET_BYTES
@@ -53,7 +53,7 @@ async def joined(alpha: Node, beta: Node, *relays: PeerId) -> None:
     await beta.until_seen(Up(ALPHA))
 
 
-def splices(relay: Node) -> list[Splice]:
+def splices(relay: Node) -> list[BytePump]:
     found = [joint.splice for joint in relay.mesh._passages._junction._joints]
     return [splice for splice in found if splice is not None]
 

@@ -9,7 +9,7 @@ from peers.exchange.background_rate import (
     GIVE_WAY_S_MAX,
     QUIET_S,
     SHARE,
-    Pace,
+    BackgroundRate,
 )
 
 CELL = 1 << 20
@@ -17,7 +17,7 @@ CELL = 1 << 20
 
 def test_while_nothing_else_moves_everything_may_go() -> None:
     async def scenario() -> None:
-        pace = Pace(lambda: None)
+        pace = BackgroundRate(lambda: None)
         assert all(pace.may_send(CELL) for _ in range(100))
         pace.moved(1)
         await asyncio.sleep(2 * QUIET_S)
@@ -29,7 +29,7 @@ def test_while_nothing_else_moves_everything_may_go() -> None:
 def test_beside_payload_a_share_of_its_bytes_may_go_and_whoever_waits_is_woken() -> None:
     async def scenario() -> None:
         woken = asyncio.Event()
-        pace = Pace(woken.set)
+        pace = BackgroundRate(woken.set)
         pace.moved(int(CELL / SHARE) - 1)
         assert not pace.may_send(CELL)
         pace.moved(8)
@@ -43,7 +43,7 @@ def test_beside_payload_a_share_of_its_bytes_may_go_and_whoever_waits_is_woken()
 
 def test_what_was_not_used_is_not_saved_up() -> None:
     async def scenario() -> None:
-        pace = Pace(lambda: None)
+        pace = BackgroundRate(lambda: None)
         for _ in range(1000):
             pace.moved(CELL)
         count = 0
@@ -57,7 +57,7 @@ def test_what_was_not_used_is_not_saved_up() -> None:
 
 def test_hashing_waits_until_payload_is_still_but_not_for_ever() -> None:
     async def scenario() -> None:
-        pace = Pace(lambda: None)
+        pace = BackgroundRate(lambda: None)
         pace.giving_way()()  # Nothing moves: at once.
         pace.moved(BUSY_BYTES - 1)
         began = time.monotonic()
@@ -85,7 +85,7 @@ def test_hashing_waits_until_payload_is_still_but_not_for_ever() -> None:
 def test_nobody_is_woken_after_the_end() -> None:
     async def scenario() -> None:
         woken = list[int]()
-        pace = Pace(lambda: woken.append(1))
+        pace = BackgroundRate(lambda: woken.append(1))
         pace.moved(1)
         assert not pace.may_send(CELL)
         pace.close()

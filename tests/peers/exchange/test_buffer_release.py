@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from peers.exchange import buffer_release as releases_module
-from peers.exchange.buffer_release import COPIED_BYTES_PER_S, Releases
+from peers.exchange.buffer_release import COPIED_BYTES_PER_S, BufferReleases
 from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from tests.peers import xor_node
@@ -14,16 +14,16 @@ LONG = int(3600 * COPIED_BYTES_PER_S)
 Made = list[tuple[int, int]]
 
 
-def room() -> tuple[Releases, Made]:
+def room() -> tuple[BufferReleases, Made]:
     made: Made = []
-    return Releases(lambda fragment, round_: made.append((fragment, round_))), made
+    return BufferReleases(lambda fragment, round_: made.append((fragment, round_))), made
 
 
 @pytest.mark.asyncio
 async def test_a_release_waits_while_the_ranks_copy() -> None:
     releases, made = room()
     over = asyncio.Event()
-    short = Releases(lambda fragment, round_: over.set())
+    short = BufferReleases(lambda fragment, round_: over.set())
     releases.put_off(0, 7, copied_bytes=LONG)
     short.put_off(0, 7, copied_bytes=1)
     await over.wait()

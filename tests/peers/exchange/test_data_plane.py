@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from peers.exchange.background_rate import Pace
+from peers.exchange.background_rate import BackgroundRate
 from peers.exchange.outbound import CellStream
 from peers.exchange.payload_keys import ResultKey, slice_key
 from peers.exchange.pieces import IDLE_ROUNDS, PIECE_ELEMENTS, Encoding, Payload, Pool
@@ -37,7 +37,7 @@ def test_what_is_sent_to_nobody_is_not_kept() -> None:
 
     async def scenario() -> None:
         def stream() -> CellStream:
-            return CellStream(cells, Pace(lambda: None), lambda _size: None)
+            return CellStream(cells, BackgroundRate(lambda: None), lambda _size: None)
 
         alone.exchange.replace_cells(ALPHA, stream())
         assert alone.exchange._outbound == {}

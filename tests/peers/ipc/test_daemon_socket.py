@@ -18,11 +18,11 @@ from peers.ipc.daemon_socket import (
     READ_BYTES,
     UNREAD_MESSAGES_MAX,
     Closed,
-    LifelineServer,
+    DaemonSocketServer,
 )
 from peers.ipc.messages import Answer, Configured, Evaluated, RankMessage, Refused
 from peers.ipc.msgpack_records import RECORD_BYTES_MAX, LinkError, encode
-from peers.ipc.rank_socket import RankLink
+from peers.ipc.rank_socket import RankSocket
 from tests.peers.lifeline_room import (
     BOUNDARY,
     CONTRIBUTED,
@@ -70,7 +70,7 @@ async def start(program: str, *arguments: str) -> Process:
     )
 
 
-def speak(rank: RankLink, *messages: RankMessage) -> None:
+def speak(rank: RankSocket, *messages: RankMessage) -> None:
     """All that it ever says."""
     for message in messages:
         rank.send(message)
@@ -371,7 +371,7 @@ async def test_another_user_is_not_heard() -> None:
         os.chmod(path, 0o777)
         os.seteuid(65534)
         try:
-            theirs = RankLink(path, timeout_s=5)
+            theirs = RankSocket(path, timeout_s=5)
         finally:
             os.seteuid(0)
         with pytest.raises((LinkError, OSError)):
@@ -385,9 +385,9 @@ async def test_another_user_is_not_heard() -> None:
 @pytest.mark.asyncio
 async def test_a_taken_path_is_an_error() -> None:
     with serving() as (_, path), pytest.raises(OSError, match="in use"):
-        LifelineServer(path, links_max=1, obeyed=ignored)
+        DaemonSocketServer(path, links_max=1, obeyed=ignored)
     with pytest.raises(OSError, match="No such file"):
-        RankLink("/nonexistent/lifeline", timeout_s=1)
+        RankSocket("/nonexistent/lifeline", timeout_s=1)
 
 
 def test_frames_are_what_they_say() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.ipc.daemon_socket import Closed, Lifeline, LifelineServer
+from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer
 from peers.ipc.messages import (
     EXIT_DAEMON_GONE,
     EXIT_REFUSED,
@@ -46,7 +46,7 @@ class Daemon:
     """The parts that a rank speaks with. It never accepts the link of its own process."""
 
     path: str
-    lifelines: LifelineServer
+    lifelines: DaemonSocketServer
     slots: Slots
 
     async def heard(self) -> RankMessage | Closed:
@@ -57,7 +57,9 @@ class Daemon:
 @asynccontextmanager
 async def serving() -> AsyncGenerator[Daemon]:
     with tempfile.TemporaryDirectory(prefix="lc") as directory:
-        lifelines = LifelineServer(f"{directory}/lifeline", links_max=4, obeyed=lambda _, __: None)
+        lifelines = DaemonSocketServer(
+            f"{directory}/lifeline", links_max=4, obeyed=lambda _, __: None
+        )
         slots = Slots.create(SHAPE)
         try:
             yield Daemon(f"{directory}/lifeline", lifelines, slots)
@@ -71,7 +73,7 @@ def connect(path: str) -> RankClient:
 
 
 @asynccontextmanager
-async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, Lifeline]]:
+async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, DaemonSocket]]:
     """A client that is ready, and its lifeline."""
     connecting = asyncio.create_task(asyncio.to_thread(connect, daemon.path))
     link, hello = await daemon.lifelines.receive()

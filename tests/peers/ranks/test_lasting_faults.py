@@ -3,7 +3,7 @@
 import pytest
 
 from peers.processes.last_words import telling_line
-from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, Repeats
+from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, RepeatedFaults
 
 
 def fault(line: str, *, code: int | None = 1, step: int = 0) -> Fault:
@@ -12,7 +12,7 @@ def fault(line: str, *, code: int | None = 1, step: int = 0) -> Fault:
 
 def counted(*faults: Fault | None) -> int:
     """How many attempts in a row ended as the last one of these."""
-    repeats = Repeats()
+    repeats = RepeatedFaults()
     return [repeats.count(each) for each in faults][-1]
 
 

@@ -10,7 +10,7 @@ import zmq
 from peers.ipc.command_bus import Status, Stop, ask_daemon
 from peers.ipc.messages import Hello, Ready, Refused
 from peers.ipc.msgpack_records import encode, kinds_of
-from peers.ipc.rank_socket import RankLink
+from peers.ipc.rank_socket import RankSocket
 from peers.ranks.events import (
     RankContribution,
     RankEvent,
@@ -225,7 +225,7 @@ async def test_a_hello_that_does_not_fit_is_refused(
     async with running() as owner:
         owner.configure()
         await owner.until(RanksReady)
-        link = RankLink(owner.group._socket_path, timeout_s=5)
+        link = RankSocket(owner.group._socket_path, timeout_s=5)
         link.send(hello)
         refused = await asyncio.to_thread(link.receive, kinds_of(Refused))
         link.close()

@@ -14,7 +14,7 @@ from peers.connections.acceptor import MAGIC
 from peers.connections.frames import PREFIX
 from peers.security import certificate_client
 from peers.security.certificate_client import ask
-from peers.security.certificate_issuer import FORGED, Gate
+from peers.security.certificate_issuer import FORGED, CertificateIssuer
 from peers.security.certificates import CA_KEY, Authority, OwnKey, contexts, unverified
 from peers.sockets.address import parse_address
 from protocols.interface import commands as c
@@ -179,7 +179,7 @@ class Door:
         self.authority = authority
         self.node = node
         self.told: list[v.Event] = []
-        self.gate = Gate(directory / ALPHA, node.mesh, self.told.append)
+        self.gate = CertificateIssuer(directory / ALPHA, node.mesh, self.told.append)
 
     def token(self, **changes: object) -> str:
         hour = int(time.time()) + 3600
@@ -316,7 +316,7 @@ async def test_a_voter_gets_the_key_and_no_other_in_its_place(tmp_path: Path) ->
         async with nodes(BETA, tls=tls) as (beta,):
             told: list[v.Event] = []
             place = tmp_path / "others" / BETA
-            gate = Gate(place, beta.mesh, told.append)
+            gate = CertificateIssuer(place, beta.mesh, told.append)
             assert told.pop() == v.Secured(has_key=False)
             beta.mesh.connect(here.node.address, peer="")
             await beta.until_seen(Up(ALPHA))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from peers.sockets.rate_limit import FASTER, FASTER_MAX, SAMPLE_S, SLOWER_MIN, Throttle
+from peers.sockets.rate_limit import FASTER, FASTER_MAX, SAMPLE_S, SLOWER_MIN, RateLimit
 from peers.sockets.tcp_info import NOTHING, Flow
 
 MB = 1_000_000
@@ -16,7 +16,7 @@ class Line:
     """A throttle, and what it is told of the time since the last sample."""
 
     def __init__(self) -> None:
-        self.throttle = Throttle()
+        self.throttle = RateLimit()
         self.now = 1000.0
         self.flow = NOTHING
         self.throttle.sample(NOTHING, self.now)

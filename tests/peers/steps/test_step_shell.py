@@ -10,7 +10,7 @@ from peers.exchange.outbound import Stream
 from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Order, StepSlots, following, step_shape
 from peers.steps.payload_store import digest_of
-from peers.steps.step_shell import INLINE_BYTES, StepCommand, Stepping
+from peers.steps.step_shell import INLINE_BYTES, StepCommand, StepShell
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
@@ -89,12 +89,12 @@ class Node:
         me = Identity(peer=ME, name="alpha", incarnation=1, address="127.0.0.1:1")
         self.core = PeerCore(me, join=False, rules=ProtocolConfig())
         self.bases: list[int] = []
-        self.stepping = Stepping(
+        self.stepping = StepShell(
             self.core, work=self.work, ranks=self, shell=self, based=self.bases.append
         )
         self.run = Run(7, "{}", "", 1, outer_steps, 1, b"", (size // 4,), ME, COMMIT, SNAPSHOT)
 
-    # StepRanks and StepShell ------------------------------------------------------------------
+    # StepRanks and StepHost ------------------------------------------------------------------
 
     def order(self, order: Order) -> bool:
         if self.there:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peers.storage.wal import SYSTEM, Wal
-from peers.storage.wal_writer import Scribe
+from peers.storage.wal_writer import WalWriter
 from protocols.interface.commands import Persist
 from protocols.interface.events import Persisted, PersistFailed
 from protocols.messages.persisted import Saved
@@ -43,7 +43,7 @@ class Desk:
     def __init__(self, wal: Wal, disk: Disk) -> None:
         self.disk = disk
         self.said: asyncio.Queue[Persisted | PersistFailed] = asyncio.Queue()
-        self.scribe = Scribe(wal, self.said.put_nowait)
+        self.scribe = WalWriter(wal, self.said.put_nowait)
 
     async def hears(self) -> Persisted | PersistFailed:
         return await asyncio.wait_for(self.said.get(), 20)

@@ -4,12 +4,12 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from peers.exchange.background_rate import Pace
-from peers.exchange.interfaces import States
+from peers.exchange.background_rate import BackgroundRate
+from peers.exchange.interfaces import StateStore
 from peers.exchange.outbound import Stream
 from peers.exchange.pieces import PIECE_ELEMENTS
-from peers.transfer.donor import Donation, Lent
-from peers.transfer.tree_hashing import Hashing, leaves_of
+from peers.transfer.donor import Lent, StateLender
+from peers.transfer.tree_hashing import TreeHashing, leaves_of
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages.peer import StateChunk
@@ -32,12 +32,12 @@ class Donor:
         self.jobs: list[Callable[[], None]] = []
         self.streams: dict[PeerId, Stream | None] = {}
         self.told: list[tuple[PeerId, int]] = []
-        self.hashing = Hashing()
-        self.pace = Pace(lambda: None)
-        self.donation = Donation(self, self.hashing, self.pace)
+        self.hashing = TreeHashing()
+        self.pace = BackgroundRate(lambda: None)
+        self.donation = StateLender(self, self.hashing, self.pace)
 
     @property
-    def states(self) -> States:
+    def states(self) -> StateStore:
         return self.work
 
     def feed(self, event: v.Event, /) -> None:

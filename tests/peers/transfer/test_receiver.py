@@ -5,8 +5,8 @@ import os
 from dataclasses import replace
 
 from peers.exchange.pieces import PIECE_ELEMENTS
-from peers.transfer.receiver import COMING_MAX, Transfer
-from peers.transfer.tree_hashing import Hashing, digest_of
+from peers.transfer.receiver import COMING_MAX, StateReceiver
+from peers.transfer.tree_hashing import TreeHashing, digest_of
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages.peer import StateChunk
@@ -28,8 +28,8 @@ class Joiner:
         self.work = XorWork("joiner")
         self.state = os.urandom(len(self.work.state))
         self.events = asyncio.Queue[v.Event]()
-        self.hashing = Hashing()
-        self.transfer = Transfer(lambda: self.work, self.events.put_nowait, self.hashing)
+        self.hashing = TreeHashing()
+        self.transfer = StateReceiver(lambda: self.work, self.events.put_nowait, self.hashing)
         self.transfer.expect(EXPECT, 1.0)
         self.transfer.expect_cells(ALL)
 

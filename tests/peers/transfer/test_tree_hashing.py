@@ -9,7 +9,7 @@ import pytest
 from blake3 import blake3
 
 from peers.exchange.pieces import PIECE_ELEMENTS
-from peers.transfer.tree_hashing import NICE, Hashing, cells, elements_of, leaves_of
+from peers.transfer.tree_hashing import NICE, TreeHashing, cells, elements_of, leaves_of
 from protocols.state.parts import ELEMENT_BYTES
 
 CELL = PIECE_ELEMENTS * ELEMENT_BYTES
@@ -39,7 +39,7 @@ def test_before_each_cell_what_matters_more_may_go_first() -> None:
 
 def test_work_is_done_in_order_in_a_thread_that_gives_way() -> None:
     async def scenario() -> None:
-        hashing, found, last = Hashing(), list[object](), asyncio.Event()
+        hashing, found, last = TreeHashing(), list[object](), asyncio.Event()
         loop_thread = threading.get_ident()
 
         def work() -> tuple[bool, int]:
@@ -59,7 +59,7 @@ def test_work_is_done_in_order_in_a_thread_that_gives_way() -> None:
 
 def test_what_is_being_hashed_ends_at_its_next_cell() -> None:
     async def scenario() -> None:
-        hashing, began, found = Hashing(), threading.Event(), list[object]()
+        hashing, began, found = TreeHashing(), threading.Event(), list[object]()
         failures: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, why: failures.append(why))
 
@@ -83,7 +83,7 @@ def test_what_is_being_hashed_ends_at_its_next_cell() -> None:
 
 def test_nobody_hears_of_what_was_being_hashed_at_the_end() -> None:
     async def scenario() -> None:
-        hashing, goes_on, found = Hashing(), threading.Event(), list[object]()
+        hashing, goes_on, found = TreeHashing(), threading.Event(), list[object]()
         for _ in range(3):
             hashing.submit(lambda: goes_on.wait(10), found.append)
         threading.Timer(0.05, goes_on.set).start()  # While `close` waits for what was begun.

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from peers.tunnels.splice import BUFFER_BYTES, Splice
+from peers.tunnels.splice import BUFFER_BYTES, BytePump
 
 DATA = bytes(range(251)) * 100_000
 
@@ -23,7 +23,7 @@ class Scene:
             each.setblocking(False)
         self.moved: Counter[bool] = Counter()
         self.over = asyncio.Event()
-        self.splice = Splice(near, far, moved=self._count, ended=lambda _: self.over.set())
+        self.splice = BytePump(near, far, moved=self._count, ended=lambda _: self.over.set())
         self.splice.start()
 
     def _count(self, forth: bool, count: int) -> None:

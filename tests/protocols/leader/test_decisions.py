@@ -1,7 +1,7 @@
 """What the leader decides, from what it was told: views, attempts, commits, cuts, losses."""
 
 from protocols.interface import events as v
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
@@ -52,7 +52,7 @@ def test_the_first_view_waits_for_peers_min_able_members() -> None:
     assert written(scene, e.View) == []
     scene.joins(B, able=False)
     assert written(scene, e.View) == []
-    scene.hears(B, m.Able())
+    scene.hears(B, m.ReadyToTrain())
     (view,) = written(scene, e.View)
     assert (view.view, view.roster, view.first_round) == (1, (A, B), (1,))
 
@@ -62,15 +62,15 @@ def test_what_an_earlier_leader_was_told_we_were_not() -> None:
     scene = leading(B)
     scene.comes(C)
     term = scene.core.raft.term
-    scene.hears(C, m.Told(term - 1))
+    scene.hears(C, m.ReportsComplete(term - 1))
     assert not scene.leader.accounts.told(C)
-    scene.hears(C, m.Told(term))
+    scene.hears(C, m.ReportsComplete(term))
     assert scene.leader.accounts.told(C)
 
 
 def test_later_views_do_not_wait() -> None:
     scene = leading(B)
-    scene.hears(B, m.Unable("crash"))
+    scene.hears(B, m.NotReadyToTrain("crash"))
     view = last(scene, e.View)
     assert (view.view, view.roster) == (2, (A,))
 
@@ -79,7 +79,7 @@ def test_without_anybody_able_the_old_view_stays() -> None:
     scene = leading(B)
     a_rests(scene)
     before = scene.core.raft.log.last_index
-    scene.hears(B, m.Unable("crash"))
+    scene.hears(B, m.NotReadyToTrain("crash"))
     assert scene.core.raft.log.last_index == before
 
 
@@ -95,12 +95,12 @@ def test_a_round_that_somebody_contributed_to_goes_on_in_its_view() -> None:
 def test_a_round_whose_roster_is_gone_is_taken_over_even_by_an_equal_roster() -> None:
     """Else it would stay open for ever, and nobody could contribute to the next one."""
     scene = three()
-    scene.hears(C, m.Unable("crash"))
-    scene.hears(D, m.Unable("crash"))
+    scene.hears(C, m.NotReadyToTrain("crash"))
+    scene.hears(D, m.NotReadyToTrain("crash"))
     number = of(scene)
     say(scene, "ready", B)  # The only one of view `number`, which is able.
-    scene.hears(B, m.Unable("crash"))
-    scene.hears(C, m.Able())
+    scene.hears(B, m.NotReadyToTrain("crash"))
+    scene.hears(C, m.ReadyToTrain())
     view = last(scene, e.View)
     assert (view.roster, view.first_round) == ((C,), (2,)), "B has contributed and lives"
     assert scene.core.members.views[0].view == number
@@ -156,14 +156,14 @@ def test_a_revoked_contributor_counts_no_more_though_all_others_hold() -> None:
 
 def test_a_commit_needs_two_live_holders() -> None:
     scene = leading(B)
-    scene.hears(B, m.Unable("crash"))  # The roster is A alone, and B is a live member.
+    scene.hears(B, m.NotReadyToTrain("crash"))  # The roster is A alone, and B is a live member.
     a_rests(scene)
-    scene.hears(B, m.Able())
+    scene.hears(B, m.ReadyToTrain())
     assert of(scene) == 3
     say(scene, "ready", B)
     say(scene, "hold", B)
     assert written(scene, e.Commit) == [], "if B died now, its result would be gone"
-    scene.hears(B, m.Unable("crash"))
+    scene.hears(B, m.NotReadyToTrain("crash"))
     stamp = scene.stamp(1, number=3)
     terms = (contributor(B),)
     for part in range(len(scene.core.members.views[-1].parts[0].owners)):
@@ -233,7 +233,7 @@ def test_the_last_round_needs_no_view_after_it() -> None:
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C, D)
     before = scene.core.raft.log.last_index
-    scene.hears(B, m.Unable("done"))
+    scene.hears(B, m.NotReadyToTrain("done"))
     assert scene.core.raft.log.last_index == before
 
 
@@ -315,7 +315,7 @@ def test_one_that_nobody_can_replace_gets_more_time() -> None:
     """Its roster cannot become smaller; and a deadline in the past would be a busy loop."""
     scene = three()
     for peer in (C, D):
-        scene.hears(peer, m.Unable("crash"))
+        scene.hears(peer, m.NotReadyToTrain("crash"))
     say(scene, "ready", B)
     keep_alive(scene, 3 * REDUCTION_S, B, C, D)
     assert written(scene, e.Attempt) == []
@@ -352,7 +352,7 @@ def test_who_leaves_is_written_down() -> None:
 
 def test_who_holds_a_state_that_the_leader_lacks_stays_until_it_has_it() -> None:
     """Else the last result could leave with it."""
-    # Fails while Votes.next_voter makes a voter of B, which is about to go (it is in `gone`).
+    # Fails while Voters.next_voter makes a voter of B, which is about to go (it is in `gone`).
     scene = three(outer_steps=1)
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C, D)
@@ -396,7 +396,7 @@ def test_a_joiner_that_has_all_of_its_cut_may_be_needed() -> None:
     cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
     commit = e.Commit(1, 0, 1, 0, (contributor(A),), BORDERS, DIGEST, "")
     members = members_of(log_of(run(), e.Member(info(A)), cut, view(1, A), commit))
-    admission = Admission(A, members, Reports(A, members))
+    admission = Joins(A, members, Reports(A, members))
     admission.caught_up[B] = caught_up(B, 2)
     assert not admission.needs(B, patient=True), "it waits for the state of its cut"
     admission.caught_up[B] = caught_up(B, 3)

@@ -4,14 +4,14 @@ import pytest
 
 from protocols.interface import events as v
 from protocols.leader.decisions import Leader
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports
-from protocols.leader.step_views import Closing
+from protocols.leader.step_views import StepViews
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.node import Raft
 from protocols.state import participants
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version, digest_text
 from tests.protocols.led import Led, a_rests, last, leading, of, say, three, written
 from tests.protocols.scenes import (
@@ -110,7 +110,7 @@ def test_those_who_ask_for_another_state_do_not_confirm_their_own() -> None:
     members = members_of(log_of(*BEGUN, e.Cut(info(D, 3), (A,), (Version(0, 0, START),))))
     members.members[C] = members.members[D] = info(C, 2)
     reports = Reports(A, members)
-    admission = Admission(A, members, reports)
+    admission = Joins(A, members, reports)
     for peer in (B, C):
         admission.join(peer, join(peer, "diverged"), 0.0)
         reports.has(peer, m.Have(members.lineage, 0, 0, digest_text("rot")))
@@ -133,11 +133,11 @@ def test_a_donor_holds_what_the_majority_holds() -> None:
     assert (cut.donors[0], cut.versions[0].state_digest) == (C, START)
 
 
-def where_two_accuse_a() -> Admission:
+def where_two_accuse_a() -> Joins:
     """A and B said that they have the first state; C and D got a wrong one from A."""
     members = members_of(log_of(*BEGUN))
     reports = Reports(A, members)
-    admission = Admission(A, members, reports)
+    admission = Joins(A, members, reports)
     for peer in (A, B):
         reports.has(peer, m.Have(members.lineage, 0, 0, START))
     for peer in (C, D):
@@ -170,7 +170,7 @@ def test_two_that_accused_a_donor_are_believed_when_they_are_gone() -> None:
 
 def test_one_accuser_alone_is_forgotten_when_it_is_gone() -> None:
     members = members_of(log_of(*BEGUN))
-    admission = Admission(A, members, Reports(A, members))
+    admission = Joins(A, members, Reports(A, members))
     admission.join(C, join(C, "a wrong state", against=A), 0.0)
     admission.keep({A, B, D})
     admission.join(D, join(D, "a wrong state", against=A), 0.0)
@@ -211,8 +211,8 @@ def test_a_restarted_peer_gets_a_state_and_its_old_contribution_is_forgotten() -
     index = scene.core.raft.log.last_index
     scene.hears(B, caught_up(B, index))
     old = scene.stamp(1, number=of(scene))
-    scene.hears(B, m.Told(scene.core.raft.term))
-    scene.hears(B, m.Able())
+    scene.hears(B, m.ReportsComplete(scene.core.raft.term))
+    scene.hears(B, m.ReadyToTrain())
     assert of(scene) == old.view + 1, "the old view meant its earlier life"
     for stamp, life in ((old, 98), (scene.stamp(1, number=of(scene)), 99)):
         scene.hears(B, m.Ready(stamp, contributor(B, life)))
@@ -221,14 +221,14 @@ def test_a_restarted_peer_gets_a_state_and_its_old_contribution_is_forgotten() -
     assert reports.ready == {B: contributor(B, 99)}
 
 
-def flapping(losses: int) -> tuple[Admission, Reports]:
+def flapping(losses: int) -> tuple[Joins, Reports]:
     """A's view of a run that B has been lost from so often; A has reported its state."""
     again = (e.Cut(info(B, 1), (A,), (Version(0, 0, START),)), e.Member(info(B, 1)))
     bodies = [*BEGUN, *(x for _ in range(losses) for x in (e.Lost(B, "x"), *again))]
     members = members_of(log_of(*(bodies if not losses else bodies[:-2])))
     reports = Reports(A, members)
     reports.has(A, m.Have(members.lineage, 0, 0, START))
-    return Admission(A, members, reports), reports
+    return Joins(A, members, reports), reports
 
 
 @pytest.mark.parametrize(("losses", "hold_down_s"), [(2, 2.0), (3, 4.0), (4, 8.0), (12, 120.0)])
@@ -268,18 +268,18 @@ BEGUN = (
 )
 
 
-def kept(members: Membership, round_: int, *, tokens: int) -> m.Kept:
+def kept(members: RunState, round_: int, *, tokens: int) -> m.Kept:
     versions = (Version(0, round_, state_digest(round_)),)
     return m.Kept(members.lineage, versions, 10 * round_, tokens)
 
 
-def hopeless() -> Admission:
+def hopeless() -> Joins:
     """A and B were both killed: round 3 is committed, and nobody has its state."""
     terms = (contributor(A), contributor(B))
     digest = digest_text("a result")
     rounds = [e.Commit(1, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
     members = members_of(log_of(*BEGUN, view(1, A, B), *rounds))
-    admission = Admission(A, members, Reports(A, members))
+    admission = Joins(A, members, Reports(A, members))
     for peer, against in ((A, ""), (B, B)):  # B has looked at its own.
         admission.join(peer, join(peer, incarnation=2, against=against), 0.0)
     return admission
@@ -318,7 +318,7 @@ def test_who_came_to_the_end_is_tried_again_whoever_accuses_it() -> None:
     for over, bodies in ((False, rounds[:-1]), (True, rounds)):
         members = members_of(log_of(*BEGUN, view(1, A, B), *bodies, e.Left(B, "finished")))
         reports = Reports(A, members)
-        admission = Admission(A, members, reports)
+        admission = Joins(A, members, reports)
         reports.has(A, m.Have(members.lineage, 0, len(bodies), START))
         admission.join(C, join(C, "a wrong state", against=A), 0.0)
         cut = admission.next_entry(0.0)
@@ -354,7 +354,7 @@ def test_two_that_differ_go_back_to_what_was_agreed() -> None:
     assert admission.restore(1.0, patience_s=9.0) is not None
 
 
-def differs(admission: Admission, peer: PeerId, digest: str) -> None:
+def differs(admission: Joins, peer: PeerId, digest: str) -> None:
     """It reports such a state after round 3."""
     have = m.Have(admission.members.lineage, 0, 3, digest_text(digest))
     admission.reports.has(peer, have)
@@ -407,7 +407,7 @@ def test_who_has_its_state_asks_a_new_leader_only_for_a_place() -> None:
     assert restore is not None
     members = admission.members
     members.apply(e.LogEntry(members.index + 1, 1, restore))
-    elected = Admission(A, members, Reports(A, members))
+    elected = Joins(A, members, Reports(A, members))
     elected.caught_up[B] = caught_up(B, members.index, incarnation=2)
     assert elected.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
     assert elected.next_entry(2.0) is None, "and no cut"
@@ -421,7 +421,7 @@ def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
     versions = kept(members, 2, tokens=200).versions
     restore = e.Restore(members.lineage, versions, 20, 200, (), 0, False, salt=1)
     members.apply(e.LogEntry(members.index + 1, 1, restore))
-    rest = (admission, Raft(A), Closing(A, members))
+    rest = (admission, Raft(A), StepViews(A, members))
     leader = Leader(A, members, RULES, admission.reports, *rest)
     for peer in (A, B):
         admission.join(peer, join(peer, incarnation=2), 20.0)
@@ -436,7 +436,7 @@ def test_a_joiner_that_leaves_with_a_part_of_the_state_is_not_kept_for_it() -> N
     cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START), Version(1, 0, START)))
     members = members_of(log_of(*begun, cut))
     reports = Reports(A, members)
-    admission = Admission(A, members, reports)
+    admission = Joins(A, members, reports)
     reports.has(B, m.Have(members.lineage, 0, 0, START))
     assert not admission.needs(B, patient=False)
     reports.has(B, m.Have(members.lineage, 1, 0, START))

@@ -21,9 +21,9 @@ def test_a_leader_that_was_not_heard_for_a_while_is_still_believed_that_others_w
     scene = voter()
     scene.waits(2 * RULES.election_timeout_s)
     assert scene.core.leader_id is None
-    scene.hears(C, m.Hurry(scene.stamp(1)))
+    scene.hears(C, m.ContributeNow(scene.stamp(1)))
     assert not hurried(scene), "C never led"
-    scene.hears(A, m.Hurry(scene.stamp(1)))
+    scene.hears(A, m.ContributeNow(scene.stamp(1)))
     assert hurried(scene)
 
 
@@ -32,5 +32,5 @@ def test_who_led_in_an_earlier_term_is_not_believed() -> None:
     last = scene.log.last_index
     scene.hears(C, m.Vote(2, last, 1, pre=False, urgent=True))
     assert (scene.core.leader_id, scene.core.raft.term) == (None, 2)
-    scene.hears(A, m.Hurry(scene.stamp(1)))
+    scene.hears(A, m.ContributeNow(scene.stamp(1)))
     assert not hurried(scene)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from protocols.leader.line_speeds import KEPT, Lines
+from protocols.leader.line_speeds import KEPT, LinkSpeeds
 from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
 from tests.protocols.room import Room
@@ -11,8 +11,8 @@ A, B, C, D = (PeerId(f"{name}.00000001") for name in "abcd")
 MB = 1_000_000
 
 
-def told(**speeds: int) -> Lines:
-    lines = Lines()
+def told(**speeds: int) -> LinkSpeeds:
+    lines = LinkSpeeds()
     for peer in (A, B, C, D):
         if peer[0] in speeds:
             lines.told(peer, speeds[peer[0]])

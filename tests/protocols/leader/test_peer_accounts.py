@@ -7,12 +7,12 @@ from typing import cast
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.leader.peer_accounts import Accounts
-from protocols.links.connections import Links
+from protocols.links.connections import Connections
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.log import Log
 from protocols.raft.node import Raft
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version
 from tests.protocols.led import Led, a_rests, keep_alive, last, leading, three, written
 from tests.protocols.scenes import START, A, B, C, D, caught_up, follower, join
@@ -54,7 +54,7 @@ def test_it_gets_its_vote_back_when_its_disk_works_and_not_before() -> None:
     acknowledge(scene, C)
     votes = len(written(scene, e.Voter))
     acknowledge(scene, B, C, D)
-    scene.hears(B, m.Able())
+    scene.hears(B, m.ReadyToTrain())
     assert len(written(scene, e.Voter)) == votes
     scene.hears(B, m.Durable(works=True, why=""))
     assert last(scene, e.Voter) == e.Voter(B, votes=True, why="there is a place")
@@ -107,7 +107,7 @@ def test_that_a_disk_works_again_is_said_though_the_connection_broke_meanwhile()
 
 
 def test_another_life_begins_with_an_empty_record() -> None:
-    links = Links()
+    links = Connections()
     accounts = Accounts(links)
     links.connected(v.PeerConnected(B, 1, "b:1", ""), 0.0)
     first = accounts.of(B)
@@ -130,17 +130,17 @@ def test_what_is_said_in_another_lineage_is_dropped() -> None:
     leader, other = scene.leader, scene.lineage ^ 1
     before = set(leader.able)
     for message in (
-        m.Unable("its ranks are not ready", lineage=other),
-        m.Wants(40, 0, lineage=other),
+        m.NotReadyToTrain("its ranks are not ready", lineage=other),
+        m.WantSamples(40, 0, lineage=other),
         replace(join(B, "diverged"), lineage=other),
         replace(caught_up(B, 7), lineage=other),
     ):
         assert leader.take(B, message, scene.now) == ""
     assert (leader.able, leader.leasing.wants) == (before, {})
     assert (leader.admission.joins, leader.admission.caught_up) == ({}, {})
-    leader.take(B, m.Unable("its ranks are not ready", lineage=scene.lineage), scene.now)
+    leader.take(B, m.NotReadyToTrain("its ranks are not ready", lineage=scene.lineage), scene.now)
     assert leader.able == before - {B}
-    leader.take(B, m.Able(lineage=other), scene.now)
+    leader.take(B, m.ReadyToTrain(lineage=other), scene.now)
     assert leader.able == before - {B}
 
 
@@ -153,7 +153,7 @@ def test_who_was_able_before_a_restore_has_to_say_so_again() -> None:
     assert scene.leader.able == set()
     assert scene.leader.next_entry(scene.now) is None
     for peer in (B, C):
-        scene.leader.take(peer, m.Able(lineage=scene.core.office.head.lineage), scene.now)
+        scene.leader.take(peer, m.ReadyToTrain(lineage=scene.core.office.head.lineage), scene.now)
     view = scene.leader.next_entry(scene.now)
     assert isinstance(view, e.View)
     assert view.roster == (B, C)
@@ -162,7 +162,7 @@ def test_who_was_able_before_a_restore_has_to_say_so_again() -> None:
 def test_a_peer_names_the_lineage_that_it_has_read() -> None:
     scene = follower(B)
     scene.on(v.TrainersLost("crash"))
-    said = [x.message for x in scene.all(c.Send) if isinstance(x.message, m.Unable)]
+    said = [x.message for x in scene.all(c.Send) if isinstance(x.message, m.NotReadyToTrain)]
     lineage = scene.core.members.lineage
     assert [(each.why, each.lineage) for each in said] == [("crash", lineage)]
     scene.reads(e.Restore(lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1))
@@ -184,9 +184,9 @@ def come_and_go(scene: Led, number: int) -> PeerId:
         scene.hears(peer, m.Durable(works=False, why=FULL))
     elif way:
         scene.joins(peer)
-        scene.hears(peer, m.Wants(8, 0))
-        scene.hears(peer, m.Unlinked((B,)))
-        scene.hears(peer, m.Unlinked(()) if number % 2 else m.Unlinked((C,)))
+        scene.hears(peer, m.WantSamples(8, 0))
+        scene.hears(peer, m.UnreachedMembers((B,)))
+        scene.hears(peer, m.UnreachedMembers(()) if number % 2 else m.UnreachedMembers((C,)))
     else:
         scene.hears(peer, m.Witnessing("x", 1, "x:1"))
     if way == 1:
@@ -211,7 +211,7 @@ def leaves(root: object) -> Iterator[tuple[str, object]]:
         if isinstance(at, str | int | float):
             yield path, at
             continue
-        if id(at) in seen or isinstance(at, Log | Membership | Raft):
+        if id(at) in seen or isinstance(at, Log | RunState | Raft):
             continue
         seen.add(id(at))
         if isinstance(at, Mapping):

@@ -7,13 +7,13 @@ import pytest
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.recovery import best, usable
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.state.checkpoint_progress import progress_at
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import Version, digest_text
 from protocols.types.sample_ranges import SampleRange
 from tests.protocols.room import RULES, Room
@@ -41,7 +41,7 @@ LOST_S = 30.0
 """Until the others have asked everybody for the result, and given up."""
 
 
-def agreed() -> Membership:
+def agreed() -> RunState:
     """Three rounds of A and B are committed."""
     digest = digest_text("a result")
     terms = (contributor(A), contributor(B))
@@ -196,7 +196,7 @@ def test_donors_that_are_accused_have_time_to_report_a_new_round() -> None:
     step, the run went back behind it, and everybody's work since was thrown away."""
     members = agreed()
     reports = Reports(A, members)
-    admission = Admission(A, members, reports)
+    admission = Joins(A, members, reports)
     for donor in (A, B):
         reports.has(donor, m.Have(members.lineage, 0, 2, state_digest(2)))
         admission.join(C, join(C, "a wrong state", against=donor), 0.0)
@@ -288,7 +288,7 @@ def test_who_keeps_something_else_asks_for_a_cut_again() -> None:
 
 @pytest.mark.parametrize("found", ["", digest_text("rot")])
 def test_a_damaged_checkpoint_is_said_to_be_one_and_never_offered_again(found: str) -> None:
-    # Fails while Standing reports CaughtUp, though it asks for a state (`catchup.needed`).
+    # Fails while MemberStatus reports CaughtUp, though it asks for a state (`catchup.needed`).
     scene = restarted()
     goes_back(scene)
     scene.on(v.KeptAdopted(0, 1, found))

@@ -46,7 +46,9 @@ def relayed() -> Led:
 
 def passed(scene: Led, *said: tuple[PeerId, m.Reported], term: int = 1) -> list[c.Command]:
     """B passes on what its learners told it."""
-    return scene.hears(B, m.Passed(term, tuple(m.Report(peer, 1, what) for peer, what in said)))
+    return scene.hears(
+        B, m.PassedReports(term, tuple(m.Report(peer, 1, what) for peer, what in said))
+    )
 
 
 def is_ready(scene: Led, peer: PeerId) -> tuple[PeerId, m.Ready]:
@@ -113,7 +115,7 @@ def test_a_relay_that_says_nothing_is_none() -> None:
 def test_entries_and_what_is_committed_go_to_relays_only() -> None:
     scene = relayed()
     acknowledge(scene, B, C, D)
-    said = scene.hears(C, m.Unable("crash"))
+    said = scene.hears(C, m.NotReadyToTrain("crash"))
     said += acknowledge(scene, B)
     assert written(scene, e.View)[-1].roster == (B, D)
     appends = [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Append)]
@@ -133,7 +135,7 @@ def test_who_becomes_a_voter_reads_from_the_leader() -> None:
 def test_who_lacks_what_its_relay_should_have_brought_gets_it_at_once() -> None:
     scene = relayed()
     acknowledge(scene, B, C, D)
-    scene.hears(C, m.Unable("crash"))
+    scene.hears(C, m.NotReadyToTrain("crash"))
     acknowledge(scene, B)
     index = scene.core.raft.log.last_index
     scene.waits(2 * BEAT_S)
@@ -162,7 +164,7 @@ def test_what_a_relay_passes_on_is_as_good_as_said_by_themselves() -> None:
 def test_reports_of_another_life_or_term_and_of_the_lost_do_not_count() -> None:
     scene = relayed()
     _, ready = is_ready(scene, C)
-    scene.hears(B, m.Passed(1, (m.Report(C, 2, ready),)))
+    scene.hears(B, m.PassedReports(1, (m.Report(C, 2, ready),)))
     passed(scene, (C, ready), term=2)
     assert scene.leader.reports.rounds == {}
     scene.on(PeerDisconnected(C, "end of stream"))
@@ -182,7 +184,7 @@ def test_what_a_relay_passes_on_of_a_life_before_the_log_s_does_not_count() -> N
 
 def test_nobody_speaks_for_others_unasked() -> None:
     scene = relayed()
-    scene.hears(C, m.Passed(1, (m.Report(D, 1, is_ready(scene, D)[1]),)))
+    scene.hears(C, m.PassedReports(1, (m.Report(D, 1, is_ready(scene, D)[1]),)))
     assert scene.notes("misbehaviour") == [f"{C}: speaks for {D}, and is not its relay"]
     assert scene.leader.reports.rounds == {}
 

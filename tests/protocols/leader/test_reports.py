@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from protocols.interface import events as v
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports, RoundReports
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Have, Hold, Ready, Waiting
@@ -307,7 +307,7 @@ def test_only_the_last_two_rounds_states_are_kept_and_an_older_report_differs_fr
 def test_who_finds_its_own_state_damaged_is_not_believed_about_it() -> None:
     reports, peer = told()
     has(reports, START, A, B)
-    admission = Admission(A, peer.members, reports)
+    admission = Joins(A, peer.members, reports)
     admission.join(B, join(B, "our state is damaged", against=B), 0.0)
     assert reports.states(0, 0) == {A: START}
 
@@ -316,7 +316,7 @@ def test_who_found_in_the_log_what_it_asked_for_asks_no_more() -> None:
     """Seed 2101252: the only member had asked before it read that its checkpoint is the state, and
     so it was nobody's donor."""
     reports, peer = told()
-    admission = Admission(A, peer.members, reports)
+    admission = Joins(A, peer.members, reports)
     admission.join(B, join(B, "restarted", incarnation=2), 0.0)
     admission.has_caught_up(B, caught_up(B, 0, incarnation=2))
     assert (admission.joins, admission.asked_at) == ({}, {})

@@ -35,18 +35,18 @@ def commits(scene: Led, **samples: Samples) -> None:
 
 def test_whoever_asks_gets_what_it_wants_ahead() -> None:
     scene = leading(B, C)
-    scene.hears(B, m.Wants(40, 0))
+    scene.hears(B, m.WantSamples(40, 0))
     assert leases(scene) == [{B: ranges((0, 40))}]
-    scene.hears(C, m.Wants(20, 0))
+    scene.hears(C, m.WantSamples(20, 0))
     assert leases(scene)[1:] == [{C: ranges((40, 60))}]
-    scene.hears(B, m.Wants(40, 0))
+    scene.hears(B, m.WantSamples(40, 0))
     assert len(leases(scene)) == 2, "it has them"
 
 
 @pytest.mark.parametrize("carried", [0, 7, (1 << 32) - 1])
 def test_nobody_gets_more_than_anybody_may_want(carried: int) -> None:
     scene = leading(B, C)
-    scene.hears(B, m.Wants((1 << 32) - 1, carried))
+    scene.hears(B, m.WantSamples((1 << 32) - 1, carried))
     assert leases(scene) == [{B: ranges((0, WANTS_MAX + min(carried, WANTS_MAX)))}]
 
 
@@ -55,7 +55,7 @@ def two() -> Led:
     scene = leading(B, C)
     scene.on(v.TrainersLost("rests"))
     for peer in (B, C):
-        scene.hears(peer, m.Wants(40, 0))
+        scene.hears(peer, m.WantSamples(40, 0))
     assert leases(scene) == [{B: ranges((0, 40))}, {C: ranges((40, 80))}]
     return scene
 
@@ -76,14 +76,14 @@ def test_who_has_three_quarters_waits_for_the_next_entry() -> None:
 
 def test_work_that_is_carried_is_no_reserve() -> None:
     scene = two()
-    scene.hears(B, m.Wants(40, 25))
+    scene.hears(B, m.WantSamples(40, 25))
     assert leases(scene)[2:] == [{B: ranges((80, 105))}]
 
 
 def test_what_a_leaver_held_is_leased_before_anything_new() -> None:
     scene = two()
     scene.hears(C, m.Leave("asked to"))
-    scene.hears(B, m.Wants(100, 0))
+    scene.hears(B, m.WantSamples(100, 0))
     assert leases(scene)[2:] == [{B: ranges((40, 100))}]
     assert scene.core.members.ledger.again == 40
 
@@ -102,7 +102,7 @@ def test_what_is_free_in_many_pieces_does_not_keep_anybody_waiting() -> None:
     pieces = ranges(*((first, first + 1) for first in range(0, 400, 4)))
     ledger = scene.leader.members.ledger
     ledger.free, ledger.frontier = pieces, 400
-    scene.hears(B, m.Wants(200, 0))
+    scene.hears(B, m.WantSamples(200, 0))
     (samples,) = leases(scene)[-1].values()
     assert len(samples) <= 34
     assert samples[-1].stop > 400
@@ -113,7 +113,7 @@ def test_only_members_are_heard() -> None:
     scene = leading(B)
     scene.comes(C)
     for peer in (C, STRANGER):
-        scene.hears(peer, m.Wants(40, 0))
+        scene.hears(peer, m.WantSamples(40, 0))
     assert leases(scene) == []
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocols.leader.step_views import Closing
+from protocols.leader.step_views import StepViews
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.log import Log
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.step_entries import furthest_step
 from protocols.types.ids import PeerId, Provider, Stamp, StepPayloads, Version, digest_text
 from tests.protocols.scenes import START, A, B, C, D, info
@@ -22,14 +22,14 @@ class Chair:
     """A leader's decisions on top of a log that grows by them."""
 
     def __init__(self, *roster: PeerId, first: int = 1) -> None:
-        self.log, self.members = Log(), Membership()
+        self.log, self.members = Log(), RunState()
         self.now = 0.0
         self.able: set[PeerId] = set(roster)
         self.write(stepwise(), e.Member(info(A)))
         for slot, peer in enumerate((B, C, D), start=1):
             self.write(e.Cut(info(peer, slot), (A,), (Version(0, 0, START),)))
             self.write(e.Member(info(peer, slot)))
-        self.closing = Closing(A, self.members)
+        self.closing = StepViews(A, self.members)
         if roster:
             self.write(view(1, *roster, first=first))
 

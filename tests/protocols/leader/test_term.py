@@ -170,11 +170,11 @@ def test_who_reads_from_outside_gets_the_log_while_it_is_connected() -> None:
     first = [append for to, append in scene.sent(m.Append) if to == C][-1]
     assert first.entries == tuple(log.entries)
     scene.hears(C, m.Appended(1, matches=True, index=log.last_index))
-    scene.hears(B, m.Unable("crash"))
+    scene.hears(B, m.NotReadyToTrain("crash"))
     assert {to for to, append in scene.sent(m.Append) if append.entries} >= {C}
     scene.on(v.PeerDisconnected(C, "end of stream"))
     scene.meets(C)
-    scene.hears(B, m.Able())
+    scene.hears(B, m.ReadyToTrain())
     assert C not in {to for to, _ in scene.sent(m.Append)}, "it has not asked again"
 
 
@@ -214,7 +214,7 @@ def test_in_a_new_term_what_looks_missing_may_only_not_have_been_said_yet() -> N
     """A view without those who have not spoken would cost everybody a round."""
     room = Room("abc")
     room.contribute("b")
-    room.hold = lambda name, event: is_message(event, m.Told)
+    room.hold = lambda name, event: is_message(event, m.ReportsComplete)
     room.feed("a", v.LeaveRequested("maintenance"))
     leader = room.leader()
     assert len(room.log(e.View, of=leader)) == 1
@@ -245,35 +245,37 @@ def test_a_newcomer_is_told_once_that_others_wait() -> None:
     """Its ranks began in the middle of the others' round."""
     scene = joined_by_d()
     say(scene, "ready", B, round_=2)
-    ((to, hurry),) = scene.sent(m.Hurry)
+    ((to, hurry),) = scene.sent(m.ContributeNow)
     assert (to, hurry.stamp.round) == (D, 2)
     say(scene, "ready", C, round_=2)
-    assert scene.sent(m.Hurry) == [], "nor does C need it, which contributes each round"
+    assert scene.sent(m.ContributeNow) == [], "nor does C need it, which contributes each round"
     scene.on(v.PeerDisconnected(D, "end of stream"))
     scene.meets(D)
-    assert [to for to, _ in scene.sent(m.Hurry)] == [D], "the word may have been lost"
+    assert [to for to, _ in scene.sent(m.ContributeNow)] == [D], "the word may have been lost"
 
 
 def test_nobody_is_hurried_who_is_ready_or_whom_nobody_waits_for() -> None:
     scene = joined_by_d()
-    assert scene.sent(m.Hurry) == []
+    assert scene.sent(m.ContributeNow) == []
     say(scene, "ready", D, round_=2)
     say(scene, "ready", B, round_=2)
-    assert scene.sent(m.Hurry) == []
+    assert scene.sent(m.ContributeNow) == []
     first = leading(B, C, D)
     say(first, "ready", B)
-    assert first.sent(m.Hurry) == [], "in the first round all are new, and began together"
+    assert first.sent(m.ContributeNow) == [], "in the first round all are new, and began together"
 
 
 def test_in_a_run_that_asks_all_who_are_late_are_told_as_soon_as_a_quorum_has_contributed() -> None:
     scene = leading(B, C, D, asks=True, rules=replace(RULES, quorum=2))
     say(scene, "ready", B)
-    assert scene.sent(m.Hurry) == [], "one is no quorum"
+    assert scene.sent(m.ContributeNow) == [], "one is no quorum"
     say(scene, "ready", C)
-    assert scene.sent(m.Hurry) == [(D, m.Hurry(scene.stamp(1)))], "in a first round too"
+    assert scene.sent(m.ContributeNow) == [(D, m.ContributeNow(scene.stamp(1)))], (
+        "in a first round too"
+    )
     assert scene.core.rounds[0].others_wait, "nor are our own ranks waited for"
     say(scene, "ready", D)
-    assert scene.sent(m.Hurry) == [], "each is told once"
+    assert scene.sent(m.ContributeNow) == [], "each is told once"
 
 
 def test_a_leader_that_wants_to_go_waits_for_who_asks_to_come_in() -> None:

@@ -348,7 +348,7 @@ def test_a_joiner_needs_no_vote_taken() -> None:
     assert [type(x.body) for x in scene.core.raft.log.entries][-2:] == [e.Revoked, e.Lost]
     assert C not in scene.core.members.cuts
     scene.hears(C, join(C))
-    scene.hears(C, m.Told(scene.core.raft.term))
+    scene.hears(C, m.ReportsComplete(scene.core.raft.term))
     assert C not in scene.core.members.joiners, "nothing that it says counts"
     assert not scene.leader.accounts.told(C)
 

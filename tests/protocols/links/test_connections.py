@@ -6,8 +6,8 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.interface.commands import Connect, Disconnect, Send
 from protocols.interface.events import PeerConnected
-from protocols.links.connections import Connection, Links
-from protocols.links.failure_detector import Loss
+from protocols.links.connections import Connection, Connections
+from protocols.links.failure_detector import LostPeer
 from protocols.messages import peer as m
 from protocols.messages.peer import Heartbeat
 from protocols.types.ids import PeerId, PeerInfo
@@ -15,8 +15,8 @@ from tests.protocols.led import leading
 from tests.protocols.scenes import RULES, STRANGER, A, B, C, D, follower, info
 
 
-def linked() -> Links:
-    links = Links()
+def linked() -> Connections:
+    links = Connections()
     links.connected(PeerConnected(A, 3, "a:1", "a:1"), 0.0)
     return links
 
@@ -57,23 +57,23 @@ def test_a_peer_that_moved_is_dialled_where_it_is_now() -> None:
 def test_a_silent_connection_is_closed_and_dialled_again_if_we_dialled() -> None:
     links = linked()
     assert links.dial(C, "c:1") == Connect(C, "c:1")
-    silent = Loss(C, "silent for 10.0 s", silent=True)
+    silent = LostPeer(C, "silent for 10.0 s", silent=True)
     assert links.renew(silent) == [Disconnect(C, silent.why), Connect(C, "c:1")]
-    dialled_us = Loss(A, "silent for 10.0 s", silent=True)
+    dialled_us = LostPeer(A, "silent for 10.0 s", silent=True)
     assert links.renew(dialled_us) == [Disconnect(A, dialled_us.why)], "it dials, not we"
 
 
 def test_what_ended_by_itself_needs_no_command() -> None:
     links = linked()
     links.dial(C, "c:1")
-    assert links.renew(Loss(C, "end of stream", silent=False)) == []
+    assert links.renew(LostPeer(C, "end of stream", silent=False)) == []
 
 
 def test_who_is_out_of_the_run_is_not_dialled_any_more() -> None:
     links = linked()
     links.dial(C, "c:1")
     assert links.gone(C, "left") == Disconnect(C, "left")
-    assert links.renew(Loss(C, "x", silent=True)) == [Disconnect(C, "x")]
+    assert links.renew(LostPeer(C, "x", silent=True)) == [Disconnect(C, "x")]
 
 
 def test_who_left_by_itself_hangs_up_itself() -> None:
@@ -108,7 +108,7 @@ def test_a_leader_is_found_by_its_address_unless_that_is_ours() -> None:
 
 
 def test_the_deadline_is_that_of_the_next_heartbeat() -> None:
-    links = Links()
+    links = Connections()
     assert links.deadline == float("inf")
     links.connected(PeerConnected(C, 1, "c:1", ""), 0.0)
     assert links.deadline == 0.5
@@ -147,7 +147,7 @@ def hidden(peer: PeerId) -> PeerInfo:
 def test_nobody_dials_a_peer_without_an_address_but_it_dials_everybody() -> None:
     receivers = {A: info(A), B: hidden(B), C: info(C)}
     assert linked().mend(C, receivers) == []
-    assert Links(mine="").mend(B, receivers) == [Connect(A, "a:1"), Connect(C, "c:1")]
+    assert Connections(mine="").mend(B, receivers) == [Connect(A, "a:1"), Connect(C, "c:1")]
 
 
 def test_two_without_an_address_speak_through_whom_one_of_them_is_connected_with() -> None:
@@ -160,18 +160,18 @@ def test_two_without_an_address_speak_through_whom_one_of_them_is_connected_with
     (again,) = links.mend(B, receivers)
     assert isinstance(again, Connect)
     assert set(again.via) == {A, D}, "there is another way now"
-    silent = Loss(C, "silent for 10.0 s", silent=True)
+    silent = LostPeer(C, "silent for 10.0 s", silent=True)
     assert links.renew(silent) == [Disconnect(C, silent.why), again]
 
 
 def test_who_listens_asks_for_no_tunnel() -> None:
-    links = Links(mine="b:1")
+    links = Connections(mine="b:1")
     links.connected(PeerConnected(A, 3, "a:1", "a:1"), 0.0)
     assert links.mend(B, {A: info(A), B: info(B), C: hidden(C)}) == []
 
 
 def test_without_anybody_to_go_through_nobody_is_asked() -> None:
-    links, receivers = Links(), {B: hidden(B), C: hidden(C)}
+    links, receivers = Connections(), {B: hidden(B), C: hidden(C)}
     links.connected(PeerConnected(STRANGER, 1, "x:1", ""), 0.0)
     assert links.mend(B, receivers) == []
 

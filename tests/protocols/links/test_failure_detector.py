@@ -1,6 +1,6 @@
 """Silence, ends of streams, and our own pauses."""
 
-from protocols.links.failure_detector import Liveness, Loss
+from protocols.links.failure_detector import FailureDetector, LostPeer
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
 
@@ -13,15 +13,15 @@ RULES = ProtocolConfig(
 )
 
 
-def watched() -> Liveness:
-    liveness = Liveness(RULES)
+def watched() -> FailureDetector:
+    liveness = FailureDetector(RULES)
     liveness.connected(A, 0.0)
     liveness.connected(B, 0.0)
     liveness.watch({A, B}, 0.0)
     return liveness
 
 
-def tick(liveness: Liveness, until: float, *, alive: tuple[PeerId, ...] = ()) -> None:
+def tick(liveness: FailureDetector, until: float, *, alive: tuple[PeerId, ...] = ()) -> None:
     """Look each half second, with `alive` heard of each time."""
     for half in range(1, int(until * 2) + 1):
         for peer in alive:
@@ -56,7 +56,7 @@ def test_a_silent_peer_is_lost_once() -> None:
     liveness = watched()
     tick(liveness, 4.5, alive=(A,))
     liveness.heard(A, 5.0)
-    assert liveness.lost(5.0) == [Loss(B, "silent for 5.0 s", silent=True)]
+    assert liveness.lost(5.0) == [LostPeer(B, "silent for 5.0 s", silent=True)]
     assert liveness.up == {A}
     assert liveness.lost(5.0) == []
 
@@ -68,7 +68,7 @@ def test_the_silence_of_others_is_none_of_our_business_nor_ours_of_theirs() -> N
     assert liveness.due_heartbeats(1.0) == [A]
     tick(liveness, 20.0, alive=(A,))
     liveness.disconnected(B, "end of stream", 20.0)
-    assert liveness.lost(20.25) == [Loss(B, "end of stream", silent=False)]
+    assert liveness.lost(20.25) == [LostPeer(B, "end of stream", silent=False)]
 
 
 def test_silence_counts_from_when_somebody_began_to_matter() -> None:
@@ -81,7 +81,7 @@ def test_silence_counts_from_when_somebody_began_to_matter() -> None:
     liveness.due_heartbeats(14.5)
     assert liveness.lost(14.5) == []
     assert liveness.deadline() == 15.0
-    assert liveness.lost(15.0) == [Loss(B, "silent for 5.0 s", silent=True)]
+    assert liveness.lost(15.0) == [LostPeer(B, "silent for 5.0 s", silent=True)]
 
 
 def test_an_end_of_stream_has_a_short_grace() -> None:
@@ -89,7 +89,7 @@ def test_an_end_of_stream_has_a_short_grace() -> None:
     liveness.lost(0.5)
     liveness.disconnected(B, "end of stream", 1.0)
     assert liveness.lost(1.2) == []
-    assert liveness.lost(1.25) == [Loss(B, "end of stream", silent=False)]
+    assert liveness.lost(1.25) == [LostPeer(B, "end of stream", silent=False)]
 
 
 def test_who_comes_back_in_time_is_not_lost() -> None:
@@ -108,7 +108,7 @@ def test_our_own_pause_is_nobodys_silence() -> None:
 
 
 def test_the_deadline_is_the_next_thing_that_happens() -> None:
-    assert Liveness(RULES).deadline() == float("inf")
+    assert FailureDetector(RULES).deadline() == float("inf")
     liveness = watched()
     assert liveness.deadline() == 1.0
     liveness.disconnected(B, "x", 0.5)
@@ -123,16 +123,16 @@ def test_our_own_pause_is_nobodys_absence() -> None:
     assert liveness.lost(60.0) == []
     liveness.due_heartbeats(60.0)
     assert liveness.lost(60.2) == []
-    assert liveness.lost(60.25) == [Loss(B, "end of stream", silent=False)]
+    assert liveness.lost(60.25) == [LostPeer(B, "end of stream", silent=False)]
 
 
 def test_having_nobody_to_hear_is_no_pause() -> None:
     """Else a peer whose only connection is gone would never notice."""
-    liveness = Liveness(RULES)
+    liveness = FailureDetector(RULES)
     liveness.connected(A, 0.0)
     liveness.disconnected(A, "end of stream", 0.5)
     assert liveness.deadline() == 0.75
-    assert liveness.lost(0.75) == [Loss(A, "end of stream", silent=False)]
+    assert liveness.lost(0.75) == [LostPeer(A, "end of stream", silent=False)]
 
 
 def test_the_first_connection_after_a_while_starts_the_heartbeats_anew() -> None:
@@ -148,4 +148,4 @@ def test_a_connection_that_could_not_be_made_again_is_counted_once() -> None:
     liveness.lost(0.5)
     liveness.disconnected(B, "end of stream", 1.0)
     liveness.disconnected(B, "refused", 1.2)
-    assert liveness.lost(1.25) == [Loss(B, "end of stream", silent=False)]
+    assert liveness.lost(1.25) == [LostPeer(B, "end of stream", silent=False)]

@@ -139,26 +139,26 @@ def test_reports_are_passed_on_together_and_in_order() -> None:
     said = [ready(scene, C), m.Hold(scene.stamp(1), DIGEST), m.Hold(scene.stamp(1), DIGEST)]
     scene.hears(C, said[0])
     scene.hears(C, said[1])
-    assert scene.sent(m.Passed) == [], "D will say so, too"
+    assert scene.sent(m.PassedReports) == [], "D will say so, too"
     scene.hears(D, said[2])
     reports = (m.Report(C, 1, said[0]), m.Report(C, 1, said[1]), m.Report(D, 1, said[2]))
-    assert scene.sent(m.Passed) == [(A, m.Passed(1, reports))]
+    assert scene.sent(m.PassedReports) == [(A, m.PassedReports(1, reports))]
     scene.waits(2 * BEAT_S)
-    assert scene.sent(m.Passed) == []
+    assert scene.sent(m.PassedReports) == []
 
 
 def test_reports_wait_for_others_only_a_little() -> None:
     scene = relay()
     scene.hears(C, m.Hold(scene.stamp(1), DIGEST))
     scene.waits(0.99 * URGENT_SHARE * BEAT_S)
-    assert scene.sent(m.Passed) == []
+    assert scene.sent(m.PassedReports) == []
     scene.waits(0.02 * URGENT_SHARE * BEAT_S)
-    assert len(scene.sent(m.Passed)) == 1
+    assert len(scene.sent(m.PassedReports)) == 1
     scene.hears(C, ready(scene, C))
     scene.waits(0.99 * BEAT_S)
-    assert scene.sent(m.Passed) == [], "nothing waits for this"
+    assert scene.sent(m.PassedReports) == [], "nothing waits for this"
     scene.waits(0.02 * BEAT_S)
-    assert len(scene.sent(m.Passed)) == 1
+    assert len(scene.sent(m.PassedReports)) == 1
 
 
 def test_strangers_are_not_passed_on() -> None:
@@ -167,7 +167,7 @@ def test_strangers_are_not_passed_on() -> None:
     scene.hears(STRANGER, m.Hold(scene.stamp(1), DIGEST))
     scene.hears(C, m.Leave("x"))
     scene.waits(2 * BEAT_S)
-    assert scene.sent(m.Passed) == []
+    assert scene.sent(m.PassedReports) == []
 
 
 def test_a_report_names_the_life_of_the_connection_on_which_it_came() -> None:
@@ -176,7 +176,7 @@ def test_a_report_names_the_life_of_the_connection_on_which_it_came() -> None:
     scene.meets(C, incarnation=2)
     scene.hears(C, ready(scene, C))
     scene.waits(BEAT_S)
-    ((_, passed),) = scene.sent(m.Passed)
+    ((_, passed),) = scene.sent(m.PassedReports)
     assert [report.incarnation for report in passed.reports] == [2]
 
 
@@ -193,7 +193,7 @@ def test_a_learner_reports_to_its_relay_and_says_all_else_to_the_leader() -> Non
     kept = checkpointed(scene)
     scene.on(kept)
     assert scene.sent(m.Kept) == [(C, kept.kept)]
-    assert scene.sent(m.Able) == []
+    assert scene.sent(m.ReadyToTrain) == []
 
 
 def test_when_the_relay_is_gone_the_leader_hears_everything_itself() -> None:

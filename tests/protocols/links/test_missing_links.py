@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from protocols.interface import events as v
-from protocols.links.missing_links import Gap, Gaps, cover, described
+from protocols.links.missing_links import Gap, MissingLinks, cover, described
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types.ids import PeerId
@@ -65,7 +65,7 @@ def test_it_ends_however_many_are_missing() -> None:
 
 
 def test_what_somebody_says_of_the_leader_or_of_who_is_not_asked_for_counts_for_nothing() -> None:
-    gaps = Gaps()
+    gaps = MissingLinks()
     gaps.report(B, (A, D))
     gaps.report(C, (A,))
     assert gaps.without({A, B, C}, but=A, seats=[A, B, C]) == set()
@@ -89,22 +89,22 @@ def test_the_reason_names_links() -> None:
 def test_of_two_that_miss_each_other_one_waits_in_the_open_round_and_in_the_next() -> None:
     scene = leading(B, C, D)
     say(scene, "ready", B, C)
-    scene.hears(B, m.Unlinked((C,)))
+    scene.hears(B, m.UnreachedMembers((C,)))
     assert last(scene, e.Attempt).roster == (A, B, D)
     assert last(scene, e.Attempt).why == "without c: no link between b and c"
     assert last(scene, e.View).roster == (A, B, D)
     views = of(scene)
-    scene.hears(C, m.Unlinked((B,)))
+    scene.hears(C, m.UnreachedMembers((B,)))
     assert of(scene) == views, "nothing new"
-    scene.hears(B, m.Unlinked(()))
+    scene.hears(B, m.UnreachedMembers(()))
     assert of(scene) == views, "C misses it yet"
-    scene.hears(C, m.Unlinked(()))
+    scene.hears(C, m.UnreachedMembers(()))
     assert last(scene, e.View).roster == (A, B, C, D)
 
 
 def test_what_was_said_on_a_connection_ends_with_it() -> None:
     scene = leading(B, C, D)
-    scene.hears(B, m.Unlinked((C,)))
+    scene.hears(B, m.UnreachedMembers((C,)))
     assert last(scene, e.View).roster == (A, B, D)
     scene.on(v.PeerDisconnected(B, "end of stream"))
     scene.on(v.PeerConnected(B, 1, "b:1", "a:1"))
@@ -114,7 +114,7 @@ def test_what_was_said_on_a_connection_ends_with_it() -> None:
 def test_whom_a_stranger_misses_does_not_matter() -> None:
     scene = leading(B, C)
     scene.meets(D)
-    scene.hears(D, m.Unlinked((B, C)))
+    scene.hears(D, m.UnreachedMembers((B, C)))
     assert last(scene, e.View).roster == (A, B, C)
 
 
@@ -123,5 +123,5 @@ def test_who_is_able_and_was_struck_since_is_in_no_roster_whatever_links_are_mis
     scene = leading(B, C)
     scene.leader.gone[C] = (False, "silent")
     assert C in scene.leader.able
-    scene.hears(B, m.Unlinked((C,)))
+    scene.hears(B, m.UnreachedMembers((C,)))
     assert written(scene, e.Lost) == [e.Lost(C, "silent")]

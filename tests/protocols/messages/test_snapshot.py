@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.messages import log_entries as e
-from protocols.messages.snapshot import Granted, Image
-from protocols.state.run_state import Membership
+from protocols.messages.snapshot import NewestCut, RunStateSnapshot
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version
 from protocols.types.sample_ranges import Grant, SampleRange
 from protocols.wire.codec import decode_image, encode_image
@@ -69,9 +69,9 @@ STORY: tuple[e.Entry, ...] = (
 )
 
 
-def copied(members: Membership) -> Membership:
+def copied(members: RunState) -> RunState:
     """Through the wire."""
-    other = Membership()
+    other = RunState()
     other.become(decode_image(encode_image(members.image())))
     return other
 
@@ -103,7 +103,7 @@ def test_a_snapshot_stays_what_it_was() -> None:
 
 def test_before_the_run_there_is_nothing_to_take_a_snapshot_of() -> None:
     with pytest.raises(AssertionError, match="nothing before the Run"):
-        Membership().image()
+        RunState().image()
 
 
 # Bad bytes ------------------------------------------------------------------------------------
@@ -128,9 +128,9 @@ def test_a_flipped_byte_is_an_image_or_a_wire_error_and_never_something_else(
         image = decode_image(payload)
     except WireError:
         return
-    assert isinstance(image, Image)
+    assert isinstance(image, RunStateSnapshot)
     assert isinstance(image.run, e.Run)  # pyright: ignore[reportUnnecessaryIsInstance]
-    Membership().become(image)
+    RunState().become(image)
 
 
 IMAGE = members_of(log_of(*STORY)).image()
@@ -142,7 +142,7 @@ LEFT = e.Left(A, "x")
     [
         {"run": LEFT},
         {"restored": LEFT},
-        {"granted": (Granted(4, LEFT),)},  # pyright: ignore[reportArgumentType]
+        {"granted": (NewestCut(4, LEFT),)},  # pyright: ignore[reportArgumentType]
         {"views": (LEFT,)},
         {"attempts": (LEFT,)},
         {"commits": (LEFT,)},

@@ -80,9 +80,9 @@ def test_who_knows_no_log_watches_whomever_it_knows() -> None:
 def test_who_is_needed_and_needs_nobody_answers() -> None:
     scene = follower(B, C)
     beats(scene)
-    assert scene.hears(C, m.Heartbeat()) == [c.Send(C, m.Here())]
+    assert scene.hears(C, m.Heartbeat()) == [c.Send(C, m.HeartbeatReply())]
     assert scene.hears(A, m.Heartbeat()) == [], "it hears of us anyway"
-    assert scene.hears(C, m.Here()) == []
+    assert scene.hears(C, m.HeartbeatReply()) == []
 
 
 def test_the_leader_watches_everybody() -> None:
@@ -157,7 +157,7 @@ def missed(said: list[c.Command]) -> list[tuple[PeerId, ...]]:
     return [
         command.message.peers
         for command in said
-        if isinstance(command, c.Send) and isinstance(command.message, m.Unlinked)
+        if isinstance(command, c.Send) and isinstance(command.message, m.UnreachedMembers)
     ]
 
 
@@ -204,10 +204,10 @@ def test_what_was_said_in_an_earlier_term_is_taken_back_in_the_next() -> None:
 
 def test_who_leads_says_which_link_is_missing_and_who_waits() -> None:
     scene = leading(B, C, D)
-    said = scene.hears(B, m.Unlinked((C,))) + scene.waits(2 * BEAT_S)
+    said = scene.hears(B, m.UnreachedMembers((C,))) + scene.waits(2 * BEAT_S)
     notes = [x.text for x in said if isinstance(x, c.Note) and x.kind == "links"]
     assert notes == ["no link between b and c: c cannot take part until there is one"]
-    said = scene.hears(B, m.Unlinked(())) + scene.waits(2 * BEAT_S)
+    said = scene.hears(B, m.UnreachedMembers(())) + scene.waits(2 * BEAT_S)
     notes = [x.text for x in said if isinstance(x, c.Note) and x.kind == "links"]
     assert notes == ["all members are connected again"]
 

@@ -301,12 +301,12 @@ def test_a_hello_says_where_the_leader_is() -> None:
         m.Hold(Stamp(1, 0, 1, 0, 1, 0), digest_text("x")),
         m.Have(0, 0, 9, digest_text("x")),
         m.Waiting(Stamp(1, 0, 1, 0, 1, 0), (B,)),
-        m.Able(),
-        m.Unable(""),
+        m.ReadyToTrain(),
+        m.NotReadyToTrain(""),
         m.Leave("bye"),
         m.Fetch(Stamp(1, 0, 1, 0, 1, 0), 0),
         caught_up(STRANGER, 5),
-        m.Here(),
+        m.HeartbeatReply(),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -337,9 +337,9 @@ def test_what_a_leader_tells_itself_is_decided_upon_at_once() -> None:
 
 def test_only_the_leader_hurries_our_ranks() -> None:
     scene = follower(B, C)
-    scene.hears(C, m.Hurry(scene.stamp(1)))
+    scene.hears(C, m.ContributeNow(scene.stamp(1)))
     assert not scene.core.rounds[0].others_wait
-    scene.hears(A, m.Hurry(scene.stamp(1)))
+    scene.hears(A, m.ContributeNow(scene.stamp(1)))
     assert scene.core.rounds[0].others_wait
 
 
@@ -394,5 +394,5 @@ def test_a_member_that_breaks_a_rule_is_lost_unless_it_comes_back() -> None:
 
 def test_what_a_follower_is_told_of_the_leaders_business_is_nothing_to_it() -> None:
     scene = follower(B, C)
-    for message in (m.Able(), m.Leave("x"), join(C), m.ReadLog(0)):
+    for message in (m.ReadyToTrain(), m.Leave("x"), join(C), m.ReadLog(0)):
         assert scene.hears(C, message) == []

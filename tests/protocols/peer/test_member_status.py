@@ -245,9 +245,9 @@ def test_a_member_says_whether_it_is_able() -> None:
     scene.gets_cut()
     scene.gets_state()
     scene.reads(e.Member(info(B, 1)))
-    assert told(scene) == [m.Unable("its ranks are not ready")]
+    assert told(scene) == [m.NotReadyToTrain("its ranks are not ready")]
     scene.on(v.TrainersReady())
-    assert told(scene) == [m.Able()]
+    assert told(scene) == [m.ReadyToTrain()]
 
 
 def test_ranks_start_with_the_first_view() -> None:
@@ -265,18 +265,18 @@ def test_a_joiner_into_a_running_run_is_able_after_some_steps() -> None:
     assert scene.one(c.Resume) == c.Resume(0, 0, "anew", first=True, finish=False)
     assert told(scene) == []
     scene.on(v.TrainersAble())
-    assert told(scene) == [m.Able()]
+    assert told(scene) == [m.ReadyToTrain()]
 
 
 def test_crashed_ranks_are_not_waited_for() -> None:
     scene = follower(B)
     scene.on(v.TrainersLost("out of\nmemory"))
-    assert told(scene) == [m.Unable("out of memory")]
+    assert told(scene) == [m.NotReadyToTrain("out of memory")]
     scene.on(v.TrainersReady())
     assert scene.all(c.Resume) != []
     assert told(scene) == []
     scene.encode(1)
-    assert m.Able() in told(scene)
+    assert m.ReadyToTrain() in told(scene)
 
 
 def test_what_the_leader_may_have_missed_is_said_again() -> None:
@@ -286,21 +286,21 @@ def test_what_the_leader_may_have_missed_is_said_again() -> None:
     scene.on(v.TrainersLost("crash"))
     assert told(scene) == []
     scene.meets(A)
-    assert m.Unable("crash") in told(scene)
+    assert m.NotReadyToTrain("crash") in told(scene)
 
 
 def test_a_member_without_its_state_is_not_able_until_its_next_contribution() -> None:
     """Said too early, it was void when the cut came, and never said again."""
     scene = follower(B, C)
     diverge(scene)
-    assert told(scene)[0] == m.Unable("its ranks are not ready")
+    assert told(scene)[0] == m.NotReadyToTrain("its ranks are not ready")
     scene.on(v.PeerDisconnected(A, "end of stream"))
     scene.on(v.ContributionReady(0, 100, 10))
     scene.meets(A)
-    assert m.Able() not in told(scene)
+    assert m.ReadyToTrain() not in told(scene)
     scene.gets_cut(1, slot=2)
     scene.gets_state(1)
-    assert m.Able() in told(scene), "its ranks wait with a contribution"
+    assert m.ReadyToTrain() in told(scene), "its ranks wait with a contribution"
 
 
 # Diverging and coming back --------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_whoever_is_declared_lost_and_lives_asks_to_come_back() -> None:
     scene.gets_state()
     assert scene.all(c.Resume) == [], "round 1 may still count its contribution"
     scene.reads(e.Member(info(B, 2)))
-    assert m.Able() in told(scene)
+    assert m.ReadyToTrain() in told(scene)
 
 
 def test_a_state_that_comes_while_a_round_is_applied_waits_for_it() -> None:

@@ -7,7 +7,7 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.participant import Participant
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version, digest_text
 from tests.protocols.scenes import (
     BORDERS,
@@ -33,12 +33,12 @@ from tests.protocols.scenes import (
 from tests.protocols.stepping import stepwise
 
 
-def founder(members: Membership | None = None) -> Participant:
-    return Participant(identity(A), members or Membership(), founds=True, kept=None)
+def founder(members: RunState | None = None) -> Participant:
+    return Participant(identity(A), members or RunState(), founds=True, kept=None)
 
 
-def begun() -> Membership:
-    members = Membership()
+def begun() -> RunState:
+    members = RunState()
     members.apply(e.LogEntry(1, 1, run(fragments=2)))
     return members
 
@@ -229,11 +229,13 @@ def test_a_new_leader_hears_everything_once_more() -> None:
     said = [x.message for x in scene.all(c.Send) if x.peer == C]
     told = [message for message in said if not isinstance(message, m.Appended)]
     kinds = {type(message) for message in told}
-    assert kinds >= {m.Able, m.Ready, m.Have, m.Told}
-    assert [message for message in told if isinstance(message, m.Told)] == [m.Told(2)]
-    assert isinstance(told[-1], m.Told), "after all the others"
+    assert kinds >= {m.ReadyToTrain, m.Ready, m.Have, m.ReportsComplete}
+    assert [message for message in told if isinstance(message, m.ReportsComplete)] == [
+        m.ReportsComplete(2)
+    ]
+    assert isinstance(told[-1], m.ReportsComplete), "after all the others"
     scene.hears(C, m.Append(1, 2, scene.log.last_index, 1, (), scene.log.last_index))
-    assert scene.sent(m.Told) == [], "once"
+    assert scene.sent(m.ReportsComplete) == [], "once"
 
 
 def test_without_a_connection_with_the_leader_nothing_is_reported() -> None:

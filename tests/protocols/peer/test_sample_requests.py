@@ -162,12 +162,12 @@ def test_a_member_says_what_it_wants_and_who_does_not_account_nothing() -> None:
 
 def test_a_new_leader_hears_it_too() -> None:
     at = room()
-    heard: list[m.Wants] = []
+    heard: list[m.WantSamples] = []
 
     def listen(name: str, event: v.Event) -> bool:
-        if is_message(event, m.Wants):
+        if is_message(event, m.WantSamples):
             assert isinstance(event, v.MessageReceived)
-            assert isinstance(event.message, m.Wants)
+            assert isinstance(event.message, m.WantSamples)
             heard.append(event.message)
         return False
 

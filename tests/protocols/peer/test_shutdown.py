@@ -7,11 +7,11 @@ import pytest
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.leader.decisions import Leader
-from protocols.leader.joins import Admission
+from protocols.leader.joins import Joins
 from protocols.leader.peer_accounts import Accounts
 from protocols.leader.reports import Reports
-from protocols.leader.step_views import Closing
-from protocols.links.connections import Links
+from protocols.leader.step_views import StepViews
+from protocols.links.connections import Connections
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Snapshot
@@ -87,7 +87,7 @@ def test_the_leader_may_go_before_it_has_written_that_down() -> None:
 
 def test_the_leader_goes_last() -> None:
     scene = leading(B, outer_steps=1)
-    scene.hears(B, m.Unable("crash"))
+    scene.hears(B, m.NotReadyToTrain("crash"))
     scene.encode(1)
     stamp = scene.stamp(1, number=2)
     scene.reduced(stamp, 0)
@@ -214,16 +214,16 @@ def cut(peer: PeerId, slot: int, *, donor: PeerId = A) -> e.Cut:
 
 def leads(*bodies: e.Entry) -> Leader:
     """A leads, knows nothing but the log, and is connected with B and C."""
-    links = Links()
+    links = Connections()
     for peer in (B, C):
         links.connected(v.PeerConnected(peer, 1, "", ""), NOW)
     members = members_of(log_of(*bodies))
     reports = Reports(A, members)
-    admission = Admission(A, members, reports, Accounts(links))
+    admission = Joins(A, members, reports, Accounts(links))
     raft = Raft(A)
     raft.begin(NOW, bodies)
     raft.commit_index = raft.log.last_index
-    return Leader(A, members, RULES, reports, admission, raft, Closing(A, members))
+    return Leader(A, members, RULES, reports, admission, raft, StepViews(A, members))
 
 
 def says(leader: Leader, peer: PeerId, message: m.Control) -> None:

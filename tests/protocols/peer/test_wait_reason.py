@@ -3,7 +3,7 @@
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.peer.wait_reason import Wait, describe
+from protocols.peer.wait_reason import WaitReason, describe
 from protocols.types.ids import Version
 from tests.protocols.led import Led, leading
 from tests.protocols.room import Room
@@ -91,7 +91,7 @@ def test_a_reduction_says_whom_it_waits_for_and_since_when() -> None:
     began = scene.now
     scene.now += 5.0
     wait = describe(scene.core, scene.now)
-    assert wait == Wait("reducing", "round 1: a, c", began, scene.core.deadline)
+    assert wait == WaitReason("reducing", "round 1: a, c", began, scene.core.deadline)
     scene.slices(scene.stamp(1), A, C, parts=[1])
     scene.result(scene.stamp(1), 0, A, A, B, C)
     assert said(scene) == ("reducing", "round 1: c")

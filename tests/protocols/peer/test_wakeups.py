@@ -73,9 +73,12 @@ def test_time_wakes_the_parts_whose_deadline_has_come() -> None:
 def test_what_peers_report_wakes_the_office_and_nothing_where_there_is_none() -> None:
     scene = leading(B)
     scene.now += 0.01
-    assert woken(scene, v.MessageReceived(B, m.Able())) == wakeups.OFFICE
-    assert woken(scene, v.MessageReceived(B, m.Unlinked(()))) == wakeups.OFFICE | wakeups.COMPANY
-    assert woken(follower(B, C), v.MessageReceived(C, m.Able())) == 0
+    assert woken(scene, v.MessageReceived(B, m.ReadyToTrain())) == wakeups.OFFICE
+    assert (
+        woken(scene, v.MessageReceived(B, m.UnreachedMembers(())))
+        == wakeups.OFFICE | wakeups.COMPANY
+    )
+    assert woken(follower(B, C), v.MessageReceived(C, m.ReadyToTrain())) == 0
 
 
 def test_a_slice_wakes_its_round_when_the_sum_is_complete() -> None:

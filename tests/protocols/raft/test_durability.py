@@ -6,7 +6,7 @@ from protocols.interface.commands import Persist, Send
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Snapshot
-from protocols.raft.durability import RETRY_S, Promises
+from protocols.raft.durability import RETRY_S, Durability
 from protocols.raft.log import Log
 from protocols.types.clock import NEVER
 from tests.protocols.circle import RULES, note, voting
@@ -17,7 +17,7 @@ YES, NO = (m.Appended(1, matches, 3) for matches in (True, False))
 SNAPSHOT = Snapshot(1, 1, b"image")
 
 
-def log_with(disk: Promises, *texts: str) -> Log:
+def log_with(disk: Durability, *texts: str) -> Log:
     """A log that begins with a Run; all of it is new to the disk."""
     log = Log()
     log.append(run(), term=1)
@@ -26,7 +26,7 @@ def log_with(disk: Promises, *texts: str) -> Log:
     return log
 
 
-def grow(disk: Promises, log: Log, *texts: str) -> list[e.LogEntry]:
+def grow(disk: Durability, log: Log, *texts: str) -> list[e.LogEntry]:
     made = [log.append(note(text), term=1) for text in texts]
     for entry in made:
         disk.log_changed(entry.index)
@@ -34,7 +34,7 @@ def grow(disk: Promises, log: Log, *texts: str) -> list[e.LogEntry]:
 
 
 def test_without_a_change_there_is_nothing_to_write_and_promises_are_free() -> None:
-    disk = Promises()
+    disk = Durability()
     assert disk.collect(1, "", Log()) is None
     disk.promise(B, NO)
     assert disk.kept() == [Send(B, NO)]
@@ -42,7 +42,7 @@ def test_without_a_change_there_is_nothing_to_write_and_promises_are_free() -> N
 
 
 def test_what_changed_is_written_once_from_the_first_changed_entry_on() -> None:
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk, "two", "three")
     assert disk.collect(1, A, log) == Persist(1, 1, A, 1, tuple(log.entries), None)
     assert disk.collect(1, A, log) is None
@@ -53,7 +53,7 @@ def test_what_changed_is_written_once_from_the_first_changed_entry_on() -> None:
 
 
 def test_what_was_cut_off_is_void_on_the_disk_too() -> None:
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk, "two", "three", "four")
     disk.collect(1, A, log)
     log.cut_off(3)
@@ -63,7 +63,7 @@ def test_what_was_cut_off_is_void_on_the_disk_too() -> None:
 
 
 def test_a_snapshot_takes_the_place_of_what_it_covers() -> None:
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk, "two", "three")
     log.compact(2)
     disk.snapshot_taken(SNAPSHOT)
@@ -73,7 +73,7 @@ def test_a_snapshot_takes_the_place_of_what_it_covers() -> None:
 
 
 def test_what_a_snapshot_covers_is_not_written_though_our_log_still_has_it() -> None:
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk, "two", "three")
     disk.snapshot_taken(replace(SNAPSHOT, index=2))
     assert disk.collect(1, A, log) == Persist(
@@ -88,7 +88,7 @@ def test_what_a_snapshot_covers_is_not_written_though_our_log_still_has_it() -> 
 
 
 def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk)
     disk.promise(B, YES)
     disk.collect(1, "", log)
@@ -104,7 +104,7 @@ def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:
 
 
 def test_who_is_mute_says_nothing_until_the_disk_holds_what_it_knew_then() -> None:
-    disk, beat = Promises(), Send(B, m.Heartbeat())
+    disk, beat = Durability(), Send(B, m.Heartbeat())
     disk.vote_changed()
     disk.mute()
     persist = disk.collect(1, A, Log())
@@ -118,7 +118,7 @@ def test_who_is_mute_says_nothing_until_the_disk_holds_what_it_knew_then() -> No
 
 
 def test_one_answer_may_stand_for_several_tickets() -> None:
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk)
     disk.collect(1, "", log)
     grow(disk, log, "two", "three")
@@ -129,7 +129,7 @@ def test_one_answer_may_stand_for_several_tickets() -> None:
 
 def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not_said() -> None:
     """Whoever waits for them asks again."""
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk, "two")
     disk.collect(3, A, log)
     disk.persisted(1)
@@ -155,7 +155,7 @@ def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not
 
 def test_a_failure_is_counted_once_however_many_tickets_it_takes_with_it() -> None:
     """The disk refuses by that count what was handed over before we heard of the failure."""
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk)
     first = disk.collect(1, A, log)
     grow(disk, log, "two")
@@ -174,7 +174,7 @@ def test_a_failure_is_counted_once_however_many_tickets_it_takes_with_it() -> No
 
 def test_a_snapshot_that_the_disk_did_not_take_is_written_again() -> None:
     """Else the log on the disk would have a gap."""
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk, "two", "three")
     disk.collect(1, A, log)
     disk.persisted(1)
@@ -237,7 +237,7 @@ def test_when_there_is_room_again_everything_is_written_that_was_not() -> None:
 
 
 def test_a_ticket_under_way_makes_nothing_durable_that_was_cut_off_meanwhile() -> None:
-    disk = Promises()
+    disk = Durability()
     log = log_with(disk, "two", "three")
     disk.collect(1, A, log)
     log.cut_off(3)

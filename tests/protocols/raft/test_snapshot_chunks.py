@@ -4,7 +4,7 @@ import pytest
 
 from protocols.messages.peer import Install
 from protocols.messages.persisted import Snapshot
-from protocols.raft.snapshot_chunks import Incoming, pieces
+from protocols.raft.snapshot_chunks import IncomingSnapshot, pieces
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.limits import PIECE_BYTES_MAX, SNAPSHOT_BYTES_MAX
 from tests.protocols.scenes import A, B
@@ -29,20 +29,20 @@ def test_pieces_together_are_the_image_and_each_fits_into_a_message() -> None:
 
 
 def test_it_is_whole_with_the_last_piece_and_not_before() -> None:
-    incoming = Incoming()
+    incoming = IncomingSnapshot()
     assert [incoming.take(A, part) for part in cut()] == [None, None, WHOLE]
     assert incoming.take(A, cut()[2]) is None, "it is not kept"
 
 
 def test_what_was_lost_with_a_connection_comes_again_from_the_beginning() -> None:
-    incoming, parts = Incoming(), cut()
+    incoming, parts = IncomingSnapshot(), cut()
     incoming.take(A, parts[0])
     assert incoming.take(A, parts[2]) is None
     assert [incoming.take(A, part) for part in parts] == [None, None, WHOLE]
 
 
 def test_a_piece_that_comes_twice_is_taken_once() -> None:
-    incoming, parts = Incoming(), cut()
+    incoming, parts = IncomingSnapshot(), cut()
     order = (parts[0], parts[1], parts[1], parts[2])
     assert [incoming.take(A, part) for part in order] == [None, None, None, WHOLE]
 
@@ -54,7 +54,7 @@ def test_pieces_of_two_snapshots_are_not_mixed() -> None:
         (A, cut(term=4)),
         (A, cut(Snapshot(8, 2, bytes(len(IMAGE))))),
     ):
-        incoming = Incoming()
+        incoming = IncomingSnapshot()
         incoming.take(A, cut()[0])
         assert incoming.take(peer, others[1]) is None
         assert incoming.take(peer, others[2]) is None
@@ -62,7 +62,7 @@ def test_pieces_of_two_snapshots_are_not_mixed() -> None:
 
 
 def test_a_snapshot_without_end_is_not_begun() -> None:
-    incoming = Incoming()
+    incoming = IncomingSnapshot()
     endless = Install(1, 3, 7, 2, 0, SNAPSHOT_BYTES_MAX + 1, b"x")
     with pytest.raises(RemoteProtocolError, match=f"snapshot of {SNAPSHOT_BYTES_MAX + 1} bytes"):
         incoming.take(A, endless)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from protocols.rounds.contributions import Holdings, Own, PartResult, check_contributor
-from protocols.state.round_plan import Plan
+from protocols.rounds.contributions import Holdings, OwnContribution, PartResult, check_contributor
+from protocols.state.round_plan import RoundPlan
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import Contributor, FragmentParts, Stamp, digest_text
 from protocols.types.limits import CONTRIBUTION_STEPS_MAX, CONTRIBUTION_TOKENS_MAX
@@ -11,7 +11,7 @@ from tests.protocols.scenes import BORDERS, A, B, C, contributor, manifest
 
 STAMP = Stamp(1, 2, 1, 0, 1, 0)
 LATER = Stamp(1, 2, 1, 0, 1, 1)
-PLAN = Plan(STAMP, (A, B), FragmentParts((A, B, A), BORDERS))
+PLAN = RoundPlan(STAMP, (A, B), FragmentParts((A, B, A), BORDERS))
 TERMS = (contributor(A), contributor(B))
 
 
@@ -23,7 +23,7 @@ def complete(*digests: str, stamp: Stamp = STAMP) -> Holdings:
 
 
 def test_a_contribution_is_named_by_its_bytes() -> None:
-    own = Own(round=1, tokens=100, steps=10, since=0.0, manifest=manifest(A, 1))
+    own = OwnContribution(round=1, tokens=100, steps=10, since=0.0, manifest=manifest(A, 1))
     assert own.contributor(A) == contributor(A)
 
 
@@ -51,7 +51,7 @@ def test_the_first_slice_of_a_peer_stays() -> None:
     assert held.add_slice(STAMP, 0, contributor(A))
     assert held.add_slice(STAMP, 0, contributor(A)), "the same bytes again"
     assert not held.add_slice(STAMP, 0, contributor(A, 2))
-    assert held.terms(Plan(STAMP, (A,), PLAN.parts), 0, A) == (contributor(A),)
+    assert held.terms(RoundPlan(STAMP, (A,), PLAN.parts), 0, A) == (contributor(A),)
 
 
 def test_a_sum_waits_for_all_of_the_roster_and_takes_only_the_roster() -> None:
@@ -70,9 +70,9 @@ def test_a_new_attempt_uses_the_slices_of_the_old_one() -> None:
     held = Holdings()
     for peer in (A, B):
         held.add_slice(STAMP, 0, contributor(peer))
-    assert held.terms(Plan(LATER, (A,), PLAN.parts), 0, A) == (contributor(A),)
+    assert held.terms(RoundPlan(LATER, (A,), PLAN.parts), 0, A) == (contributor(A),)
     other_view = Stamp(1, 2, 2, 0, 1, 0)
-    assert held.terms(Plan(other_view, (A,), PLAN.parts), 0, A) == ()
+    assert held.terms(RoundPlan(other_view, (A,), PLAN.parts), 0, A) == ()
 
 
 def test_the_first_result_of_a_part_stays() -> None:

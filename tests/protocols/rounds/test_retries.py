@@ -7,8 +7,8 @@ from protocols.interface.events import PartReduced, ResultReceived
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.rounds.contributions import OURS, Holdings, PartResult
-from protocols.rounds.retries import FETCH_RETRY_S, FETCHES_MAX, Asking, Stall
-from protocols.state.round_plan import Plan
+from protocols.rounds.retries import FETCH_RETRY_S, FETCHES_MAX, ResultRequest, StallReport
+from protocols.state.round_plan import RoundPlan
 from protocols.state.run_state import KEEP_COMMITS
 from protocols.types.ids import FragmentParts, PeerId, Stamp
 from tests.protocols.fragment import only, sent, training
@@ -17,8 +17,8 @@ from tests.protocols.scenes import A, B, C, contributor, part_digest
 
 
 def test_an_open_rounds_result_is_asked_for_now_and_then_until_it_is_here() -> None:
-    asking, held, stamp = Asking(after_s=30.0), Holdings(), Stamp(1, 2, 1, 0, 1, 0)
-    plan = Plan(stamp, (A, B), FragmentParts((A, B), (0, 4, 8)))
+    asking, held, stamp = ResultRequest(after_s=30.0), Holdings(), Stamp(1, 2, 1, 0, 1, 0)
+    plan = RoundPlan(stamp, (A, B), FragmentParts((A, B), (0, 4, 8)))
 
     def asks(now: float, *connected: PeerId) -> list[c.Command]:
         return asking.ask(now, plan, held=held, connected=set(connected))
@@ -123,7 +123,7 @@ def test_the_next_leader_is_told_as_well_whom_we_wait_for() -> None:
 
 def test_a_stall_is_seen_now_and_then_in_each_attempt() -> None:
     one, other = training().stamp(), training().stamp(attempt=1)
-    stall = Stall(after_s=5.0)
+    stall = StallReport(after_s=5.0)
     assert not stall.is_slow(one, 0.0)
     assert not stall.is_slow(one, 4.9)
     assert stall.is_slow(one, 5.0)

@@ -8,7 +8,7 @@ import pytest
 from protocols.messages import log_entries as e
 from protocols.raft.log import Log
 from protocols.state.parts import undivided
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types.errors import LogError
 from protocols.types.ids import Contributor, FragmentParts, PeerId, Version
 from protocols.types.sample_ranges import Grant, Remaining, SampleRange
@@ -209,4 +209,4 @@ def test_a_commit_lists_what_the_leader_heard() -> None:
 
 
 def test_an_empty_membership_equals_an_empty_log() -> None:
-    assert members_of(Log()) == Membership()
+    assert members_of(Log()) == RunState()

@@ -12,7 +12,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.rounds.contributions import PartResult
 from protocols.state.gossip_pairs import pairs_of, state_digest
-from protocols.state.round_plan import Plan
+from protocols.state.round_plan import RoundPlan
 from protocols.types.ids import PeerId, Stamp, digest_text
 from tests.protocols.fragment import Peer, only, sent
 from tests.protocols.led import Led, a_rests, keep_alive, last, leading, of, say, written
@@ -92,7 +92,7 @@ def test_a_state_is_named_by_its_round() -> None:
 # One of the peers -----------------------------------------------------------------------------
 
 
-def plan_of(peer: Peer) -> Plan:
+def plan_of(peer: Peer) -> RoundPlan:
     plan = peer.members.open_plan(0)
     assert plan is not None
     return plan

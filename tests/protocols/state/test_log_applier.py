@@ -9,7 +9,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.raft.snapshot_chunks import pieces
-from protocols.state.log_applier import COMPACT_ENTRIES, KEPT_SHARE, Logbook
+from protocols.state.log_applier import COMPACT_ENTRIES, KEPT_SHARE, LogApplier
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import Version
 from protocols.wire.codec import encode_image
@@ -31,7 +31,7 @@ def append(*bodies: e.Entry, after: int = 0, commit: int = 0, number: int = 1) -
     return m.Append(number, 1, after, min(after, 1), entries, commit)
 
 
-def read(book: Logbook) -> list[e.Entry]:
+def read(book: LogApplier) -> list[e.Entry]:
     """Everything that holds now and was not applied before."""
     bodies: list[e.Entry] = []
     while (entry := book.next_entry()) is not None:
@@ -39,9 +39,9 @@ def read(book: Logbook) -> list[e.Entry]:
     return bodies
 
 
-def reader(*bodies: e.Entry) -> Logbook:
+def reader(*bodies: e.Entry) -> LogApplier:
     """C, which has read these."""
-    book = Logbook(C, None)
+    book = LogApplier(C, None)
     book.receive(A, append(*bodies, commit=len(bodies)), 0.0)
     assert read(book) == list(bodies)
     return book
@@ -56,7 +56,7 @@ def snapshot(*bodies: e.Entry) -> Snapshot:
 
 
 def test_only_what_holds_is_applied_and_only_once() -> None:
-    book = Logbook(C, None)
+    book = LogApplier(C, None)
     book.receive(A, append(*BEGUN, commit=2), 0.0)
     assert read(book) == list(BEGUN[:2])
     assert read(book) == []
@@ -83,7 +83,7 @@ def test_an_entry_that_makes_no_sense_is_not_applied() -> None:
 @pytest.mark.parametrize("again", [BEGUN[3:], (e.Witness(info(B)),)], ids=["member", "witness"])
 def test_whoever_is_let_in_again_later_in_the_log_is_not_gone(again: tuple[e.Entry, ...]) -> None:
     """Stepwise seed 2130408: a witness that died was never struck by its next leader."""
-    book = Logbook(C, None)
+    book = LogApplier(C, None)
     book.receive(A, append(*BEGUN, e.Lost(B, "x"), *again, commit=6), 0.0)
     read(book)
     assert book.returns(B)
@@ -97,7 +97,7 @@ def test_whoever_is_let_in_again_later_in_the_log_is_not_gone(again: tuple[e.Ent
 # Snapshots ------------------------------------------------------------------------------------
 
 
-def install(book: Logbook, taken: Snapshot, *, term: int = 1, number: int = 1) -> list[bool]:
+def install(book: LogApplier, taken: Snapshot, *, term: int = 1, number: int = 1) -> list[bool]:
     return [book.install(A, piece, 0.0) for piece in pieces(taken, number, term)]
 
 
@@ -136,7 +136,7 @@ def test_a_snapshot_that_makes_no_sense_is_its_senders_fault() -> None:
 @pytest.mark.parametrize("index", [4, 9])
 def test_a_snapshot_whose_image_is_of_another_index_is_its_senders_fault(index: int) -> None:
     """Else the next entry would be looked for where there is none: an IndexError."""
-    # Fails while Logbook.install does not compare the two.
+    # Fails while LogApplier.install does not compare the two.
     book = reader(*BEGUN[:3])
     with pytest.raises(RemoteProtocolError):
         install(book, replace(snapshot(*BEGUN), index=index))
@@ -155,7 +155,7 @@ def test_a_long_log_becomes_a_snapshot_of_itself() -> None:
     assert (taken.index, taken.term) == (index, 1)
     assert book.raft.log.last_index == index
     assert len(book.raft.log.entries) == COMPACT_ENTRIES // KEPT_SHARE, "for who is a little behind"
-    fresh = Logbook(C, None)
+    fresh = LogApplier(C, None)
     assert install(fresh, taken) == [True]
     assert fresh.members == book.members
 
@@ -165,7 +165,7 @@ def test_a_long_log_becomes_a_snapshot_of_itself() -> None:
 
 def test_a_restarted_peer_has_its_log_and_applies_nothing_before_it_holds_again() -> None:
     """Its end may give way to another leader's."""
-    book = Logbook(C, Saved(4, B, None, tuple(log_of(*BEGUN).entries)))
+    book = LogApplier(C, Saved(4, B, None, tuple(log_of(*BEGUN).entries)))
     raft = book.raft
     assert (raft.term, raft.vote, raft.run, raft.log.last_index) == (4, B, 1, 5)
     assert (raft.commit_index, read(book)) == (0, [])
@@ -175,7 +175,7 @@ def test_a_restarted_peer_has_its_log_and_applies_nothing_before_it_holds_again(
 def test_a_restarted_peer_begins_with_its_snapshot() -> None:
     later = (e.Cut(info(C, 2), (A,), (Version(0, 0, START),)), e.Lost(B, "x"))
     entries = tuple(log_of(*BEGUN, *later).entries[5:])
-    book = Logbook(C, Saved(4, "", snapshot(*BEGUN), entries))
+    book = LogApplier(C, Saved(4, "", snapshot(*BEGUN), entries))
     assert book.members == members_of(log_of(*BEGUN))
     assert (book.raft.commit_index, book.raft.log.last_index, book.raft.run) == (5, 7, 1)
     assert book.raft.log.voters == (A,)
@@ -187,7 +187,7 @@ def test_a_restarted_peer_begins_with_its_snapshot() -> None:
 def test_a_snapshot_that_cannot_be_read_is_said_to_a_person() -> None:
     saved = Saved(1, "", replace(snapshot(*BEGUN), image=b"rot"), ())
     with pytest.raises(LogError, match="the log's snapshot cannot be read"):
-        Logbook(C, saved)
+        LogApplier(C, saved)
 
 
 def test_everything_that_is_written_is_read_again() -> None:
@@ -198,7 +198,7 @@ def test_everything_that_is_written_is_read_again() -> None:
     for command in book.raft.take():
         if isinstance(command, Persist):
             disk.write(command)
-    again = Logbook(C, disk.saved)
+    again = LogApplier(C, disk.saved)
     assert again.raft.log.entries == book.raft.log.entries
     assert (again.raft.term, again.raft.log.base) == (book.raft.term, 5)
 
@@ -207,5 +207,5 @@ def test_a_restarted_peer_knows_where_witnesses_listen() -> None:
     """Step seed 26400338: one that alone had a vote, and nobody else in its snapshot, did not stand
     for election."""
     begun = (*BEGUN, e.Witness(info(C)), e.Lost(B, "x"), e.Lost(A, "x"))
-    assert Logbook(C, Saved(4, "", snapshot(*begun), ())).known == {C: "c:1"}
-    assert Logbook(C, Saved(4, "", None, tuple(log_of(*begun).entries))).known == {C: "c:1"}
+    assert LogApplier(C, Saved(4, "", snapshot(*begun), ())).known == {C: "c:1"}
+    assert LogApplier(C, Saved(4, "", None, tuple(log_of(*begun).entries))).known == {C: "c:1"}

@@ -4,7 +4,7 @@ import pytest
 
 from protocols.messages import log_entries as e
 from protocols.state import participants
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.types import limits
 from protocols.types.errors import LogError
 from protocols.types.ids import PeerId, Version
@@ -18,7 +18,7 @@ def cut(peer: PeerId, slot: int) -> e.Cut:
     return e.Cut(info(peer, slot), (A,), (Version(0, 0, START),))
 
 
-def read(*bodies: e.Entry) -> Membership:
+def read(*bodies: e.Entry) -> RunState:
     return members_of(log_of(*BEGUN, *bodies))
 
 
@@ -55,7 +55,7 @@ def test_after_more_peers_than_a_snapshot_can_name_it_can_still_be_read() -> Non
     for number in range(limits.SEATS_MAX + 5):
         for body in (cut(visitor(number), 1 + number), e.Lost(visitor(number), "x")):
             members.apply(log.append(body, term=1))
-    again = Membership()
+    again = RunState()
     again.become(decode_image(encode_image(members.image())))
     assert again == members
     assert A in members.seats

@@ -3,13 +3,13 @@
 import pytest
 
 from protocols.state.parts import undivided
-from protocols.state.round_plan import Plan
+from protocols.state.round_plan import RoundPlan
 from protocols.types.ids import FragmentParts, PeerId, Stamp
 from tests.protocols.scenes import BORDERS, ELEMENTS, A, B, C, D
 
 STAMP = Stamp(1, 2, 1, 0, 1, 0)
-DIVIDED = Plan(STAMP, (A, B, C), FragmentParts((A, B, A), BORDERS))
-PAIRS = Plan(STAMP, (A, B, C), undivided(ELEMENTS), pairs=((A, C), (B,)))
+DIVIDED = RoundPlan(STAMP, (A, B, C), FragmentParts((A, B, A), BORDERS))
+PAIRS = RoundPlan(STAMP, (A, B, C), undivided(ELEMENTS), pairs=((A, C), (B,)))
 
 
 def test_owners_sum_their_parts_of_everybody() -> None:

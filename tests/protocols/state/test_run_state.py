@@ -5,7 +5,7 @@ from dataclasses import replace
 from protocols.messages import log_entries as e
 from protocols.state.checkpoint_progress import progress_at, remaining_at
 from protocols.state.participants import FORGIVE_ROUNDS
-from protocols.state.run_state import KEEP_COMMITS, LOST_ROUNDS, Membership
+from protocols.state.run_state import KEEP_COMMITS, LOST_ROUNDS, RunState
 from protocols.types.ids import PeerInfo, Stamp, Version
 from protocols.types.limits import TOTAL_MAX
 from protocols.types.sample_ranges import Grant, Remaining, SampleRange, Samples
@@ -35,12 +35,12 @@ def commit(round_: int, *, number: int = 1, steps: int = 10, attempt: int = 0) -
     return e.Commit(number, 0, round_, attempt, terms, BORDERS, part_digest(0), "")
 
 
-def read(*bodies: e.Entry) -> Membership:
+def read(*bodies: e.Entry) -> RunState:
     return members_of(log_of(*bodies))
 
 
 def test_a_run_is_over_when_every_fragment_has_its_last_round() -> None:
-    assert not Membership().is_over, "there is none yet"
+    assert not RunState().is_over, "there is none yet"
     last = (Version(0, 9, START), Version(1, 8, START))
     for rounds, over in ((last, False), ((last[0], Version(1, 9, START)), True)):
         restore = e.Restore(1, rounds, 0, 0, (), 0, False, salt=1)
@@ -273,7 +273,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert head == members
     head.apply(e.LogEntry(head.index + 1, 1, commit(1)))
     assert (head.committed(0), members.committed(0)) == (1, 0)
-    assert Membership().copy() == Membership()
+    assert RunState().copy() == RunState()
 
 
 def test_equal_logs_lead_to_equal_memberships() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.state.sample_ledger import CLAIM_RANGES_MAX, RANGES_LEFT_MAX, Ledger
+from protocols.state.sample_ledger import CLAIM_RANGES_MAX, RANGES_LEFT_MAX, SampleLedger
 from protocols.types.ids import PeerId
 from protocols.types.sample_ranges import (
     ALL_REMAIN,
@@ -31,16 +31,16 @@ def numbers(samples: Samples) -> set[int]:
     return {number for one in samples for number in range(one.start, one.stop)}
 
 
-def leased(**pairs: tuple[int, int]) -> Ledger:
+def leased(**pairs: tuple[int, int]) -> SampleLedger:
     """To A, B or C, by their letters; each in its first life."""
-    ledger = Ledger()
+    ledger = SampleLedger()
     for name, pair in pairs.items():
         grant(ledger, {"a": A, "b": B, "c": C}[name], pair)
     return ledger
 
 
 def grant(
-    ledger: Ledger, peer: PeerId, *pairs: tuple[int, int], incarnation: int = 1, came: int = 0
+    ledger: SampleLedger, peer: PeerId, *pairs: tuple[int, int], incarnation: int = 1, came: int = 0
 ) -> None:
     one = Grant(peer, ranges(*pairs))
     assert ledger.objection([one]) == ""
@@ -84,7 +84,7 @@ def test_a_contribution_leaves_no_more_pieces_than_messages_hold() -> None:
 def test_nor_do_all_together() -> None:
     """Who goes leaves its pieces to others, and may come again."""
     free = singles(0, RANGES_LEFT_MAX - 2)
-    ledger, start = Ledger(), free[-1].stop + 1
+    ledger, start = SampleLedger(), free[-1].stop + 1
     ledger.restore(Remaining(free[-1].stop, free))
     grant(ledger, A, (free[-1].stop, start + 9))
     assert len(ledger.remaining.samples) == RANGES_LEFT_MAX - 2
@@ -127,7 +127,7 @@ def test_a_new_view_or_an_attempt_without_it_gives_them_back(
 
 
 def test_a_view_from_before_a_life_means_another_one() -> None:
-    ledger = Ledger()
+    ledger = SampleLedger()
     grant(ledger, B, (0, 10), came=3)
     ledger.went(B, view=3, until=0)
     ledger.settle(round_=9, view=3, roster=(A, B))
@@ -235,7 +235,7 @@ class Story:
     """Each sample's fate, one by one, beside the ledger."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = SampleLedger()
         self.committed: set[int] = set()
         self.lives = dict.fromkeys((A, B, C), 1)
         self.here = {A, B, C}
@@ -285,7 +285,7 @@ def test_no_sample_is_lost_or_in_two_places(doings: list[tuple[str, PeerId, int]
     for doing in doings:
         story.do(*doing)
         story.check()
-    again = Ledger()
+    again = SampleLedger()
     again.become(story.ledger.books())
     assert again == story.ledger
     # In the end everything that the gone held is somebody else's.
@@ -296,7 +296,7 @@ def test_no_sample_is_lost_or_in_two_places(doings: list[tuple[str, PeerId, int]
 
 
 def test_a_fresh_ledger_is_the_beginning() -> None:
-    assert Ledger().remaining == ALL_REMAIN
+    assert SampleLedger().remaining == ALL_REMAIN
     restored = leased(a=(0, 10))
     restored.restore(ALL_REMAIN)
-    assert replace(restored, again=0) == Ledger()
+    assert replace(restored, again=0) == SampleLedger()

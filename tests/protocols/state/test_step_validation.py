@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from protocols.messages import log_entries as e
-from protocols.messages.step_progress import Course
-from protocols.state.run_state import Membership
+from protocols.messages.step_progress import StepProgress
+from protocols.state.run_state import RunState
 from protocols.state.step_entries import step_view
 from protocols.types.errors import LogError
 from protocols.types.ids import Provider, Version
@@ -27,7 +27,7 @@ HALTED = (*RUNNING, e.Halt(1, (), "c can take part"))
 CLOSED = (*HALTED, e.Close(1, 6, (Provider(6, A, B),)))
 
 
-def after(*bodies: e.Entry) -> Membership:
+def after(*bodies: e.Entry) -> RunState:
     return members_of(log_of(*bodies))
 
 
@@ -89,7 +89,7 @@ def test_a_view_ends_where_its_close_says() -> None:
     members = after(*CLOSED, view(2, A, B, C, first=7))
     assert step_view(members, 6) == RUNNING[-1]
     assert step_view(members, 7) == view(2, A, B, C, first=7)
-    assert members.course == Course()
+    assert members.course == StepProgress()
 
 
 def test_views_are_forgotten_with_the_steps_that_nobody_replays() -> None:
@@ -157,6 +157,6 @@ def test_who_is_back_from_its_own_checkpoint_is_not_who_the_view_meant() -> None
 @pytest.mark.parametrize("bodies", [RUNNING, HALTED, CLOSED, (*CLOSED, e.Lost(B, "silent"))])
 def test_a_snapshot_keeps_all_of_it(bodies: tuple[e.Entry, ...]) -> None:
     members = after(*bodies, e.Lost(C, "silent"))
-    read = Membership()
+    read = RunState()
     read.become(decode_image(encode_image(members.image())))
     assert read == members

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocols.messages import log_entries as e
 from protocols.state import tokens
-from protocols.state.run_state import Membership
+from protocols.state.run_state import RunState
 from protocols.state.tokens import (
     Token,
     cannot_revoke,
@@ -127,7 +127,7 @@ def test_of_too_many_the_one_that_expires_first_is_forgotten_and_its_token_with_
     fresh = PeerId("e.00000005")
     assert "too old" in refusal(members, spent(fresh, replace(TOKEN, expires=40)))
     assert refusal(members, spent(fresh, replace(TOKEN, expires=41))) == ""
-    other = Membership()
+    other = RunState()
     other.become(members.image())
     assert other == members
 
@@ -137,7 +137,7 @@ def test_a_revocation_stays_whatever_comes() -> None:
     gone = e.Revoked(B, A, "stolen")
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     members = members_of(log_of(*BEGUN, spent(B), gone, restore))
-    other = Membership()
+    other = RunState()
     other.become(members.image())
     for each in (members, other):
         assert each.spendings.revoked == {B: gone}
@@ -153,7 +153,7 @@ def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
     gone = e.TokenRevoked(spent(B).token, A, "it was in a public chat")
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     members = members_of(log_of(*BEGUN, spent(B), gone, restore))
-    other = Membership()
+    other = RunState()
     other.become(members.image())
     why = f"this token was revoked by {A} (it was in a public chat): ask for another one"
     for each in (members, other):

@@ -2,14 +2,14 @@
 
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.steps.step_machine import Steps
+from protocols.steps.step_machine import StepMachine
 from tests.protocols.scenes import A, B, C
 from tests.protocols.stepping import STEPS, Stepper, stepper, view
 
 FAR = STEPS - 1
 
 
-def steps_of(scene: Stepper) -> Steps:
+def steps_of(scene: Stepper) -> StepMachine:
     assert scene.core.part.steps is not None
     assert scene.core.part.steps.bounds.limit >= FAR
     return scene.core.part.steps
@@ -26,7 +26,7 @@ def test_nobody_of_our_roster_is_far_ahead_whatever_it_sends() -> None:
     scene.steps_to(2, A, C)
     scene.makes(3)
     scene.gets(FAR, C)
-    assert not scene.told(m.Unable)
+    assert not scene.told(m.NotReadyToTrain)
     assert target(scene) == 3, "all but we may have completed that"
     scene.gets(3, A, C)
     assert target(scene) == 3
@@ -39,7 +39,7 @@ def test_what_it_sent_before_we_read_of_the_view_says_nothing_either() -> None:
     scene.steps_to(2, A, C)
     scene.gets(FAR, C, number=2)
     scene.reads(e.Halt(1, (), "?"), e.Close(1, 2, ()), view(2, A, B, C, first=3))
-    assert not scene.told(m.Unable)
+    assert not scene.told(m.NotReadyToTrain)
     assert target(scene) == 2
 
 
@@ -57,11 +57,11 @@ def test_who_only_follows_believes_two() -> None:
     scene.joins(C)
     scene.reads(view(1, A, C, first=1))
     scene.gets(FAR, C)
-    assert not scene.told(m.Unable)
+    assert not scene.told(m.NotReadyToTrain)
     assert target(scene) == 0
     scene.gets(FAR - 1, A)
     assert target(scene) == FAR - 2
-    assert scene.told(m.Unable)
+    assert scene.told(m.NotReadyToTrain)
 
 
 def test_who_follows_one_alone_believes_it() -> None:

@@ -7,7 +7,7 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.wait_reason import describe
-from protocols.steps.step_machine import Steps
+from protocols.steps.step_machine import StepMachine
 from protocols.types.ids import PeerId, Provider, StepPayloads, Version, digest_text
 from tests.protocols.scenes import RULES, START, A, B, C, D, Scene, caught_up, info
 from tests.protocols.stepping import Stepper, applied, payload, state, stepper, stepwise, view
@@ -15,7 +15,7 @@ from tests.protocols.stepping import Stepper, applied, payload, state, stepper, 
 WRONG = digest_text("a flipped bit")
 
 
-def steps_of(scene: Stepper) -> Steps:
+def steps_of(scene: Stepper) -> StepMachine:
     assert scene.core.part.steps is not None
     return scene.core.part.steps
 
@@ -49,7 +49,7 @@ def test_a_joiner_gets_a_copy_and_gives_it_to_its_ranks_when_they_are_there() ->
     scene.on(v.TrainersReady())
     assert scene.all(c.LoadBase) == [c.LoadBase(0)]
     scene.on(v.BaseLoaded(0, START))
-    assert scene.told(m.Able) == [m.Able()]
+    assert scene.told(m.ReadyToTrain) == [m.ReadyToTrain()]
 
 
 def test_a_copy_that_is_damaged_is_asked_for_anew() -> None:
@@ -214,7 +214,7 @@ def test_ranks_that_come_back_get_their_state_step_by_step() -> None:
     scene = stepper()
     scene.steps_to(3, A)
     scene.on(v.TrainersLost("crash"))
-    assert scene.told(m.Unable)
+    assert scene.told(m.NotReadyToTrain)
     scene.on(v.TrainersReady())
     scene.on(v.BaseLoaded(0, START))
     for step in (1, 2, 3):

@@ -8,7 +8,7 @@ from protocols.messages import log_entries as e
 from protocols.messages.peer import FetchLeaves, FetchState
 from protocols.rounds.fragment_rounds import KEEP_ROUNDS
 from protocols.state.run_state import KEEP_COMMITS
-from protocols.transfer.catch_up import Catchup
+from protocols.transfer.catch_up import CatchUp
 from protocols.types.ids import Version
 from tests.protocols.fragment import Peer, only, training
 from tests.protocols.scenes import BORDERS, START, A, B, C, info, state_digest
@@ -20,8 +20,8 @@ ROOTS = ("0" * 64, "1" * 64)
 NEAR = frozenset((A,))
 
 
-def granted(catchup: Catchup | None = None) -> Catchup:
-    catchup = catchup or Catchup("new")
+def granted(catchup: CatchUp | None = None) -> CatchUp:
+    catchup = catchup or CatchUp("new")
     said = catchup.granted(7, FOR_B, now=0.0, patience_s=60.0)
     assert said == [ExpectState(7, (A, C), VERSIONS)]
     return catchup
@@ -31,7 +31,7 @@ def granted(catchup: Catchup | None = None) -> Catchup:
 
 
 def test_until_the_last_fragment_is_here_a_state_is_needed() -> None:
-    catchup = Catchup("new")
+    catchup = CatchUp("new")
     assert catchup.needed
     granted(catchup)
     assert (catchup.needed, catchup.asking, catchup.complete) == (True, "", 0)
@@ -79,7 +79,7 @@ def test_a_state_that_does_not_come_is_late() -> None:
 
 
 def test_people_see_since_when_a_state_is_needed() -> None:
-    catchup = Catchup("")
+    catchup = CatchUp("")
     catchup.ask("diverged", 5.0)
     catchup.ask("the donors are gone", 9.0)
     assert catchup.since == 5.0

@@ -8,8 +8,8 @@ from protocols.interface.events import StateCopied, StateHashed
 from protocols.messages import log_entries as e
 from protocols.messages.peer import CutRoots, FetchLeaves, FetchState, Leaves, NoState
 from protocols.messages.transfer import CellSpan
-from protocols.state.run_state import Membership
-from protocols.transfer.donor import KEEP_S, SPARE_S, Giving, root_of
+from protocols.state.run_state import RunState
+from protocols.transfer.donor import KEEP_S, SPARE_S, StateDonor, root_of
 from protocols.types.ids import PeerId, Version
 from protocols.types.limits import FRAGMENTS_MAX, LEAF_BYTES, LEAVES_MAX
 from tests.protocols.scenes import A, B, C, D, info, state_digest
@@ -25,14 +25,14 @@ HASH = [HashState(7, 0), HashState(7, 1)]
 ROOTS = tuple(map(root_of, LEAVES))
 
 
-def owing(cut: e.Cut = FOR_B) -> Giving:
+def owing(cut: e.Cut = FOR_B) -> StateDonor:
     """We are A, and have read of a cut."""
-    giving = Giving(A, Membership(index=7))
+    giving = StateDonor(A, RunState(index=7))
     assert giving.owe(7, cut, 0.0) == []
     return giving
 
 
-def copying(giving: Giving) -> Giving:
+def copying(giving: StateDonor) -> StateDonor:
     """Both copies are made."""
     giving.advance([3, 2], 0.0)
     for fragment in range(2):
@@ -40,7 +40,7 @@ def copying(giving: Giving) -> Giving:
     return giving
 
 
-def having(giving: Giving | None = None) -> Giving:
+def having(giving: StateDonor | None = None) -> StateDonor:
     """And hashed."""
     giving = copying(giving or owing())
     assert giving.advance([3, 2], 0.0)[:2] == HASH
@@ -89,7 +89,7 @@ def test_nothing_is_hashed_before_all_of_it_is_copied() -> None:
     assert giving.deadline == KEEP_S
 
 
-def spare() -> Giving:
+def spare() -> StateDonor:
     """Two others are asked before us, and we have copied what the cut names."""
     return copying(owing(e.Cut(info(B, 1), (C, D, A), VERSIONS)))
 
@@ -155,8 +155,8 @@ def test_nobody_is_told_of_a_copy_that_is_another_state() -> None:
 
 
 def test_who_asks_before_the_copies_are_made_waits() -> None:
-    members = Membership(index=6)
-    giving = Giving(A, members)
+    members = RunState(index=6)
+    giving = StateDonor(A, members)
     giving.asked(B, ALL, 0.0)
     giving.asked(B, FetchLeaves(7, 1, 0), 0.0)
     assert giving.advance([3, 2], 0.0) == [], "we have not read of the cut"
@@ -225,7 +225,7 @@ def test_a_snapshot_in_which_a_cut_is_over_ends_what_we_know_of_it() -> None:
 
 def test_a_snapshot_with_a_cut_that_names_us_asks_for_our_word() -> None:
     """The leader would wait for it until the transfer's time is over."""
-    able, beyond, left, late = (Giving(A, Membership(index=9)) for _ in range(4))
+    able, beyond, left, late = (StateDonor(A, RunState(index=9)) for _ in range(4))
     for giving in (able, beyond, left, late):
         giving._members.cuts[B] = (9, FOR_B)
     assert able.jumped(is_member=True, now=0.0) == []
@@ -266,7 +266,7 @@ def test_a_request_dies_with_its_connection() -> None:
 
 
 def test_requests_cost_bounded_memory() -> None:
-    giving, stranger = Giving(A, Membership()), PeerId("e.5")
+    giving, stranger = StateDonor(A, RunState()), PeerId("e.5")
     for fragment in range(2 * FRAGMENTS_MAX):
         giving.asked(stranger, FetchLeaves(1 << 40, fragment, 0), 0.0)
     assert len(giving._asked[stranger]) == FRAGMENTS_MAX + 1

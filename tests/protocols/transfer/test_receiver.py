@@ -8,7 +8,14 @@ from protocols.interface.events import CellReceived
 from protocols.messages import log_entries as e
 from protocols.messages.peer import FetchLeaves, FetchState, Leaves
 from protocols.messages.transfer import CellSpan
-from protocols.transfer.receiver import CELLS_MAX, LIES, STALL_S, WINDOW_CELLS, Intake, spans_of
+from protocols.transfer.receiver import (
+    CELLS_MAX,
+    LIES,
+    STALL_S,
+    WINDOW_CELLS,
+    StateReceiver,
+    spans_of,
+)
 from protocols.types.ids import PeerId, Version
 from protocols.types.limits import LEAF_BYTES, LEAVES_MAX
 from tests.protocols.scenes import A, B, C, D, info, state_digest
@@ -31,7 +38,7 @@ def tree(cells: int = CELLS, state: int = 3) -> bytes:
 class Joiner:
     """Its intake, and what it is connected with."""
 
-    intake: Intake
+    intake: StateReceiver
     up: frozenset[PeerId] = frozenset((A, C, D))
     now: float = 0.0
     said: list[Command] = field(default_factory=list[Command])
@@ -63,7 +70,7 @@ def joining(
 ) -> Joiner:
     """It has the tree, and asked nobody for a cell yet."""
     leaves = tree(cells)
-    intake = Intake(7, cut, held if held is not None else {}, now=0.0, patience_s=PATIENCE_S)
+    intake = StateReceiver(7, cut, held if held is not None else {}, now=0.0, patience_s=PATIENCE_S)
     joiner = Joiner(intake)
     assert joiner.does() == [], "the log has not said the roots"
     intake.roots = (sha256(leaves).hexdigest(),)
@@ -82,7 +89,7 @@ def test_once_the_tree_is_here_its_cells_may_come() -> None:
 def test_a_tree_comes_in_pages_from_one_donor() -> None:
     cells = LEAVES_MAX + 3
     leaves, cut = tree(cells), CUT
-    joiner = Joiner(Intake(7, cut, {}, now=0.0, patience_s=PATIENCE_S))
+    joiner = Joiner(StateReceiver(7, cut, {}, now=0.0, patience_s=PATIENCE_S))
     joiner.intake.roots = (sha256(leaves).hexdigest(),)
     joiner.does()
     middle = LEAF_BYTES * LEAVES_MAX
@@ -97,7 +104,7 @@ def test_a_tree_comes_in_pages_from_one_donor() -> None:
 
 
 def test_who_sends_another_tree_is_named_and_another_one_is_asked() -> None:
-    joiner = Joiner(Intake(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
+    joiner = Joiner(StateReceiver(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
     joiner.intake.roots = (sha256(tree()).hexdigest(),)
     joiner.does()
     (note,) = joiner.intake.leaves_received(A, Leaves(7, 0, 0, CELLS, tree(state=4)), 0.0)
@@ -109,7 +116,7 @@ def test_who_sends_another_tree_is_named_and_another_one_is_asked() -> None:
 
 def test_an_impossible_tree_costs_no_memory() -> None:
     for total, digests in ((CELLS_MAX + 1, tree()), (CELLS, tree(3)), (0, tree(1))):
-        joiner = Joiner(Intake(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
+        joiner = Joiner(StateReceiver(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
         joiner.intake.roots = (sha256(tree()).hexdigest(),)
         joiner.does()
         (note,) = joiner.intake.leaves_received(A, Leaves(7, 0, 0, total, digests), 0.0)
@@ -117,7 +124,7 @@ def test_an_impossible_tree_costs_no_memory() -> None:
 
 
 def test_a_tree_that_does_not_come_is_asked_of_another() -> None:
-    joiner = Joiner(Intake(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
+    joiner = Joiner(StateReceiver(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
     joiner.intake.roots = (sha256(tree()).hexdigest(),)
     joiner.does()
     assert joiner.intake.deadline == STALL_S
@@ -132,7 +139,7 @@ def test_trees_are_asked_of_those_who_have_hashed_and_then_of_others() -> None:
     """Of three donors two hash at once: the third one would begin when it is asked."""
     versions = tuple(Version(fragment, 3, state_digest(3)) for fragment in range(4))
     cut = e.Cut(info(B, 1), (A, C, D), versions)
-    joiner = Joiner(Intake(7, cut, {}, now=0.0, patience_s=PATIENCE_S))
+    joiner = Joiner(StateReceiver(7, cut, {}, now=0.0, patience_s=PATIENCE_S))
     joiner.intake.roots = (sha256(tree()).hexdigest(),) * 4
     assert joiner.does() == [Send(to, FetchLeaves(7, f, 0)) for f, to in enumerate((A, C, A, C))]
     joiner.now = STALL_S

@@ -5,7 +5,7 @@ import pytest
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.transfer.state_roots import Rooting
+from protocols.transfer.state_roots import RootAgreement
 from protocols.types.ids import PeerId, Version
 from tests.protocols.led import leading, written
 from tests.protocols.scenes import START, A, B, C, D, info, join, log_of, members_of, run
@@ -16,7 +16,7 @@ ROOT = "1" * 64
 NOBODY = frozenset[PeerId]()
 
 
-def rooting(*donors: PeerId) -> Rooting:
+def rooting(*donors: PeerId) -> RootAgreement:
     """A leads; D has a cut from these."""
     state = (Version(0, 0, START),)
     begun = (run(), e.Member(info(A)), e.Cut(info(B, 1), (A,), state), e.Member(info(B, 1)))
@@ -24,7 +24,7 @@ def rooting(*donors: PeerId) -> Rooting:
     for peer in (B, C):
         members.members[peer] = info(peer, 2)
     members.cuts[D] = (INDEX, e.Cut(info(D, 3), donors, state))
-    return Rooting(A, members)
+    return RootAgreement(A, members)
 
 
 def test_two_equal_reports_of_a_tree_are_written_down() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from protocols.messages import log_entries as e
-from protocols.messages.snapshot import Gone, Held
-from protocols.state.sample_ledger import Ledger
+from protocols.messages.snapshot import DepartedSamples, HeldSamples
+from protocols.state.sample_ledger import SampleLedger
 from protocols.types.ids import Contributor, FragmentParts, PeerId, PeerInfo, Version, digest_text
 from protocols.types.sample_ranges import Grant, Remaining, SampleRange, Samples
 from sims.checkers import samples as checker
@@ -29,7 +29,7 @@ def node(peer: PeerId, incarnation: int, round_: int) -> Any:
     return SimpleNamespace(core=SimpleNamespace(me=me, rounds=[rounds], members=members))
 
 
-def finished(peer: PeerId, ledger: Ledger) -> Any:
+def finished(peer: PeerId, ledger: SampleLedger) -> Any:
     """Of the first lineage, after the first round."""
 
     def committed(_: int) -> int:
@@ -196,8 +196,8 @@ def test_what_an_open_roster_named_before_a_restore_was_not_to_be_given_back(
     story.view(2, *roster, first_round=2)
     story.makes(A, 1, *range(10))
     story.commits(1, a=(0, 10))
-    ledger = Ledger(frontier=40, held={B: Held(B, 1, 0, ranges((20, 40)))})
-    ledger.gone = [Gone(Held(A, 1, 0, ranges((10, 20))), view=2, until=0)]
+    ledger = SampleLedger(frontier=40, held={B: HeldSamples(B, 1, 0, ranges((20, 40)))})
+    ledger.gone = [DepartedSamples(HeldSamples(A, 1, 0, ranges((10, 20))), view=2, until=0)]
     right = Remaining(40, ranges((10, 40)))
     story.samples.restored(
         RUN, 8, e.Restore(RUN, (Version(0, 1, ""),), 0, 0, (), 0, False, 0, right)

@@ -4,7 +4,7 @@ import pytest
 
 import sims.checkers.waits
 from protocols.peer.core import PeerCore
-from protocols.peer.wait_reason import Wait
+from protocols.peer.wait_reason import WaitReason
 from sims.checkers.waits import LONG_S, LOOK_S
 from sims.simulator.world import World
 
@@ -16,8 +16,8 @@ def looked(monkeypatch: pytest.MonkeyPatch, *reasons: str) -> list[str]:
     (node,) = world.leaders
     for reason in reasons:
 
-        def said(core: PeerCore, now: float, reason: str = reason) -> Wait:
-            return Wait("waiting", reason, 0.0, now)
+        def said(core: PeerCore, now: float, reason: str = reason) -> WaitReason:
+            return WaitReason("waiting", reason, 0.0, now)
 
         monkeypatch.setattr(sims.checkers.waits, "describe", said)
         until = world.now + 0.6 * LONG_S

@@ -12,7 +12,7 @@ from lowcomm.numerics.kernels import NORM_ELEMENTS
 from lowcomm.numerics.operations import F32, WeightsError
 from peers.exchange.pieces import PIECE_ELEMENTS
 from protocols.types.ids import TensorSpec
-from sims.lockstep.exchange import Given, Lockstep
+from sims.lockstep.exchange import LocalContribution, Lockstep
 
 SIZE = PIECE_ELEMENTS + 4097
 LAYOUT = (TensorSpec(0, "w", (SIZE,), 0),)
@@ -48,7 +48,7 @@ def test_rounds_have_the_bits_of_one_operation_after_the_other(momentum: float) 
         else:
             outer_P -= mean_P * lr
         given = {
-            node: Given(local_P, count)
+            node: LocalContribution(local_P, count)
             for node, (local_P, count) in enumerate(zip(locals_P, tokens, strict=True))
         }
         taken, digest = together.exchange(0, given)
@@ -67,12 +67,14 @@ def test_who_is_not_counted_keeps_its_work_and_contributes_it_later() -> None:
     together, first_P = locked(2, outer_lr=1.0, outer_momentum=0.0), np.zeros(SIZE, np.float32)
     together.begin(0, first_P)
     fast_P, slow_P = first_P + np.float32(1), first_P + np.float32(4)
-    taken, _ = together.exchange(0, {0: Given(fast_P, 10)})
+    taken, _ = together.exchange(0, {0: LocalContribution(fast_P, 10)})
     assert [one.counted for one in taken] == [True, False]
     assert (taken[0].values_P == 1).all()
     slow_P += taken[1].values_P  # Moved along with the others, and what it learned is still there.
     assert (slow_P == 5).all()
-    taken, _ = together.exchange(0, {0: Given(fast_P, 10), 1: Given(slow_P, 10)})
+    taken, _ = together.exchange(
+        0, {0: LocalContribution(fast_P, 10), 1: LocalContribution(slow_P, 10)}
+    )
     assert (taken[0].values_P == 3).all(), "the mean of nothing and of 4, from 1 on"
     assert taken[0].values_P.tobytes() == taken[1].values_P.tobytes()
     del taken
@@ -83,7 +85,7 @@ def test_who_is_not_counted_keeps_its_work_and_contributes_it_later() -> None:
 def test_a_codec_loses_what_it_says_and_all_nodes_lose_the_same(codec: str) -> None:
     together = locked(3, contribution_codec=codec)
     together.begin(0, noise(0))
-    given = {node: Given(noise(0) - noise(node + 1), 10) for node in range(3)}
+    given = {node: LocalContribution(noise(0) - noise(node + 1), 10) for node in range(3)}
     taken, _ = together.exchange(0, given)
     assert len({one.values_P.tobytes() for one in taken}) == 1
     assert together.payload_bytes < 3 * 1.1 * SIZE
@@ -95,7 +97,7 @@ def test_a_round_without_tokens_has_no_mean() -> None:
     together = locked(2)
     together.begin(0, noise(0))
     with pytest.raises(WeightsError, match="cannot be weights of a mean"):
-        together.exchange(0, {0: Given(noise(1), 0), 1: Given(noise(2), 0)})
+        together.exchange(0, {0: LocalContribution(noise(1), 0), 1: LocalContribution(noise(2), 0)})
     together.close()
 
 
@@ -133,7 +135,7 @@ def loss_after(
     theta_P = np.zeros(WEIGHTS, np.float32)
     together.begin(0, theta_P)
     for _ in range(rounds):
-        given: dict[int, Given] = {}
+        given: dict[int, LocalContribution] = {}
         for node in range(NODES):
             squares, products = moments(node)
             local_P = theta_P.copy()
@@ -144,7 +146,7 @@ def loss_after(
                 local_P[where] -= theta_P[where]
                 local_P[where] *= np.float32(factor)
                 local_P[where] += theta_P[where]
-            given[node] = Given(local_P, 100)
+            given[node] = LocalContribution(local_P, 100)
         together.exchange(0, given)
         theta_P = together.arrays(0)[0]
     together.close()

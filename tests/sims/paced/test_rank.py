@@ -26,7 +26,7 @@ from sims.paced.moves import (
     stand_in_loss,
     tensors,
 )
-from sims.paced.rank import PACE, Pace, load_data_step, main, save_data_step
+from sims.paced.rank import PACE, RankSpeed, load_data_step, main, save_data_step
 from tests.lowcomm.rank_driver import Driver, drive
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ def test_a_node_of_two_ranks_does_what_its_daemon_says(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for variable in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(variable, raising=False)
-    pace = Pace(step_s=0.05, elements=ELEMENTS)
+    pace = RankSpeed(step_s=0.05, elements=ELEMENTS)
     start = np.linspace(-1, 1, ELEMENTS, dtype=np.float32)
     delta = np.linspace(0.3, 0.1, ELEMENTS, dtype=np.float32)
     kept = str(tmp_path / "rank-state" / "round-000002")
@@ -114,7 +114,7 @@ def test_a_snapshot_that_the_disk_does_not_take_is_not_reported(
     start = np.zeros(ELEMENTS, np.float32)
 
     def driver() -> Driver:
-        spawner = CommandSpawner(paced_command(Pace(step_s=0, elements=ELEMENTS)))
+        spawner = CommandSpawner(paced_command(RankSpeed(step_s=0, elements=ELEMENTS)))
         return Driver(spawner, run=RUN, node=NodeConfig(name="alpha"), corpus=tmp_path)
 
     async def play(driver: Driver) -> None:
@@ -190,7 +190,7 @@ def test_what_cannot_run_is_refused(
 
 
 def test_the_command_says_the_whole_pace() -> None:
-    assert paced_command(Pace(step_s=0.125, elements=99, columns=3))[-10:] == [
+    assert paced_command(RankSpeed(step_s=0.125, elements=99, columns=3))[-10:] == [
         *("--step-s", "0.125"),
         *("--elements", "99"),
         *("--columns", "3"),

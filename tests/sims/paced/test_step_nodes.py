@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowcomm.flexdemo.momentum import Compression
+from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
 from lowcomm.training import deterministic_ops
@@ -30,7 +30,7 @@ def test_numpy_and_torch_make_the_same_node(method: FlexDeMo) -> None:
     named = [Parameter(str(number), shape) for number, shape in enumerate(SHAPES)]
     exchange = method.exchange(named, seed=5)
     node = paced_node(method, SHAPES, slot=2, seed=5)
-    ranks = Compression(exchange, momentum=method.momentum, rank=0, world_size=1)
+    ranks = MomentumExchange(exchange, momentum=method.momentum, rank=0, world_size=1)
     parameters_P = torch.from_numpy(initial_parameters(ELEMENTS, seed=5))
     rates = deterministic_ops.Rates(lr=float(RATE), weight_decay=0.0)
     for step in range(1, 8):

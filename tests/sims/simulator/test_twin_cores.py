@@ -6,7 +6,7 @@ from protocols.interface import events as v
 from protocols.peer import wakeups
 from protocols.rounds.contributions import Holdings
 from sims import gossip_sweep, step_sweep, sweep
-from sims.simulator.twin_cores import Twins
+from sims.simulator.twin_cores import TwinCores
 from sims.simulator.world import World
 from sims.sweep import SeedResult
 
@@ -29,7 +29,7 @@ def test_every_kind_of_seed_is_compared() -> None:
 
 
 def test_a_seed_that_compares_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Twins, "born", nothing)
+    monkeypatch.setattr(TwinCores, "born", nothing)
     result = sweep.run_seed(SEED)
     assert (result.comparisons, len(result.violations)) == (0, 1)
 
