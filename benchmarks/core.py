@@ -46,7 +46,7 @@ def world_of(scene: str) -> World:
     else:
         training = Training(fragments=8 if scene == "fragments" else 1)
         made = World(7, peers=24 if scene == "24 peers" else 4, outer_steps=24, training=training)
-    made.dialling.gates.close()
+    made.dialer.certification.close()
     return made
 
 

@@ -61,7 +61,7 @@ def _train() -> int:
     else:
         assert not isinstance(optimizer, Muon), "the configuration was checked"
         method = make(model, optimizer, peer, schedule=schedule)
-    meter = ProgressMeter(peer, device)
+    progress_meter = ProgressMeter(peer, device)
     evaluate_if_due(model, peer)
     for tokens_BT1 in peer.batches():
         loss = next_token_loss(model, tokens_BT1.to(device))
@@ -73,9 +73,9 @@ def _train() -> int:
             optimizer.step()
             optimizer.zero_grad()
         method.step()  # A per-step method makes the optimizer step itself, from all nodes' data.
-        meter.count(loss.detach())
+        progress_meter.count(loss.detach())
         evaluate_if_due(model, peer)
-    meter.report()
+    progress_meter.report()
     leave_node()
     peer.close()
     return 0

@@ -40,7 +40,7 @@ class Driver:
 
     def __init__(self, core: PeerCore, *, listener: Listener, wal: Wal) -> None:
         self.core = core
-        self.exchange = DataPlane(
+        self.data_plane = DataPlane(
             core,
             feed=self.feed,
             note=lambda why: listener.handle(c.Note("damaged", why)),
@@ -48,7 +48,7 @@ class Driver:
         )
         self.mesh: Mesh | None = None
         self.counters = Counters()
-        self.stepping: StepShell | None = None
+        self.step_shell: StepShell | None = None
         """The shell of a stepwise run, once its sizes are known."""
         self._listener = listener
         self._inbox: asyncio.Queue[v.Event] = asyncio.Queue()
@@ -63,16 +63,18 @@ class Driver:
         """Lineage of the last applied entry."""
         self._losses = self._losses_taken = 0
         """How often the ranks were lost: fed to the core, and handled by it."""
-        self._releases = BufferReleases(self._release)
-        self._scribe = WalWriter(wal, self.feed)
-        self.snapshots = StateTransfers(core, listener=listener, shell=self, exchange=self.exchange)
+        self._buffer_releases = BufferReleases(self._release)
+        self._wal_writer = WalWriter(wal, self.feed)
+        self.snapshots = StateTransfers(
+            core, listener=listener, shell=self, data_plane=self.data_plane
+        )
 
     # Interface ------------------------------------------------------------------------------
 
     def use(self, mesh: Mesh) -> None:
         """Set the mesh, which is made after this object, before `run`."""
         self.mesh = mesh
-        self.exchange.wake = mesh.wake
+        self.data_plane.wake = mesh.wake
 
     def feed(self, event: v.Event) -> None:
         """Queue an event for the core. An event of a step is handled at once if the core is idle,
@@ -93,9 +95,9 @@ class Driver:
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="work") as thread:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._work(thread), name="work")
-                    group.create_task(self._scribe.run(), name="log")
+                    group.create_task(self._wal_writer.run(), name="log")
                     await self._decide()
-                    self._scribe.stop()
+                    self._wal_writer.stop()
                     # Jobs that were begun are finished: the last step, its result.
                     self._jobs.put_nowait(None)
         except ExceptionGroup as group:
@@ -106,29 +108,29 @@ class Driver:
         finally:
             self._waiting = False  # If cancelled, the core has not stopped.
             self.snapshots.close()
-            self._releases.close()
+            self._buffer_releases.close()
 
     @property
     def discarded(self) -> int:
         """Payloads that were dropped: of no open round, unwanted, or damaged (I3)."""
-        steps = self.stepping.payloads.refused if self.stepping is not None else 0
-        return self.snapshots.transfer.refused + self.exchange.discarded + steps
+        steps = self.step_shell.payloads.refused if self.step_shell is not None else 0
+        return self.snapshots.transfer.refused + self.data_plane.discarded + steps
 
     @property
     def work(self) -> RoundWork:
-        assert self.exchange.work is not None, "the core asked for arithmetic before RunAccepted"
-        return self.exchange.work
+        assert self.data_plane.work is not None, "the core asked for arithmetic before RunAccepted"
+        return self.data_plane.work
 
     @property
     def states(self) -> StateStore:
-        assert self.exchange.states is not None, "the core asked for a state before RunAccepted"
-        return self.exchange.states
+        assert self.data_plane.states is not None, "the core asked for a state before RunAccepted"
+        return self.data_plane.states
 
     # Implements peers.steps.step_shell.StepHost
     # ------------------------------------------------------
 
     def send(self, peer: PeerId, stream: Stream) -> None:
-        self._sent(peer, self.exchange.send(peer, stream))
+        self._sent(peer, self.data_plane.send(peer, stream))
 
     def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         self._job(work, done)
@@ -158,17 +160,17 @@ class Driver:
         now = asyncio.get_running_loop().time()
         if v.is_pulse(event):
             last = self.counters.last_heartbeat(event.peer, now)
-            late_s = self.core.links.liveness.late_s(event.peer, last, now)
+            late_s = self.core.links.failure_detector.late_s(event.peer, last, now)
             if late_s is not None:
                 self.counters.heartbeat(now, late_s=late_s)
         commands = self.core.handle(event, now)
         self._losses_taken += isinstance(event, v.TrainersLost)
         if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
-            self.exchange.decided(event, commands)
+            self.data_plane.decided(event, commands)
         elif isinstance(event, v.CellReceived):
             self.snapshots.transfer.decided(event, commands)
-        elif isinstance(event, v.StepReceived) and self.stepping is not None:
-            self.stepping.decided(event, commands)
+        elif isinstance(event, v.StepReceived) and self.step_shell is not None:
+            self.step_shell.decided(event, commands)
         for command in commands:
             self._do(command)
         self._waiting = True
@@ -192,7 +194,7 @@ class Driver:
             case c.Send(peer=peer, message=message):
                 self._sent(peer, mesh.send(peer, message))
             case c.Persist():
-                self._scribe.write(command)
+                self._wal_writer.write(command)
             case c.Connect(peer=peer, address=address, via=via):
                 mesh.connect(address, peer=peer, via=via)
             case c.Disconnect(peer=peer, why=why):
@@ -200,18 +202,18 @@ class Driver:
             case c.CheckRun(run=run):
                 self._listener.check_run(run)
             case c.SendSlice(peer=peer):
-                self._sent(peer, self.exchange.send_slice(command))
+                self._sent(peer, self.data_plane.send_slice(command))
             case c.SendResult(peer=peer):
-                self._sent(peer, self.exchange.send_result(command))
+                self._sent(peer, self.data_plane.send_result(command))
             case c.ReducePart():
-                self.exchange.reduce(command)
+                self.data_plane.reduce(command)
             case c.DropSlices(fragment=fragment, round=round_):
-                self.exchange.drop_slices(fragment, round_)
+                self.data_plane.drop_slices(fragment, round_)
             case c.DropResult(stamp=stamp, part=part):
-                self.exchange.drop_result(stamp, part)
+                self.data_plane.drop_result(stamp, part)
             case c.ReleaseRound(fragment=fragment, round=round_):
                 size = self.states.state_bytes(fragment)
-                self._releases.put_off(fragment, round_, copied_bytes=size)
+                self._buffer_releases.put_off(fragment, round_, copied_bytes=size)
             case c.Discard():
                 pass  # The exchange has not kept this payload.
             case c.Resume():
@@ -226,7 +228,7 @@ class Driver:
                 if lineage != self._lineage:
                     # After contributions of the earlier lineage, before those of this one.
                     self._lineage = lineage
-                    self._releases.make()  # Releases of rounds of the earlier lineage.
+                    self._buffer_releases.make()  # Releases of rounds of the earlier lineage.
                     self.in_turn(self._restored)
             case c.Note() | c.Stop():
                 self._listener.handle(command)
@@ -238,20 +240,22 @@ class Driver:
                 self._compute(command)
 
     def _step(self, command: StepCommand) -> None:
-        assert self.stepping is not None, "the core makes steps before RunAccepted"
-        self.stepping.do(command)
+        assert self.step_shell is not None, "the core makes steps before RunAccepted"
+        self.step_shell.do(command)
 
     def _compute(self, command: c.Command) -> None:
         """Queue a command that needs arithmetic for the worker thread, in order."""
         match command:
             case c.Encode(fragment=fragment, round=round_):
-                self._releases.make(fragment)  # The next result is applied as it arrives.
+                self._buffer_releases.make(fragment)  # The next result is applied as it arrives.
                 # After the outer steps on which it builds. No two contributions have the same name.
                 name = secrets.token_hex(16)
-                self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))
+                self._jobs.put_nowait(
+                    (lambda: self.data_plane.encode(fragment, round_, name), None)
+                )
             case c.ApplyRound(stamp=stamp, borders=borders):
-                parts, terms = self.exchange.parts(stamp, len(borders) - 1)
-                seconds = self.exchange.seconds(stamp)
+                parts, terms = self.data_plane.parts(stamp, len(borders) - 1)
+                seconds = self.data_plane.seconds(stamp)
                 if seconds is not None:
                     self._listener.reduced(stamp, seconds)
                 self._job(
@@ -263,7 +267,7 @@ class Driver:
                     lambda: self.work.skip(stamp), lambda digest: self._applied(stamp, digest)
                 )
             case c.AdoptKept(fragment=fragment, round=round_):
-                lineage = self.core.members.lineage
+                lineage = self.core.run_state.lineage
                 self._job(
                     lambda: self.states.adopt_kept(fragment, round_, lineage=lineage),
                     lambda digest: self.feed(v.KeptAdopted(fragment, round_, digest)),
@@ -277,7 +281,7 @@ class Driver:
     def _release(self, fragment: int, round_: int) -> None:
         """Free results after the steps that read them: their memory is reused."""
         self._job(
-            lambda: self.work.settle(fragment), lambda _: self.exchange.release(fragment, round_)
+            lambda: self.work.settle(fragment), lambda _: self.data_plane.release(fragment, round_)
         )
 
     def _resume(self, command: c.Resume, losses: int) -> None:
@@ -290,7 +294,7 @@ class Driver:
 
     def _restored(self) -> None:
         """Drop the payloads of all other lineages: they are old."""
-        self.exchange.restored(self.core.members.lineage)
+        self.data_plane.restored(self.core.run_state.lineage)
 
     def _fail(self, error: LowcommError) -> None:
         """Our own arithmetic has failed: `run` raises the error."""
@@ -312,7 +316,7 @@ class Driver:
     # The mesh's side ------------------------------------------------------------------------
 
     def hello(self) -> m.Hello:
-        me, run, leader = self.core.me, self.core.raft.run, self.core.company.leader_address()
+        me, run, leader = self.core.me, self.core.raft.run, self.core.connectivity.leader_address()
         return m.Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)
 
     def refuse_all(self, why: str) -> None:
@@ -327,35 +331,35 @@ class Driver:
         if self._closed_because:
             return self._closed_because
         life = core.links.life(hello.peer, 0)
-        return refusal(hello, me=core.me, run=core.raft.run, members=core.members, life=life)
+        return refusal(hello, me=core.me, run=core.raft.run, run_state=core.run_state, life=life)
 
     def connected(self, hello: m.Hello) -> None:
         assert self.mesh is not None
         session = self.mesh.sessions[hello.peer]
         self.counters.follow(hello.peer, session.control, session)
-        self.exchange.meet(hello.peer, hello.incarnation, far=session.far)
+        self.data_plane.meet(hello.peer, hello.incarnation, far=session.far)
         self.snapshots.connected()
         self.feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:
         self.counters.unfollow(peer)
-        self.exchange.forget(peer)
+        self.data_plane.forget(peer)
         self.snapshots.transfer.forget(peer)
-        if self.stepping is not None:
-            self.stepping.payloads.forget(peer)
+        if self.step_shell is not None:
+            self.step_shell.payloads.forget(peer)
         self.feed(v.PeerDisconnected(peer, why))
 
     def received(self, peer: PeerId, message: m.Control) -> None:
         self.feed(v.MessageReceived(peer, message))
 
     def is_revoked(self, peer: PeerId) -> bool:
-        return peer in self.core.members.spendings.revoked
+        return peer in self.core.run_state.spendings.revoked
 
     def barred(self, peer: PeerId, why: str) -> None:
         self.feed(v.Barred(peer, why))
 
     def is_member(self, peer: PeerId) -> bool:
-        return peer in self.core.members.readers
+        return peer in self.core.run_state.readers
 
     def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
         self.counters.relayed(source, sink, size)
@@ -373,13 +377,13 @@ class Driver:
             self._listener.handle(c.Stop(why, "refused"))
 
     def next_chunk(self, peer: PeerId) -> Frame | None:
-        frame = self.exchange.next_chunk(peer)
+        frame = self.data_plane.next_chunk(peer)
         if frame is not None and not isinstance(frame[0], m.StateChunk):
             self.snapshots.pace.moved(memoryview(frame[1]).nbytes)
         return frame
 
     def padding_bytes(self, peer: PeerId) -> int:
-        return self.exchange.padding_bytes(peer)
+        return self.data_plane.padding_bytes(peer)
 
     def payload_sent(self, peer: PeerId, chunk: m.Chunk, size: int) -> None:
         self.counters.sent(peer, chunk, size)
@@ -391,9 +395,9 @@ class Driver:
             return None
         place: memoryview | None = None
         if not isinstance(chunk, m.StepChunk):
-            place = self.exchange.inbound.place(peer, chunk, size)
-        elif self.stepping is not None:
-            place = self.stepping.payloads.place(peer, chunk, size)
+            place = self.data_plane.inbound.place(peer, chunk, size)
+        elif self.step_shell is not None:
+            place = self.step_shell.payloads.place(peer, chunk, size)
         if place is not None:
             self.snapshots.pace.moved(size)  # Unwanted payload does not slow state transfers down.
         return place
@@ -405,6 +409,6 @@ class Driver:
         if isinstance(chunk, m.StateChunk):
             self.snapshots.transfer.arrived(peer, chunk)
         elif isinstance(chunk, m.PieceChunk):
-            self.exchange.inbound.arrived(peer, chunk)
-        elif isinstance(chunk, m.StepChunk) and self.stepping is not None:
-            self.stepping.payloads.arrived(peer, chunk)
+            self.data_plane.inbound.arrived(peer, chunk)
+        elif isinstance(chunk, m.StepChunk) and self.step_shell is not None:
+            self.step_shell.payloads.arrived(peer, chunk)

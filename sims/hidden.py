@@ -66,7 +66,7 @@ def _world(seed: int, source: random.Random) -> World:
         outer_steps=-(-source.choice(ROUNDS) // training.fragments),
         training=training,
     )
-    world.dialling.gates.close()
+    world.dialer.certification.close()
     return world
 
 

@@ -127,8 +127,8 @@ class CountingWorld(World):
         self.committed_at.append(self.now)
         for node in self.leaders:
             self.leader = node.peer
-            if node.core.office is not None:
-                self.relays = frozenset(node.core.office.relays.via.values())
+            if node.core.led_term is not None:
+                self.relays = frozenset(node.core.led_term.relay_plan.via.values())
 
     def _count(self, sender: PeerId, to: PeerId, kind: str, *, beat: bool) -> None:
         if beat:
@@ -145,8 +145,8 @@ class CountingWorld(World):
         return tally
 
     def _is_relayed(self, one: PeerId, other: PeerId) -> bool:
-        office = self.nodes[one].core.office or self.nodes[other].core.office
-        return office is not None and not office.relays.via.keys().isdisjoint((one, other))
+        led_term = self.nodes[one].core.led_term or self.nodes[other].core.led_term
+        return led_term is not None and not led_term.relay_plan.via.keys().isdisjoint((one, other))
 
     def _is_beat(self, sender: PeerId, to: PeerId, message: m.Control) -> bool:
         """True if a message tells only that its sender lives: a heartbeat, or an append or its

@@ -155,7 +155,7 @@ def run_seed(
         training=training,
         log=log,
     )
-    world.dialling.gates.close()
+    world.dialer.certification.close()
     draw = draw_faults if pair else draw_plan
     return play(seed, world, draw(seed, until_s=SAFETY_S) if plan is None else plan)
 
@@ -170,9 +170,9 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     except RAISED:
         violations = traceback.format_exc().splitlines()[-8:]
     world.checkers.ended(world)
-    world.extremes.check(world)
+    world.limit_values.check(world)
     violations += [*world.checkers.violations, *_unfinished(world)]
-    if not world.twins.comparisons:
+    if not world.twin_cores.comparisons:
         violations.append("no core was compared with its twin")
     return SeedResult(
         seed=seed,
@@ -181,7 +181,7 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
         happened=dict(world.happened),
         log=dict(Counter(type(entry).__name__ for entry in world.checkers.log.values())),
         moves={f"{one.value} > {two.value}": n for (one, two), n in world.moves().items()},
-        comparisons=world.twins.comparisons,
+        comparisons=world.twin_cores.comparisons,
         violations=violations,
         story=world.story,
         plan=list(plan),
@@ -197,7 +197,7 @@ def _unfinished(world: World) -> list[str]:
         allowed = {"finished", "dropped"}
         if node.asked_to_leave:
             allowed.add("left")
-        if world.dialling.gates.is_revoked(peer):
+        if world.dialer.certification.is_revoked(peer):
             allowed.add("refused")
         if world.finished:
             allowed.add("alone")  # It came, or was paused, while the run ended without it.
@@ -220,14 +220,14 @@ def _met_late_ones(world: World, node: Node) -> bool:
     """True if the node and each peer that it met came after the last peer had ended, or know no
     run. A peer that was never let in does not count: it cannot tell that the run has ended."""
     met = [node, *(world.nodes[peer] for peer in node.met if _belongs(world, peer))]
-    known = [one.core for one in met if one.core.members.run is not None]
+    known = [one.core for one in met if one.core.run_state.run is not None]
     return all(core.part.since > world.ended_at for core in known)
 
 
 def _belongs(world: World, peer: PeerId) -> bool:
     """True if the peer that finished with the longest log had it as a member or a witness."""
-    logs = [node.core.members for node in world.nodes.values() if node.outcome == "finished"]
-    last = max(logs, key=lambda members: members.index, default=RunState())
+    logs = [node.core.run_state for node in world.nodes.values() if node.outcome == "finished"]
+    last = max(logs, key=lambda run_state: run_state.index, default=RunState())
     return peer in last.members or peer in last.witnesses
 
 

@@ -33,24 +33,27 @@ class ForcedRecovery:
     directory: Path
     _wal: Wal
     _me: PeerId
-    _book: LogApplier
+    _log_applier: LogApplier
     """The node's whole log, since no other peer can tell which of its entries are committed."""
     _kept: Kept
 
     def lines(self) -> list[str]:
         """Lines for a person: what happens, and what is lost."""
-        members, kept, me = self._book.members, self._kept, self._me
-        names = {peer: info.name for peer, info in {**members.seats, **members.witnesses}.items()}
-        others = [names.get(peer, peer) for peer in members.voters if peer != me]
-        steps, tokens = members.inner_step - kept.inner_step, members.tokens - kept.tokens
-        round_, unit = kept.versions[0].round, "step" if members.stepwise else "round"
-        rounds = members.committed(0) - round_
+        run_state, kept, me = self._log_applier.run_state, self._kept, self._me
+        names = {
+            peer: info.name for peer, info in {**run_state.seats, **run_state.witnesses}.items()
+        }
+        others = [names.get(peer, peer) for peer in run_state.voters if peer != me]
+        steps, tokens = run_state.inner_step - kept.inner_step, run_state.tokens - kept.tokens
+        round_, unit = kept.versions[0].round, "step" if run_state.stepwise else "round"
+        rounds = run_state.committed(0) - round_
         return [
             f"{names.get(me, me)} goes on alone from its checkpoint of {unit} {round_} "
-            f"(inner step {kept.inner_step:,}, {kept.tokens:,} committed {members.progress_unit})",
+            f"(inner step {kept.inner_step:,}, {kept.tokens:,} committed "
+            f"{run_state.progress_unit})",
             f"no longer voters: {', '.join(others) or 'none'}",
             f"lost: {rounds} committed {unit}s ({steps:,} inner steps, "
-            f"{tokens:,} {members.progress_unit})"
+            f"{tokens:,} {run_state.progress_unit})"
             if rounds
             else f"lost: no committed {unit} that its log knows of",
             "also lost: all that other nodes committed and its log does not hold; a node that "
@@ -59,19 +62,19 @@ class ForcedRecovery:
 
     def write(self) -> None:
         """Append the fork to the log and fsync it. Raises WalError."""
-        fork = fork_of(self._book.members, self._me, self._kept, lonely=False)
-        seize(self.directory, self._wal, self._me, self._book, fork)
+        fork = fork_of(self._log_applier.run_state, self._me, self._kept, lonely=False)
+        seize(self.directory, self._wal, self._me, self._log_applier, fork)
 
 
-def seize(directory: Path, wal: Wal, me: PeerId, book: LogApplier, fork: Restore) -> None:
+def seize(directory: Path, wal: Wal, me: PeerId, log_applier: LogApplier, fork: Restore) -> None:
     """Append the fork to the log of this node, fsync it, and write an event. Raises WalError."""
-    book.raft.seize(0.0, fork, after=book.raft.log.last_index)
-    for command in book.raft.take():
+    log_applier.raft.seize(0.0, fork, after=log_applier.raft.log.last_index)
+    for command in log_applier.raft.take():
         if isinstance(command, Persist):
             wal.write(command)
-    name = book.members.seats[me].name
-    with closing(EventLog(directory, peer=me, name=name)) as journal:
-        journal.record("forked", **fork_fields(fork, lambda _: name))
+    name = log_applier.run_state.seats[me].name
+    with closing(EventLog(directory, peer=me, name=name)) as event_log:
+        event_log.record("forked", **fork_fields(fork, lambda _: name))
 
 
 @contextmanager
@@ -91,12 +94,12 @@ def recovery(directory: Path) -> Generator[ForcedRecovery]:
             if kept is None:
                 raise cannot(chosen, "it has no complete checkpoint")
             me = PeerId(record.peer)
-            book = read_log_of(me, saved, chosen)
-            if me not in book.members.seats:
+            log_applier = read_log_of(me, saved, chosen)
+            if me not in log_applier.run_state.seats:
                 raise cannot(chosen, "it never trained in the run")
-            if not book.members.is_kept(kept.lineage, kept.versions):
+            if not log_applier.run_state.is_kept(kept.lineage, kept.versions):
                 raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
-            yield ForcedRecovery(chosen, wal, me, book, kept)
+            yield ForcedRecovery(chosen, wal, me, log_applier, kept)
 
 
 def best_of(directory: Path) -> Path:

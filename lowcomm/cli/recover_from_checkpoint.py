@@ -49,27 +49,27 @@ class RestartFromCheckpoint:
     why: str
     """The reason why its log cannot be read."""
     _me: PeerId
-    _book: LogApplier
+    _log_applier: LogApplier
     """The log as of the checkpoint."""
     _kept: Kept
 
     @property
     def others(self) -> list[str]:
         """Names of the other voters at the cut."""
-        members = self._book.members
-        infos = {**members.seats, **members.witnesses}
-        voters = (voter for voter in members.voters if voter != self._me)
+        run_state = self._log_applier.run_state
+        infos = {**run_state.seats, **run_state.witnesses}
+        voters = (voter for voter in run_state.voters if voter != self._me)
         return [infos[voter].name if voter in infos else voter for voter in voters]
 
     def lines(self) -> list[str]:
         """Lines for a person: what happens, and what is lost."""
-        members, kept = self._book.members, self._kept
-        round_, unit = kept.versions[0].round, "step" if members.stepwise else "round"
+        run_state, kept = self._log_applier.run_state, self._kept
+        round_, unit = kept.versions[0].round, "step" if run_state.stepwise else "round"
         return [
             f"{self.why}",
-            f"{members.seats[self._me].name} begins another log at its checkpoint of {unit} "
+            f"{run_state.seats[self._me].name} begins another log at its checkpoint of {unit} "
             f"{round_} (inner step {kept.inner_step:,}, {kept.tokens:,} committed "
-            f"{members.progress_unit})",
+            f"{run_state.progress_unit})",
             f"no longer voters: {', '.join(self.others) or 'none'}",
             f"lost: all that was committed after that {unit}; its samples are trained again",
             "also lost: revocations and spent tokens since then; revoke those peers again",
@@ -83,10 +83,10 @@ class RestartFromCheckpoint:
         _put_aside(self.directory)
         wal, _ = Wal.open(self.directory)
         with closing(wal):
-            fork = fork_of(self._book.members, self._me, self._kept, lonely=False)
+            fork = fork_of(self._log_applier.run_state, self._me, self._kept, lonely=False)
             # Random numbers, since the same checkpoint may be used for this more than once.
             fork = replace(fork, fork=secrets.randbits(63) | 1, salt=secrets.randbits(64))
-            seize(self.directory, wal, self._me, self._book, fork)
+            seize(self.directory, wal, self._me, self._log_applier, fork)
 
 
 @contextmanager
@@ -119,14 +119,14 @@ def beginning_anew(directory: Path) -> Generator[RestartFromCheckpoint]:
             raise cannot(
                 chosen, f"its checkpoint was written by {cut.own.peer}, but this node is {me}"
             )
-        book = read_log_of(me, Saved(term + TERM_LEAP, "", snapshot, ()), chosen)
+        log_applier = read_log_of(me, Saved(term + TERM_LEAP, "", snapshot, ()), chosen)
         kept = startup.kept_in(cut)
-        if me not in book.members.seats:
+        if me not in log_applier.run_state.seats:
             raise cannot(chosen, "it was not a member at its newest checkpoint")
-        if not book.members.is_kept(kept.lineage, kept.versions):
+        if not log_applier.run_state.is_kept(kept.lineage, kept.versions):
             raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
-        book.raft.disk.snapshot_taken(snapshot)
-        yield RestartFromCheckpoint(chosen, why, me, book, kept)
+        log_applier.raft.disk.snapshot_taken(snapshot)
+        yield RestartFromCheckpoint(chosen, why, me, log_applier, kept)
 
 
 def _why_unreadable(directory: Path) -> str:

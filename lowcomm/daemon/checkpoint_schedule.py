@@ -108,17 +108,17 @@ class CheckpointSchedule:
         self._borrowing = False
         if not self._is_new(moment.round):
             return  # `finish` has written it, without waiting for this job.
-        remaining = remaining_at(core.members, moment.round)
+        remaining = remaining_at(core.run_state, moment.round)
         if remaining is None:
             return  # Our state is too old, and is about to be replaced.
-        if not moment.stands(core.members):
+        if not moment.stands(core.run_state):
             return  # The log was rolled back meanwhile, and our state does not follow it yet.
         self._last_round = moment.round
         stepwise = isinstance(replica, StepReplica)
         rank_state = self._rank_state_name(moment.round, stepwise=stepwise)
         arrays = replica.method.state_arrays if stepwise else ()
         cut = _cut(core, moment, rank_state, remaining, arrays)
-        log = pack_log(core.book.snapshot(), core.raft.term)
+        log = pack_log(core.log_applier.snapshot(), core.raft.term)
         job = self._job(cut, _layout(replica), moment, log)
         self._pending = asyncio.ensure_future(self._write(job, cut, self._life))
 
@@ -206,13 +206,13 @@ def _cut(
     core: PeerCore, moment: Moment, rank_state: str, remaining: Remaining, arrays: tuple[str, ...]
 ) -> Cut:
     """The content of the log at that moment; the log may have gone on since."""
-    members, me = core.members, core.me
-    assert members.run is not None
-    inner_step, tokens = progress_at(members, moment.round)
+    run_state, me = core.run_state, core.me
+    assert run_state.run is not None
+    inner_step, tokens = progress_at(run_state, moment.round)
     return Cut(
-        log_index=members.index,
-        lineage=f"{members.lineage:016x}",
-        run_digest=f"{members.run.run:016x}",
+        log_index=run_state.index,
+        lineage=f"{run_state.lineage:016x}",
+        run_digest=f"{run_state.run.run:016x}",
         fragments=tuple(
             FragmentCut(
                 version=each.version,
@@ -225,7 +225,7 @@ def _cut(
         own=PeerCut(
             peer=me.peer,
             incarnation=me.incarnation,
-            data_slot=members.slot_of(me.peer),
+            data_slot=run_state.slot_of(me.peer),
             rank_state=rank_state,
         ),
         remaining=remaining,

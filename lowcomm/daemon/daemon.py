@@ -89,13 +89,13 @@ class Daemon:
             address=advertised(config.node, listening.address, start.address),
         )
         self._record = replace(self._record, address=me.address)
-        self.journal = EventLog(self._directory.path, peer=me.peer, name=me.name)
-        self.security = NodeAdmission(path, config.node, token=start.token, note=self.journal.note)
+        self.event_log = EventLog(self._directory.path, peer=me.peer, name=me.name)
+        note = self.event_log.note
+        self.node_admission = NodeAdmission(path, config.node, token=start.token, note=note)
         if start.kind == "new":
             check_founder(me.address)
-            self.security.found(me, start.run_directory)
-        alone = None if start.address else saved
-        kept, self._skipped = startup.kept(self._directory.path, alone=alone)
+            self.node_admission.found(me, start.run_directory)
+        kept, self._skipped = startup.kept(path, alone=None if start.address else saved)
         self.core = PeerCore(
             me,
             join=start.kind != "new",
@@ -108,12 +108,12 @@ class Daemon:
         congestion = known_congestion(config.node.congestion)
         self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook(), congestion=congestion)
         self.driver.use(self.mesh)
-        self.checkpointer = CheckpointSchedule(
-            self._directory.path,
+        self.checkpoint_schedule = CheckpointSchedule(
+            path,
             every_rounds=config.node.checkpoint_every_rounds,
             compute=self.driver.compute,
             written=self._checkpointed,
-            failed=lambda why: self.journal.note("checkpoint", why),
+            failed=lambda why: note("checkpoint", why),
         )
         self.node = RankControl(self, command=start.command)
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
@@ -152,8 +152,8 @@ class Daemon:
                     task.cancel()
         finally:
             await self.mesh.close()
-            self.checkpointer.close()
-            self.journal.close()
+            self.checkpoint_schedule.close()
+            self.event_log.close()
             self._wal.close()
             self._directory.close()
         return self._code
@@ -173,11 +173,11 @@ class Daemon:
     async def _begin(self) -> None:
         """Found the run, or start to search for it."""
         me = self.core.me
-        await self.security.enter(self.mesh, me, self._start.address, self.driver.feed)
+        await self.node_admission.enter(self.mesh, me, self._start.address, self.driver.feed)
         self.mesh.listen(self._socket)
-        self.journal.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
+        self.event_log.write("listening", address=me.address, listen_cpu_s=self.listen_cpu_s)
         for why in self._skipped:
-            self.journal.note("checkpoint", why)
+            self.event_log.note("checkpoint", why)
         if not self.founds:
             self.driver.feed(v.DeadlineReached())  # The core starts to dial.
             return
@@ -205,19 +205,19 @@ class Daemon:
     def _hold(self, run: RunConfig, layout: Sequence[TensorSpec]) -> None:
         """Create the outer state of the model. Before that, check that its memory fits:
         ConfigError, with the numbers."""
-        peers = max(run.peers_min, len(self.core.members.receivers) + 1)
+        peers = max(run.peers_min, len(self.core.run_state.receivers) + 1)
         memory_budget.check_memory(
             startup.memory_needed(run, layout, peers=peers, joins=self._start.kind != "new"),
             memory_max_bytes=self.config.node.memory_max_bytes,
             free_bytes=available_memory_bytes(),
         )
-        self.replica = self.driver.exchange.states = replica = startup.new_replica(run, layout)
+        self.replica = self.driver.data_plane.states = replica = startup.new_replica(run, layout)
         replica.checkpoints = self._directory.path / CHECKPOINTS
         if isinstance(replica, Replica):
-            self.driver.exchange.work = replica
+            self.driver.data_plane.work = replica
         else:
-            self.driver.stepping = self.node.stepping(replica)
-        self.journal.write("layout", params=sum(replica.sizes))
+            self.driver.step_shell = self.node.step_shell(replica)
+        self.event_log.write("layout", params=sum(replica.sizes))
         gc.freeze()  # These objects live on; each collection of them takes 20 to 50 ms.
 
     async def _corpus(self, run: RunConfig) -> str:
@@ -254,7 +254,7 @@ class Daemon:
         agreed = startup.agreed_run(run, self.config.run)
         check_node(agreed, self.config.node)
         kept = await asyncio.to_thread(startup.own_rank_state, self._directory.path)
-        self.checkpointer.kept_rank_state = kept
+        self.checkpoint_schedule.kept_rank_state = kept
         digest = await self._corpus(agreed)
         if digest != run.corpus_digest:
             raise RefusedError(
@@ -272,7 +272,7 @@ class Daemon:
         """Do a command of the core that does not move bytes."""
         match command:
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
-                self.security.do(command)
+                self.node_admission.do(command)
             case c.Resume():
                 self.node.resume(command)
             case c.Leased():
@@ -280,7 +280,7 @@ class Daemon:
             case c.Applied():
                 self._tell(command)
             case c.Note(kind=kind, text=text):
-                self.journal.note(kind, text)
+                self.event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
                 self.rejoins_at = contact
                 self.stop(why, outcome)
@@ -289,11 +289,11 @@ class Daemon:
         """The outer step of this committed round is done."""
         assert self.replica is not None
         fragment, round_ = stamp.fragment, stamp.round
-        if stamp.lineage != self.core.members.lineage:
+        if stamp.lineage != self.core.run_state.lineage:
             return  # A rollback took the round back meanwhile.
-        commit = self.core.members.commit(fragment, round_)
+        commit = self.core.run_state.commit(fragment, round_)
         if commit is not None:
-            self.journal.write(
+            self.event_log.write(
                 "commit",
                 fragment=fragment,
                 round=round_,
@@ -302,40 +302,42 @@ class Daemon:
                 tokens=sum(x.tokens for x in commit.contributors),
                 counted=self.core.me.peer in [x.peer for x in commit.contributors],
                 state_digest=state_digest,
-                inner_step=self.core.members.inner_step,
+                inner_step=self.core.run_state.inner_step,
                 lineage=f"{stamp.lineage:016x}",
             )
-        if fragment == 0 and self.checkpointer.is_due(round_):
-            self.checkpointer.begin(self.core, self.replica)
+        if fragment == 0 and self.checkpoint_schedule.is_due(round_):
+            self.checkpoint_schedule.begin(self.core, self.replica)
 
     def _checkpointed(self, path: Path, cut: Cut) -> None:
-        self.journal.write("checkpoint", path=str(path), round=cut.round)
+        self.event_log.write("checkpoint", path=str(path), round=cut.round)
         self.driver.feed(v.Checkpointed(startup.kept_in(cut)))
 
     def reduced(self, stamp: Stamp, seconds: float) -> None:
-        self.journal.write("reduced", fragment=stamp.fragment, round=stamp.round, seconds=seconds)
+        self.event_log.write("reduced", fragment=stamp.fragment, round=stamp.round, seconds=seconds)
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
-        self.journal.write("snapshot_served", to=peer, size_bytes=size_bytes)
+        self.event_log.write("snapshot_served", to=peer, size_bytes=size_bytes)
 
     def received_state(self, state: StateTaken) -> None:
-        self.journal.write("snapshot_received", **asdict(state))
+        self.event_log.write("snapshot_received", **asdict(state))
         assert self.replica is not None
-        self.node.provide(self.core.members.seats[self.core.me.peer].slot)
-        self.checkpointer.begin(self.core, self.replica)  # If all nodes die, the state is on disk.
+        self.node.provide(self.core.run_state.seats[self.core.me.peer].slot)
+        self.checkpoint_schedule.begin(
+            self.core, self.replica
+        )  # If all nodes die, the state is on disk.
 
     def _tell(self, command: c.Applied) -> None:
         """Write an applied log entry to the event log, and do what follows from it for checkpoints
         and ranks."""
-        journal, entry, me = self.journal, command.entry, self.core.me.peer
+        event_log, entry, me = self.event_log, command.entry, self.core.me.peer
         if isinstance(entry, e.Run) and self.founds:
             assert self.replica is not None
-            self.checkpointer.begin(self.core, self.replica)  # The initial state.
+            self.checkpoint_schedule.begin(self.core, self.replica)  # The initial state.
         if isinstance(entry, e.Restore):
-            ended = {f"{branch.lineage:016x}" for branch in self.core.members.branches}
-            self.checkpointer.take_back(entry.versions[0].round, ended=ended)
+            ended = {f"{branch.lineage:016x}" for branch in self.core.run_state.branches}
+            self.checkpoint_schedule.take_back(entry.versions[0].round, ended=ended)
         if isinstance(entry, e.Cut | e.Member):
-            journal.names[entry.info.peer] = entry.info.name
+            event_log.names[entry.info.peer] = entry.info.name
             ours = (entry.info.peer, entry.info.incarnation)
             if ours == (me, self.core.me.incarnation):
                 self._caught_up = True
@@ -344,7 +346,7 @@ class Daemon:
         if not self._caught_up:
             return  # Older entries: other nodes wrote events of them at the time.
         tokens = self.run_config.data.step_tokens if self.run_config is not None else 0
-        tell_entry(journal, command, self.core, step_tokens=tokens)
+        tell_entry(event_log, command, self.core, step_tokens=tokens)
 
     # Ending ---------------------------------------------------------------------------------
 
@@ -370,14 +372,14 @@ class Daemon:
         if self.ending.outcome == "finished":
             await self.node.wait_finished(FINISH_TIMEOUT_S)
         if self.replica is not None and self.ending.outcome != "refused":
-            await self.checkpointer.finish(self.core, self.replica)
+            await self.checkpoint_schedule.finish(self.core, self.replica)
         tell_end(self, self.ending, kept=self._directory.path / startup.DROPPED)
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self.ending is not None or self.core.standing.leaving:
+        if self.ending is not None or self.core.member_status.leaving:
             return
         self._signal = number
-        if not self.security.entered:
+        if not self.node_admission.entered:
             self.stop(number.name, "left")  # No peer knows us yet, and nothing is sent unencrypted.
             return
         self.driver.feed(v.LeaveRequested(number.name))
@@ -388,7 +390,7 @@ class Daemon:
     def _note_start(self) -> None:
         self._record = replace(self._record, bus=self.node.bus_endpoint)
         self._directory.write(self._record)
-        self.journal.write(
+        self.event_log.write(
             "start",
             pid=os.getpid(),
             exec_t=exec_time(),
@@ -411,6 +413,6 @@ class Daemon:
         if self._start.fault is None:
             return None
         injector = FaultInjector(
-            self._start.fault, lambda what: self.journal.write("fault", what=what)
+            self._start.fault, lambda what: self.event_log.write("fault", what=what)
         )
         return injector.chunk_sent

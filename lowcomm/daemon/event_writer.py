@@ -47,11 +47,11 @@ async def report(daemon: Daemon) -> None:
         return figures_of(driver.counters, driver.discarded, daemon.run_config, gauges)
 
     async with (
-        served(daemon.config.node.metrics, daemon.journal, figures),
+        served(daemon.config.node.metrics, daemon.event_log, figures),
         asyncio.TaskGroup() as group,
     ):
         traffic = report_traffic(
-            daemon.journal, daemon.driver.counters, method=lambda: _method(daemon)
+            daemon.event_log, daemon.driver.counters, method=lambda: _method(daemon)
         )
         group.create_task(traffic, name="traffic")
         group.create_task(report_metrics(daemon), name="metrics")
@@ -64,13 +64,13 @@ async def report_metrics(daemon: Daemon) -> None:
         await asyncio.sleep(METRICS_INTERVAL_S)
         wait = node_wait(daemon, loop.time())
         if wait.phase in ("joining", "waiting") and wait.reason != told:
-            daemon.journal.write("waiting", reason=wait.reason)
+            daemon.event_log.write("waiting", reason=wait.reason)
         told = wait.reason
         samples = tell_samples(daemon, told=samples)
         node = daemon.node
         if node.steps:
             sent, received = daemon.mesh.bytes_moved()
-            daemon.journal.write(
+            daemon.event_log.write(
                 "metrics",
                 step=node.steps,
                 tokens=node.tokens,
@@ -82,7 +82,7 @@ async def report_metrics(daemon: Daemon) -> None:
 
 
 async def report_traffic(
-    journal: EventLog, counters: Counters, *, method: Callable[[], str] = str
+    event_log: EventLog, counters: Counters, *, method: Callable[[], str] = str
 ) -> None:
     """Until cancelled, count the traffic and write it. `method` returns the name of the run's
     method, "" while it is not known."""
@@ -93,7 +93,7 @@ async def report_traffic(
             await asyncio.sleep(TRAFFIC_INTERVAL_S)
             peers = counters.traffic(time.monotonic())
             if pace.is_due(_moved_bytes(peers), time.monotonic(), peers=len(peers)):
-                tell_traffic(journal, counters, method=method())
+                tell_traffic(event_log, counters, method=method())
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def _moved_bytes(peers: Sequence[PeerTraffic]) -> int:
     )
 
 
-def tell_traffic(journal: EventLog, counters: Counters, *, method: str = "") -> None:
+def tell_traffic(event_log: EventLog, counters: Counters, *, method: str = "") -> None:
     """Write the present traffic as an event. Seconds are rounded to 1 us (stalled_s: 1 ms), rates
     to 1 byte/s."""
     peers, lag = counters.traffic(time.monotonic()), counters.lag()
@@ -135,7 +135,7 @@ def tell_traffic(journal: EventLog, counters: Counters, *, method: str = "") -> 
         for purpose in PURPOSES
         for direction in ("sent", "received")
     }
-    journal.write(
+    event_log.write(
         "traffic",
         method=method,
         peers=[each.peer for each in peers],
@@ -160,20 +160,20 @@ def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int
     """If the counts of samples differ from `told`, write them as an event. Returns the counts."""
     now = _samples(daemon)
     if now != told:
-        daemon.journal.write("samples", committed=now[0], again=now[1])
+        daemon.event_log.write("samples", committed=now[0], again=now[1])
     return now
 
 
 def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
     """Write the last event; a failure also goes to stderr. `kept`: the directory for branches that
     were given up."""
-    journal, core = daemon.journal, daemon.core
-    tell_traffic(journal, daemon.driver.counters, method=_method(daemon))
+    event_log, core = daemon.event_log, daemon.core
+    tell_traffic(event_log, daemon.driver.counters, method=_method(daemon))
     sent, received = daemon.mesh.bytes_moved()
     if stop.outcome == "finished" and daemon.replica is not None:
         version, digest = daemon.replica.version(0)
         tell_samples(daemon)
-        journal.write(
+        event_log.write(
             "finished",
             outer_steps=version,
             bytes_sent=sent,
@@ -182,21 +182,21 @@ def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
         )
     elif stop.outcome == "dropped":
         contact, place = daemon.rejoins_at, str(kept / core.me.peer)
-        journal.write("gave_up", why=stop.why, contact=contact, kept=place)
+        event_log.write("gave_up", why=stop.why, contact=contact, kept=place)
     elif stop.outcome == "left":
-        journal.write("stopped", why=stop.why)
+        event_log.write("stopped", why=stop.why)
     else:
-        journal.record("stopped", why=stop.why)
+        event_log.record("stopped", why=stop.why)
         print(f"lowcomm: {stop.why}", file=sys.stderr)  # noqa: T201
 
 
 def _samples(daemon: Daemon) -> tuple[int, int]:
     """Counts of samples: (committed, leased again). A stepwise log counts batches of `data.batch`
     samples; a batch is leased only once its peer is certain, so never again."""
-    members, run = daemon.core.members, daemon.run_config
-    if members.stepwise:
-        return (members.tokens * run.data.batch if run is not None else 0), 0
-    return members.ledger.consumed, members.ledger.again
+    run_state, run = daemon.core.run_state, daemon.run_config
+    if run_state.stepwise:
+        return (run_state.tokens * run.data.batch if run is not None else 0), 0
+    return run_state.ledger.consumed, run_state.ledger.again
 
 
 def status_json(daemon: Daemon) -> str:
@@ -205,7 +205,7 @@ def status_json(daemon: Daemon) -> str:
     core, node, now = daemon.core, daemon.node, asyncio.get_running_loop().time()
     wait = node_wait(daemon, now)
     sent, received = daemon.mesh.bytes_moved()
-    run, members = core.members.run, core.members
+    run, run_state = core.run_state.run, core.run_state
     counters = daemon.driver.counters
     traffic, lag = counters.traffic(time.monotonic()), counters.lag()
     heartbeats, busy_lag = counters.heartbeats(time.monotonic()), counters.busy_lag()
@@ -234,10 +234,10 @@ def status_json(daemon: Daemon) -> str:
             "busy_lag_max_s": busy_lag.max_s,
             "heartbeat_late_p99_s": heartbeats.p99_s,
             "heartbeat_late_max_s": heartbeats.max_s,
-            "outer_step": members.committed(0) if run else 0,
+            "outer_step": run_state.committed(0) if run else 0,
             "outer_steps": run.outer_steps if run else 0,
-            "roster": list(members.views[-1].roster) if members.views else [],
-            "members": {peer: info.name for peer, info in members.members.items()},
+            "roster": list(run_state.views[-1].roster) if run_state.views else [],
+            "members": {peer: info.name for peer, info in run_state.members.items()},
             "leader": core.leader_id or "",
             "ranks": daemon.config.node.ranks,
             "address": core.me.address,
@@ -247,41 +247,43 @@ def status_json(daemon: Daemon) -> str:
     )
 
 
-def tell_entry(journal: EventLog, command: Applied, core: PeerCore, *, step_tokens: int) -> None:
+def tell_entry(event_log: EventLog, command: Applied, core: PeerCore, *, step_tokens: int) -> None:
     """Write a log entry as an event; some kinds of entries have none. `Daemon.applied` writes the
     commits of rounds. Commits of steps are written here, except by a witness, which has no state.
     `step_tokens`: tokens of one node in one inner step."""
     entry, name_of = command.entry, core.name_of
     match entry:
         case e.Member(info=info):
-            journal.write("member", member=info.peer, member_name=info.name, index=command.index)
+            event_log.write("member", member=info.peer, member_name=info.name, index=command.index)
         case e.Left(peer=peer, why=why) | e.Lost(peer=peer, why=why):
             kind = "left" if isinstance(entry, e.Left) else "lost"
-            journal.write(kind, member=peer, member_name=name_of(peer), why=why)
+            event_log.write(kind, member=peer, member_name=name_of(peer), why=why)
         case e.Elected(peer=peer):
-            journal.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
+            event_log.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
         case e.Restore() if entry.fork:
-            journal.write("forked", **fork_fields(entry, name_of))
+            event_log.write("forked", **fork_fields(entry, name_of))
         case e.Dropped(peer=peer, tokens=tokens):
-            tokens *= step_tokens if core.members.stepwise else 1  # A stepwise log counts batches.
-            journal.write("dropped", member=peer, member_name=name_of(peer), tokens=tokens)
+            tokens *= (
+                step_tokens if core.run_state.stepwise else 1
+            )  # A stepwise log counts batches.
+            event_log.write("dropped", member=peer, member_name=name_of(peer), tokens=tokens)
         case e.Witness(info=info):
-            journal.write("witness", member=info.peer, member_name=info.name)
+            event_log.write("witness", member=info.peer, member_name=info.name)
         case e.TokenSpent(peer=peer):
-            journal.write("note", topic="admission", text=f"{peer} is admitted with a token")
+            event_log.write("note", topic="admission", text=f"{peer} is admitted with a token")
         case e.Revoked(by=by, why=why) | e.TokenRevoked(by=by, why=why):
             what = "certificate of" if isinstance(entry, e.Revoked) else "token"
             text = f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
-            journal.write("note", topic="revoked", text=text)
+            event_log.write("note", topic="revoked", text=text)
         case e.Restore(versions=versions, inner_step=inner_step):
-            journal.write("restored", round=versions[0].round, inner_step=inner_step)
+            event_log.write("restored", round=versions[0].round, inner_step=inner_step)
         case e.View(view=view, roster=roster, parts=parts, first_round=first):
             owners = sorted({owner for each in parts for owner in each.owners})
-            journal.write(
+            event_log.write(
                 "view", view=view, roster=list(roster), owners=owners, first_round=first[0]
             )
         case e.Attempt():
-            journal.write(
+            event_log.write(
                 "attempt",
                 fragment=entry.fragment,
                 round=entry.round,
@@ -290,31 +292,31 @@ def tell_entry(journal: EventLog, command: Applied, core: PeerCore, *, step_toke
                 why=entry.why,
             )
         case e.StepCommit(upto_step=step, state_digest=digest) if not core.me.witness:
-            roster = core.members.views[-1].roster
-            journal.write(
+            roster = core.run_state.views[-1].roster
+            event_log.write(
                 "commit",
                 fragment=0,
                 round=step,
                 attempt=0,
                 roster=list(roster),
-                tokens=step_tokens * _payloads_of(core.members, step),
+                tokens=step_tokens * _payloads_of(core.run_state, step),
                 counted=core.me.peer in roster,
                 state_digest=digest,
                 inner_step=step,
                 lineage=f"{command.lineage:016x}",
             )
         case e.Halt(view=view, why=why):
-            journal.write("note", topic="steps", text=f"view {view} stops: {why}")
+            event_log.write("note", topic="steps", text=f"view {view} stops: {why}")
         case _:
             pass
 
 
-def _payloads_of(members: RunState, upto_step: int) -> int:
+def _payloads_of(run_state: RunState, upto_step: int) -> int:
     """Number of payloads in the steps that a commit adds."""
-    assert members.run is not None
-    every = members.run.commit_every_steps
+    assert run_state.run is not None
+    every = run_state.run.commit_every_steps
     first = (upto_step - 1) // every * every + 1
-    views = [step_view(members, step) for step in range(first, upto_step + 1)]
+    views = [step_view(run_state, step) for step in range(first, upto_step + 1)]
     return sum(len(view.roster) for view in views if view is not None)
 
 

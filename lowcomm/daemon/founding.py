@@ -20,6 +20,6 @@ async def refuse_joiners(daemon: "Daemon") -> None:
     ending = daemon.ending
     if ending is None or ending.outcome != "failed" or daemon.core.raft.run:
         return
-    daemon.journal.note("founding", f"joiners are told that no run begins: {ending.why}")
+    daemon.event_log.note("founding", f"joiners are told that no run begins: {ending.why}")
     daemon.driver.refuse_all(f"{daemon.core.me.name} cannot begin the run: {ending.why}")
     await asyncio.sleep(REFUSING_S)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def served(
-    address: str, journal: EventLog, figures: Callable[[], Figures]
+    address: str, event_log: EventLog, figures: Callable[[], Figures]
 ) -> AsyncGenerator[None]:
     """Serve the figures at HOST:PORT while the context lasts; "": do nothing. Raises
     ConfigError."""
@@ -30,7 +30,7 @@ async def served(
     bound, taken = bind(address, key="node.metrics")
     with bound:
         async with answered(bound, figures):
-            journal.write("metrics_listening", address=taken)
+            event_log.write("metrics_listening", address=taken)
             yield
 
 
@@ -57,9 +57,9 @@ def figures_of(
 
 def gauges_of(daemon: Daemon) -> dict[str, tuple[str, float]]:
     """Gauges of the node's progress: {name: (help text, value)}."""
-    node, members = daemon.node, daemon.core.members
+    node, run_state = daemon.node, daemon.core.run_state
     return {
-        "outer_step": ("Committed outer steps.", members.committed(0) if members.run else 0),
+        "outer_step": ("Committed outer steps.", run_state.committed(0) if run_state.run else 0),
         "inner_steps": ("Inner steps of this node's ranks.", node.steps),
         "tokens": ("Tokens trained by this node's ranks.", node.tokens),
         "tokens_per_second": ("Speed of this node's ranks.", node.tokens_per_s),

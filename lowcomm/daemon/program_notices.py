@@ -23,7 +23,7 @@ def node_wait(daemon: Daemon, now: float) -> WaitReason:
     """The wait of `describe`; if the node waits for its own ranks, with the reason why they are not
     ready."""
     wait, group = describe(daemon.core, now), daemon.node.group
-    founds = daemon.core.members.run is None and daemon.founds
+    founds = daemon.core.run_state.run is None and daemon.founds
     if not (founds or wait.reason == OWN_RANKS) or wait.phase == "stopping":
         return wait
     since = daemon.node.loading_since if founds else wait.since
@@ -38,7 +38,7 @@ def node_wait(daemon: Daemon, now: float) -> WaitReason:
 def mending(daemon: Daemon) -> str:
     """The next command after the program has failed for good, as the end of a sentence."""
     again = "start this node again, as before"
-    if daemon.core.members.run is not None:
+    if daemon.core.run_state.run is not None:
         again = f"run `lowcomm resume {daemon.path}`"
     return (
         f"its output is above, the node's event log is {daemon.path / EVENTS}; correct the "

@@ -77,7 +77,7 @@ class RankControl:
         """Time at which the first attempt of the ranks was started, in seconds of the loop's
         clock."""
         self._daemon = daemon
-        self._stepping: StepShell | None = None
+        self._step_shell: StepShell | None = None
         self._slot = -1
         self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
         self._initial: asyncio.Future[tuple[str, ...]] | None = None
@@ -173,33 +173,33 @@ class RankControl:
             slots,
             initial=self._initial is not None,
             slot=self._slot,
-            rank_state=str(self._daemon.checkpointer.kept_rank_state or ""),
+            rank_state=str(self._daemon.checkpoint_schedule.kept_rank_state or ""),
         )
 
     # Steps ----------------------------------------------------------------------------------
 
-    def stepping(self, replica: StepReplica) -> StepShell:
+    def step_shell(self, replica: StepReplica) -> StepShell:
         """Create the object that gives our ranks orders in a stepwise run."""
-        self._stepping = StepShell(
+        self._step_shell = StepShell(
             self._daemon.core,
             work=replica,
             ranks=self,
             shell=self._daemon.driver,
             based=self._based,
         )
-        return self._stepping
+        return self._step_shell
 
     def _based(self, step: int) -> None:
         daemon = self._daemon
         if self._is_kept(step) and daemon.replica is not None:
-            daemon.checkpointer.begin(daemon.core, daemon.replica)
+            daemon.checkpoint_schedule.begin(daemon.core, daemon.replica)
 
     def _is_kept(self, step: int) -> bool:
         """Whether a checkpoint is made of the state after this step, once it is committed."""
         replica = self._daemon.replica
         assert isinstance(replica, StepReplica), "a run of rounds has no steps"
         copies, rest = divmod(step, replica.method.snapshot_every_steps)
-        return not rest and self._daemon.checkpointer.is_due(copies)
+        return not rest and self._daemon.checkpoint_schedule.is_due(copies)
 
     @property
     def memory(self) -> StepSlots:
@@ -208,7 +208,9 @@ class RankControl:
 
     def order(self, order: Order) -> bool:
         if order.kind == "apply" and self._is_kept(order.step):
-            order = replace(order, snapshot=str(self._daemon.checkpointer.rank_state(order.step)))
+            order = replace(
+                order, snapshot=str(self._daemon.checkpoint_schedule.rank_state(order.step))
+            )
         given = self.group.order(order)
         self._finishing = self._finishing or (given and order.kind == "finish")
         return given
@@ -237,7 +239,7 @@ class RankControl:
         assert isinstance(replica, Replica), "a stepwise run has no rounds"
         assert run is not None
         fragment, anchor = command.fragment, command.fragment == ANCHOR
-        inner_step = self._daemon.core.members.inner_step
+        inner_step = self._daemon.core.run_state.inner_step
         steps = round_steps(run, inner_step)
         needed = interval_samples(run, steps)
         rounds = self._daemon.core.rounds
@@ -255,17 +257,17 @@ class RankControl:
         trimmed = replica.method.trims and command.kind == "counted" and not command.finish
         if (trimmed or not full) and not replica.is_finite(fragment):
             # No delta makes them finite, and the optimizer's state is not finite by now either.
-            self._daemon.checkpointer.kept_rank_state = None
+            self._daemon.checkpoint_schedule.kept_rank_state = None
             self.group.restart("their parameters are not finite: new ranks start from the run's")
             return
         # If the result has waited, it contains later rounds too: the fields below describe those.
         placed = replica.place_result(fragment, full=full)
         if full:
             attempt.uncounted.pop(fragment, None)
-        commit = self._daemon.core.members.commit(fragment, placed.version)
-        snapshot, checkpointer = "", self._daemon.checkpointer
-        if full and anchor and not command.finish and checkpointer.is_due(placed.version):
-            snapshot = str(checkpointer.rank_state(placed.version))
+        commit = self._daemon.core.run_state.commit(fragment, placed.version)
+        snapshot, checkpoint_schedule = "", self._daemon.checkpoint_schedule
+        if full and anchor and not command.finish and checkpoint_schedule.is_due(placed.version):
+            snapshot = str(checkpoint_schedule.rank_state(placed.version))
         if command.finish:
             attempt.over.add(fragment)
         self._finishing = len(attempt.over) == len(replica.sizes)
@@ -295,20 +297,20 @@ class RankControl:
         of those that contributed to the last round or to the last steps. Its ranks are running; the
         leader's may not be."""
         core = self._daemon.core
-        members, last = core.members, core.members.commits.get(ANCHOR)
+        run_state, last = core.run_state, core.run_state.commits.get(ANCHOR)
         if last:
             made, view = {each.peer for each in last[-1].contributors}, last[-1].view
-        elif members.views:
-            made, view = set(members.views[-1].roster), members.views[-1].view
+        elif run_state.views:
+            made, view = set(run_state.views[-1].roster), run_state.views[-1].view
         else:
             return core.leads  # The run ended before its first round.
-        return core.me.peer == min((x for x in made if members.counts(x, view)), default=None)
+        return core.me.peer == min((x for x in made if run_state.counts(x, view)), default=None)
 
     async def wait_finished(self, timeout_s: float) -> None:
         """Wait, at most so many seconds, until the ranks have applied the last result, evaluated it
         and ended."""
-        if self._stepping is not None:
-            self._stepping.finish(evaluate=self._evaluates)
+        if self._step_shell is not None:
+            self._step_shell.finish(evaluate=self._evaluates)
         if self._finishing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -322,14 +324,14 @@ class RankControl:
             case r.RanksLayout(tensors=tensors):
                 self._check_layout(tensors)
             case r.RanksReady(attempt=attempt):
-                daemon.journal.write("ranks_ready", attempt=attempt)
+                daemon.event_log.write("ranks_ready", attempt=attempt)
                 if self._initial is None or self._initial.done():
                     daemon.driver.feed(v.TrainersReady())
-                elif self._stepping is not None:
-                    self._stepping.found(self._founded)
+                elif self._step_shell is not None:
+                    self._step_shell.found(self._founded)
             case r.RanksObeyed(number=number):
-                if self._stepping is not None:
-                    self._stepping.obeyed(number)
+                if self._step_shell is not None:
+                    self._step_shell.obeyed(number)
             case r.RankContribution():
                 self._contribution(event)
             case r.RankMetrics():
@@ -338,18 +340,18 @@ class RankControl:
                     self.steps = self._counted_before[0] + event.step
                     self.tokens = self._counted_before[1] + event.tokens
             case r.RanksEvaluated(loss=loss, windows=windows, sample=sample):
-                daemon.journal.write("evaluated", loss=loss, windows=windows, sample=sample)
+                daemon.event_log.write("evaluated", loss=loss, windows=windows, sample=sample)
             case r.RanksSnapshotted(directory=directory):
-                daemon.checkpointer.kept_rank_state = Path(directory)
+                daemon.checkpoint_schedule.kept_rank_state = Path(directory)
             case r.RanksLost(attempt=attempt, why=why):
-                daemon.journal.write("ranks_lost", attempt=attempt, why=why)
+                daemon.event_log.write("ranks_lost", attempt=attempt, why=why)
                 self._counted_before = (self.steps, self.tokens)
                 self._attempt = _Attempt()
                 self._keep_given()
                 if self.group.slots is not None:
                     self._provide(self.group.slots)
-                if self._stepping is not None:
-                    self._stepping.ranks_lost()
+                if self._step_shell is not None:
+                    self._step_shell.ranks_lost()
                 daemon.driver.feed(v.TrainersLost(why))
             case r.RanksFinished():
                 self._finished.set()
@@ -398,10 +400,10 @@ class RankControl:
         daemon.driver.feed(
             v.ContributionReady(event.fragment, tokens, steps, event.samples, round_, line)
         )
-        daemon.journal.write(
+        daemon.event_log.write(
             "ready",
             fragment=event.fragment,
-            round=daemon.core.members.committed(event.fragment) + 1 if round_ is None else round_,
+            round=daemon.core.run_state.committed(event.fragment) + 1 if round_ is None else round_,
             steps=event.steps,
             tokens=event.tokens,
         )
@@ -413,7 +415,7 @@ class RankControl:
         if slots is None or not isinstance(replica, Replica):
             return
         for fragment in range(len(replica.sizes)):
-            encoding = self._daemon.driver.exchange.is_encoding(fragment)
+            encoding = self._daemon.driver.data_plane.is_encoding(fragment)
             if replica.needs(fragment, slots.contribution(fragment), encoding=encoding):
                 slots.contribute_elsewhere(fragment)
 

@@ -25,17 +25,17 @@ TEXT_MAX = 200
 def revoke_json(daemon: Daemon, asked: Revoke) -> str:
     """The daemon's answer: {"done": ...}, {"asked": ...} or {"error": ...}. The command repeats its
     question (`again`); only the first one makes the daemon ask the run."""
-    members = daemon.core.members
+    run_state = daemon.core.run_state
     if daemon.config.node.insecure:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
     try:
         entry = _meant(daemon, asked)
     except ConfigError as error:
         return _error(str(error))
-    if done := _done(members, entry):
+    if done := _done(run_state, entry):
         return json.dumps({"done": done})
-    refused = daemon.core.gate.refused.get(subject(entry), "") if asked.again else ""
-    if why := cannot_revoke(members, entry) or refused:
+    refused = daemon.core.certificates.refused.get(subject(entry), "") if asked.again else ""
+    if why := cannot_revoke(run_state, entry) or refused:
         return _error(f"{subject(entry)} cannot be revoked: {why}")
     if not asked.again:
         daemon.driver.feed(v.RevokeAsked(entry, asked.force))
@@ -46,8 +46,8 @@ def _meant(daemon: Daemon, asked: Revoke) -> Revocation:
     """The log entry that revokes the named peer or token. Raises ConfigError."""
     me, why = daemon.core.me.peer, one_line(asked.why)[:TEXT_MAX]
     if asked.what.startswith(PREFIX):
-        return TokenRevoked(daemon.security.token_of(asked.what).number.hex(), me, why)
-    found = _named(daemon.core.members, asked.what)
+        return TokenRevoked(daemon.node_admission.token_of(asked.what).number.hex(), me, why)
+    found = _named(daemon.core.run_state, asked.what)
     if len(found) != 1:
         what = (
             f"{len(found)} peers have the name"
@@ -59,9 +59,9 @@ def _meant(daemon: Daemon, asked: Revoke) -> Revocation:
     return Revoked(found[0], me, why)
 
 
-def _done(members: RunState, entry: Revocation) -> str:
+def _done(run_state: RunState, entry: Revocation) -> str:
     """The confirmation, once the log holds the revocation; "" before."""
-    spent = members.spendings
+    spent = run_state.spendings
     if isinstance(entry, Revoked):
         shut_out = f"{entry.peer} is shut out: its certificate is revoked"
         return shut_out if entry.peer in spent.revoked else ""
@@ -72,14 +72,14 @@ def _done(members: RunState, entry: Revocation) -> str:
     return f"the token admits no more nodes{stay}"
 
 
-def _named(members: RunState, name: str) -> list[PeerId]:
+def _named(run_state: RunState, name: str) -> list[PeerId]:
     """The peers that a person may mean: the one with this id; or those with this name, preferably
     those that still read the log."""
-    known = {**members.seats, **members.witnesses}
-    if name in known or name in members.spendings.peers:
+    known = {**run_state.seats, **run_state.witnesses}
+    if name in known or name in run_state.spendings.peers:
         return [PeerId(name)]
     named = [peer for peer, info in known.items() if info.name == name]
-    return sorted(set(named) & members.readers.keys()) or sorted(named)
+    return sorted(set(named) & run_state.readers.keys()) or sorted(named)
 
 
 def _error(text: str) -> str:

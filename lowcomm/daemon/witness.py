@@ -76,7 +76,7 @@ class WitnessDaemon:
         )
         self._record = replace(record, address=me.address)
         self._directory.write(self._record)
-        self.journal = EventLog(self._directory.path, peer=me.peer, name=me.name)
+        self.event_log = EventLog(self._directory.path, peer=me.peer, name=me.name)
         rules = startup.known_rules(saved)
         self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
         self._driver = Driver(self.core, listener=self, wal=self._wal)
@@ -84,8 +84,8 @@ class WitnessDaemon:
         self._driver.use(self._mesh)
         self.rejoins_at = ""
         """The address at which to join again, if our branch of the log was given up; else ""."""
-        note, path = self.journal.note, self._directory.path
-        self._security = NodeAdmission(path, config.node, token=token, note=note)
+        note, path = self.event_log.note, self._directory.path
+        self._node_admission = NodeAdmission(path, config.node, token=token, note=note)
         self._stop: c.Stop | None = None
         self._signal = 0
         self._stopped = asyncio.Event()
@@ -98,7 +98,7 @@ class WitnessDaemon:
         """Run until the run ends, or a signal or a command ends this witness. All sockets and files
         are closed afterwards."""
         me, loop = self.core.me, asyncio.get_running_loop()
-        self.journal.write(
+        self.event_log.write(
             "start",
             pid=os.getpid(),
             exec_t=exec_time(),
@@ -117,13 +117,13 @@ class WitnessDaemon:
                 await self._stopped.wait()
                 if self.core.stopped:
                     await driver
-                tell_traffic(self.journal, counters)
+                tell_traffic(self.event_log, counters)
                 for task in (driver, report, bus):
                     task.cancel()
         finally:
             await self._mesh.close()
             self._tell_end()
-            self.journal.close()
+            self.event_log.close()
             self._wal.close()
             self._directory.close()
         assert self._stop is not None
@@ -131,9 +131,9 @@ class WitnessDaemon:
 
     async def _enter(self) -> None:
         me = self.core.me
-        await self._security.enter(self._mesh, me, self._contact, self._driver.feed)
+        await self._node_admission.enter(self._mesh, me, self._contact, self._driver.feed)
         self._mesh.listen(self._listening.socket)
-        self.journal.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
+        self.event_log.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
 
     async def _answer(self) -> None:
         """Answer `lowcomm status` and other commands until cancelled."""
@@ -158,8 +158,8 @@ class WitnessDaemon:
             return figures_of(driver.counters, driver.discarded, self._agreed, {})
 
         try:
-            async with served(self._metrics, self.journal, figures):
-                await report_traffic(self.journal, self._driver.counters)
+            async with served(self._metrics, self.event_log, figures):
+                await report_traffic(self.event_log, self._driver.counters)
         except ConfigError as error:
             self._end(c.Stop(str(error), "failed"))
 
@@ -200,14 +200,14 @@ class WitnessDaemon:
     def handle(self, command: Told) -> None:
         match command:
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
-                self._security.do(command)
+                self._node_admission.do(command)
             case c.Applied():
-                self._caught_up |= self.core.me.peer in self.core.members.witnesses
+                self._caught_up |= self.core.me.peer in self.core.run_state.witnesses
                 if self._caught_up:
                     tokens = self._agreed.data.step_tokens if self._agreed is not None else 0
-                    tell_entry(self.journal, command, self.core, step_tokens=tokens)
+                    tell_entry(self.event_log, command, self.core, step_tokens=tokens)
             case c.Note(kind=kind, text=text):
-                self.journal.note(kind, text)
+                self.event_log.note(kind, text)
             case c.Stop():
                 self._end(command)
             case c.Resume() | c.Leased():
@@ -234,10 +234,10 @@ class WitnessDaemon:
             self._stopped.set()
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self._stop is not None or self.core.standing.leaving:
+        if self._stop is not None or self.core.member_status.leaving:
             return
         self._signal, left = number, c.Stop(number.name, "left")
-        if not self._security.entered:
+        if not self._node_admission.entered:
             self._end(left)  # No peer knows us yet, and nothing is sent unencrypted.
             return
         self._driver.feed(v.LeaveRequested(number.name))
@@ -247,7 +247,7 @@ class WitnessDaemon:
         if self._stop is None:
             return  # A programming error is propagating.
         if self._stop.outcome in ("refused", "failed"):
-            self.journal.record("stopped", why=self._stop.why)
+            self.event_log.record("stopped", why=self._stop.why)
             print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
         else:
-            self.journal.write("stopped", why=self._stop.why)
+            self.event_log.write("stopped", why=self._stop.why)

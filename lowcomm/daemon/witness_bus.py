@@ -46,7 +46,7 @@ def witness_answer(core: PeerCore, question: Question, now: float) -> str:
     if not isinstance(question, Status):
         why = "this node is a witness: give the directory of a node that trains (runs/NAME/NODE)"
         return json.dumps({"error": why})
-    wait, members = describe(core, now), core.members
+    wait, run_state = describe(core, now), core.run_state
     votes = wait.phase in ("training", "reducing")
     return json.dumps(
         {
@@ -57,11 +57,11 @@ def witness_answer(core: PeerCore, question: Question, now: float) -> str:
             "since_s": now - wait.since,
             "until_s": wait.until - now if wait.until < float("inf") else None,
             "witness": True,
-            "inner_steps": members.inner_step,
-            "outer_step": members.committed(0) if members.run else 0,
-            "outer_steps": members.run.outer_steps if members.run else 0,
-            "roster": list(members.views[-1].roster) if members.views else [],
-            "members": {peer: info.name for peer, info in members.members.items()},
+            "inner_steps": run_state.inner_step,
+            "outer_step": run_state.committed(0) if run_state.run else 0,
+            "outer_steps": run_state.run.outer_steps if run_state.run else 0,
+            "roster": list(run_state.views[-1].roster) if run_state.views else [],
+            "members": {peer: info.name for peer, info in run_state.members.items()},
             "leader": core.leader_id or "",
             "address": core.me.address,
         }

@@ -52,7 +52,7 @@ class FlexDeMo(StepTrainer):
             world_size=peer.world_size,
             group=group_of(shards),
         )
-        for shard, rows in zip(shards, self._compression.borders.held, strict=True):
+        for shard, rows in zip(shards, self._compression.row_exchange.held, strict=True):
             # The offset of an empty shard has no meaning.
             if shard.sizes and len(rows) and shard.offsets[0] != rows.first:
                 raise ConfigError(

@@ -51,7 +51,7 @@ class MomentumExchange:
         self._replication = replication
         self._twin = TorchReplicator(replication.replicator)
         grids = [tensor.grid for tensor in replication.tensors]
-        self.borders = RowExchange(grids, rank=rank, world_size=world_size)
+        self.row_exchange = RowExchange(grids, rank=rank, world_size=world_size)
         self._group = group
         self._beta = momentum
         self._momentum_RC: list[Tensor] = []
@@ -68,7 +68,7 @@ class MomentumExchange:
         """Write this rank's groups of the step's payload. `held_RC`: the gradient's rows that this
         rank holds of each tensor, fp32 [rows, columns]; `rates`: the learning rate of each
         tensor."""
-        gradients_RC = self.borders.exchange(held_RC, self._group)
+        gradients_RC = self.row_exchange.exchange(held_RC, self._group)
         written = torch.frombuffer(payload, dtype=torch.uint8)
         if not self._replication.replicator.has_momentum:
             for number, gradient_RC in enumerate(gradients_RC):
@@ -104,7 +104,7 @@ class MomentumExchange:
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """Shape (rows, columns) of this rank's momentum, for each tensor."""
-        owned, tensors = self.borders.owned, self._replication.tensors
+        owned, tensors = self.row_exchange.owned, self._replication.tensors
         return [(len(r), tensor.grid.columns) for r, tensor in zip(owned, tensors, strict=True)]
 
     def recall(self, kept: Kept) -> None:
@@ -124,7 +124,7 @@ class MomentumExchange:
     def _say(self, number: int, values_RC: Tensor, step: int, written: Tensor) -> Tensor:
         """Write the records of a tensor's groups that this rank owns; returns the values that the
         records contain, fp32 [rows, columns]."""
-        tensor, rows = self._replication.tensors[number], self.borders.owned[number]
+        tensor, rows = self._replication.tensors[number], self.row_exchange.owned[number]
         grid, turn = tensor.grid, self._replication.turn(step, tensor)
         at_once = ELEMENTS_AT_ONCE if values_RC.device.type == "cpu" else GPU_ELEMENTS_AT_ONCE
         first, all_said_RC = rows.first // grid.chunk, torch.empty_like(values_RC)

@@ -52,7 +52,7 @@ class Moment:
         """The residue of each fragment; empty without error feedback."""
         return [each.residue_P for each in self.fragments if each.residue_P is not None]
 
-    def stands(self, members: RunState) -> bool:
+    def stands(self, run_state: RunState) -> bool:
         """Whether the log still contains this state. False if a rollback has discarded it, although
         later rounds may have the same numbers."""
         versions = tuple(
@@ -60,4 +60,4 @@ class Moment:
             for number, each in enumerate(self.fragments)
         )
         lineages = {each.lineage for each in self.fragments} - {FIRST_LINEAGE}
-        return all(members.is_kept(lineage, versions) for lineage in lineages)
+        return all(run_state.is_kept(lineage, versions) for lineage in lineages)

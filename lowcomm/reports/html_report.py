@@ -113,13 +113,13 @@ def flatten(table: Mapping[str, Any], at: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def phases(life: ProcessLifetime, *, until: float, t0: float) -> list[Span]:
+def phases(lifetime: ProcessLifetime, *, until: float, t0: float) -> list[Span]:
     """Return the phases of one process as spans without gaps, in seconds since `t0`. `until`: the
     end of the last span, if the process has not ended; `until` and `t0` are unix seconds."""
     spans: list[Span] = []
-    css, why, since, trains = "joining", "starting", life.begin_t, False
-    end = until if life.end_t is None else life.end_t
-    for event in life.events:
+    css, why, since, trains = "joining", "starting", lifetime.begin_t, False
+    end = until if lifetime.end_t is None else lifetime.end_t
+    for event in lifetime.events:
         trains = isinstance(event, RanksReady) or (trains and not isinstance(event, RanksLost))
         after = _phase_after(event, css, trains=trains)
         if after is None or event.t >= end:
@@ -272,17 +272,17 @@ def _gantt_rows(
     marks: list[Mark] = []
     for number, peer in enumerate(summary["peers"]):
         spans: list[Span] = []
-        mine = [life for life in lives if life.peer == peer["peer"]]
-        for life, later in zip(mine, [*mine[1:], None], strict=True):
-            begin_s = life.begin_t - t0
+        mine = [lifetime for lifetime in lives if lifetime.peer == peer["peer"]]
+        for lifetime, later in zip(mine, [*mine[1:], None], strict=True):
+            begin_s = lifetime.begin_t - t0
             until_s = later.begin_t - t0 if later else wall_s
-            spans += phases(life, until=t0 + until_s, t0=t0)
-            if (life.peer, begin_s) in joined:
+            spans += phases(lifetime, until=t0 + until_s, t0=t0)
+            if (lifetime.peer, begin_s) in joined:
                 marks.append(Mark(begin_s, number, "join", "joins", before=True))
-            if life.end_t is not None and life.end != "finished":
-                end_s = life.end_t - t0
-                spans.append(Span(end_s, until_s, "gone", life.end))
-                marks.append(Mark(end_s, number, "kill", life.end))
+            if lifetime.end_t is not None and lifetime.end != "finished":
+                end_s = lifetime.end_t - t0
+                spans.append(Span(end_s, until_s, "gone", lifetime.end))
+                marks.append(Mark(end_s, number, "kill", lifetime.end))
         rows.append(Row(peer["name"], css[peer["peer"]], spans))
     return rows, marks
 

@@ -97,8 +97,8 @@ def find_lives(events: Sequence[Event]) -> list[ProcessLifetime]:
     known = {word for spans in own.values() for word in (spans[0][0].peer, spans[0][0].name)}
     for spans in own.values():
         for span, later in zip(spans, [*spans[1:], None], strict=True):
-            lives.append(_life(span, later[0].t if later else math.inf, events, known))
-    return sorted(lives, key=lambda life: life.begin_t)
+            lives.append(_lifetime(span, later[0].t if later else math.inf, events, known))
+    return sorted(lives, key=lambda lifetime: lifetime.begin_t)
 
 
 def first_commits(events: Sequence[Event]) -> list[Commit]:
@@ -129,15 +129,15 @@ def first_commits(events: Sequence[Event]) -> list[Commit]:
 
 def run_begin(lives: Sequence[ProcessLifetime]) -> float:
     """Return the unix seconds of the first process start; 0.0 if there is no process."""
-    return min((life.begin_t for life in lives), default=0.0)
+    return min((lifetime.begin_t for lifetime in lives), default=0.0)
 
 
 def find_kills(
     events: Sequence[Event], lives: Sequence[ProcessLifetime], names: Mapping[str, str]
 ) -> list[KillFigures]:
     """Return the figures of all kills, ordered by time. `events` must be ordered by time."""
-    kills = [life for life in lives if life.end == "killed"]
-    figures = [_kill(life, events, lives, names) for life in kills]
+    kills = [lifetime for lifetime in lives if lifetime.end == "killed"]
+    figures = [_kill(lifetime, events, lives, names) for lifetime in kills]
     return sorted(figures, key=lambda kill: kill["t_s"])
 
 
@@ -147,17 +147,17 @@ def find_joins(
     """Return the figures of all joins, ordered by begin. `anchors`: the first commits of the anchor
     fragment, ordered by time."""
     joins: list[JoinFigures] = []
-    for life in lives:
-        if not anchors or life.begin_t <= anchors[0].t:
+    for lifetime in lives:
+        if not anchors or lifetime.begin_t <= anchors[0].t:
             continue
-        begin, own = life.begin_t, life.events
-        member = [e.t for e in own if isinstance(e, Member) and e.member == life.peer]
+        begin, own = lifetime.begin_t, lifetime.events
+        member = [e.t for e in own if isinstance(e, Member) and e.member == lifetime.peer]
         counted = [e.t for e in own if isinstance(e, Commit) and e.counted]
         state = next((e for e in own if isinstance(e, SnapshotReceived)), None)
         joins.append(
             {
-                "peer": life.peer,
-                "name": names.get(life.peer, life.peer),
+                "peer": lifetime.peer,
+                "name": names.get(lifetime.peer, lifetime.peer),
                 "t_s": begin - run_begin(lives),
                 "join_to_member_s": member[0] - begin if member else None,
                 "join_to_contribution_s": counted[0] - begin if counted else None,
@@ -186,7 +186,7 @@ def _predecessors(commits: Sequence[Commit]) -> dict[str, str]:
     return before
 
 
-def _life(
+def _lifetime(
     own: list[Event], until: float, events: Sequence[Event], known: set[str]
 ) -> ProcessLifetime:
     """Make one ProcessLifetime from the events of its process, `own`. `until`: the
@@ -229,7 +229,7 @@ def _kill(
     commit = next((e for e in others if (e.fragment, e.round, e.lineage) not in done), None)
     ready_t = kill_t
     if commit is not None:
-        alive = {life.peer for life in lives if life.lives_at(commit.t)} - {victim.peer}
+        alive = {lifetime.peer for lifetime in lives if lifetime.lives_at(commit.t)} - {victim.peer}
         readies = [
             event.t
             for event in events

@@ -143,7 +143,7 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
     """Compute all figures from the events, and add this machine's description and versions."""
     events, lives = timeline.events, find_lives(timeline.events)
     names = peer_names(events)
-    begin = min((life.begin_t for life in lives), default=None)
+    begin = min((lifetime.begin_t for lifetime in lives), default=None)
     commits = first_commits(events)
     anchors = [commit for commit in commits if commit.fragment == ANCHOR]
     params = max((x.params for x in events if isinstance(x, Start | Layout)), default=0)
@@ -259,10 +259,10 @@ def _peers(
 ) -> list[PeerFigures]:
     agreement = _agreement(events)
     figures: list[PeerFigures] = []
-    for peer in dict.fromkeys(life.peer for life in lives):
-        mine = [life for life in lives if life.peer == peer]
-        own = [event for life in mine for event in life.events]
-        steps = [event for life in mine for event in _contributions(life)]
+    for peer in dict.fromkeys(lifetime.peer for lifetime in lives):
+        mine = [lifetime for lifetime in lives if lifetime.peer == peer]
+        own = [event for lifetime in mine for event in lifetime.events]
+        steps = [event for lifetime in mine for event in _contributions(lifetime)]
         metrics = [event for event in own if isinstance(event, Metrics)]
         commits = [event for event in own if isinstance(event, Commit)]
         digests = [e.state_digest for e in own if isinstance(e, Commit | Finished)]
@@ -280,13 +280,13 @@ def _peers(
                 "end": mine[-1].end,
                 "ranks": next((e.ranks for e in reversed(own) if isinstance(e, Start)), 0),
                 "inner_steps": sum(ready.steps for ready in steps),
-                "tokens": sum(_tokens(life) for life in mine),
+                "tokens": sum(_tokens(lifetime) for lifetime in mine),
                 "rounds_counted": len(counted),
                 "loss": _finite(metrics[-1].loss) if metrics else None,
                 "state_digest": digests[-1] if digests else None,
                 "digests_agree": agreement.get(peer),
-                "bytes_sent": sum(_counter(life, "bytes_sent") for life in mine),
-                "bytes_received": sum(_counter(life, "bytes_received") for life in mine),
+                "bytes_sent": sum(_counter(lifetime, "bytes_sent") for lifetime in mine),
+                "bytes_received": sum(_counter(lifetime, "bytes_received") for lifetime in mine),
                 "bytes_allreduce_equivalent": equivalent if params else None,
                 "listen_cpu_s": cpu[-1] if cpu else None,
             }
@@ -294,29 +294,31 @@ def _peers(
     return figures
 
 
-def _contributions(life: ProcessLifetime) -> list[Ready]:
+def _contributions(lifetime: ProcessLifetime) -> list[Ready]:
     """Return the last Ready event of each round: a contribution may be encoded twice, but it is
     trained once."""
-    by_round = {e.round: e for e in life.events if isinstance(e, Ready) and e.fragment == ANCHOR}
+    by_round = {
+        e.round: e for e in lifetime.events if isinstance(e, Ready) and e.fragment == ANCHOR
+    }
     return list(by_round.values())
 
 
-def _tokens(life: ProcessLifetime) -> int:
+def _tokens(lifetime: ProcessLifetime) -> int:
     """Tokens that a process trained: the larger of two counts. Metrics include unfinished rounds,
     and contributions include the last second."""
-    counters = [event.tokens for event in life.events if isinstance(event, Metrics)]
-    return max([*counters, sum(ready.tokens for ready in _contributions(life))])
+    counters = [event.tokens for event in lifetime.events if isinstance(event, Metrics)]
+    return max([*counters, sum(ready.tokens for ready in _contributions(lifetime))])
 
 
-def _counter(life: ProcessLifetime, name: str) -> int:
+def _counter(lifetime: ProcessLifetime, name: str) -> int:
     return max(
-        (getattr(e, name) for e in life.events if isinstance(e, Metrics | Finished)), default=0
+        (getattr(e, name) for e in lifetime.events if isinstance(e, Metrics | Finished)), default=0
     )
 
 
 def _members_at(ready: Ready, lives: Sequence[ProcessLifetime]) -> int:
     """Number of peers that an all-reduce at that time would have had."""
-    return len({life.peer for life in lives if life.lives_at(ready.t)} | {ready.peer})
+    return len({lifetime.peer for lifetime in lives if lifetime.lives_at(ready.t)} | {ready.peer})
 
 
 def _agreement(events: Sequence[Event]) -> dict[str, bool]:

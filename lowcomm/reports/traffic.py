@@ -45,10 +45,10 @@ def traffic_figures(
 ) -> list[TrafficFigures]:
     """Return the figures of each peer with Traffic events, in the order of `lives`."""
     told: dict[str, list[list[Traffic]]] = {}
-    for life in lives:
-        own = [event for event in life.events if isinstance(event, Traffic)]
+    for lifetime in lives:
+        own = [event for event in lifetime.events if isinstance(event, Traffic)]
         if own:
-            told.setdefault(life.peer, []).append(own)
+            told.setdefault(lifetime.peer, []).append(own)
     return [_figures(peer, names.get(peer, peer), spans) for peer, spans in told.items()]
 
 
@@ -59,8 +59,8 @@ def sent_over_time(
     unix seconds."""
     told = [
         (event.t, number, event)
-        for number, life in enumerate(lives)
-        for event in life.events
+        for number, lifetime in enumerate(lives)
+        for event in lifetime.events
         if isinstance(event, Traffic)
     ]
     newest: dict[int, Traffic] = {}

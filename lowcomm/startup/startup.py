@@ -340,13 +340,13 @@ def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> Non
     record = read_record(directory)
     me = PeerId(record.peer if record is not None else "")
     try:
-        members = whole_log(me, saved).members
+        run_state = whole_log(me, saved).run_state
     except LogError:
         return  # The core reports the error later.
-    if members.run is None or set(members.members) - {me}:
+    if run_state.run is None or set(run_state.members) - {me}:
         return
     damaged = f" ({'; '.join(skipped)})" if skipped else ""
-    done = members.committed(0)
+    done = run_state.committed(0)
     lost = f"{done} committed rounds are" if done else "nothing was committed, so only its start is"
     raise ConfigError(
         f"the state of the run in {directory} is lost: this node was the only one, and it has no "
@@ -357,11 +357,11 @@ def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> Non
 
 def whole_log(me: PeerId, saved: Saved) -> LogApplier:
     """Apply all entries of a log, committed or not. Raises LogError."""
-    book = LogApplier(me, saved)
-    book.raft.commit_index = book.raft.log.last_index
-    while book.next_entry() is not None:
+    log_applier = LogApplier(me, saved)
+    log_applier.raft.commit_index = log_applier.raft.log.last_index
+    while log_applier.next_entry() is not None:
         pass
-    return book
+    return log_applier
 
 
 def kept_in(cut: Cut) -> Kept:

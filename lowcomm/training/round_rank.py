@@ -60,7 +60,7 @@ class RoundRank:
         self._method = method
         self._initial = attached.initial
         self._fragments = len(attached.shape.fragment_bytes)
-        self._boundaries = RoundSchedule(
+        self._round_schedule = RoundSchedule(
             inner_steps=method.inner_steps,
             fragments=self._fragments,
             overlap_steps=method.overlap_steps,
@@ -77,13 +77,13 @@ class RoundRank:
     @property
     def steps(self) -> int:
         """Number of inner steps of this process."""
-        return self._boundaries.step
+        return self._round_schedule.step
 
     @property
     def run_step(self) -> int:
         """The run's inner step: its committed steps, plus this node's steps since. For
         schedules."""
-        return self._boundaries.run_step
+        return self._round_schedule.run_step
 
     def start(self) -> None:
         """Contribute the initial parameters if the run has none yet, and wait for the run's
@@ -98,26 +98,26 @@ class RoundRank:
 
     def count(self, *, tokens: int) -> None:
         """Count an inner step, without contributing or taking anything yet."""
-        self._boundaries.count(tokens)
+        self._round_schedule.count(tokens)
         self._peer.lease.step()
         self._peer.client.count_step(self.steps)
 
     def following(self) -> Iterator[int]:
         """Do all that is due before the next inner step. Yields the fragment of each result that
         must be taken first: `take` it, then continue the iteration."""
-        boundaries = self._boundaries
+        round_schedule = self._round_schedule
         if self._initial:
             self._initial = False
             for fragment in range(self._fragments):
                 self._state.write(fragment, self._peer.client.contribution(fragment))
                 self._contribute(fragment, steps=0, tokens=0)
-        while not boundaries.finished:
-            while (fragment := boundaries.awaited) is not None:
+        while not round_schedule.finished:
+            while (fragment := round_schedule.awaited) is not None:
                 yield fragment
             chosen = self._choose()
-            if chosen is None or not boundaries.has_work(chosen):
+            if chosen is None or not round_schedule.has_work(chosen):
                 return
-            steps, tokens = boundaries.contribute(chosen)
+            steps, tokens = round_schedule.contribute(chosen)
             (self._offset or self._state).write(chosen, self._peer.client.contribution(chosen))
             self._contribute(chosen, steps=steps, tokens=tokens)
 
@@ -132,7 +132,7 @@ class RoundRank:
             self._use(result, mixing=self._method.mixing if counted else 0.0)
         keeps = counted and not self._method.discards_overlap
         anew = result.kind == "full" and not keeps
-        self._boundaries.took(
+        self._round_schedule.took(
             fragment,
             version=result.version,
             anew=anew,
@@ -156,7 +156,7 @@ class RoundRank:
         """Keep the last result of a fragment. Other fragments are trained on until each has had its
         last one."""
         self._last[result.fragment] = result
-        if self._boundaries.finished:
+        if self._round_schedule.finished:
             for each in self._last.values():
                 if each is not result:
                     self._use(each, mixing=0.0)  # No result contains the steps since.
@@ -173,10 +173,10 @@ class RoundRank:
 
     def _choose(self) -> int | None:
         """The fragment to contribute now; None if there is none."""
-        boundaries, due = self._boundaries, self._boundaries.at_boundary
-        if not due and not boundaries.may_be_early:
+        round_schedule, due = self._round_schedule, self._round_schedule.at_boundary
+        if not due and not round_schedule.may_be_early:
             return None
-        left = boundaries.left
+        left = round_schedule.left
         if due and len(left) == 1:
             return left[0]
         return self._peer.client.ask_boundary(self.steps, due=due, left=left)

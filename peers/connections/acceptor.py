@@ -85,22 +85,22 @@ class Acceptor:
             self._bound.close()
             self._bound = None
         tasks = [one.task for one in self._strangers if one.task is not None]
-        for stranger in list(self._strangers):
-            self._end(stranger, "closing")
+        for unknown in list(self._strangers):
+            self._end(unknown, "closing")
         if tasks:
             await asyncio.wait(tasks)
 
     def known(self, link: Link) -> None:
         """The link is part of a session now, or has ended."""
-        for stranger in list(self._strangers):
-            if stranger.link is link:
-                self._forget(stranger)
+        for unknown in list(self._strangers):
+            if unknown.link is link:
+                self._forget(unknown)
 
     def extend(self, link: Link, timeout_s: float, why: str) -> None:
         """The link has made a request, and may wait so many seconds for the answer."""
-        for stranger in self._strangers:
-            if stranger.link is link:
-                self._set_timer(stranger, timeout_s, why)
+        for unknown in self._strangers:
+            if unknown.link is link:
+                self._set_timer(unknown, timeout_s, why)
 
     # Accepting ------------------------------------------------------------------------------
 
@@ -122,94 +122,94 @@ class Acceptor:
 
     def meet(self, connection: socket.socket) -> None:
         """Take a new connection, accepted or through a tunnel."""
-        stranger = UnknownConnection(connection)
-        self._strangers[stranger] = None
-        self._set_timer(stranger, HELLO_TIMEOUT_S, "no hello in time")
-        self._wait_for(stranger, connection, len(MAGIC))
+        unknown = UnknownConnection(connection)
+        self._strangers[unknown] = None
+        self._set_timer(unknown, HELLO_TIMEOUT_S, "no hello in time")
+        self._wait_for(unknown, connection, len(MAGIC))
         if len(self._strangers) > STRANGERS_MAX:
             # The oldest one makes room: idle connections cannot fill the table.
             self._end(next(iter(self._strangers)), "too many connections without a handshake")
 
-    def _wait_for(self, stranger: UnknownConnection, connection: socket.socket, size: int) -> None:
+    def _wait_for(self, unknown: UnknownConnection, connection: socket.socket, size: int) -> None:
         """Call `_look` when so many bytes have arrived, or no more will come."""
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
-        asyncio.get_running_loop().add_reader(connection, self._look, stranger, connection)
+        asyncio.get_running_loop().add_reader(connection, self._look, unknown, connection)
 
-    def _look(self, stranger: UnknownConnection, connection: socket.socket) -> None:
+    def _look(self, unknown: UnknownConnection, connection: socket.socket) -> None:
         """Look at the first bytes, which tell the kind of the connection."""
         try:
             first = connection.recv(OPENING_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(stranger, str(error))
+            self._end(unknown, str(error))
             return
         if first[: len(MAGIC)] not in KINDS:
             if len(first) < len(MAGIC):
-                self._end(stranger, "end of stream")
+                self._end(unknown, "end of stream")
                 return
-            self._take(stranger, connection)
-            self._make_link(stranger, connection)
+            self._take(unknown, connection)
+            self._make_link(unknown, connection)
         elif len(first) < OPENING_BYTES:
             # Wait once more; if nothing has come since then, the stream has ended.
             if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == OPENING_BYTES:
-                self._end(stranger, "end of stream")
+                self._end(unknown, "end of stream")
                 return
-            self._wait_for(stranger, connection, OPENING_BYTES)
+            self._wait_for(unknown, connection, OPENING_BYTES)
         else:
             connection.recv(OPENING_BYTES)
-            self._take(stranger, connection)
-            self._forget(stranger)
+            self._take(unknown, connection)
+            self._forget(unknown)
             kind, ticket = first[: len(MAGIC)], first[len(MAGIC) :]
             came = self._host.bulk_came if kind == MAGIC else self._host.tunnel_end_came
             came(connection, ticket)
 
-    def _take(self, stranger: UnknownConnection, connection: socket.socket) -> None:
+    def _take(self, unknown: UnknownConnection, connection: socket.socket) -> None:
         """The kind of the connection is known: hand it over."""
         asyncio.get_running_loop().remove_reader(connection)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
-    def _make_link(self, stranger: UnknownConnection, connection: socket.socket) -> None:
+    def _make_link(self, unknown: UnknownConnection, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        stranger.link = link = self._host.new_link(accepted=True)
-        stranger.task = loop.create_task(self._shake_hands(stranger, link, connection))
+        unknown.link = link = self._host.new_link(accepted=True)
+        unknown.task = loop.create_task(self._shake_hands(unknown, link, connection))
 
     async def _shake_hands(
-        self, stranger: UnknownConnection, link: Link, connection: socket.socket
+        self, unknown: UnknownConnection, link: Link, connection: socket.socket
     ) -> None:
-        stranger.connection = None  # A transport owns it from now on.
+        unknown.connection = None  # A transport owns it from now on.
         loop, timeout_s = asyncio.get_running_loop(), HELLO_TIMEOUT_S if self._tls else None
         try:
             await loop.connect_accepted_socket(
                 lambda: link, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
             )
         except OSError:  # No TLS, another authority, or no data at all.
-            self._forget(stranger)
+            self._forget(unknown)
         except asyncio.CancelledError:
             link.connection_lost(None)  # If it was opened: uvloop closes it without a callback.
             raise
         finally:
-            stranger.task = None
+            unknown.task = None
 
     # Ending ---------------------------------------------------------------------------------
 
-    def _set_timer(self, stranger: UnknownConnection, timeout_s: float, why: str) -> None:
-        if stranger.timer is not None:
-            stranger.timer.cancel()
+    def _set_timer(self, unknown: UnknownConnection, timeout_s: float, why: str) -> None:
+        if unknown.timer is not None:
+            unknown.timer.cancel()
         loop = asyncio.get_running_loop()
-        stranger.timer = loop.call_later(timeout_s, self._end, stranger, why)
+        unknown.timer = loop.call_later(timeout_s, self._end, unknown, why)
 
-    def _forget(self, stranger: UnknownConnection) -> None:
-        self._strangers.pop(stranger, None)
-        if stranger.timer is not None:
-            stranger.timer.cancel()
+    def _forget(self, unknown: UnknownConnection) -> None:
+        self._strangers.pop(unknown, None)
+        if unknown.timer is not None:
+            unknown.timer.cancel()
 
-    def _end(self, stranger: UnknownConnection, why: str) -> None:
-        self._forget(stranger)
-        if stranger.link is not None and stranger.link.is_open:
-            stranger.link.close(why)
-        elif stranger.task is not None:
-            stranger.task.cancel()
-        if stranger.connection is not None:
-            asyncio.get_running_loop().remove_reader(stranger.connection)
-            stranger.connection.close()
+    def _end(self, unknown: UnknownConnection, why: str) -> None:
+        self._forget(unknown)
+        if unknown.link is not None and unknown.link.is_open:
+            unknown.link.close(why)
+        elif unknown.task is not None:
+            unknown.task.cancel()
+        if unknown.connection is not None:
+            asyncio.get_running_loop().remove_reader(unknown.connection)
+            unknown.connection.close()

@@ -54,10 +54,10 @@ class Mesh:
         self._owner = owner
         self._tls = tls
         self._on_chunk_sent, self._congestion = on_chunk_sent, congestion
-        self._reception = Acceptor(self)
+        self._acceptor = Acceptor(self)
         self._tickets = Tickets()
-        self._passages = TunnelService(self.sessions, owner, self._reception.meet)
-        self._dialling = Dialer(self, owner, tls=tls.dialling if tls else None)
+        self._tunnel_service = TunnelService(self.sessions, owner, self._acceptor.meet)
+        self._dialer = Dialer(self, owner, tls=tls.dialling if tls else None)
         self._links: set[Link] = set()
         self._bulks: set[Bulk] = set()
         self._asking: dict[int, Link] = {}
@@ -69,27 +69,27 @@ class Mesh:
         self._closing = False
         self._changed = asyncio.Event()
         """Set when a connection has ended."""
-        self._upkeep = BulkTuning(self.sessions, owner.padding_bytes, self._ask_for_bulk)
+        self._bulk_tuning = BulkTuning(self.sessions, owner.padding_bytes, self._ask_for_bulk)
 
     # Interface ------------------------------------------------------------------------------
 
     def secure(self, tls: Tls) -> None:
         """Set the TLS contexts before `listen`, for a node that gets its certificate after its
         mesh."""
-        self._tls, self._dialling.tls = tls, tls.dialling
+        self._tls, self._dialer.tls = tls, tls.dialling
 
     def listen(self, bound: socket.socket | None) -> None:
         """Accept on a socket of `bind`, which the mesh owns from now on; None: do not listen."""
-        self._reception.open(bound, self._tls.accepting if self._tls else None)
+        self._acceptor.open(bound, self._tls.accepting if self._tls else None)
 
     def connect(self, address: str, *, peer: str, via: Sequence[PeerId] = ()) -> None:
         """Dial until it works, and again when it breaks, until `disconnect`. A peer without an
         address is reached through one of `via`."""
-        self._dialling.connect(address, peer=peer, via=via)
+        self._dialer.connect(address, peer=peer, via=via)
 
     def disconnect(self, peer: PeerId, why: str) -> None:
         """Close the session with the peer, and stop dialling it."""
-        self._dialling.forget(peer)
+        self._dialer.forget(peer)
         self._drop_half(peer, why)
         self.drop(peer, why)
 
@@ -132,10 +132,10 @@ class Mesh:
     async def close(self) -> None:
         """End all connections and tasks. Idempotent."""
         self._closing = True
-        self._upkeep.close()
-        await self._passages.close()
-        await self._reception.close()
-        await self._dialling.close()
+        self._bulk_tuning.close()
+        await self._tunnel_service.close()
+        await self._acceptor.close()
+        await self._dialer.close()
         for each in (*self._links, *self._bulks):
             each.close("closing")
         while self._links or self._bulks:  # Each ends by itself after LINGER_S at the latest.
@@ -153,7 +153,7 @@ class Mesh:
 
     def received(self, link: Link, message: Control) -> None:
         """A message, or the hello of an unauthenticated connection."""
-        if self._dialling.received(link, message):
+        if self._dialer.received(link, message):
             return
         session = self.sessions.get(PeerId(link.peer))
         if self._is_uncertified(link):
@@ -166,17 +166,17 @@ class Mesh:
             if isinstance(message, BulkKeys | WantBulk):
                 self._widen(session, message)
             elif isinstance(message, TUNNELLING):
-                self._passages.take(session.hello.peer, message)
+                self._tunnel_service.take(session.hello.peer, message)
             else:
                 self._owner.received(session.hello.peer, message)
 
     def closed(self, link: Link, why: str) -> None:
         self._links.discard(link)
         self._over(link)
-        self._reception.known(link)
+        self._acceptor.known(link)
         self._tickets.void(link)
         self._asking = {n: other for n, other in self._asking.items() if other is not link}
-        self._dialling.closed(link)
+        self._dialer.closed(link)
         peer = PeerId(link.peer)
         half, session = self._halves.get(peer), self.sessions.get(peer)
         if half is not None and half.control is link:
@@ -197,7 +197,7 @@ class Mesh:
         if not isinstance(message, Admit) or link in self._asking.values():
             link.close("it has no certificate, and asks for none, or twice")
             return
-        self._reception.extend(link, ANSWER_TIMEOUT_S, "no answer in time")
+        self._acceptor.extend(link, ANSWER_TIMEOUT_S, "no answer in time")
         self._asked += 1
         self._asking[self._asked] = link
         self._owner.admission_asked(self._asked, message)
@@ -249,13 +249,13 @@ class Mesh:
         self.drop(peer, "it connected again")
         self._drop_half(peer, "it connected again")
         control.become(peer)
-        self._reception.known(control)
+        self._acceptor.known(control)
         self.sessions[peer] = session
         session.far = is_far(bulk)
         self._owner.connected(session.hello)
         self._add_bulk(session, bulk, keys)
         control.resume()
-        self._upkeep.start()
+        self._bulk_tuning.start()
 
     def _end(self, session: Session, why: str) -> None:
         peer = session.hello.peer
@@ -263,12 +263,12 @@ class Mesh:
             return
         del self.sessions[peer]
         self._tickets.void(session.control)
-        self._passages.gone(peer)
+        self._tunnel_service.gone(peer)
         for each in (session.control, *session.bulks):
             each.close(why)
         if not self._closing:
             self._owner.disconnected(peer, why)
-            self._dialling.again(peer)
+            self._dialer.again(peer)
 
     # Bulk connections -----------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ class Mesh:
             keys = Keys.of(message.secret)
             if keys.ticket != session.ticket:
                 session.dialling = True
-                self._dialling.open_bulk(session.control, keys)
+                self._dialer.open_bulk(session.control, keys)
         else:
             session.control.send(BulkKeys(self._tickets.give(session.control)))
 
@@ -376,10 +376,10 @@ class Mesh:
         return peer in self._halves and not self._goes_first(peer)
 
     async def tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
-        return await self._passages.open(peer, relay)
+        return await self._tunnel_service.open(peer, relay)
 
     def tunnel_end_came(self, connection: socket.socket, ticket: bytes) -> None:
-        self._passages.end_came(connection, ticket)
+        self._tunnel_service.end_came(connection, ticket)
 
     def dialled(
         self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys

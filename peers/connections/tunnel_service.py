@@ -31,12 +31,12 @@ class TunnelService:
         self._owner = owner
         self._meet = meet
         self._tunnels = Tunnels(self)
-        self._junction = TunnelRelay(self)
+        self._tunnel_relay = TunnelRelay(self)
         self._closing = False
 
     def __len__(self) -> int:
         """The number of tunnels of other peers through this one, open or granted."""
-        return len(self._junction)
+        return len(self._tunnel_relay)
 
     async def open(self, peer: PeerId, relay: PeerId) -> socket.socket:
         """Open a connection with a peer that cannot be dialled. Raises OSError."""
@@ -46,23 +46,23 @@ class TunnelService:
         if self._closing:
             return
         if isinstance(message, WantTunnel):
-            self._junction.want(peer, message)
+            self._tunnel_relay.want(peer, message)
         else:
             self._tunnels.take(peer, message)
 
     def end_came(self, connection: socket.socket, ticket: bytes) -> None:
         """A connection has shown a ticket for an end of a tunnel; this object owns it now."""
-        self._junction.came(connection, ticket)
+        self._tunnel_relay.came(connection, ticket)
 
     def gone(self, peer: PeerId) -> None:
         """The session with this peer has ended: close its tunnels."""
         self._tunnels.gone(peer)
-        self._junction.gone(peer)
+        self._tunnel_relay.gone(peer)
 
     async def close(self) -> None:
         """End all tunnels. Idempotent."""
         self._closing = True
-        self._junction.close()
+        self._tunnel_relay.close()
         await self._tunnels.close()
 
     # Other peers ----------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class DataPlane:
     def encode(self, fragment: int, round_: int, manifest: str) -> None:
         """Give the ranks' contribution its name; its pieces are encoded when they are first
         needed."""
-        run, work = self._core.members.run, self.work
+        run, work = self._core.run_state.run, self.work
         assert run is not None
         assert work is not None
         now = asyncio.get_running_loop().time()
@@ -171,7 +171,7 @@ class DataPlane:
     def release(self, fragment: int, round_: int) -> None:
         """Free everything of this round and all earlier ones."""
         self._end(fragment, round_, released=True)
-        run = self._core.members.run
+        run = self._core.run_state.run
         self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
         for key in [key for key in self._times if key[0] == fragment and key[1] <= round_]:
             del self._times[key]
@@ -209,7 +209,7 @@ class DataPlane:
         """The core has handled a payload: keep its bytes if it counts, else drop them."""
         stamp, part = event.stamp, event.part
         wanted = c.Discard(event) not in commands
-        if wanted and self._core.members.run is not None:
+        if wanted and self._core.run_state.run is not None:
             held = self._core.rounds[stamp.fragment].held
             if isinstance(event, v.ResultReceived):
                 wanted = held.result(stamp, part) == PartResult.of(event)
@@ -313,20 +313,20 @@ class DataPlane:
     def padding_bytes(self, peer: PeerId) -> int:
         """Bytes of padding: a slice's size if there is one other peer, else 0. With several peers
         each connection would measure the whole line, and several begin faster anyway."""
-        members, work = self._core.members, self.work
-        pair = set(members.receivers) == {peer, self._core.me.peer}
-        if members.run is None or work is None or not pair:
+        run_state, work = self._core.run_state, self.work
+        pair = set(run_state.receivers) == {peer, self._core.me.peer}
+        if run_state.run is None or work is None or not pair:
             return 0
-        sizes = enumerate(members.run.fragment_elements)
+        sizes = enumerate(run_state.run.fragment_elements)
         return max(work.contribution_bytes(fragment, size // 2) for fragment, size in sizes)
 
     def size_of(self, peer: PeerId, chunk: m.PieceChunk) -> Callable[[int], int] | None:
         """A function of encoded sizes if this payload may come from this peer; else None. Memory is
         given only to members, and only for payloads that the core could count by the log that it
         has read."""
-        members, work, states = self._core.members, self.work, self.states
-        run = members.run
-        if run is None or states is None or peer not in members.receivers or not chunk.elements:
+        run_state, work, states = self._core.run_state, self.work, self.states
+        run = run_state.run
+        if run is None or states is None or peer not in run_state.receivers or not chunk.elements:
             return None
         stamp, sizes = chunk.stamp, run.fragment_elements
         if work is None:
@@ -350,25 +350,25 @@ class DataPlane:
 
     def _may_have(self, layers: int, work: RoundWork, stamp: Stamp) -> bool:
         """Can a result of this attempt have so many layers? Each costs memory."""
-        members = self._core.members
-        commit = members.commit(stamp.fragment, stamp.round)
-        plan = members.plan(stamp.fragment, stamp.round)
+        run_state = self._core.run_state
+        commit = run_state.commit(stamp.fragment, stamp.round)
+        plan = run_state.plan(stamp.fragment, stamp.round)
         if commit is not None:
             return layers == work.layers(len(commit.contributors))
         if plan is not None and plan.stamp == stamp:
             return layers == work.layers(len(plan.roster))
         # Its sender has read more of the log: a few more peers may have joined.
-        return 1 <= layers <= work.layers(2 * len(members.receivers))
+        return 1 <= layers <= work.layers(2 * len(run_state.receivers))
 
     def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
         """The borders of the round's parts in this view; None if our log does not have them."""
-        members = self._core.members
-        commit = members.commit(stamp.fragment, stamp.round)
+        run_state = self._core.run_state
+        commit = run_state.commit(stamp.fragment, stamp.round)
         if commit is not None:
             return commit.borders if commit.view == stamp.view else None
-        plan = members.open_plan(stamp.fragment)  # It is cached, and needed for each piece.
+        plan = run_state.open_plan(stamp.fragment)  # It is cached, and needed for each piece.
         if plan is None or plan.stamp.round != stamp.round:
-            plan = members.plan(stamp.fragment, stamp.round)
+            plan = run_state.plan(stamp.fragment, stamp.round)
         return plan.parts.borders if plan is not None and plan.stamp.view == stamp.view else None
 
 

@@ -202,19 +202,19 @@ class RankGroup:
             stack.callback(self._close_slots)
             # Late ones of a dead attempt, and foreign processes.
             links_max = 4 * self._config.ranks + 16
-            lifelines = DaemonSocketServer(
+            daemon_sockets = DaemonSocketServer(
                 self._socket_path, links_max=links_max, obeyed=self._obeyed
             )
-            stack.callback(lifelines.close)
+            stack.callback(daemon_sockets.close)
             bus = Bus(self.bus_endpoint)
             stack.callback(bus.close)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     serving = (
-                        tasks.create_task(self._serve_lifelines(lifelines)),
+                        tasks.create_task(self._serve_lifelines(daemon_sockets)),
                         tasks.create_task(serve(bus, self._answer, self._asked_to_stop)),
                     )
-                    failure = await self._run_attempts(lifelines)
+                    failure = await self._run_attempts(daemon_sockets)
                     for task in serving:
                         task.cancel()
             finally:
@@ -222,7 +222,7 @@ class RankGroup:
         if failure is not None:
             raise failure
 
-    async def _run_attempts(self, lifelines: DaemonSocketServer) -> LowcommError | None:
+    async def _run_attempts(self, daemon_sockets: DaemonSocketServer) -> LowcommError | None:
         """Why there is no further attempt; None when the ranks have finished."""
         fruitless, repeats = 0, RepeatedFaults()
         for number in itertools.count():
@@ -235,7 +235,7 @@ class RankGroup:
                 decide_boundary=self._decide_boundary,
             )
             running = AttemptRunner(attempt, spawner=self._spawner)
-            await self._run_attempt(running, lifelines)
+            await self._run_attempt(running, daemon_sockets)
             if running.finished:
                 self._on_event(RanksFinished(number))
                 return None
@@ -252,7 +252,9 @@ class RankGroup:
             await asyncio.sleep(RESTART_DELAYS_S[min(fruitless, len(RESTART_DELAYS_S)) - 1])
         return self._refusal
 
-    async def _run_attempt(self, running: AttemptRunner, lifelines: DaemonSocketServer) -> None:
+    async def _run_attempt(
+        self, running: AttemptRunner, daemon_sockets: DaemonSocketServer
+    ) -> None:
         """One attempt, of which nothing is left afterwards."""
         self._running = running
         try:
@@ -263,7 +265,7 @@ class RankGroup:
         finally:
             self._running = None
             self._handed.clear()  # If cancelled, nothing is reported any more.
-            lifelines.end_links()
+            daemon_sockets.end_links()
             await self._spawner.stop()
             if self.slots is not None:
                 self.slots.void()
@@ -278,9 +280,9 @@ class RankGroup:
         ranks = range(self._config.ranks)
         return [0 if self.slots is None else self.slots.step(rank) for rank in ranks]
 
-    async def _serve_lifelines(self, lifelines: DaemonSocketServer) -> None:
+    async def _serve_lifelines(self, daemon_sockets: DaemonSocketServer) -> None:
         while True:
-            link, message = await lifelines.receive()
+            link, message = await daemon_sockets.receive()
             running = self._running
             rank = None if running is None else running.rank_of(link)
             if running is not None and rank is not None:

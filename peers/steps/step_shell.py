@@ -200,7 +200,7 @@ class StepShell:
             self._prune()
 
     def _may_come(self, peer: PeerId, chunk: StepChunk) -> bool:
-        steps, known = self._core.part.steps, peer in self._core.members.receivers
+        steps, known = self._core.part.steps, peer in self._core.run_state.receivers
         if steps is None or not known or chunk.size_bytes != self._work.payload_bytes:
             return False
         return steps.expects(chunk.stamp, peer, chunk.whose)
@@ -308,7 +308,7 @@ class StepShell:
 
     def _is_shown(self, task: _Task) -> bool:
         """Is the state after this step reported, or kept?"""
-        run = self._core.members.run
+        run = self._core.run_state.run
         if task.apply is None or run is None:
             return False
         return task.apply.keep or step_progress.commits(run, task.step)

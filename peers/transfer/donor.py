@@ -64,9 +64,9 @@ class DonorHost(Protocol):
 class StateLender:
     """The lent states of one peer."""
 
-    def __init__(self, shell: DonorHost, hashing: TreeHashing, pace: BackgroundRate) -> None:
+    def __init__(self, shell: DonorHost, tree_hashing: TreeHashing, pace: BackgroundRate) -> None:
         self._shell = shell
-        self._hashing = hashing
+        self._tree_hashing = tree_hashing
         self._pace = pace
         self._copies: list[Copy] = []
         self._sent_bytes: dict[tuple[PeerId, int], int] = {}
@@ -109,7 +109,7 @@ class StateLender:
         elif is_first:
             states, state = self._shell.states, copy.state
             of = (copy.fragment, copy.round, state)
-            give_way, go_on = self._pace.giving_way(), self._hashing.go_on
+            give_way, go_on = self._pace.giving_way(), self._tree_hashing.go_on
 
             def before_cell() -> None:
                 give_way()
@@ -119,7 +119,7 @@ class StateLender:
                 copy.digest, copy.leaves = made
                 self._hashed(copy, sorted(copy.asked))
 
-            self._hashing.submit(
+            self._tree_hashing.submit(
                 lambda: (states.check_state(*of, go_on), leaves_of(state, before_cell)), found
             )
 

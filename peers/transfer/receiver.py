@@ -43,11 +43,11 @@ class StateReceiver:
         self,
         states: Callable[[], StateStore],
         feed: Callable[[v.Event], None],
-        hashing: TreeHashing,
+        tree_hashing: TreeHashing,
     ) -> None:
         self._states = states
         self._feed = feed
-        self._hashing = hashing
+        self._tree_hashing = tree_hashing
         self._pool = Pool()
         self.since = 0.0
         """When the newest Cut was read."""
@@ -143,7 +143,7 @@ class StateReceiver:
         if piece is None:
             return
         self._here[peer, cell] = piece
-        self._hashing.submit(
+        self._tree_hashing.submit(
             lambda: digest_of(piece),
             lambda digest: self._feed(v.CellReceived(peer, chunk.cut_index, *cell, digest)),
         )

@@ -39,18 +39,18 @@ class StateTransfers:
     """The transfers of one driver. Implements DonorHost."""
 
     def __init__(
-        self, core: PeerCore, *, listener: Listener, shell: TransferHost, exchange: DataPlane
+        self, core: PeerCore, *, listener: Listener, shell: TransferHost, data_plane: DataPlane
     ) -> None:
         self.connected_at: float | None = None
         """When this peer was first connected with any other one."""
         self._core = core
         self._listener = listener
         self._shell = shell
-        self._exchange = exchange
-        self._hashing = TreeHashing()
-        self.pace = BackgroundRate(exchange.wake_all)
-        self.donation = StateLender(self, self._hashing, self.pace)
-        self.transfer = StateReceiver(lambda: shell.states, shell.feed, self._hashing)
+        self._data_plane = data_plane
+        self._tree_hashing = TreeHashing()
+        self.pace = BackgroundRate(data_plane.wake_all)
+        self.state_lender = StateLender(self, self._tree_hashing, self.pace)
+        self.transfer = StateReceiver(lambda: shell.states, shell.feed, self._tree_hashing)
 
     def connected(self) -> None:
         """Another peer is connected."""
@@ -60,14 +60,14 @@ class StateTransfers:
     def do(self, command: c.TransferCommand) -> None:
         match command:
             case c.CopyState():
-                run, lineage = self._core.raft.run, self._core.members.lineage
-                self.donation.copy(command, run=run, lineage=lineage)
+                run, lineage = self._core.raft.run, self._core.run_state.lineage
+                self.state_lender.copy(command, run=run, lineage=lineage)
             case c.HashState():
-                self.donation.hash(command)
+                self.state_lender.hash(command)
             case c.ServeCells():
-                self.donation.serve(command)
+                self.state_lender.serve(command)
             case c.ReleaseCopy():
-                self.donation.release(command)
+                self.state_lender.release(command)
             case c.ExpectState():
                 self.transfer.expect(command, asyncio.get_running_loop().time())
             case c.ExpectCells():
@@ -82,7 +82,7 @@ class StateTransfers:
     def close(self) -> None:
         """End all transfers: the run is over."""
         self.pace.close()
-        self._hashing.close()
+        self._tree_hashing.close()
 
     # A thread may keep its last task for a while. `pop` leaves no state in it, so that the memory
     # is free before the ranks get theirs.
@@ -90,10 +90,10 @@ class StateTransfers:
     def _check(self, command: c.CheckState) -> None:
         index, fragment = command.cut_index, command.fragment
         arrived, states = [self.transfer.state(fragment)], self._shell.states
-        go_on = self._hashing.go_on
-        _, cut = self._core.members.cuts.get(self._core.me.peer, (0, None))
+        go_on = self._tree_hashing.go_on
+        _, cut = self._core.run_state.cuts.get(self._core.me.peer, (0, None))
         round_ = cut.versions[fragment].round if cut is not None else 0
-        self._hashing.submit(
+        self._tree_hashing.submit(
             lambda: states.check_state(fragment, round_, [arrived.pop()], go_on),
             lambda digest: self.feed(v.StateReceived(index, fragment, round_, digest)),
         )
@@ -102,7 +102,7 @@ class StateTransfers:
         fragment, round_ = command.fragment, command.round
         arrived, states = [self.transfer.state(fragment)], self._shell.states
         complete, since = self.transfer.adopted(), self.transfer.since
-        lineage = self._core.members.lineage
+        lineage = self._core.run_state.lineage
         gave = {donor: count for donor, count in self.transfer.by_donor.items() if count}
 
         def adopted(_: None) -> None:
@@ -132,7 +132,7 @@ class StateTransfers:
         self._shell.compute(work, done)
 
     def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
-        self._exchange.replace_cells(peer, stream)
+        self._data_plane.replace_cells(peer, stream)
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self._listener.served(peer, size_bytes)

@@ -53,14 +53,14 @@ class Leader:
     """The leader's knowledge beyond the log, and the rules of its decisions."""
 
     me: PeerId
-    members: RunState
+    run_state: RunState
     """The state after the whole log, entries that are not committed yet included: a leader decides
     on top of its own decisions."""
     rules: ProtocolConfig
     reports: Reports
-    admission: Joins
+    joins: Joins
     raft: Raft
-    closing: StepViews
+    step_views: StepViews
     since: float = 0.0
     """When this peer was elected."""
     began_with: frozenset[PeerId] = frozenset()
@@ -71,28 +71,28 @@ class Leader:
     """Peers to remove from the log: (left by itself, why)."""
     leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """By peer that wants to leave, when it was first checked whether it may."""
-    leasing: SampleLeases = field(default_factory=SampleLeases)
-    votes: Voters = field(init=False)
+    sample_leases: SampleLeases = field(default_factory=SampleLeases)
+    vote_changes: Voters = field(init=False)
 
     def __post_init__(self) -> None:
-        mine = (self.me, self.members, self.raft)
-        self.votes = Voters(*mine, self.accounts, self.gone)
+        mine = (self.me, self.run_state, self.raft)
+        self.vote_changes = Voters(*mine, self.accounts, self.gone)
 
     @property
     def has_of_gate(self) -> bool:
         """Are there admissions or revocations that the log does not hold yet?"""
-        return bool(self.admission.spendings or self.votes.asked)
+        return bool(self.joins.spendings or self.vote_changes.asked)
 
     @property
     def unfit(self) -> set[PeerId]:
         """Peers that must not lead next: they leave, or lose their votes."""
-        return {*self.gone, *self.votes.leaving}
+        return {*self.gone, *self.vote_changes.leaving}
 
     # Reports --------------------------------------------------------------------------------
 
     @property
     def accounts(self) -> Accounts:
-        return self.admission.accounts
+        return self.joins.accounts
 
     @property
     def able(self) -> set[PeerId]:
@@ -105,34 +105,34 @@ class Leader:
 
         Raises RemoteProtocolError for a message that no peer may send to a leader.
         """
-        here = self.members.lineage
+        here = self.run_state.lineage
         match message:
             case Join(lineage=of) if of == here:
-                self.admission.join(peer, message, now)
+                self.joins.join(peer, message, now)
                 self.able.discard(peer)
             case ReportsComplete(term=term):
                 # Otherwise it was meant for an earlier leader, perhaps for us.
                 if term == self.raft.term:
                     self.accounts.of(peer).told = True
-            case Kept() if peer in self.members.seats and is_sound(message.remaining):
-                self.admission.kept[peer] = message
+            case Kept() if peer in self.run_state.seats and is_sound(message.remaining):
+                self.joins.kept[peer] = message
             case Durable(works=works, why=why):
                 self.accounts.of(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
-                self.admission.witnesses[peer] = message
+                self.joins.witnesses[peer] = message
             case CaughtUp(lineage=of) if of == here:
-                self.admission.has_caught_up(peer, message)
+                self.joins.has_caught_up(peer, message)
             case Leave() if peer == self.me:
                 pass  # The leader hands over (peer/core.py), or leaves last (peer/shutdown.py).
             case Leave():
                 self.lose(peer, message.why, left=True)
             case CutRoots():
-                self.admission.rooting.take(peer, message)
-            case Have() if peer in self.members.receivers:
+                self.joins.root_agreement.take(peer, message)
+            case Have() if peer in self.run_state.receivers:
                 return self.reports.has(peer, message)
-            case Hold() if peer in self.members.receivers:
+            case Hold() if peer in self.run_state.receivers:
                 self.reports.hold(peer, message)  # It counts once the peer is a member.
-            case _ if peer not in self.members.members:
+            case _ if peer not in self.run_state.members:
                 pass  # The peer was removed meanwhile, and will read that in the log.
             case ReadyToTrain(lineage=of) if of == here:
                 self.able.add(peer)
@@ -140,18 +140,18 @@ class Leader:
                 self.able.discard(peer)
             case Ready():
                 self.reports.ready(peer, message, now)
-            case Waiting() if self.members.stepwise:
-                self.closing.waits(peer, message)
+            case Waiting() if self.run_state.stepwise:
+                self.step_views.waits(peer, message)
             case Waiting():
                 self.reports.waits(peer, message)
             case UnreachedMembers():
-                self.reports.gaps.report(peer, message.peers)
+                self.reports.missing_links.report(peer, message.peers)
             case WantSamples(lineage=of) if of == here:
-                self.leasing.wanted(peer, message)
+                self.sample_leases.wanted(peer, message)
             case Stepped():
-                return self.closing.stepped(peer, message)
+                return self.step_views.stepped(peer, message)
             case Stopped():
-                self.closing.stands(peer, message)
+                self.step_views.stands(peer, message)
             case Join() | CaughtUp() | ReadyToTrain() | NotReadyToTrain() | WantSamples():
                 pass  # A Restore made it void: the peer reports again once it has read that.
             case _:
@@ -162,16 +162,16 @@ class Leader:
         """The peer is gone, or wants to leave. A peer that wants to leave may still be needed: the
         leader must know what it holds, or that it lacks a state as all others do."""
         self.accounts.drop(peer)
-        if left and peer in self.members.readers:
+        if left and peer in self.run_state.readers:
             self.accounts.of(peer).going = True
         else:
-            self.admission.gone(peer)
-        self.closing.forget(peer)
-        self.reports.gaps.forget(peer)
-        self.reports.lines.forget(peer)
+            self.joins.gone(peer)
+        self.step_views.forget(peer)
+        self.reports.missing_links.forget(peer)
+        self.reports.link_speeds.forget(peer)
         self.able.discard(peer)
-        self.leasing.forget(peer)
-        if peer in self.members.readers:
+        self.sample_leases.forget(peer)
+        if peer in self.run_state.readers:
             self.gone[peer] = (left, one_line(why))
 
     # Decisions ------------------------------------------------------------------------------
@@ -182,52 +182,54 @@ class Leader:
         self.able.discard(peer)
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
-        self.leasing.forget(peer)
+        self.sample_leases.forget(peer)
         self.reports.forget(peer)
-        self.closing.forget(peer)
+        self.step_views.forget(peer)
 
     def next_entry(self, now: float) -> e.Entry | None:
         """The next entry for the log, or None. Call again after applying it."""
         self._looked_at, open_ = now, self.reports.all_open()
-        body = self._strike() or self.votes.next_revocation()
-        if body is None and (body := self._next_commit(open_, now) or self.closing.next_commit()):
+        body = self._strike() or self.vote_changes.next_revocation()
+        if body is None and (
+            body := self._next_commit(open_, now) or self.step_views.next_commit()
+        ):
             self.leaves_since.clear()  # No peer has had time to report this step.
         if body is None and self.informed(now):
             timeout_s = self.rules.reduction_timeout_s
-            linked = self.reports.linked(self.able & self.members.members.keys())
+            linked = self.reports.linked(self.able & self.run_state.members.keys())
             body = self._next_attempt(open_, now) or self._next_view(open_, linked)
-            body = body or self.closing.next_change(now, linked, timeout_s=timeout_s)
+            body = body or self.step_views.next_change(now, linked, timeout_s=timeout_s)
             # Removed peers (all, if a witness leads) may be returning now, with the state.
-            struck = self.began_with - self.members.readers.keys() or not self.members.members
+            struck = self.began_with - self.run_state.readers.keys() or not self.run_state.members
             # Nor is any peer a member yet that holds the state to which the run has just gone back.
-            waits = struck or (self.members.restored is not None and not self.members.views)
+            waits = struck or (self.run_state.restored is not None and not self.run_state.views)
             patience_s = self.rules.silence_timeout_s if waits else 0.0
-            if body is None and (body := self.admission.restore(now, patience_s=patience_s)):
+            if body is None and (body := self.joins.restore(now, patience_s=patience_s)):
                 self.leaves_since.clear()  # They have to report again what they hold.
-        body = body or self.admission.next_entry(now) or self.votes.next_voter()
-        return body or self.leasing.next_entry(self.members)
+        body = body or self.joins.next_entry(now) or self.vote_changes.next_voter()
+        return body or self.sample_leases.next_entry(self.run_state)
 
     def hopeless(self, now: float) -> bool:
         """No peer has the run's state, and none will."""
         patience_s = self.rules.silence_timeout_s
-        return self.admission.over(now, patience_s=patience_s) and self.informed(now)
+        return self.joins.over(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Have all connected peers repeated their reports in this term, or had the time to? What
         looks missing in a new term may only not be reported yet."""
         if now >= self.since + self.rules.election_timeout_s:
             return True
-        here = self.members.members.keys() & (self.raft.up | {self.me})
+        here = self.run_state.members.keys() & (self.raft.up | {self.me})
         return all(map(self.accounts.told, here))
 
     def deadline(self) -> float:
         """The next time at which `next_entry` may decide something without a report."""
         times = [
-            self.admission.deadline(),
-            self.admission.hopeless_since + self.rules.silence_timeout_s,
+            self.joins.deadline(),
+            self.joins.hopeless_since + self.rules.silence_timeout_s,
             self.since + self.rules.election_timeout_s,
             *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
-            self.closing.deadline(self.rules.reduction_timeout_s),
+            self.step_views.deadline(self.rules.reduction_timeout_s),
         ]
         for _, plan, reports in self.reports.all_open():
             times.append(self._patience(plan, reports, self._alive(plan, reports)))
@@ -235,8 +237,8 @@ class Leader:
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
     def _strike(self) -> e.Entry | None:
-        revoked = self.members.spendings.revoked
-        for peer in sorted(revoked.keys() & self.members.readers.keys() - {self.me}):
+        revoked = self.run_state.spendings.revoked
+        for peer in sorted(revoked.keys() & self.run_state.readers.keys() - {self.me}):
             # A revoked peer that leaves need not stay until its state is not needed.
             if self.gone.get(peer, (True, ""))[0]:
                 why = f"its certificate was revoked by {revoked[peer].by}"
@@ -244,7 +246,7 @@ class Leader:
         for peer, (left, why) in list(self.gone.items()):
             since = self.leaves_since.setdefault(peer, self._looked_at)
             patient = self._looked_at < since + self.rules.transfer_timeout_s
-            if left and self.admission.needs(peer, patient=patient):
+            if left and self.joins.needs(peer, patient=patient):
                 continue  # A result that other peers lack could be lost with this peer.
             if peer in self.raft.log.voters:
                 if self.raft.reconfiguring:
@@ -253,8 +255,8 @@ class Leader:
                 if left and not self.raft.log.is_majority(reached, without=peer):
                     continue  # Its vote is needed to remove the unreachable voters first.
             del self.gone[peer], self.leaves_since[peer]
-            self.admission.struck(peer)
-            if peer in self.members.readers:
+            self.joins.struck(peer)
+            if peer in self.run_state.readers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
         return None
 
@@ -275,7 +277,7 @@ class Leader:
                 result_digest=digest,
                 previous_state_digest=self.reports.sure_digest(fragment, stamp.round - 1),
                 samples=reports.covered(plan),
-                held_by_all=reports.is_held_by(self.members.receivers, plan, digest),
+                held_by_all=reports.is_held_by(self.run_state.receivers, plan, digest),
             )
         return None
 
@@ -287,8 +289,8 @@ class Leader:
         of a revoked peer may be in it. In a gossip run no other peer has a missing result, so every
         live peer must hold its own at any time.
         """
-        live = self.members.members.keys()
-        if not self.members.spendings.revoked.keys().isdisjoint(plan.roster):
+        live = self.run_state.members.keys()
+        if not self.run_state.spendings.revoked.keys().isdisjoint(plan.roster):
             return ""  # Held or not: the next attempt excludes that contribution.
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
         if not held or not reports.everybody_ready(plan):
@@ -353,34 +355,34 @@ class Leader:
     def _next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
         """The next View: its roster is all peers that can contribute and are connected with each
         other; peers with a slow line own no part."""
-        run = None if self.members.stepwise else self.members.run
+        run = None if self.run_state.stepwise else self.run_state.run
         roster = tuple(sorted(linked))
-        newest = self.members.views[-1] if self.members.views else None
-        begun = newest is not None or self.members.restored is not None
+        newest = self.run_state.views[-1] if self.run_state.views else None
+        begun = newest is not None or self.run_state.restored is not None
         if run is None or not roster or (not begun and len(roster) < run.peers_min):
             return None
         parts = self.reports.parts(run, roster)
         if newest is not None and newest.roster == roster:
-            same = all(self.members.counts(peer, newest.view) for peer in roster)
+            same = all(self.run_state.counts(peer, newest.view) for peer in roster)
             # The round has a contribution, but no peer of its roster is left.
             dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
-            known = self.reports.lines.owners(roster)  # Unknown at the beginning of a term.
+            known = self.reports.link_speeds.owners(roster)  # Unknown at the beginning of a term.
             if same and not dead and (not known or parts == newest.parts):
                 return None
-        if self.members.is_over:
+        if self.run_state.is_over:
             return None
         return e.View(
             view=newest.view + 1 if newest else 1,
             roster=roster,
             parts=parts,
-            first_round=tuple(map(self._next_first_round, range(self.members.fragments))),
+            first_round=tuple(map(self._next_first_round, range(self.run_state.fragments))),
         )
 
     def _next_first_round(self, fragment: int) -> int:
         """The first round of the next view: an open round with contributions goes on in the old
         view if it can."""
         plan, reports = self.reports.open(fragment)
-        committed = self.members.committed(fragment)
+        committed = self.run_state.committed(fragment)
         if plan is None or reports is None or not reports.ready:
             return committed + 1
         return committed + 2 if self._alive(plan, reports) else committed + 1
@@ -390,6 +392,6 @@ class Leader:
         return {peer for peer in plan.counted if peer in self.able or peer in reports.ready}
 
     def _names(self, peers: set[PeerId]) -> str:
-        infos = self.members.readers
+        infos = self.run_state.readers
         names = (infos[p].name if p in infos else p.rpartition(".")[0] for p in sorted(peers))
         return ", ".join(names)

@@ -16,12 +16,12 @@ NOBODY: Term = (None, -1)
 
 
 class Leadership:
-    """`office` is None unless this peer leads."""
+    """`led_term` is None unless this peer leads."""
 
-    def __init__(self, raft: Raft, members: RunState, links: Connections) -> None:
-        self.office: LeadershipTerm | None = None
+    def __init__(self, raft: Raft, run_state: RunState, links: Connections) -> None:
+        self.led_term: LeadershipTerm | None = None
         self._raft = raft
-        self._members = members
+        self._run_state = run_state
         self._links = links
         self._reported = NOBODY
         """The leader and term that our reports are meant for."""
@@ -34,10 +34,10 @@ class Leadership:
         """Begin or end our own term as the last election says; True if there is a new leader or
         term."""
         raft = self._raft
-        if self.office is not None and (not raft.leads or self.office.term != raft.term):
-            self.office = None
-        if raft.leads and self.office is None:
-            self.office = LeadershipTerm(raft, self._members, self._links, now)
+        if self.led_term is not None and (not raft.leads or self.led_term.term != raft.term):
+            self.led_term = None
+        if raft.leads and self.led_term is None:
+            self.led_term = LeadershipTerm(raft, self._run_state, self._links, now)
         changed = self._reported != (raft.leader, raft.term)
         self._reported = (raft.leader, raft.term)
         if raft.leader is not None:
@@ -50,18 +50,18 @@ class Leadership:
 
     def reconnected(self, peer: PeerId, incarnation: int) -> None:
         """The leader has reconnected: reports on the last connection may be lost."""
-        if self.office is not None:
-            self.office.connected(peer, incarnation)
+        if self.led_term is not None:
+            self.led_term.connected(peer, incarnation)
         if peer == self._raft.leader:
             self._reported = NOBODY
 
     def disconnected(self, peer: PeerId) -> None:
-        if self.office is not None:
-            self.office.disconnected(peer)
+        if self.led_term is not None:
+            self.led_term.disconnected(peer)
 
     def is_hopeless(self, now: float) -> bool:
         """Do we lead, and no peer has the run's state, nor will have it?"""
-        return self.office is not None and self.office.leader.hopeless(now)
+        return self.led_term is not None and self.led_term.leader.hopeless(now)
 
     def owes_word(self) -> bool:
         """True once for each leader and term: it waits for ReportsComplete."""

@@ -46,7 +46,7 @@ class RelayPlan:
 
     raft: Raft
     links: Connections
-    members: RunState
+    run_state: RunState
     """The state after the leader's whole log."""
     reports: Reports
     via: dict[PeerId, PeerId] = field(default_factory=dict[PeerId, PeerId])
@@ -74,7 +74,7 @@ class RelayPlan:
             return []  # It is of an earlier term: its learners report again in this one.
         for report in passed.reports:
             known = self._ever.get(report.peer)
-            if known is None and report.peer not in self.members.receivers:
+            if known is None and report.peer not in self.run_state.receivers:
                 continue  # The learner is out and forgotten.
             if known is None or relay not in known:
                 raise RemoteProtocolError(relay, f"speaks for {report.peer}, and is not its relay")
@@ -101,7 +101,7 @@ class RelayPlan:
 
     @property
     def _has_many(self) -> bool:
-        return bool(self.via) or len(self.members.receivers) >= LEARNERS_MIN
+        return bool(self.via) or len(self.run_state.receivers) >= LEARNERS_MIN
 
     def orders(self, now: float) -> list[Command]:
         """Changes of the plan; checked at each heartbeat, and when a relay or learner is gone."""
@@ -114,8 +114,10 @@ class RelayPlan:
         self._look_at = now + rules.heartbeat_interval_s
         for peer in self._overdue(now) | self.raft.replication.take_strayed():
             self._direct_until[peer] = now + DIRECT_ROUNDS * rules.reduction_timeout_s
-        voters, liveness = self.raft.log.voters, self.links.liveness
-        relays = [x for x in voters if liveness.heard_since(x, now - rules.election_timeout_s)]
+        voters, failure_detector = self.raft.log.voters, self.links.failure_detector
+        relays = [
+            x for x in voters if failure_detector.heard_since(x, now - rules.election_timeout_s)
+        ]
         learners = self._learners(now)
         wanted = deal(learners, relays) if len(learners) >= LEARNERS_MIN else {}
         changed = {x for x in wanted.keys() | self.via.keys() if wanted.get(x) != self.via.get(x)}
@@ -142,7 +144,7 @@ class RelayPlan:
         raft, replication = self.raft, self.raft.replication
         least = max(1, raft.commit_index - LAG_MAX)
         direct = {peer for peer, until in self._direct_until.items() if now < until}
-        there = (raft.up & self.members.receivers.keys()) - direct - set(raft.log.voters)
+        there = (raft.up & self.run_state.receivers.keys()) - direct - set(raft.log.voters)
         return sorted(
             peer for peer in there if peer in self.via or replication.match(peer) >= least
         )

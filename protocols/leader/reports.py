@@ -132,19 +132,19 @@ class Reports:
     """The reports about all open rounds, and about the states of peers."""
 
     me: PeerId
-    members: RunState
+    run_state: RunState
     _said: LineageReports = field(default_factory=lambda: LineageReports(0))
     """The reports of the lineage at the last access."""
-    gaps: MissingLinks = field(default_factory=MissingLinks)
-    lines: LinkSpeeds = field(default_factory=LinkSpeeds)
+    missing_links: MissingLinks = field(default_factory=MissingLinks)
+    link_speeds: LinkSpeeds = field(default_factory=LinkSpeeds)
     divided: tuple[tuple[PeerId, ...], tuple[FragmentParts, ...]] = ((), ())
     """Cache: the owners and parts of the last considered view."""
 
     @property
     def said(self) -> LineageReports:
         """The reports of the present lineage; empty if a Restore has just opened it."""
-        if self._said.lineage != self.members.lineage:
-            self._said = LineageReports(self.members.lineage)
+        if self._said.lineage != self.run_state.lineage:
+            self._said = LineageReports(self.run_state.lineage)
         return self._said
 
     @property
@@ -155,8 +155,8 @@ class Reports:
     def linked(self, peers: Set[PeerId]) -> set[PeerId]:
         """As many of these peers as can be in one roster, i.e. are all connected with each
         other."""
-        seats = self.members.members
-        return set(peers) - self.gaps.without(peers, but=self.me, seats=seats)
+        seats = self.run_state.members
+        return set(peers) - self.missing_links.without(peers, but=self.me, seats=seats)
 
     def fit(
         self, plan: RoundPlan, reports: RoundReports, live: Set[PeerId]
@@ -174,20 +174,20 @@ class Reports:
     def cut_off(self) -> str:
         """The missing links among members and the excluded peers, as a text; "" if there are
         none."""
-        here = set(self.members.members) if self.gaps.missed else set[PeerId]()
-        why, seats = self.apart(here), self.members.seats
+        here = set(self.run_state.members) if self.missing_links.missed else set[PeerId]()
+        why, seats = self.apart(here), self.run_state.seats
         names = ", ".join(sorted(seats[peer].name for peer in here - self.linked(here)))
         return f"{why}: {names} cannot take part until there is one" if why else ""
 
     def apart(self, peers: Set[PeerId]) -> str:
         """The missing links among these peers, as a text; "" if there are none."""
-        gaps = self.gaps.among(peers, but=self.me)
-        names = {peer: info.name for peer, info in self.members.seats.items()} if gaps else {}
+        gaps = self.missing_links.among(peers, but=self.me)
+        names = {peer: info.name for peer, info in self.run_state.seats.items()} if gaps else {}
         return described(gaps, names) if gaps else ""
 
     def parts(self, run: Run, roster: tuple[PeerId, ...]) -> tuple[FragmentParts, ...]:
         """The parts of a view with this roster: peers with a slow line own none."""
-        owners = self.lines.owners(roster) or roster
+        owners = self.link_speeds.owners(roster) or roster
         if self.divided[0] != owners:
             self.divided = owners, divide(run, owners)
         return self.divided[1]
@@ -195,12 +195,12 @@ class Reports:
     def ready(self, peer: PeerId, message: Ready, now: float) -> None:
         contributor = message.contributor
         check_contributor(contributor, peer)
-        self.lines.told(peer, message.line)
+        self.link_speeds.told(peer, message.line)
         reports = self._of(message.stamp)
-        if not self.members.counts(peer, message.stamp.view):
+        if not self.run_state.counts(peer, message.stamp.view):
             return  # It is of a view that knew an earlier incarnation.
         samples = message.samples
-        if not (well_formed(samples) and self.members.ledger.may_count(peer, samples)):
+        if not (well_formed(samples) and self.run_state.ledger.may_count(peer, samples)):
             return  # Another peer may have trained these samples: the round goes on without it.
         if reports is not None and peer not in reports.ready:  # The first one stays, as at owners.
             reports.ready[peer], reports.ready_at[peer] = contributor, now
@@ -220,9 +220,9 @@ class Reports:
     def has(self, peer: PeerId, message: Have) -> str:
         """Remember a state. Returns how it differs from the majority's; "" if it does not."""
         fragment, round_ = message.fragment, message.round
-        if message.lineage != self.members.lineage:
+        if message.lineage != self.run_state.lineage:
             return ""  # A Restore took that state back.
-        if fragment >= self.members.fragments or round_ > self.members.committed(fragment):
+        if fragment >= self.run_state.fragments or round_ > self.run_state.committed(fragment):
             raise RemoteProtocolError(peer, "reports a state that was never committed")
         have, newest = self.said.have, self.said.newest
         have.setdefault((fragment, round_), {})[peer] = message.state_digest
@@ -231,7 +231,7 @@ class Reports:
         if not message.state_digest:
             del have[fragment, round_][peer]  # A stepwise run: it lacks the steps after.
             return ""
-        needed = self.members.cut_round(fragment)
+        needed = self.run_state.cut_round(fragment)
         for key in [k for k in have if k[0] == fragment and k[1] < needed - 1]:
             del have[key]
         majority = self.sure_digest(fragment, round_)
@@ -244,8 +244,8 @@ class Reports:
                 table.pop(peer, None)
             for said in (reports.waiting, reports.void):
                 said.pop(peer, None)
-        self.gaps.forget(peer)
-        self.lines.forget(peer)
+        self.missing_links.forget(peer)
+        self.link_speeds.forget(peer)
         self.forget_states(peer)
 
     def keep(self, peers: Set[PeerId]) -> None:
@@ -267,7 +267,7 @@ class Reports:
             late = (here & roster) - reports.ready.keys() - reports.hurried
             if not late:
                 continue  # The usual case: they were asked.
-            if not self.members.asks or reports.enough_at(roster, quorum) == NEVER:
+            if not self.run_state.asks or reports.enough_at(roster, quorum) == NEVER:
                 late -= self._counted(fragment, plan)
             reports.hurried |= late
             found += [(peer, plan.stamp) for peer in sorted(late)]
@@ -276,7 +276,7 @@ class Reports:
     def _counted(self, fragment: int, plan: RoundPlan) -> set[PeerId]:
         """Peers that the last round of the fragment counted. In a first round all are new and began
         together."""
-        commits = self.members.commits.get(fragment)
+        commits = self.run_state.commits.get(fragment)
         return {term.peer for term in commits[-1].contributors} if commits else set(plan.roster)
 
     def forget_states(self, peer: PeerId) -> None:
@@ -293,7 +293,7 @@ class Reports:
     def all_open(self) -> list[OpenRound]:
         """The open rounds with reports."""
         found: list[OpenRound] = []
-        for fragment in range(self.members.fragments) if self.said.rounds else ():
+        for fragment in range(self.run_state.fragments) if self.said.rounds else ():
             plan, reports = self.open(fragment)
             if plan is not None and reports is not None:
                 found.append((fragment, plan, reports))
@@ -301,7 +301,7 @@ class Reports:
 
     def open(self, fragment: int) -> tuple[RoundPlan | None, RoundReports | None]:
         """The open round of a fragment with its reports, if there are any."""
-        plan = self.members.open_plan(fragment)
+        plan = self.run_state.open_plan(fragment)
         if plan is None:
             return None, None
         return plan, self.rounds.get(RoundKey(fragment, plan.stamp.round))
@@ -320,7 +320,7 @@ class Reports:
 
     def sure_digest(self, fragment: int, round_: int) -> str:
         """The state digest of more than half of the members; "" if there is none (yet)."""
-        states, members = self.states(fragment, round_), self.members.members
+        states, members = self.states(fragment, round_), self.run_state.members
         digest = self.majority_digest(fragment, round_)
         votes = sum(states.get(peer) == digest for peer in members)
         return digest if 2 * votes > len(members) else ""
@@ -328,14 +328,14 @@ class Reports:
     def is_split(self, fragment: int, asking: Set[PeerId]) -> bool:
         """Are all members that do not ask for a state at the last committed round, without a
         majority for any state?"""
-        round_ = self.members.cut_round(fragment)
-        assert self.members.run is not None
-        if round_ >= self.members.run.outer_steps:
+        round_ = self.run_state.cut_round(fragment)
+        assert self.run_state.run is not None
+        if round_ >= self.run_state.run.outer_steps:
             return False  # The ranks are done, and other peers may have left with the right state.
         states = self.states(fragment, round_)
         if len(set(states.values())) < 2:
             return False  # The usual case.
-        holders = self.members.members.keys() - asking
+        holders = self.run_state.members.keys() - asking
         if not holders or not holders <= states.keys():
             return False
         counts = Counter(states[peer] for peer in holders)
@@ -344,11 +344,11 @@ class Reports:
     def _of(self, stamp: Stamp) -> RoundReports | None:
         """Where to note a report; None if its round is decided, or not begun (no peer can be ahead
         of the leader's log)."""
-        if stamp.fragment >= self.members.fragments:
+        if stamp.fragment >= self.run_state.fragments:
             return None
-        if stamp.lineage != self.members.lineage:
+        if stamp.lineage != self.run_state.lineage:
             return None  # A Restore took that round back.
-        if stamp.round != self.members.committed(stamp.fragment) + 1:
+        if stamp.round != self.run_state.committed(stamp.fragment) + 1:
             return None
         key, rounds = RoundKey(stamp.fragment, stamp.round), self.said.rounds
         if (reports := rounds.get(key)) is None:

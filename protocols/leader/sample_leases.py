@@ -36,20 +36,20 @@ class SampleLeases:
         """The peer is gone, or has restarted."""
         self.wants.pop(peer, None)
 
-    def next_entry(self, members: RunState) -> Lease | None:
+    def next_entry(self, run_state: RunState) -> Lease | None:
         """A Lease, once a peer has only half of the samples it wants: all peers that lack a quarter
         get more."""
-        if self._enough_at == members.index:
+        if self._enough_at == run_state.index:
             return None
-        low = {p: lack for p in self.wants if (lack := self._lack(members, p))}
+        low = {p: lack for p in self.wants if (lack := self._lack(run_state, p))}
         if not any(2 * lack >= self.wants[peer].ahead for peer, lack in low.items()):
-            self._enough_at = members.index
+            self._enough_at = run_state.index
             return None
-        free, frontier, grants = members.ledger.free, members.ledger.frontier, list[Grant]()
+        free, frontier, grants = run_state.ledger.free, run_state.ledger.frontier, list[Grant]()
         for peer, lack in sorted(low.items()):
             if 4 * lack < self.wants[peer].ahead:
                 continue
-            samples = self._from_free(members, peer, free, lack)
+            samples = self._from_free(run_state, peer, free, lack)
             free = subtract(free, samples)
             rest = lack - count(samples)
             if rest:
@@ -58,15 +58,15 @@ class SampleLeases:
             grants.append(Grant(peer, samples))
         return Lease(tuple(grants))
 
-    def _lack(self, members: RunState, peer: PeerId) -> int:
+    def _lack(self, run_state: RunState, peer: PeerId) -> int:
         """How many samples the peer lacks; 0 if it is no member."""
-        info, wants = members.members.get(peer), self.wants[peer]
+        info, wants = run_state.members.get(peer), self.wants[peer]
         if info is None:
             return 0
-        left = count(members.ledger.of(peer, info.incarnation)) - wants.carried
+        left = count(run_state.ledger.of(peer, info.incarnation)) - wants.carried
         return max(wants.ahead - left, 0)
 
-    def _from_free(self, members: RunState, peer: PeerId, free: Samples, lack: int) -> Samples:
-        info = members.members[peer]
-        ranges = len(members.ledger.of(peer, info.incarnation))
+    def _from_free(self, run_state: RunState, peer: PeerId, free: Samples, lack: int) -> Samples:
+        info = run_state.members[peer]
+        ranges = len(run_state.ledger.of(peer, info.incarnation))
         return first(free, lack, ranges_max=max(FREE_RANGES_MAX - ranges, 0))

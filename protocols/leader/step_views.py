@@ -42,7 +42,7 @@ class StepViews:
     """The reports of peers about their steps, and the rules of the decisions."""
 
     me: PeerId
-    members: RunState
+    run_state: RunState
     """The state after the whole log, as in decisions.py."""
     _said: LineageStepReports = field(default_factory=lambda: LineageStepReports(0))
     """The reports of the lineage at the last access."""
@@ -56,19 +56,19 @@ class StepViews:
     @property
     def said(self) -> LineageStepReports:
         """The reports of the present lineage; empty if a Restore has just opened it."""
-        if self._said.lineage != self.members.lineage:
-            self._said = LineageStepReports(self.members.lineage)
+        if self._said.lineage != self.run_state.lineage:
+            self._said = LineageStepReports(self.run_state.lineage)
         return self._said
 
     def stepped(self, peer: PeerId, message: Stepped) -> str:
         """Remember a state. Returns how it differs from the majority's; "" if it does not."""
-        stamp, course = message.stamp, self.members.course
-        if stamp.round < course.step or not self._may_be(stamp):
+        stamp, step_progress = message.stamp, self.run_state.step_progress
+        if stamp.round < step_progress.step or not self._may_be(stamp):
             return ""  # The state is committed already, or a Restore took it back.
         known = self.said.states
         states = known.setdefault((stamp.view, stamp.round), {})
         states[peer] = message.state_digest
-        for key in [key for key in known if key[1] < course.step]:
+        for key in [key for key in known if key[1] < step_progress.step]:
             del known[key]
         right = self._majority(states)
         return "" if right in ("", message.state_digest) else f"differs at step {stamp.round}"
@@ -83,9 +83,9 @@ class StepViews:
 
     def _may_be(self, stamp: Stamp) -> bool:
         """Can a peer be at this stamp, by our log, which has all that its sender has read?"""
-        views, furthest = self.members.views, furthest_step(self.members)
+        views, furthest = self.run_state.views, furthest_step(self.run_state)
         newest = views[-1].view if views else 0
-        known = stamp.lineage == self.members.lineage
+        known = stamp.lineage == self.run_state.lineage
         return known and stamp.view <= newest and stamp.round <= furthest
 
     def forget(self, peer: PeerId) -> None:
@@ -102,13 +102,13 @@ class StepViews:
         """A commit of the furthest step at which the whole newest roster has the same state."""
         if not self.said.states:
             return None  # A run of rounds.
-        run, views = self.members.run, self.members.views
+        run, views = self.run_state.run, self.run_state.views
         roster = self._counted()
         if run is None or not views or not roster:
             return None
         for (view, step), states in sorted(self.said.states.items(), key=_by_step, reverse=True):
-            owner = step_view(self.members, step)
-            if step <= self.members.course.step or not commits(run, step):
+            owner = step_view(self.run_state, step)
+            if step <= self.run_state.step_progress.step or not commits(run, step):
                 continue
             if owner is None or owner.view != view or not roster <= states.keys():
                 continue  # The view ended before; or a peer is not there yet.
@@ -122,22 +122,26 @@ class StepViews:
     ) -> e.View | e.Halt | e.Close | None:
         """The next entry towards the roster that the run should have. `able`: peers with ranks that
         can make a step; `timeout_s`: a peer that reports nothing for so long is excluded."""
-        run, views, course = self.members.run, self.members.views, self.members.course
-        if run is None or not self.members.stepwise or course.step >= run.outer_steps:
+        run, views, step_progress = (
+            self.run_state.run,
+            self.run_state.views,
+            self.run_state.step_progress,
+        )
+        if run is None or not self.run_state.stepwise or step_progress.step >= run.outer_steps:
             return None
-        phase = (course.halted, course.close is not None)
+        phase = (step_progress.halted, step_progress.close is not None)
         if phase != self._phase:
             self._phase, self._since = phase, now
         late = now >= self._since + timeout_s
-        able = able & self.members.members.keys()
+        able = able & self.run_state.members.keys()
         if not views:
-            begun = self.members.restored is not None or len(able) >= run.peers_min
-            return self._view(able, course.step) if begun else None
-        if not course.halted:
+            begun = self.run_state.restored is not None or len(able) >= run.peers_min
+            return self._view(able, step_progress.step) if begun else None
+        if not step_progress.halted:
             return self._halt(views[-1], able)
-        if course.close is None:
+        if step_progress.close is None:
             return self._close(views[-1], late=late)
-        return self._reopen(views[-1], course.close, able, late=late)
+        return self._reopen(views[-1], step_progress.close, able, late=late)
 
     def deadline(self, timeout_s: float) -> float:
         """When `next_change` excludes silent peers."""
@@ -157,7 +161,11 @@ class StepViews:
         if idle:
             return e.Halt(view.view, (), one_line(f"{self._names(idle)} cannot take part"))
         # A joiner waits for the next commit: a roster that changes all the time makes no steps.
-        fresh = able - set(view.roster) if self.members.course.view == view.view else set[PeerId]()
+        fresh = (
+            able - set(view.roster)
+            if self.run_state.step_progress.view == view.view
+            else set[PeerId]()
+        )
         if not fresh:
             return None
         return e.Halt(view.view, (), one_line(f"{self._names(fresh)} can take part"))
@@ -171,12 +179,12 @@ class StepViews:
     def _differing(self) -> set[PeerId]:
         """Peers with a state that differs at some step; the whole roster if no state has a
         majority: each makes its state again from the last agreed one."""
-        roster, course = self._counted(), self.members.course
+        roster, step_progress = self._counted(), self.run_state.step_progress
         for (view, step), states in sorted(self.said.states.items(), key=_by_step):
             said = {peer: digest for peer, digest in states.items() if peer in roster}
-            owner = step_view(self.members, step)
-            standing = view == self.members.views[-1].view or owner is None or owner.view == view
-            if step <= course.step or not standing or not roster <= said.keys():
+            owner = step_view(self.run_state, step)
+            standing = view == self.run_state.views[-1].view or owner is None or owner.view == view
+            if step <= step_progress.step or not standing or not roster <= said.keys():
                 continue
             right = self._majority(said)
             wrong = {peer for peer, digest in said.items() if digest != right}
@@ -214,24 +222,25 @@ class StepViews:
         reports = {
             peer: report
             for peer, report in self.said.stopped.items()
-            if report.halted == self.members.course.halted and peer in self.members.members
+            if report.halted == self.run_state.step_progress.halted
+            and peer in self.run_state.members
         }
         silent = needed - reports.keys()
         if silent and not late:
             return None
         if silent:
             return self._stop(view, silent, "no report of its last step")
-        if not needed and not late and self.members.members.keys() - reports.keys():
+        if not needed and not late and self.run_state.members.keys() - reports.keys():
             return None  # No peer of the roster is connected: all other members have to report.
         last = self._last_step(view, reports)
         return e.Close(view.view, last, self._providers(view, reports, last))
 
     def _last_step(self, view: e.View, reports: Mapping[PeerId, Stopped]) -> int:
-        course, run = self.members.course, self.members.run
+        step_progress, run = self.run_state.step_progress, self.run_state.run
         assert run is not None
         begun = view.first_round[0] - 1 if self._counted() else 0
         completed = max((report.stamp.round for report in reports.values()), default=0)
-        last = max(completed, course.step, begun)
+        last = max(completed, step_progress.step, begun)
         held = _held(reports)
         while view.first_round[0] - 1 <= last < run.outer_steps:
             if any((last + 1, peer) not in held for peer in view.roster):
@@ -266,7 +275,7 @@ class StepViews:
         if not there or (able - there.keys() and not late):
             return None
         # Followers count too: a roster of one peer may be wrong.
-        said = {peer: digest for peer, digest in states.items() if peer in self.members.members}
+        said = {peer: digest for peer, digest in states.items() if peer in self.run_state.members}
         right = self._majority(said)
         wrong = {peer for peer, digest in there.items() if digest != right}
         if wrong:
@@ -274,7 +283,7 @@ class StepViews:
         return self._view(there.keys(), close.last_step)
 
     def _view(self, roster: Set[PeerId], last_step: int) -> e.View | None:
-        newest = self.members.views[-1].view if self.members.views else 0
+        newest = self.run_state.views[-1].view if self.run_state.views else 0
         if not roster:
             return None
         return e.View(newest + 1, tuple(sorted(roster)), (), (last_step + 1,))
@@ -283,10 +292,10 @@ class StepViews:
 
     def _counted(self) -> set[PeerId]:
         """Peers of the newest roster that are still members."""
-        views = self.members.views
+        views = self.run_state.views
         if not views:
             return set()
-        return {peer for peer in views[-1].roster if self.members.counts(peer, views[-1].view)}
+        return {peer for peer in views[-1].roster if self.run_state.counts(peer, views[-1].view)}
 
     def _majority(self, states: Mapping[PeerId, str]) -> str:
         """The digest of more than half of the reports; "" if there is none."""
@@ -294,7 +303,7 @@ class StepViews:
         return digest if 2 * count > len(states) else ""
 
     def _names(self, peers: Set[PeerId]) -> str:
-        infos = self.members.receivers
+        infos = self.run_state.receivers
         return ", ".join(infos[p].name if p in infos else p for p in sorted(peers))
 
 

@@ -31,7 +31,7 @@ class LeadershipTerm:
         for entry in raft.log.since(head.index + 1):
             head.apply(entry)
         reports = Reports(raft.me, head)
-        admission = Joins(raft.me, head, reports, Accounts(links))
+        joins = Joins(raft.me, head, reports, Accounts(links))
         self.head = head
         self.term = raft.term
         self.leader = Leader(
@@ -39,7 +39,7 @@ class LeadershipTerm:
             head,
             raft.rules,
             reports,
-            admission,
+            joins,
             raft,
             StepViews(raft.me, head),
             since=now,
@@ -49,7 +49,7 @@ class LeadershipTerm:
         """Connected peers outside the log that read it."""
         self.frozen = False
         """Nothing is decided, since another branch of the log was met (peer/branches.py)."""
-        self.relays = RelayPlan(raft, links, head, reports)
+        self.relay_plan = RelayPlan(raft, links, head, reports)
         self._raft = raft
         self._notes, self._undecided = list[Command](), ""
         self._is_hidden = not links.mine  # Joiners cannot dial this peer.
@@ -57,7 +57,7 @@ class LeadershipTerm:
             if links.life(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)
             if peer != raft.me and peer not in links.up:
-                links.liveness.disconnected(peer, "is not connected with the leader", now)
+                links.failure_detector.disconnected(peer, "is not connected with the leader", now)
 
     def append(self, body: Entry) -> bool:
         """Append a decision and send it to all readers. False if no peer could read the entry: then
@@ -72,7 +72,7 @@ class LeadershipTerm:
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
             self.askers.add(body.peer)  # The peer has to read that it is out.
         if isinstance(body, Revoked):
-            self.leader.admission.gone(body.peer)  # The peer may have asked to get in before.
+            self.leader.joins.gone(body.peer)  # The peer may have asked to get in before.
         self.head.apply(self._raft.log.entries[-1])
         return True
 
@@ -80,31 +80,31 @@ class LeadershipTerm:
     def deadline(self) -> float:
         """The next time at which a decision is possible without a report; NEVER while frozen."""
         decides = NEVER if self.frozen else self.leader.deadline()
-        return min(decides, self.relays.deadline)
+        return min(decides, self.relay_plan.deadline)
 
     def connected(self, peer: PeerId, incarnation: int) -> None:
         known = self.head.readers.get(peer)
         if known is not None and known.incarnation < incarnation:
             self.leader.restarted(peer)
-        self.relays.connected(peer)
+        self.relay_plan.connected(peer)
 
     def disconnected(self, peer: PeerId) -> None:
-        self.relays.disconnected(peer)
+        self.relay_plan.disconnected(peer)
         self.askers.discard(peer)
-        self.leader.reports.gaps.forget(peer)
+        self.leader.reports.missing_links.forget(peer)
         if peer not in self.head.readers:
             # A peer that left may report a checkpoint, which no peer can use any more.
-            self.leader.admission.kept.pop(peer, None)
+            self.leader.joins.kept.pop(peer, None)
         for reports in self.leader.reports.rounds.values():
             reports.hurried.discard(peer)  # The request may be lost.
 
     def forget_others(self) -> None:
         """Forget peers that are neither in the log nor connected, and cannot reconnect."""
-        known = self.head.readers.keys() | self.relays.links.peers.keys() | {self._raft.me}
+        known = self.head.readers.keys() | self.relay_plan.links.peers.keys() | {self._raft.me}
         leader = self.leader
-        for part in (leader.accounts, leader.admission, leader.reports, self.relays):
+        for part in (leader.accounts, leader.joins, leader.reports, self.relay_plan):
             part.keep(known)
-        keep_only(known, leader.leaves_since, leader.leasing.wants)
+        keep_only(known, leader.leaves_since, leader.sample_leases.wants)
 
     def awaits_log_of(self, peer: PeerId, leaving: str) -> bool:
         """Is a decision possible once this peer has our log? It may get a vote, or lead after
@@ -121,7 +121,7 @@ class LeadershipTerm:
     def asked(self, peer: PeerId, index: int) -> None:
         """A peer outside the log asks to read it."""
         self.askers.add(peer)
-        self.relays.disconnected(peer)
+        self.relay_plan.disconnected(peer)
         self._raft.serve(self.readers())
         self._raft.serve_from(peer, index)
 
@@ -140,7 +140,7 @@ class LeadershipTerm:
             return [(peer, diverged)] if diverged else []
         found: list[tuple[PeerId, str]] = []
         wrong: list[RemoteProtocolError] = []
-        for report in self.relays.reported(peer, message):
+        for report in self.relay_plan.reported(peer, message):
             try:
                 found += self.take(report.peer, report.message, now)
             except RemoteProtocolError as error:
@@ -155,13 +155,14 @@ class LeadershipTerm:
         reports are not about the new incarnation."""
         seat = self.head.seats.get(peer)
         return (
-            seat is not None and self.relays.links.life(peer, seat.incarnation) < seat.incarnation
+            seat is not None
+            and self.relay_plan.links.life(peer, seat.incarnation) < seat.incarnation
         )
 
     @property
     def is_last(self) -> bool:
         """Is no other peer in, or asks to get in, and can all peers that left read that?"""
-        others = self.head.receivers.keys() | self.leader.admission.joins.keys()
+        others = self.head.receivers.keys() | self.leader.joins.joins.keys()
         all_holds = self._raft.commit_index == self._raft.log.last_index
         return all_holds and others <= {self._raft.me}
 
@@ -173,7 +174,7 @@ class LeadershipTerm:
         here = self._raft.up | {self._raft.me}
         late = self.leader.reports.late(here, self._raft.rules.quorum)
         hurry: list[Command] = [Send(peer, ContributeNow(stamp)) for peer, stamp in late]
-        return [*notes, *hurry, *self.relays.orders(now)]
+        return [*notes, *hurry, *self.relay_plan.orders(now)]
 
     def decide(self, now: float, *, lacks_state: bool = False) -> bool:
         """Append all entries that can be decided now; True if there was one.

@@ -40,7 +40,7 @@ class Voters:
     """The leader's knowledge about votes. `accounts` and `gone` are the leader's own tables."""
 
     me: PeerId
-    members: RunState
+    run_state: RunState
     """The state after the whole log, as in decisions.py."""
     raft: Raft
     accounts: Accounts
@@ -95,7 +95,7 @@ class Voters:
         """A revocation of a peer that does not vote any more, or the entry that takes the next
         vote."""
         for one in self.asked.values():
-            if not cannot_revoke(self.members, one.entry) and self._has_no_vote(one):
+            if not cannot_revoke(self.run_state, one.entry) and self._has_no_vote(one):
                 return one.entry
         return next(self._ends_of_votes(), None)
 
@@ -108,7 +108,7 @@ class Voters:
         for peer in voters:
             if peer != self.me and (why := self.accounts.broken(peer)):
                 return Voter(peer, votes=False, why=why)
-        if self.members.rivals or len(set(voters) - self.leaving) >= VOTERS_MAX:
+        if self.run_state.rivals or len(set(voters) - self.leaving) >= VOTERS_MAX:
             return None  # One of two voters that went on alone decides alone which branch stays.
         peer = next(self._fit(), None)
         return Voter(peer, votes=True, why="there is a place") if peer is not None else None
@@ -149,7 +149,7 @@ class Voters:
 
     def _objection(self, entry: Revocation, *, has_key: bool) -> str:
         """Why this revocation is refused, as a line for a person; "" if it is not."""
-        if self.members.rivals and subject(entry) not in self.members.rivals:
+        if self.run_state.rivals and subject(entry) not in self.run_state.rivals:
             return BRANCHES
         if isinstance(entry, Revoked) and not has_key:
             return KEYLESS
@@ -159,7 +159,7 @@ class Voters:
         going = {entry.peer, *self.leaving, *self.gone}
         stay = voters - going
         fresh = len(set(self._fit()) - going)  # Learners that get a vote first.
-        fresh = 0 if self.members.rivals else min(fresh, VOTERS_MAX - len(stay))
+        fresh = 0 if self.run_state.rivals else min(fresh, VOTERS_MAX - len(stay))
         here = stay & self._reached
         if 2 * (len(here) + fresh) > len(stay) + fresh:
             return ""
@@ -174,16 +174,16 @@ class Voters:
     # Helpers --------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        liveness = self.accounts.links.liveness
-        since = now - BEATS * liveness.rules.heartbeat_interval_s
+        failure_detector = self.accounts.links.failure_detector
+        since = now - BEATS * failure_detector.rules.heartbeat_interval_s
         up = self.raft.up
-        self._reached = {self.me, *(p for p in up if liveness.heard_since(p, since))}
+        self._reached = {self.me, *(p for p in up if failure_detector.heard_since(p, since))}
 
     def _fit(self) -> Iterator[PeerId]:
         """Learners and witnesses that could vote now, the longest-lived first."""
-        raft, voters, revoked = self.raft, self.raft.log.voters, self.members.spendings.revoked
+        raft, voters, revoked = self.raft, self.raft.log.voters, self.run_state.spendings.revoked
         accounts = self.accounts
-        for peer, info in (*self.members.members.items(), *self.members.witnesses.items()):
+        for peer, info in (*self.run_state.members.items(), *self.run_state.witnesses.items()):
             if peer in voters or peer in self.leaving or peer in revoked:
                 continue
             if peer not in raft.up or peer in self.gone or accounts.broken(peer):
@@ -195,7 +195,7 @@ class Voters:
                 yield peer
 
     def _names(self, peers: Iterable[PeerId]) -> str:
-        infos = {**self.members.seats, **self.members.witnesses}
+        infos = {**self.run_state.seats, **self.run_state.witnesses}
         return ", ".join(infos[p].name if p in infos else p for p in sorted(peers))
 
 

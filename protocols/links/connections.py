@@ -40,11 +40,11 @@ class Connections:
         """`contact`: address of a peer of the run that a person gave; "" if none. `mine`: our own
         address, which the log may still have for an earlier peer of this node; "" if no peer can
         dial us."""
-        self.liveness = FailureDetector(ProtocolConfig())
-        self.up = self.liveness.up
+        self.failure_detector = FailureDetector(ProtocolConfig())
+        self.up = self.failure_detector.up
         """Connected peers; the same set object for ever."""
         self.mine = mine
-        self.seeking = LeaderDiscovery(contact)
+        self.discovery = LeaderDiscovery(contact)
         self._mend_at = NEVER
         """When to dial missing peers; NEVER if none is missing."""
         self._long_at = NEVER
@@ -69,7 +69,7 @@ class Connections:
     @property
     def deadline(self) -> float:
         missed = min(self._mend_at, self._long_at)
-        return min(missed, self.liveness.deadline(), self.seeking.deadline)
+        return min(missed, self.failure_detector.deadline(), self.discovery.deadline)
 
     def dial(self, peer: PeerId, address: str) -> Connect:
         return self._dial(Connect(peer, address))
@@ -106,7 +106,7 @@ class Connections:
         return Connect(peer, "", via) if via else None
 
     def connected(self, event: PeerConnected, now: float) -> None:
-        self.liveness.connected(event.peer, now)
+        self.failure_detector.connected(event.peer, now)
         self.barred.pop(event.peer, None)  # It accepts our certificate after all.
         self.peers[event.peer] = Connection(event.incarnation, event.address)
 
@@ -114,14 +114,14 @@ class Connections:
         """Close a connection; if the peer does not reconnect, it is lost."""
         self.ended = peer, why
         self._dialled.pop(peer, None)
-        self.liveness.disconnected(peer, why, now)
+        self.failure_detector.disconnected(peer, why, now)
         return Disconnect(peer, why)
 
     def gone(self, peer: PeerId, why: str) -> Disconnect:
         """The peer is out of the run."""
         self._dialled.pop(peer, None)
         self.peers.pop(peer, None)
-        self.liveness.gone(peer)
+        self.failure_detector.gone(peer)
         return Disconnect(peer, why)
 
     def renew(self, loss: LostPeer) -> list[Command]:
@@ -141,7 +141,7 @@ class Connections:
         self.peers[peer].leaving = True
 
     def disconnected(self, peer: PeerId, why: str, now: float) -> list[Command]:
-        self.liveness.disconnected(peer, why, now)
+        self.failure_detector.disconnected(peer, why, now)
         self.ended = peer, why
         known = self.peers.get(peer)
         return [self.gone(peer, "left")] if known is not None and known.leaving else []
@@ -163,14 +163,14 @@ class Connections:
             self._missed = {peer: self._missed.get(peer, now) for peer in missed}
             commands += self._mend_now_and_then(now, me, receivers)
         up = {} if found else self._where()
-        return commands + self.seeking.look(now, up, named, found=found)
+        return commands + self.discovery.look(now, up, named, found=found)
 
     def _mend_now_and_then(
         self, now: float, me: PeerId, receivers: Mapping[PeerId, PeerInfo]
     ) -> list[Command]:
         """Dial missing peers at each heartbeat interval. They have one interval to reconnect by
         themselves."""
-        rules, commands = self.liveness.rules, list[Command]()
+        rules, commands = self.failure_detector.rules, list[Command]()
         longs = (lost + rules.election_timeout_s for lost in self._missed.values())
         self._long_at = min((at for at in longs if now < at), default=NEVER)
         if not self._missed:
@@ -192,14 +192,14 @@ class Connections:
     def missed(self, now: float) -> set[PeerId]:
         """Peers without a connection for so long that they do not reconnect by themselves: peers
         that are gone have been removed by the leader by now."""
-        long_s = self.liveness.rules.election_timeout_s
+        long_s = self.failure_detector.rules.election_timeout_s
         return {peer for peer, lost in self._missed.items() if now >= lost + long_s} - self.up
 
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:
         """A peer reports the leader's address; `mine` is our own."""
         if address and address == mine:
             return []  # The peer does not know yet that we do not lead any more.
-        return self.seeking.told(address, self._where(), index)
+        return self.discovery.told(address, self._where(), index)
 
     def _where(self) -> dict[PeerId, str]:
         """Addresses of connected peers; a peer that does not listen has its id as address."""
@@ -208,4 +208,4 @@ class Connections:
     def due_heartbeats(self, now: float) -> list[Send]:
         """Heartbeats to watched peers that are due."""
         beat = Heartbeat()
-        return [Send(peer, beat) for peer in self.liveness.due_heartbeats(now)]
+        return [Send(peer, beat) for peer in self.failure_detector.due_heartbeats(now)]

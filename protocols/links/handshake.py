@@ -26,7 +26,7 @@ class Identity:
         return PeerInfo(self.peer, self.name, self.incarnation, self.address, slot)
 
 
-def refusal(hello: Hello, *, me: Identity, run: int, members: RunState, life: int) -> str:
+def refusal(hello: Hello, *, me: Identity, run: int, run_state: RunState, life: int) -> str:
     """Why the sender of a hello is refused, as a line for the person at its node; "" if it is not.
 
     `life`: its incarnation that is connected, or was a moment ago; 0 if there is none.
@@ -40,13 +40,13 @@ def refusal(hello: Hello, *, me: Identity, run: int, members: RunState, life: in
         )
     if hello.peer == me.peer:
         return f"a peer with the id {hello.peer} runs already: give each node its own directory"
-    if hello.peer in members.spendings.revoked:
-        return revocation(members.spendings.revoked[hello.peer])
-    known = members.receivers.get(hello.peer)
+    if hello.peer in run_state.spendings.revoked:
+        return revocation(run_state.spendings.revoked[hello.peer])
+    known = run_state.receivers.get(hello.peer)
     newest = max(life, known.incarnation if known is not None else 0)
     if newest > hello.incarnation:
         return f"{hello.peer} has restarted since; this is its earlier incarnation"
-    if not has_room(members, hello.peer):
+    if not has_room(run_state, hello.peer):
         return f"this run has {PEERS_MAX} peers already, the most that it can have"
     return ""
 

@@ -43,7 +43,7 @@ class LogRelay:
     """The relay state of one peer. It is void in another term, and on a new connection with the
     leader."""
 
-    book: LogApplier
+    log_applier: LogApplier
     links: Connections
     share: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     """Our learners, with the index of the next entry for each."""
@@ -71,7 +71,7 @@ class LogRelay:
             self._told(peer, message)
         elif isinstance(message, Relayed):
             if peer == self.via and self._current:
-                self.book.relayed(peer, message.append)
+                self.log_applier.relayed(peer, message.append)
         elif isinstance(message, Reported) and peer in self.share:
             self._collect(peer, message, now)
 
@@ -110,7 +110,7 @@ class LogRelay:
 
     @property
     def raft(self) -> Raft:
-        return self.book.raft
+        return self.log_applier.raft
 
     # Actions --------------------------------------------------------------------------------
 

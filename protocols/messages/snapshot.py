@@ -118,7 +118,7 @@ class RunStateSnapshot:
     inner_step: int
     tokens: int
     books: SampleLedgerSnapshot
-    course: StepProgress
+    step_progress: StepProgress
     """Progress of a stepwise run."""
     spent: tuple[TokenSpent, ...] = ()
     forgotten: int = 0

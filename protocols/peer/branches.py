@@ -38,13 +38,13 @@ Name = tuple[int, ...]
 
 
 def fork_of(
-    members: RunState, me: PeerId, cut: Kept, *, lonely: bool, live: bool = False
+    run_state: RunState, me: PeerId, cut: Kept, *, lonely: bool, live: bool = False
 ) -> Restore:
     """The Restore with which `me` goes on as the only voter; `live`: its memory has these
     versions."""
-    seed = f"{me} {members.lineage} {members.index}".encode()
+    seed = f"{me} {run_state.lineage} {run_state.index}".encode()
     fork = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big") | 1
-    return replace(back_to(members, cut), voters=(me,), fork=fork, lonely=lonely, live=live)
+    return replace(back_to(run_state, cut), voters=(me,), fork=fork, lonely=lonely, live=live)
 
 
 class Branches:
@@ -54,14 +54,14 @@ class Branches:
         self,
         me: Identity,
         raft: Raft,
-        members: RunState,
+        run_state: RunState,
         part: Participant,
         links: Connections,
         leader_address: Callable[[], str],
     ) -> None:
         self._me = me
         self._raft = raft
-        self._members = members
+        self._run_state = run_state
         self._part = part
         self._links = links
         self._leader_address = leader_address
@@ -85,7 +85,7 @@ class Branches:
     @property
     def ours(self) -> Name:
         """Our branch, by our whole log, uncommitted entries included."""
-        log = self._members.forks + self._raft.log.forks_after(self._members.index)
+        log = self._run_state.forks + self._raft.log.forks_after(self._run_state.index)
         if not self._intended:
             return log
         return self._intended if self._intended[: len(log)] == log else log
@@ -120,7 +120,7 @@ class Branches:
         return self._is_foreign(peer)
 
     def look(
-        self, now: float, office: LeadershipTerm | None, *, leaderless_since: float
+        self, now: float, led_term: LeadershipTerm | None, *, leaderless_since: float
     ) -> list[Command]:
         """Go on alone, decide with another branch, or give ours up, if it is time."""
         self._go_alone(now)
@@ -130,8 +130,8 @@ class Branches:
         up = sorted(self._links.up)
         foreign = [peer for peer in up if self._is_foreign(peer)]
         rivals = [p for p in foreign if p in self._theirs and self._theirs[p].leads]
-        if office is not None:
-            return self._meet(now, office, [p for p in rivals if p not in self._won])
+        if led_term is not None:
+            return self._meet(now, led_term, [p for p in rivals if p not in self._won])
         self._part_ways(None)
         led = (peer for peer in foreign if peer in self._theirs and self._theirs[peer].leader)
         if (peer := next(led, None)) is not None:
@@ -152,63 +152,65 @@ class Branches:
         self._alone_since = NEVER
         if self._has_state:
             after = self._raft.commit_index
-            self._leave_with(self._members, self._held(), now, after=after, live=True)
+            self._leave_with(self._run_state, self._held(), now, after=after, live=True)
         else:
             # A new incarnation does not know what is committed; it has its checkpoint.
-            head = self._members.copy()
+            head = self._run_state.copy()
             for entry in self._raft.log.since(head.index + 1):
                 head.apply(entry)
-            kept = self._part.standing.kept
+            kept = self._part.member_status.kept
             if kept is not None and head.is_kept(kept.lineage, kept.versions):
                 self._leave_with(head, kept, now, after=head.index)
 
     def _leave_with(
-        self, members: RunState, cut: Kept | None, now: float, *, after: int, live: bool = False
+        self, run_state: RunState, cut: Kept | None, now: float, *, after: int, live: bool = False
     ) -> None:
         if cut is not None:
-            fork = fork_of(members, self._me.peer, cut, lonely=True, live=live)
+            fork = fork_of(run_state, self._me.peer, cut, lonely=True, live=live)
             self._raft.seize(now, fork, after=after)
 
     def _held(self) -> Kept | None:
         """The versions in memory; None if they are too old for the samples to be known."""
-        rounds, members = self._part.rounds, self._members
+        rounds, run_state = self._part.rounds, self._run_state
         versions = tuple(Version(r.fragment, r.version, r.state_digest) for r in rounds)
-        return cut_at(members, versions)
+        return cut_at(run_state, versions)
 
     def _is_alone(self) -> bool:
         """Is this peer one of exactly two voters, able to go on, with the other one out of
         reach?"""
-        raft, standing = self._raft, self._part.standing
+        raft, member_status = self._raft, self._part.member_status
         # Committed entries only, if this incarnation knows any.
-        voters = self._members.voters or raft.log.voters
+        voters = self._run_state.voters or raft.log.voters
         if raft.leads or len(voters) != 2 or self._me.peer not in voters:
             return False
-        if self._links.up.intersection(voters) or not raft.disk.works or standing.leaving:
+        if self._links.up.intersection(voters) or not raft.disk.works or member_status.leaving:
             return False
-        ready = self._has_state or (standing.kept is not None and standing.catchup.needed)
+        ready = self._has_state or (member_status.kept is not None and member_status.catchup.needed)
         return ready and not self._part.finished
 
     @property
     def _has_state(self) -> bool:
-        standing, rounds = self._part.standing, self._part.rounds
-        here = standing.accepted and standing.is_member and not standing.catchup.needed
+        member_status, rounds = self._part.member_status, self._part.rounds
+        here = (
+            member_status.accepted and member_status.is_member and not member_status.catchup.needed
+        )
         # In a stepwise run the ranks have the state.
         return here and bool(rounds) and all(r.version >= 0 and not r.applying for r in rounds)
 
     # Two branches ---------------------------------------------------------------------------
 
-    def _meet(self, now: float, office: LeadershipTerm, rivals: list[PeerId]) -> list[Command]:
+    def _meet(self, now: float, led_term: LeadershipTerm, rivals: list[PeerId]) -> list[Command]:
         """Two leaders have met: both commit nothing until both have reported their tokens."""
         if not rivals or not self._raft.settled:
-            self._part_ways(office)
+            self._part_ways(led_term)
             return self._tell(sorted(self._links.up))
         rival = rivals[0]
         if self._rival != rival:
             self._rival, self._met_at = rival, now
         if now >= self._met_at + self._rules.silence_timeout_s:
-            self._part_ways(office)  # Another connection tries again.
+            self._part_ways(led_term)  # Another connection tries again.
             return [self._links.close(rival, "does not report the tokens of its branch", now)]
-        office.frozen = True
+        led_term.frozen = True
         commands = self._tell(sorted(self._links.up))
         mine, theirs = self._said.get(rival), self._theirs[rival]
         if not (mine and mine.final and theirs.final):
@@ -217,21 +219,21 @@ class Branches:
         if (-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks):
             return [*commands, self._give_up(rival)]
         self._won.add(rival)
-        office.leader.lose(rival, "its branch of the log is given up", left=False)
-        office.append(Dropped(rival, theirs.forks, theirs.tokens))
-        self._part_ways(office)
+        led_term.leader.lose(rival, "its branch of the log is given up", left=False)
+        led_term.append(Dropped(rival, theirs.forks, theirs.tokens))
+        self._part_ways(led_term)
         return commands
 
-    def _part_ways(self, office: LeadershipTerm | None) -> None:
+    def _part_ways(self, led_term: LeadershipTerm | None) -> None:
         self._rival, self._met_at = None, NEVER
-        if office is not None:
-            office.frozen = False
+        if led_term is not None:
+            led_term.frozen = False
 
     def _give_up(self, peer: PeerId) -> Stop:
         """The other branch stays; this peer stops."""
         why = f"another branch of this run stays, that of {peer}"
         if self._raft.leads:
-            why += f"; ours had {self._members.tokens} committed {self._members.progress_unit}"
+            why += f"; ours had {self._run_state.tokens} committed {self._run_state.progress_unit}"
         return Stop(why, "dropped", self._theirs[peer].leader)
 
     # Messages -------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ class Branches:
         return commands
 
     def _word(self, *, final: bool) -> OnBranch:
-        tokens, leader = self._members.tokens if final else 0, self._raft.leader
+        tokens, leader = self._run_state.tokens if final else 0, self._raft.leader
         # A leader of another branch does not lead ours: a branch is not given up for itself.
         here = leader is not None and (leader == self._me.peer or not self._is_foreign(leader))
         address = self._leader_address() if here else ""
@@ -268,4 +270,4 @@ class Branches:
     def _is_quiet(self) -> bool:
         """Are all of our decisions committed?"""
         raft = self._raft
-        return raft.log.last_index == raft.commit_index == self._members.index
+        return raft.log.last_index == raft.commit_index == self._run_state.index

@@ -28,7 +28,7 @@ KEY_RETRY_S = 2.0
 ASKING_MAX = 256
 """Open requests, here and at the leader: unauthenticated nodes cost bounded memory."""
 NOT_NOW = "no peer that leads the run can be reached"
-GATE = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke, m.NotRevoked)
+ABOUT_CERTIFICATES = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke, m.NotRevoked)
 """Messages that `heard` handles."""
 
 Asker = tuple[PeerId, int]
@@ -50,10 +50,10 @@ class Certificates:
     """Admissions and revocations of one peer. In a run that is not encrypted there are no
     requests."""
 
-    def __init__(self, me: PeerId, members: RunState, links: Connections) -> None:
+    def __init__(self, me: PeerId, run_state: RunState, links: Connections) -> None:
         self.secure = self.has_key = False
         self._me = me
-        self._members = members
+        self._run_state = run_state
         self._links = links
         self._handed_on: dict[int, float] = {}
         """By number of a request that was made here, until when it waits for the leader."""
@@ -80,7 +80,7 @@ class Certificates:
 
     @property
     def _lacks_key(self) -> bool:
-        return self.secure and not self.has_key and self._me in self._members.voters
+        return self.secure and not self.has_key and self._me in self._run_state.voters
 
     # Events ---------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Certificates:
         match message:
             case m.HandOn(number=number, admit=admit):
                 # Only a member may ask for others.
-                if leads and peer in self._members.readers:
+                if leads and peer in self._run_state.readers:
                     return [c.Sign(peer, number, admit)]
                 return [self._answer((peer, number), why=NOT_NOW)]
             case m.Decided(number=number):
@@ -142,11 +142,11 @@ class Certificates:
                 return [c.Answer(number, message.certificate, message.why, message.final)]
             case m.AskKey():
                 # A peer without a vote admits no node.
-                allowed = self.has_key and peer in self._members.voters
+                allowed = self.has_key and peer in self._run_state.voters
                 return [c.GiveKey(peer)] if allowed else []
             case m.Revoke(entry=entry):
                 # Only a member may ask; and a former leader does not pass it on.
-                known = leads and peer in self._members.readers
+                known = leads and peer in self._run_state.readers
                 asked = replace(message, entry=replace(entry, by=peer))
                 return self._revoke(asked) if known else []
             case m.NotRevoked(subject=name, why=why):
@@ -156,11 +156,11 @@ class Certificates:
                 return [c.TakeKey(key)] if self._lacks_key else []
 
     def advance(
-        self, office: LeadershipTerm | None, leader: PeerId | None, now: float
+        self, led_term: LeadershipTerm | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
-        """Answer open requests. `office`: the leader's state, None unless this peer leads."""
-        commands = [self._decided(asker, office, now) for asker in list(self._made)]
-        commands += self._revocations(office, leader, now)
+        """Answer open requests. `led_term`: the leader's state, None unless this peer leads."""
+        commands = [self._decided(asker, led_term, now) for asker in list(self._made)]
+        commands += self._revocations(led_term, leader, now)
         for number in [n for n, until in self._handed_on.items() if now >= until]:
             del self._handed_on[number]
             commands.append(c.Answer(number, b"", NOT_NOW, final=False))
@@ -173,12 +173,12 @@ class Certificates:
         """The peers to ask for the key next: one voter at a time, and from the second time on all
         members without a vote too. A peer that lost its vote keeps the key, and may be the only one
         that has it."""
-        up, members = self._links.up, self._members
-        voters = sorted(up.intersection(members.voters))
+        up, run_state = self._links.up, self._run_state
+        voters = sorted(up.intersection(run_state.voters))
         self._asked += 1
         asked = [voters[self._asked % len(voters)]] if voters else []
         if self._asked > 1:
-            asked += sorted(up.intersection(members.readers).difference(voters))
+            asked += sorted(up.intersection(run_state.readers).difference(voters))
         return asked
 
     # Revocations ----------------------------------------------------------------------------
@@ -204,16 +204,16 @@ class Certificates:
         return []
 
     def _revocations(
-        self, office: LeadershipTerm | None, leader: PeerId | None, now: float
+        self, led_term: LeadershipTerm | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
         """Send open revocations to the leader until the log has them, cannot, or the leader
         refuses."""
         for name, asked in list(self.revoking.items()):
-            if cannot_revoke(self._members, asked.entry):
+            if cannot_revoke(self._run_state, asked.entry):
                 del self.revoking[name]
         refused: list[tuple[m.Revoke, str]] = []
-        if office is not None:
-            refused = office.leader.votes.take(self.revoking, now, has_key=self.has_key)
+        if led_term is not None:
+            refused = led_term.leader.vote_changes.take(self.revoking, now, has_key=self.has_key)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._revokes_at or hears != self._asked_of:
@@ -224,26 +224,28 @@ class Certificates:
 
     # One request ----------------------------------------------------------------------------
 
-    def _decided(self, asker: Asker, office: LeadershipTerm | None, now: float) -> c.Command | None:
+    def _decided(
+        self, asker: Asker, led_term: LeadershipTerm | None, now: float
+    ) -> c.Command | None:
         """The answer to a request; None until the log has its entry, which is handed to the
         leader."""
         made, why, final = self._made[asker], "", False
-        if self._members.spendings.has(made.entry):
+        if self._run_state.spendings.has(made.entry):
             del self._made[asker]
             return self._answer(asker, certificate=made.certificate)
-        if made.earlier in self._members.spendings.revoked:
-            why, final = revocation(self._members.spendings.revoked[made.earlier]), True
-        elif office is None or now >= made.until:
+        if made.earlier in self._run_state.spendings.revoked:
+            why, final = revocation(self._run_state.spendings.revoked[made.earlier]), True
+        elif led_term is None or now >= made.until:
             why = NOT_NOW
-        elif not office.head.spendings.has(made.entry):
-            why = refusal(office.head, made.entry)
+        elif not led_term.head.spendings.has(made.entry):
+            why = refusal(led_term.head, made.entry)
             final = bool(why)
         if why:
             del self._made[asker]
             return self._answer(asker, why=why, final=final)
-        assert office is not None, "without one there was a reason"
-        if not office.head.spendings.has(made.entry):
-            office.leader.admission.spendings[made.entry.peer] = made.entry
+        assert led_term is not None, "without one there was a reason"
+        if not led_term.head.spendings.has(made.entry):
+            led_term.leader.joins.spendings[made.entry.peer] = made.entry
         return None
 
     def _answer(

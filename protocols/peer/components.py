@@ -47,16 +47,16 @@ class Components(ABC):
         itself.
         """
         self.me = me
-        self.book = LogApplier(me.peer, saved)
-        self.raft, self.members = self.book.raft, self.book.members
-        self.part = Participant(me, self.members, founds=not join, kept=kept)
-        self.standing = self.part.standing
+        self.log_applier = LogApplier(me.peer, saved)
+        self.raft, self.run_state = self.log_applier.raft, self.log_applier.run_state
+        self.part = Participant(me, self.run_state, founds=not join, kept=kept)
+        self.member_status = self.part.member_status
         self.links = Connections(contact, mine=me.address)
-        self.relaying = LogRelay(self.book, self.links)
-        self.government = Leadership(self.raft, self.members, self.links)
-        self.gate = Certificates(me.peer, self.members, self.links)
-        self.company = Connectivity(
-            me, self.raft, self.members, self.part, self.links, self.government
+        self.log_relay = LogRelay(self.log_applier, self.links)
+        self.leadership = Leadership(self.raft, self.run_state, self.links)
+        self.certificates = Certificates(me.peer, self.run_state, self.links)
+        self.connectivity = Connectivity(
+            me, self.raft, self.run_state, self.part, self.links, self.leadership
         )
         self.stopped = False
         self.deadline = NEVER
@@ -64,19 +64,19 @@ class Components(ABC):
         self.raised = 0
         """Marks of the parts to run (wakeups.py)."""
         self._parts = {
-            wakeups.COMPANY: self._watch,
+            wakeups.CONNECTIVITY: self._watch,
             wakeups.RAFT: self._elect,
-            wakeups.GOVERNMENT: self._follow,
-            wakeups.GATE: self._let_in,
-            wakeups.OFFICE: self._decide,
+            wakeups.LEADERSHIP: self._follow,
+            wakeups.CERTIFICATES: self._let_in,
+            wakeups.LED_TERM: self._decide,
             wakeups.LOG: self._write,
             wakeups.REPORTS: self._report,
-            wakeups.STANDING: self._stand,
+            wakeups.MEMBER_STATUS: self._stand,
             wakeups.ROUNDS: self._exchange,
             wakeups.SOME_ROUNDS: self._exchange_some,
             wakeups.STEPS: self._make_steps,
             wakeups.NEXT_STEP: self._make_next_step,
-            wakeups.RELAYING: self._relay,
+            wakeups.LOG_RELAY: self._relay,
             wakeups.WORD: self._tell_all,
             wakeups.ENDING: self._end,
             wakeups.SAMPLES: self._draw,
@@ -111,9 +111,9 @@ class Components(ABC):
         return self.part.rounds
 
     @property
-    def office(self) -> LeadershipTerm | None:
+    def led_term(self) -> LeadershipTerm | None:
         """The leader's state; None unless this peer leads."""
-        return self.government.office
+        return self.leadership.led_term
 
     @property
     def leads(self) -> bool:
@@ -141,22 +141,22 @@ class Components(ABC):
 
     def _watch(self, now: float) -> None:
         """Connections: losses, heartbeats, dialling, branches."""
-        office, raft = self.government.office, self.raft
+        led_term, raft = self.leadership.led_term, self.raft
         up, log = (len(self.links.up), len(raft.up)), (raft.term, raft.log.last_index)
-        frozen = office is not None and office.frozen
-        for command in self.company.watch(now):
+        frozen = led_term is not None and led_term.frozen
+        for command in self.connectivity.watch(now):
             if isinstance(command, c.Stop):
                 self._stop(command)
             else:
                 self._out.append(command)
-        self._due[wakeups.COMPANY] = self.company.deadline
+        self._due[wakeups.CONNECTIVITY] = self.connectivity.deadline
         if log != (raft.term, raft.log.last_index):
             # This peer goes on alone, or another branch is given up.
             self.raised |= wakeups.APPENDED
         if up != (len(self.links.up), len(raft.up)):
             self.raised |= wakeups.ALL
-        if office is not None and (self.company.take_losses() or frozen != office.frozen):
-            self.raised |= wakeups.OFFICE
+        if led_term is not None and (self.connectivity.take_losses() or frozen != led_term.frozen):
+            self.raised |= wakeups.LED_TERM
 
     def _elect(self, now: float) -> None:
         """Elections; and marks for everything that changed in the log or the leadership since the
@@ -177,46 +177,46 @@ class Components(ABC):
         if votes != self._votes or (raft.leads and log.last_index != self._last_index):
             self.raised |= wakeups.LONGER_LOG
         self._votes, self._last_index = votes, log.last_index
-        if self.company.leaderless_since != NEVER and self.company.hears_leader(now):
-            self.raised |= wakeups.COMPANY  # The leader is heard again.
+        if self.connectivity.leaderless_since != NEVER and self.connectivity.hears_leader(now):
+            self.raised |= wakeups.CONNECTIVITY  # The leader is heard again.
 
     def _follow(self, now: float) -> None:
         """The leader that this peer follows, or its own term as leader."""
-        if self.government.follow(now):
+        if self.leadership.follow(now):
             self.part.new_leader()
-            self.relaying.new_leader()
+            self.log_relay.new_leader()
             self.raised |= wakeups.ALL
 
     def _let_in(self, now: float) -> None:
-        office = self.government.office
-        self._out += self.gate.advance(office, self.leader_id, now)
-        self._due[wakeups.GATE] = self.gate.deadline
-        if office is not None and office.leader.has_of_gate:
-            self.raised |= wakeups.OFFICE
+        led_term = self.leadership.led_term
+        self._out += self.certificates.advance(led_term, self.leader_id, now)
+        self._due[wakeups.CERTIFICATES] = self.certificates.deadline
+        if led_term is not None and led_term.leader.has_of_gate:
+            self.raised |= wakeups.LED_TERM
 
     def _decide(self, now: float) -> None:
         """Decisions of a leader, and its messages to single peers."""
-        office = self.government.office
-        if office is None:
-            self._due[wakeups.OFFICE] = NEVER
+        led_term = self.leadership.led_term
+        if led_term is None:
+            self._due[wakeups.LED_TERM] = NEVER
             return
         if self._going(now):
             self.raised |= wakeups.APPENDED
         else:
-            if office.decide(now, lacks_state=self.standing.catchup.needed):
+            if led_term.decide(now, lacks_state=self.member_status.catchup.needed):
                 self.raised |= wakeups.APPENDED
-            for command in office.orders(now):
+            for command in led_term.orders(now):
                 self._emit(command, now)
-        self._due[wakeups.OFFICE] = office.deadline if self.raft.settled else NEVER
+        self._due[wakeups.LED_TERM] = led_term.deadline if self.raft.settled else NEVER
         self.raised |= wakeups.DECIDED
 
     def _write(self, now: float) -> None:
         """Send new entries of the log; then apply committed ones."""
         for command in self.raft.take():
             self._emit(command, now)
-        before = self.members.index
+        before = self.run_state.index
         self._apply_committed(now)
-        if before != self.members.index:
+        if before != self.run_state.index:
             self.raised |= wakeups.ALL
 
     def _report(self, now: float) -> None:
@@ -225,18 +225,18 @@ class Components(ABC):
         if leader is None:
             return
         hears = self._hears or leader
-        for report in self.standing.news(self.raft.disk.why, hears):
+        for report in self.member_status.news(self.raft.disk.why, hears):
             self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
     def _stand(self, now: float) -> None:
         """State transfers, to this peer and from it."""
-        before = self.standing.mark
+        before = self.member_status.mark
         commands = self.part.tend(now, self.links.up)
         self._ours(commands, before, now)
-        self._due[wakeups.STANDING] = self.part.state_deadline
+        self._due[wakeups.MEMBER_STATUS] = self.part.state_deadline
         self.raised |= wakeups.REPORTS
         if commands:
-            self.raised |= wakeups.OUR_ROUND & ~wakeups.STANDING
+            self.raised |= wakeups.OUR_ROUND & ~wakeups.MEMBER_STATUS
 
     def _exchange(self, now: float) -> None:
         """The rounds of all fragments."""
@@ -245,7 +245,7 @@ class Components(ABC):
 
     def _exchange_some(self, now: float) -> None:
         """The rounds of the woken fragments."""
-        before = self.standing.mark
+        before = self.member_status.mark
         commands, moved = self.part.exchange(now, self.links.up, self._hears)
         self._ours(commands, before, now)
         self._due[wakeups.ROUNDS] = self.part.rounds_deadline
@@ -279,32 +279,32 @@ class Components(ABC):
         """Take commands of this peer's own part in the run; `before`: its status before them."""
         for command in commands:
             self._emit(command, now)
-        if before != self.standing.mark:
+        if before != self.member_status.mark:
             self.raised |= wakeups.ALL
 
     def _relay(self, now: float) -> None:
-        for command in self.relaying.advance(now, self._leader_here):
+        for command in self.log_relay.advance(now, self._leader_here):
             self._emit(command, now)
-        self._due[wakeups.RELAYING] = self.relaying.deadline
+        self._due[wakeups.LOG_RELAY] = self.log_relay.deadline
 
     def _tell_all(self, now: float) -> None:
         """Send ReportsComplete once no other report is left: the leader may rely on that."""
         leader = self._leader_here
-        if leader is not None and self.government.owes_word():
+        if leader is not None and self.leadership.owes_word():
             self._emit(c.Send(leader, m.ReportsComplete(self.raft.term)), now)
 
     def _end(self, now: float) -> None:
-        if self.government.is_hopeless(now):
+        if self.leadership.is_hopeless(now):
             self._stop(shutdown.without_state())
         if self.finished:
-            before = self.standing.leaving
-            self._stop(shutdown.when_finished(self.standing, leads=self.leads))
-            if before != self.standing.leaving:
+            before = self.member_status.leaving
+            self._stop(shutdown.when_finished(self.member_status, leads=self.leads))
+            if before != self.member_status.leaving:
                 self.raised |= wakeups.ALL
 
     def _draw(self, now: float) -> None:
         """Tell the ranks which samples they may draw, before any other command."""
-        self._out[:0] = self.standing.drawing.news()
+        self._out[:0] = self.member_status.sample_requests.news()
 
     # Helpers --------------------------------------------------------------------------------
 
@@ -317,17 +317,17 @@ class Components(ABC):
     @property
     def _hears(self) -> PeerId | None:
         """The receiver of our reports: the leader, or our relay."""
-        return self.relaying.listener(self._leader_here)
+        return self.log_relay.listener(self._leader_here)
 
     def _going(self, now: float) -> bool:
         """A leader that wants to leave hands over first, since another leader must append its
         Left."""
-        if not self.standing.leaving or self.finished:
-            return self.company.gives_way(now)
-        if self.office is not None and self.office.is_last:
-            self._stop(shutdown.when_out(self.standing, finished=False))
+        if not self.member_status.leaving or self.finished:
+            return self.connectivity.gives_way(now)
+        if self.led_term is not None and self.led_term.is_last:
+            self._stop(shutdown.when_out(self.member_status, finished=False))
             return True
-        going = self.office.leader.unfit if self.office is not None else ()
+        going = self.led_term.leader.unfit if self.led_term is not None else ()
         return self.raft.hand_over(but=going)
 
     def _emit(self, command: c.Command, now: float) -> None:
@@ -343,7 +343,7 @@ class Components(ABC):
             self._out.append(stop)
 
     def _rules(self, rules: ProtocolConfig) -> None:
-        self.rules = self.links.liveness.rules = self.raft.rules = rules
+        self.rules = self.links.failure_detector.rules = self.raft.rules = rules
         self.part.rules(rules)
-        if self.office is not None:
-            self.office.leader.rules = rules
+        if self.led_term is not None:
+            self.led_term.leader.rules = rules

@@ -41,7 +41,7 @@ FAREWELL_S = 1.0
 """Seconds for which a revoked peer may read that it is out; it should stop then by itself."""
 FROM_REVOKED = (Appended, Heartbeat, HeartbeatReply)
 """Messages of a revoked peer that are accepted so that it can read on; all others are dropped."""
-COMPANY = (Heartbeat, HeartbeatReply, OnBranch, FindLeader, LeaderAddress)
+CONNECTIVITY = (Heartbeat, HeartbeatReply, OnBranch, FindLeader, LeaderAddress)
 """Messages that `take` handles."""
 
 
@@ -52,10 +52,10 @@ class Connectivity:
         self,
         me: Identity,
         raft: Raft,
-        members: RunState,
+        run_state: RunState,
         part: Participant,
         links: Connections,
-        government: Leadership,
+        leadership: Leadership,
     ) -> None:
         self.leaderless_since = NEVER
         self._silent_at = NEVER
@@ -63,27 +63,27 @@ class Connectivity:
         self._has_losses = False
         self._me = me
         self._raft = raft
-        self._members = members
+        self._run_state = run_state
         self._part = part
         self._links = links
-        self._government = government
+        self._leadership = leadership
         self._said_missed: tuple[int, bool, object] = UNSAID
         """(term, whether this peer led, the last report of missing peers)."""
         self._farewells: dict[PeerId, float] = {}
         """By revoked peer, since when it may read from this leader that it is out."""
         self._barred_at = NEVER
         """When a report of a single peer is believed that our certificate was revoked."""
-        self.forks = Branches(me, raft, members, part, links, self.leader_address)
+        self.other_branches = Branches(me, raft, run_state, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
         peer = event.peer
         self._links.connected(event, now)
-        commands = self.forks.connected(peer)
+        commands = self.other_branches.connected(peer)
         self._raft.connected(peer, now)
         if peer == self._raft.leader:
             self._said_missed = UNSAID  # Reports on the last connection are forgotten.
         self._part.reconnected(peer)
-        self._government.reconnected(peer, event.incarnation)
+        self._leadership.reconnected(peer, event.incarnation)
         if self._raft.leader is None and event.leader:
             commands += self._led_to(event.leader)
         return commands
@@ -91,7 +91,7 @@ class Connectivity:
     def disconnected(self, event: PeerDisconnected, now: float) -> list[Command]:
         self._part.disconnected(event.peer)
         self._raft.disconnected(event.peer, now)
-        self._government.disconnected(event.peer)
+        self._leadership.disconnected(event.peer)
         return self._links.disconnected(event.peer, event.why, now)
 
     def closed(self, peer: PeerId, why: str, now: float) -> Command:
@@ -101,20 +101,20 @@ class Connectivity:
 
     def watch(self, now: float) -> list[Command]:
         """Handle lost and silent peers, then keep up the other connections."""
-        readers, rivals = self._members.readers, self._members.rivals
-        due = now >= self._links.liveness.deadline()
+        readers, rivals = self._run_state.readers, self._run_state.rivals
+        due = now >= self._links.failure_detector.deadline()
         commands = self._lost_and_beats(now, readers) if due else []
         found = self.hears_leader(now)
         self._silent_at = self._heard_until if found and not self._raft.leads else NEVER
         self.leaderless_since = NEVER if found else min(self.leaderless_since, now)
-        office = self._government.office
-        commands += self.forks.look(now, office, leaderless_since=self.leaderless_since)
+        led_term = self._leadership.led_term
+        commands += self.other_branches.look(now, led_term, leaderless_since=self.leaderless_since)
         wanted = {**rivals, **readers} if rivals else readers
         me, found = self._me.peer, found and not self._is_out_of_reach
         commands += self._links.keep_up(now, me, wanted, self._named, found=found)
         commands += self._tell_missed(now) + self._shut_out(now)
         if now >= self.goes_alone_at:
-            commands.append(shutdown.when_out(self._part.standing, finished=True))
+            commands.append(shutdown.when_out(self._part.member_status, finished=True))
         return commands
 
     @property
@@ -122,34 +122,34 @@ class Connectivity:
         """The next time at which `watch` has to run without an event."""
         farewells = (since + FAREWELL_S for since in self._farewells.values())
         own = min(self.goes_alone_at, self._silent_at, self._barred_at, *farewells)
-        return min(own, self.forks.deadline, self._links.deadline)
+        return min(own, self.other_branches.deadline, self._links.deadline)
 
     def take_losses(self) -> bool:
         """Has the leader lost a peer since the last call?"""
         found, self._has_losses = self._has_losses, False
         return found
 
-    def _lose(self, office: LeadershipTerm, peer: PeerId, why: str) -> None:
-        office.leader.lose(peer, why, left=False)
+    def _lose(self, led_term: LeadershipTerm, peer: PeerId, why: str) -> None:
+        led_term.leader.lose(peer, why, left=False)
         self._has_losses = True
 
     # Revoked peers --------------------------------------------------------------------------
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """Is the message void, since its sender is revoked or on another branch?"""
-        revoked = peer in self._members.spendings.revoked
+        revoked = peer in self._run_state.spendings.revoked
         if revoked and not isinstance(message, FROM_REVOKED):
             return True
-        return self.forks.keeps_out(peer, message)
+        return self.other_branches.keeps_out(peer, message)
 
     def reads_on(self, peer: PeerId) -> bool:
         """Is the peer out, by its own wish or revoked, and reads that from this leader?"""
-        revoked = peer in self._members.spendings.revoked
-        return revoked and self._government.office is not None and peer in self._links.up
+        revoked = peer in self._run_state.spendings.revoked
+        return revoked and self._leadership.led_term is not None and peer in self._links.up
 
     def _shut_out(self, now: float) -> list[Command]:
         """Close connections with revoked peers; stop if this peer is revoked."""
-        revoked = self._members.spendings.revoked
+        revoked = self._run_state.spendings.revoked
         if why := self._is_barred(now):
             return [Stop(why, "refused")]
         commands: list[Command] = []
@@ -172,7 +172,7 @@ class Connectivity:
         """
         self._barred_at = NEVER
         me, raft, said = self._me.peer, self._raft, self._links.barred
-        revoked, rivals = self._members.spendings.revoked, self._members.rivals.keys()
+        revoked, rivals = self._run_state.spendings.revoked, self._run_state.rivals.keys()
         if me in revoked:
             return revocation(revoked[me])
         if not said:
@@ -190,10 +190,10 @@ class Connectivity:
     def _tell_missed(self, now: float) -> list[Command]:
         """Report missing peers to the leader when they change; as leader, note the missing
         links."""
-        raft, office, members = self._raft, self._government.office, self._members.members
-        leader = raft.leader if self._part.standing.is_member else None
-        if office is not None:
-            what: object = office.leader.reports.cut_off()
+        raft, led_term, members = self._raft, self._leadership.led_term, self._run_state.members
+        leader = raft.leader if self._part.member_status.is_member else None
+        if led_term is not None:
+            what: object = led_term.leader.reports.cut_off()
             command: Command = Note("links", str(what or "all members are connected again"))
         elif leader is not None and leader in self._links.up:
             what = tuple(sorted(self._links.missed(now) & members.keys()))
@@ -211,12 +211,12 @@ class Connectivity:
         """Addresses in uncommitted entries of our log; and of all peers of the run if this peer is
         not admitted yet, since its contact may be gone. Peers in the committed log are dialled by
         links/connections.py; a leader that is out of reach has only former members."""
-        known = self._members.readers
+        known = self._run_state.readers
         if self._is_out_of_reach:
-            known = self._members.seats
+            known = self._run_state.seats
         elif self._me.peer in known:
             known = dict[PeerId, PeerInfo]()
-        named = addresses(known.values(), self._raft.log.since(self._members.index + 1))
+        named = addresses(known.values(), self._raft.log.since(self._run_state.index + 1))
         return set(named.values()) - {self._me.address, ""}
 
     @property
@@ -229,24 +229,24 @@ class Connectivity:
         """When this finished peer may leave, since no leader was heard for so long."""
         if self.leaderless_since == NEVER or not self._part.finished:
             return NEVER
-        others = self._members.readers.keys() - {self._me.peer}
+        others = self._run_state.readers.keys() - {self._me.peer}
         patience_s = self._raft.rules.silence_timeout_s * (OUTAGE if others else 1)
         return self.leaderless_since + patience_s
 
     def _lost_and_beats(self, now: float, readers: Mapping[PeerId, PeerInfo]) -> list[Command]:
         """Newly lost peers, and heartbeats that are due."""
         commands: list[Command] = []
-        office = self._government.office
-        if self._links.liveness.beat_due(now):
-            self._links.liveness.watch(self._needed(now), now)
-            if office is not None:
-                office.forget_others()
-        for loss in self._links.liveness.lost(now):
+        led_term = self._leadership.led_term
+        if self._links.failure_detector.beat_due(now):
+            self._links.failure_detector.watch(self._needed(now), now)
+            if led_term is not None:
+                led_term.forget_others()
+        for loss in self._links.failure_detector.lost(now):
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
-            if office is not None:
-                self._lose(office, loss.peer, loss.why)
-                office.disconnected(loss.peer)
+            if led_term is not None:
+                self._lose(led_term, loss.peer, loss.why)
+                led_term.disconnected(loss.peer)
                 if loss.silent and loss.peer not in readers:
                     commands.append(self._links.gone(loss.peer, loss.why))
                     continue
@@ -280,15 +280,15 @@ class Connectivity:
     def gives_way(self, now: float) -> bool:
         """Hand over as a leader that loses its vote, since another leader must take it; or as one
         that cannot be dialled, since joiners dial the leader."""
-        office = self._government.office
-        if office is not None and self._me.peer in office.leader.votes.leaving:
-            return self._raft.hand_over(but=office.leader.unfit)
-        if self._me.address or office is None or self._part.finished:
+        led_term = self._leadership.led_term
+        if led_term is not None and self._me.peer in led_term.leader.vote_changes.leaving:
+            return self._raft.hand_over(but=led_term.leader.unfit)
+        if self._me.address or led_term is None or self._part.finished:
             return False
-        if not office.leader.informed(now):
+        if not led_term.leader.informed(now):
             # A peer that leaves has handed over to us, and must not get the lead back.
             return False
-        seats, going = self._members.readers, office.leader.unfit
+        seats, going = self._run_state.readers, led_term.leader.unfit
         hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
         return self._raft.hand_over(but=[*hidden, *going])
 
@@ -306,7 +306,7 @@ class Connectivity:
             return ""
         if leader == self._me.peer:
             return self._me.address
-        info = self._members.readers.get(leader)
+        info = self._run_state.readers.get(leader)
         known = info or self._links.peers.get(leader)
         return known.address if known is not None else ""
 
@@ -319,9 +319,9 @@ class Connectivity:
         """Handle a message about connections and leaders."""
         match message:
             case OnBranch():
-                self.forks.heard(peer, message, now)
+                self.other_branches.heard(peer, message, now)
                 return []
-            case Heartbeat() if peer not in self._links.liveness.watched:
+            case Heartbeat() if peer not in self._links.failure_detector.watched:
                 return [
                     Send(peer, HeartbeatReply())
                 ]  # The peer watches us, though we do not watch it.

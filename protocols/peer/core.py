@@ -10,9 +10,9 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.raft import RAFT, RELAY
 from protocols.peer import shutdown, wakeups
-from protocols.peer.certificates import GATE
+from protocols.peer.certificates import ABOUT_CERTIFICATES
 from protocols.peer.components import Components
-from protocols.peer.connectivity import COMPANY
+from protocols.peer.connectivity import CONNECTIVITY
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId
 from protocols.wire import codec
@@ -42,14 +42,14 @@ class PeerCore(Components):
             self._take(event, now)
         except RemoteProtocolError as error:
             self._out.append(c.Note("misbehaviour", str(error)))
-            self._out.append(self.company.closed(PeerId(error.peer), error.why, now))
+            self._out.append(self.connectivity.closed(PeerId(error.peer), error.why, now))
             self.raised = wakeups.ALL
         self.look(now)
         return self._out
 
     def name_of(self, peer: PeerId) -> str:
         """The name of a peer for people."""
-        info = self.members.seats.get(peer)
+        info = self.run_state.seats.get(peer)
         return info.name if info else peer.rpartition(".")[0] or peer
 
     # Events ---------------------------------------------------------------------------------
@@ -57,14 +57,14 @@ class PeerCore(Components):
     def _wake(self, now: float) -> None:
         """The first event of an incarnation: go on from the saved log of the earlier one."""
         self._awake, self.raised = True, wakeups.ALL
-        known = self.book.known
+        known = self.log_applier.known
         for peer, address in known.items():
             if address and address != self.me.address:
                 self._out.append(self.links.dial(peer, address))
         if self._contact:
             self._out.append(c.Connect(PeerId(""), self._contact))
-        if self.members.run is not None:
-            self._out += self.part.began(self.members.run, now)
+        if self.run_state.run is not None:
+            self._out += self.part.began(self.run_state.run, now)
             self._rules(self.rules)
         if known:
             self.raft.wait(now)
@@ -73,15 +73,17 @@ class PeerCore(Components):
         """Change the state that an event concerns, and wake the parts that read it; by default
         all."""
         self.raised |= wakeups.AFTER.get(type(event), wakeups.ALL)
-        if self.gate.revoking:
-            self.raised |= wakeups.GATE  # Any event may change whether a majority can be reached.
+        if self.certificates.revoking:
+            self.raised |= (
+                wakeups.CERTIFICATES
+            )  # Any event may change whether a majority can be reached.
         match event:
             # The most frequent events come first.
             case v.StepReceived():
-                self.links.liveness.heard(event.sender, now)
+                self.links.failure_detector.heard(event.sender, now)
                 self.raised |= self._step_came(event)
             case v.MessageReceived():
-                self.links.liveness.heard(event.peer, now)
+                self.links.failure_detector.heard(event.peer, now)
                 self._message(event.peer, event.message, now)
             case v.StepMade() | v.StepApplied() | v.BaseLoaded():
                 self.part.stepped(event, now)
@@ -91,10 +93,10 @@ class PeerCore(Components):
                 self.part.accepted(event)
                 self._rules(event.rules)
             case v.PeerConnected():
-                self._out += self.company.connected(event, now)
-                self.relaying.connected(event.peer)
+                self._out += self.connectivity.connected(event, now)
+                self.log_relay.connected(event.peer)
             case v.PeerDisconnected():
-                self._out += self.company.disconnected(event, now)
+                self._out += self.connectivity.disconnected(event, now)
             case v.Persisted():
                 self.raft.persisted(event.ticket, now)
             case v.PersistFailed():
@@ -102,21 +104,23 @@ class PeerCore(Components):
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
                 self.raft.persist_failed(event.ticket, codec.one_line(event.why), now)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
-                self.links.liveness.heard(event.sender, now)
+                self.links.failure_detector.heard(event.sender, now)
                 self._out += self.part.payload(event)
                 if self.part.woken:
                     self.raised |= wakeups.SOME_ROUNDS
             case v.CellReceived():
-                self.links.liveness.heard(event.sender, now)
+                self.links.failure_detector.heard(event.sender, now)
                 self._out += self.part.cell(event, now)
             case v.LeaveRequested():
-                hears, over = self.company.reaches_who_decides, self.finished
+                hears, over = self.connectivity.reaches_who_decides, self.finished
                 why = codec.one_line(event.why) or "asked to leave"
-                self._stop(shutdown.when_asked(self.standing, why, reachable=hears, finished=over))
+                self._stop(
+                    shutdown.when_asked(self.member_status, why, reachable=hears, finished=over)
+                )
             case v.DeadlineReached():
                 pass
             case _ if isinstance(event, v.GateEvent):
-                self._out += self.gate.take(event, self.leader_id, now)
+                self._out += self.certificates.take(event, self.leader_id, now)
             case _:
                 self._out += self.part.local(event, now)
 
@@ -132,60 +136,66 @@ class PeerCore(Components):
     def _step_came(self, event: v.StepReceived) -> int:
         """The parts that a payload of a step wakes. A payload of no use is dropped and counted
         (I3)."""
-        steps, known = self.part.steps, event.sender in self.members.receivers
+        steps, known = self.part.steps, event.sender in self.run_state.receivers
         if not known or steps is None or not steps.received(event):
             self._out.append(c.Discard(event))
             return 0
         return wakeups.NEXT_STEP if steps.awake else 0
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if isinstance(message, HEARTBEATS) and peer in self.links.liveness.watched:
+        if isinstance(message, HEARTBEATS) and peer in self.links.failure_detector.watched:
             pass  # Only its arrival counts, which was noted before.
-        elif self.company.keeps_out(peer, message):
+        elif self.connectivity.keeps_out(peer, message):
             pass
-        elif isinstance(message, COMPANY):
-            self._out += self.company.take(peer, message, now)
+        elif isinstance(message, CONNECTIVITY):
+            self._out += self.connectivity.take(peer, message, now)
             if not isinstance(message, HEARTBEATS):
-                self.raised |= wakeups.ALL if isinstance(message, m.OnBranch) else wakeups.COMPANY
+                self.raised |= (
+                    wakeups.ALL if isinstance(message, m.OnBranch) else wakeups.CONNECTIVITY
+                )
         elif isinstance(message, RAFT):
             had = self.raft.replication.match(peer)
-            self.book.receive(peer, message, now)
+            self.log_applier.receive(peer, message, now)
             self.raised |= wakeups.RAFT
-            office, more = self.office, self.raft.replication.match(peer) != had
-            if more and office is not None and office.awaits_log_of(peer, self.standing.leaving):
-                self.raised |= wakeups.OFFICE
+            led_term, more = self.led_term, self.raft.replication.match(peer) != had
+            if (
+                more
+                and led_term is not None
+                and led_term.awaits_log_of(peer, self.member_status.leaving)
+            ):
+                self.raised |= wakeups.LED_TERM
         elif isinstance(message, m.Install):
-            lineage = self.members.lineage
-            if self.book.install(peer, message, now):
+            lineage = self.run_state.lineage
+            if self.log_applier.install(peer, message, now):
                 self._jumped(now, lineage=lineage)
             self.raised |= wakeups.ALL
         elif isinstance(message, m.Refused):
             if self.raft.run and (peer != self.leader_id or self.leads):
                 raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
             self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
-        elif isinstance(message, GATE):
-            self._out += self.gate.heard(peer, message, leads=self.leads)
+        elif isinstance(message, ABOUT_CERTIFICATES):
+            self._out += self.certificates.heard(peer, message, leads=self.leads)
             self.raised |= wakeups.ASKED_TO_LET_IN
         elif isinstance(message, BETWEEN_PEERS):
             self._out += self.part.asked(peer, message, now)
             if not isinstance(message, m.Fetch | m.FetchSteps):
                 self.raised |= wakeups.TRANSFERRED
         elif isinstance(message, m.ReadLog):
-            if self.office is not None:
-                self.office.asked(peer, message.index)
-                self.raised |= wakeups.OFFICE
+            if self.led_term is not None:
+                self.led_term.asked(peer, message.index)
+                self.raised |= wakeups.LED_TERM
         elif isinstance(message, m.ContributeNow):
-            if self.government.is_led_by(peer):  # The leader sends it once.
+            if self.leadership.is_led_by(peer):  # The leader sends it once.
                 self.part.hurried(message.stamp)
-        elif self.office is None or isinstance(message, RELAY):
-            self.relaying.take(peer, message, now)
+        elif self.led_term is None or isinstance(message, RELAY):
+            self.log_relay.take(peer, message, now)
             if isinstance(message, m.Relay | m.Via):
                 self.raised |= wakeups.ALL  # Another peer gets our reports from now on.
-            elif isinstance(message, RELAY) or peer in self.relaying.share:
+            elif isinstance(message, RELAY) or peer in self.log_relay.share:
                 self.raised |= wakeups.RELAYED
         else:
             self.raised |= wakeups.MISSED if isinstance(message, LINKS) else wakeups.REPORTED
-            for who, diverged in self.office.take(peer, message, now):
+            for who, diverged in self.led_term.take(peer, message, now):
                 self._out.append(c.Note("diverged", f"{self.name_of(who)} {diverged}"))
 
     # The log --------------------------------------------------------------------------------
@@ -195,12 +205,12 @@ class PeerCore(Components):
         deadline = now + self.rules.transfer_timeout_s
         self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
         self._rules(self.rules)
-        self._stop(shutdown.when_jumped(self.standing, finished=self.finished))
+        self._stop(shutdown.when_jumped(self.member_status, finished=self.finished))
 
     def _apply_committed(self, now: float) -> None:
         """Apply the newly committed entries."""
         try:
-            while not self.stopped and (entry := self.book.next_entry()) is not None:
+            while not self.stopped and (entry := self.log_applier.next_entry()) is not None:
                 self._applied(entry, now)
         except LogError as error:
             self._stop(c.Stop(f"{error}: no peer can go on from it", "failed"))
@@ -211,7 +221,7 @@ class PeerCore(Components):
         counted = isinstance(body, e.Commit) and any(
             term.peer == self.me.peer for term in body.contributors
         )
-        self._out.append(c.Applied(entry.index, body, self.members.lineage, counted))
+        self._out.append(c.Applied(entry.index, body, self.run_state.lineage, counted))
         match body:
             case e.Run():
                 self._out += self.part.began(body, now)
@@ -219,7 +229,7 @@ class PeerCore(Components):
             case e.Cut():
                 deadline = now + self.rules.transfer_timeout_s
                 self._out += self.part.cut(entry.index, body, deadline=deadline, now=now)
-                self._out += self.links.mend(self.me.peer, self.members.receivers)
+                self._out += self.links.mend(self.me.peer, self.run_state.receivers)
             case e.Member():
                 self.part.came(body.info.peer)
             case e.Restore():
@@ -233,11 +243,11 @@ class PeerCore(Components):
 
     def _gone(self, body: e.Left | e.Lost, now: float) -> None:
         if body.peer == self.me.peer:
-            if self.standing.leaving:
-                self._stop(shutdown.when_out(self.standing, finished=self.finished))
+            if self.member_status.leaving:
+                self._stop(shutdown.when_out(self.member_status, finished=self.finished))
             self.part.lost(now)
             return
-        if self.book.returns(body.peer) or self.company.reads_on(body.peer):
+        if self.log_applier.returns(body.peer) or self.connectivity.reads_on(body.peer):
             # The entry is about an earlier incarnation, or the peer has to read it by itself.
             pass
         elif isinstance(body, e.Left) and body.peer in self.links.up:

@@ -36,14 +36,16 @@ from protocols.types.ids import PeerId, Version
 class MemberStatus:
     """The status; `news` returns the reports that the leader has not got."""
 
-    def __init__(self, me: Identity, members: RunState, *, founds: bool, kept: Kept | None) -> None:
+    def __init__(
+        self, me: Identity, run_state: RunState, *, founds: bool, kept: Kept | None
+    ) -> None:
         self.me = me
-        self.members = members
-        self.trainers = JointTrainers()
-        self.drawing = SampleRequests(me, members)
+        self.run_state = run_state
+        self.joint_trainers = JointTrainers()
+        self.sample_requests = SampleRequests(me, run_state)
         asks = not (founds or me.witness)
         self.catchup = CatchUp(("new" if me.incarnation == 1 else "restarted") if asks else "")
-        self.giving = StateDonor(me.peer, members)
+        self.state_donor = StateDonor(me.peer, run_state)
         self.accepted = False
         """The shell has checked the agreed run and takes part in it."""
         self.kept = kept
@@ -81,7 +83,7 @@ class MemberStatus:
             return  # A witness has no state.
         self._against = against
         # Until the ranks' next contribution, since they may be far back.
-        self.trainers.able = False
+        self.joint_trainers.able = False
         self._early.clear()
         self._told.pop(Join, None)
         self.catchup.ask(why, now)
@@ -89,7 +91,9 @@ class MemberStatus:
     def cut(self, index: int, cut: Cut, *, deadline: float, now: float) -> list[Command]:
         """The log has a Cut: this peer is its receiver, or a donor, or neither."""
         owes = self.me.peer in cut.donors and self.is_member  # Not an earlier incarnation.
-        commands = self.giving.owe(index, cut, now) if owes else self.giving.drop(cut.info.peer)
+        commands = (
+            self.state_donor.owe(index, cut, now) if owes else self.state_donor.drop(cut.info.peer)
+        )
         if (cut.info.peer, cut.info.incarnation) != (self.me.peer, self.me.incarnation):
             # A cut for an earlier incarnation is over too. The checkpoint may hold the versions of
             # an earlier rollback, but a new incarnation does not begin with these.
@@ -111,13 +115,13 @@ class MemberStatus:
         if why := catchup.failed(now):
             assert catchup.transfer is not None
             self.ask_cut(why, now, against=catchup.transfer.liar)
-        _, cut = self.members.cuts.get(self.me.peer, (0, None))
+        _, cut = self.run_state.cuts.get(self.me.peer, (0, None))
         return catchup.request(now, connected, cut.roots if cut is not None else ())
 
     def hashed(self, event: StateHashed, now: float) -> tuple[list[Command], bool]:
         """A copy for a receiver is hashed. Also returns whether the own state differs from its
         digest."""
-        commands, damaged = self.giving.hashed(event)
+        commands, damaged = self.state_donor.hashed(event)
         if damaged and not self.catchup.needed:
             self.ask_cut("our state is damaged", now, against=self.me.peer)
             commands.append(Note("diverged", "our state does not match its digest"))
@@ -147,7 +151,7 @@ class MemberStatus:
     @property
     def only_donor(self) -> str:
         """The only donor of the cut's state; "" if there were several."""
-        _, cut = self.members.cuts.get(self.me.peer, (0, None))
+        _, cut = self.run_state.cuts.get(self.me.peer, (0, None))
         return cut.donors[0] if cut is not None and len(cut.donors) == 1 else ""
 
     def applied(self, rounds: FragmentRounds, now: float) -> list[Command]:
@@ -158,7 +162,7 @@ class MemberStatus:
     def check_digest(self, rounds: FragmentRounds, now: float) -> list[Command]:
         """Check promise I1: the majority's state before the next committed round must equal
         ours."""
-        commit = self.members.commit(rounds.fragment, rounds.version + 1)
+        commit = self.run_state.commit(rounds.fragment, rounds.version + 1)
         if commit is None or commit.previous_state_digest in ("", rounds.state_digest):
             return []
         if self.catchup.needed:
@@ -170,30 +174,30 @@ class MemberStatus:
 
     def start_training(self, rounds: Sequence[FragmentRounds]) -> list[Command]:
         """Give ranks their first parameters once this peer is a member and rounds may begin."""
-        trainers, views = self.trainers, self.members.views
+        joint_trainers, views = self.joint_trainers, self.run_state.views
         if not self.catchup.needed and any(r.own is not None for r in rounds):
-            trainers.able = True
-        if not trainers.ready or not self.is_member:
+            joint_trainers.able = True
+        if not joint_trainers.ready or not self.is_member:
             return []
         if not views:
-            trainers.able = True
-        elif not trainers.started and all(r.version >= 0 for r in rounds):
-            trainers.started = True
+            joint_trainers.able = True
+        elif not joint_trainers.started and all(r.version >= 0 for r in rounds):
+            joint_trainers.started = True
             first = self.me.peer not in views[-1].roster
             return [command for r in rounds for command in r.start(first=first)]
         return []
 
     def restored(self, now: float) -> list[Command]:
         """The run went back to other versions: load them from the checkpoint if it has them."""
-        restore, kept = self.members.restored, self.kept
+        restore, kept = self.run_state.restored, self.kept
         assert restore is not None
         self._early.clear()
         self._to_adopt = ()
         if kept is None or kept.versions != restore.versions:
             self.ask_cut("the run went back to a checkpoint", now)
             return []
-        self.trainers.able = False
-        self.catchup.has_own(self.members.restored_index)
+        self.joint_trainers.able = False
+        self.catchup.has_own(self.run_state.restored_index)
         self._adopting = {version.fragment for version in kept.versions}
         self._to_adopt = kept.versions
         return []
@@ -203,8 +207,8 @@ class MemberStatus:
         self._early.clear()
         self._adopting.clear()
         self._to_adopt = ()
-        self.catchup.has_own(self.members.restored_index)
-        self.trainers.able = self.trainers.started
+        self.catchup.has_own(self.run_state.restored_index)
+        self.joint_trainers.able = self.joint_trainers.started
 
     def adopt_kept(self) -> list[Command]:
         """Commands to load the checkpoint, once the shell knows the run."""
@@ -217,7 +221,7 @@ class MemberStatus:
         self, event: KeptAdopted, rounds: FragmentRounds | StepMachine, now: float
     ) -> list[Command]:
         """A fragment was loaded from the checkpoint, or could not be."""
-        restore = self.members.restored
+        restore = self.run_state.restored
         if restore is None or event.fragment not in self._adopting:
             return []
         version = restore.versions[event.fragment]
@@ -225,7 +229,7 @@ class MemberStatus:
         if (version.round, version.state_digest) != (event.round, event.state_digest):
             self._adopting.clear()
             # Report that there is none: else the leader would go back to it for ever.
-            self.kept = Kept(self.members.lineage, (), 0, 0)
+            self.kept = Kept(self.run_state.lineage, (), 0, 0)
             self.ask_cut("our checkpoint is damaged", now)
             return []
         return rounds.state_received(version.round, version.state_digest)
@@ -251,46 +255,48 @@ class MemberStatus:
 
     @property
     def is_member(self) -> bool:
-        info = self.members.members.get(self.me.peer)
+        info = self.run_state.members.get(self.me.peer)
         return info is not None and info.incarnation == self.me.incarnation
 
     @property
     def mark(self) -> tuple[object, ...]:
         """A value that changes with whether the state is missing and whether ranks can train."""
-        trainers, catchup = self.trainers, self.catchup
+        joint_trainers, catchup = self.joint_trainers, self.catchup
         transfer = catchup.transfer.index if catchup.transfer is not None else 0
-        could = (trainers.able, trainers.started)
+        could = (joint_trainers.able, joint_trainers.started)
         return (*could, catchup.asking, transfer, catchup.complete, self.leaving)
 
     def _reports(self) -> dict[object, Control]:
         """All reports that are true at this moment, by kind."""
         me, reports, needed = self.me, dict[object, Control](), self.catchup.needed
-        lineage = self.members.lineage
+        lineage = self.run_state.lineage
         is_member = self.is_member
         if me.witness and not self.leaving:
-            known = self.members.witnesses.get(me.peer)
+            known = self.run_state.witnesses.get(me.peer)
             if known is None or known.incarnation < me.incarnation:
                 reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
         if is_member:
-            able = self.trainers.able and not needed
+            able = self.joint_trainers.able and not needed
             reports[ReadyToTrain] = (
-                ReadyToTrain(lineage) if able else NotReadyToTrain(self.trainers.why_not, lineage)
+                ReadyToTrain(lineage)
+                if able
+                else NotReadyToTrain(self.joint_trainers.why_not, lineage)
             )
-            wants = self.drawing.wants()
+            wants = self.sample_requests.wants()
             if wants is not None:
                 reports[WantSamples] = wants
-        out = self.leaving and me.peer not in self.members.readers
+        out = self.leaving and me.peer not in self.run_state.readers
         if self.accepted and self.catchup.asking and not out:
             asking, against = self.catchup.asking, self._against
             reports[Join] = Join(me.name, me.incarnation, me.address, asking, against, lineage)
         if self.kept is not None and self.accepted:
             reports[Kept] = self.kept
         if (self._asked or not is_member) and not (needed or self._adopting):
-            index, _ = self.members.cuts.get(me.peer, (self.members.restored_index, None))
+            index, _ = self.run_state.cuts.get(me.peer, (self.run_state.restored_index, None))
             if index and index == self.catchup.complete:
                 reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address, lineage)
-        for roots in self.giving.reports():
+        for roots in self.state_donor.reports():
             reports[roots.peer] = roots
-        if self.leaving and me.peer in self.members.readers:
+        if self.leaving and me.peer in self.run_state.readers:
             reports[Leave] = Leave(self.leaving)
         return reports

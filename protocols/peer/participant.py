@@ -39,9 +39,11 @@ class Participant:
     """The part of one peer; its methods return commands. `rounds` has an element for each fragment
     once the run is known. A witness has neither rounds nor steps, only the log."""
 
-    def __init__(self, me: Identity, members: RunState, *, founds: bool, kept: Kept | None) -> None:
+    def __init__(
+        self, me: Identity, run_state: RunState, *, founds: bool, kept: Kept | None
+    ) -> None:
         self.me = me
-        self.members = members
+        self.run_state = run_state
         self.rounds: list[FragmentRounds] = []
         self.asking: list[ResultRequest] = []
         """One for each element of `rounds`."""
@@ -49,7 +51,7 @@ class Participant:
         """In a stepwise run, in place of `rounds`."""
         self.woken: set[int] = set()
         """Fragments with rounds in which an action may have become possible."""
-        self.standing = MemberStatus(me, members, founds=founds, kept=kept)
+        self.member_status = MemberStatus(me, run_state, founds=founds, kept=kept)
         self._began = False
         self.since = 0.0
         """When this peer read the Run entry; shown to people."""
@@ -66,7 +68,7 @@ class Participant:
     def finished(self) -> bool:
         """Has this peer applied every fragment's last round? A witness only reads of it."""
         if self.me.witness:
-            return self.members.is_over
+            return self.run_state.is_over
         if self.steps is not None:
             return self.steps.finished
         return bool(self.rounds) and all(rounds.finished for rounds in self.rounds)
@@ -74,7 +76,7 @@ class Participant:
     @property
     def state_deadline(self) -> float:
         """The next time at which a state transfer needs a pass."""
-        return min(self.standing.catchup.deadline, self.standing.giving.deadline)
+        return min(self.member_status.catchup.deadline, self.member_status.state_donor.deadline)
 
     @property
     def rounds_deadline(self) -> float:
@@ -85,27 +87,27 @@ class Participant:
 
     def waits_for(self) -> set[PeerId]:
         """The peers that sum our contribution or give us a state; in a stepwise run the roster."""
-        transfer = self.standing.catchup.transfer
+        transfer = self.member_status.catchup.transfer
         needed = set(transfer.givers) if transfer is not None else set[PeerId]()
         for rounds in self.rounds:
-            plan = self.members.open_plan(rounds.fragment) if rounds.own is not None else None
+            plan = self.run_state.open_plan(rounds.fragment) if rounds.own is not None else None
             needed.update(plan.makers_for(self.me.peer) if plan is not None else ())
-        if self.steps is not None and self.members.views:
-            needed.update(self.members.views[-1].roster)
+        if self.steps is not None and self.run_state.views:
+            needed.update(self.run_state.views[-1].roster)
         return needed - {self.me.peer}
 
     # Events ---------------------------------------------------------------------------------
 
     def local(self, event: v.Event, now: float) -> list[c.Command]:
         """Handle reports of the own ranks and the own arithmetic."""
-        standing = self.standing
+        member_status = self.member_status
         match event:
             case v.TrainersReady():
-                standing.trainers.ready = True
+                member_status.joint_trainers.ready = True
             case v.TrainersAble():
-                standing.trainers.able = True
+                member_status.joint_trainers.able = True
             case v.TrainersLost():
-                standing.trainers.lost(one_line(event.why))
+                member_status.joint_trainers.lost(one_line(event.why))
                 for part in (*self.rounds, *self._steps):
                     part.trainers_lost()
             case v.ContributionReady():
@@ -122,18 +124,18 @@ class Participant:
                     return []  # It is of a lineage that a Restore has ended.
                 return [
                     *rounds.applied(stamp.round, digest),
-                    *standing.applied(rounds, now),
-                    *standing.check_digest(rounds, now),
+                    *member_status.applied(rounds, now),
+                    *member_status.check_digest(rounds, now),
                 ]
             case v.Checkpointed(kept=kept):
-                standing.kept = kept
+                member_status.kept = kept
             case v.KeptAdopted():
                 of = self.steps or self.rounds[event.fragment]
-                return standing.kept_adopted(event, of, now)
+                return member_status.kept_adopted(event, of, now)
             case v.StateCopied():
-                return standing.giving.copied(event)
+                return member_status.state_donor.copied(event)
             case v.StateHashed():
-                commands, damaged = standing.hashed(event, now)
+                commands, damaged = member_status.hashed(event, now)
                 if damaged:
                     (self.steps or self.rounds[event.fragment]).damaged = True
                 return commands
@@ -145,8 +147,8 @@ class Participant:
 
     def accepted(self, event: v.RunAccepted) -> None:
         """The shell takes part in the run."""
-        self.standing.accepted = True
-        self.standing.drawing.ahead = event.samples_ahead
+        self.member_status.accepted = True
+        self.member_status.sample_requests.ahead = event.samples_ahead
 
     def stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
         """Handle reports of the own ranks in a stepwise run."""
@@ -158,24 +160,26 @@ class Participant:
                 self.steps.applied(event)
             case v.BaseLoaded():
                 if not self.steps.loaded(event):
-                    self.standing.ask_cut("our copy of the state is damaged", now)
+                    self.member_status.ask_cut("our copy of the state is damaged", now)
 
     def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
         """A payload of another peer: keep it, or drop and count it (I3)."""
-        known = event.sender in self.members.receivers
+        known = event.sender in self.run_state.receivers
         if not (known and any(rounds.received(event) for rounds in self.of(event.stamp))):
             return [c.Discard(event)]
         fragment = event.stamp.fragment
-        plan, held = self.members.open_plan(fragment), self.rounds[fragment].held
+        plan, held = self.run_state.open_plan(fragment), self.rounds[fragment].held
         if held.wakes(event, plan, self.me.peer):
             self.woken.add(fragment)
         return []
 
     def state(self, event: v.StateReceived, now: float) -> list[c.Command]:
         """All cells of a fragment's state have arrived."""
-        if event.fragment >= self.members.fragments:
+        if event.fragment >= self.run_state.fragments:
             return []
-        return self.standing.state_received(event, self.steps or self.rounds[event.fragment], now)
+        return self.member_status.state_received(
+            event, self.steps or self.rounds[event.fragment], now
+        )
 
     def hurried(self, stamp: Stamp) -> None:
         """The leader asks for an early contribution."""
@@ -184,12 +188,12 @@ class Participant:
 
     def asked(self, peer: PeerId, message: Asked | Given, now: float) -> list[c.Command]:
         """A peer asks for state or payloads, or answers such a request."""
-        transfer = self.standing.catchup.transfer
+        transfer = self.member_status.catchup.transfer
         match message:
             case Fetch() | FetchSteps():
                 return self.fetched(peer, message)
             case FetchState() | FetchLeaves():
-                return self.standing.giving.asked(peer, message, now)
+                return self.member_status.state_donor.asked(peer, message, now)
             case NoState(index=index) if transfer is not None and transfer.index == index:
                 transfer.no_state(peer)
             case Leaves() if transfer is not None:
@@ -200,12 +204,12 @@ class Participant:
 
     def cell(self, event: v.CellReceived, now: float) -> list[c.Command]:
         """A cell of the awaited state has arrived."""
-        transfer = self.standing.catchup.transfer
+        transfer = self.member_status.catchup.transfer
         return transfer.cell_received(event, now) if transfer is not None else []
 
     def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
         """A peer asks for a result, or for payloads of steps."""
-        if peer not in self.members.receivers:
+        if peer not in self.run_state.receivers:
             return []
         if isinstance(message, FetchSteps):
             return [command for steps in self._steps for command in steps.fetched(peer, message)]
@@ -220,13 +224,13 @@ class Participant:
 
     def disconnected(self, peer: PeerId) -> None:
         """The connection ended: answers under way are lost, and requests must be repeated."""
-        self.standing.giving.disconnected(peer)
-        if self.standing.catchup.transfer is not None:
-            self.standing.catchup.transfer.disconnected(peer)
+        self.member_status.state_donor.disconnected(peer)
+        if self.member_status.catchup.transfer is not None:
+            self.member_status.catchup.transfer.disconnected(peer)
 
     def new_leader(self) -> None:
         """A new leader, or a new term: it has none of our reports."""
-        self.standing.leader_connected()
+        self.member_status.leader_connected()
         for rounds in self.rounds:
             rounds.forget_reports()
         for steps in self._steps:
@@ -256,19 +260,19 @@ class Participant:
             return []
         self._began, self.since = True, now
         if self.me.witness:
-            return [] if self.standing.accepted else [c.CheckRun(run)]
-        if self.members.stepwise:
-            self.steps = StepMachine(self.me, self.members)
-            if not self.standing.accepted:
+            return [] if self.member_status.accepted else [c.CheckRun(run)]
+        if self.run_state.stepwise:
+            self.steps = StepMachine(self.me, self.run_state)
+            if not self.member_status.accepted:
                 return [c.CheckRun(run)]
             return self.steps.state_received(0, self.initial_digests[0])  # This peer founded it.
         self.rounds = [
-            FragmentRounds(self.me.peer, Fence(self.members, f), run.outer_steps)
-            for f in range(self.members.fragments)
+            FragmentRounds(self.me.peer, Fence(self.run_state, f), run.outer_steps)
+            for f in range(self.run_state.fragments)
         ]
         self.asking = [ResultRequest() for _ in self.rounds]
-        self.standing.drawing.anchor = self.rounds[0]
-        if not self.standing.accepted:
+        self.member_status.sample_requests.anchor = self.rounds[0]
+        if not self.member_status.accepted:
             return [c.CheckRun(run)]
         for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):
             rounds.version, rounds.state_digest = 0, digest  # This peer founded it.
@@ -277,23 +281,23 @@ class Participant:
     def restored(self, now: float) -> list[c.Command]:
         """The run went back to other versions. This peer keeps its state if it has them, or loads
         them from its checkpoint."""
-        self._released += self.standing.giving.drop_all()
-        restore = self.members.restored
+        self._released += self.member_status.state_donor.drop_all()
+        restore = self.run_state.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
         stays = not any(rounds.applying or rounds.damaged for rounds in self.rounds)
         # After the last round there is no work that a checkpoint would take back.
         stays = stays and restore is not None and (restore.live or self.finished)
         if restore is not None and stays and held == restore.versions:
-            self.standing.goes_on()
+            self.member_status.goes_on()
             return [command for rounds in self.rounds for command in rounds.voided()]
         for part in (*self.rounds, *self._steps):
             part.restored()
-        return self.standing.restored(now)
+        return self.member_status.restored(now)
 
     def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
         """A Cut: this peer is its receiver, or a donor, or neither."""
-        commands = self.standing.cut(index, cut, deadline=deadline, now=now)
-        transfer = self.standing.catchup.transfer
+        commands = self.member_status.cut(index, cut, deadline=deadline, now=now)
+        transfer = self.member_status.catchup.transfer
         ours = transfer is not None and transfer.index == index
         for version in cut.versions if ours else ():
             of = self.steps or self.rounds[version.fragment]
@@ -305,39 +309,41 @@ class Participant:
     def lost(self, now: float) -> None:
         """The log removed this peer, which lives: ask for a cut. The ranks' work is rebased, not
         lost."""
-        if not self.standing.catchup.asking:
-            self.standing.ask_cut("declared lost", now)
+        if not self.member_status.catchup.asking:
+            self.member_status.ask_cut("declared lost", now)
 
     def came(self, peer: PeerId) -> None:
         """A peer is a member now: it has its state."""
-        self._released += self.standing.giving.drop(peer)
+        self._released += self.member_status.state_donor.drop(peer)
         for rounds in self.rounds if peer == self.me.peer else ():
             # Reports about one fragment while another was being adopted did not count.
             rounds.forget_reports()
 
     def gone(self, peer: PeerId, now: float) -> None:
         """A peer left the run."""
-        self._released += self.standing.giving.drop(peer)
-        if self.standing.catchup.transfer is not None:
-            self.standing.catchup.transfer.gone(peer)
+        self._released += self.member_status.state_donor.drop(peer)
+        if self.member_status.catchup.transfer is not None:
+            self.member_status.catchup.transfer.gone(peer)
 
     def committed(self, commit: e.Commit, now: float) -> list[c.Command]:
         mine = self.rounds[commit.fragment : commit.fragment + 1]
-        return [command for rounds in mine for command in self.standing.check_digest(rounds, now)]
+        return [
+            command for rounds in mine for command in self.member_status.check_digest(rounds, now)
+        ]
 
     def jumped(self, *, deadline: float, lineage: int, now: float) -> list[c.Command]:
         """A snapshot replaced entries that this peer has not applied; `lineage`: ours before it."""
-        members, us = self.members, self.me.peer
-        assert members.run is not None
-        commands = self.began(members.run, now)
-        if lineage not in (0, members.lineage):
+        run_state, us = self.run_state, self.me.peer
+        assert run_state.run is not None
+        commands = self.began(run_state.run, now)
+        if lineage not in (0, run_state.lineage):
             commands += self.restored(now)
-        is_member = self.standing.is_member
-        self._released += self.standing.giving.jumped(is_member=is_member, now=now)
-        index, cut = members.cuts.get(us, (0, None))
-        if cut is not None and index > self.standing.catchup.complete:
+        is_member = self.member_status.is_member
+        self._released += self.member_status.state_donor.jumped(is_member=is_member, now=now)
+        index, cut = run_state.cuts.get(us, (0, None))
+        if cut is not None and index > self.member_status.catchup.complete:
             commands += self.cut(index, cut, deadline=deadline, now=now)
-        elif us not in members.receivers:
+        elif us not in run_state.receivers:
             self.lost(now)
         return commands
 
@@ -345,19 +351,19 @@ class Participant:
 
     def tend(self, now: float, connected: Set[PeerId]) -> list[c.Command]:
         """State transfers to this peer and from it, and ranks that can begin."""
-        commands, self._released = self._released + self.standing.adopt_kept(), []
-        commands += self.standing.request(now, connected)
+        commands, self._released = self._released + self.member_status.adopt_kept(), []
+        commands += self.member_status.request(now, connected)
         if self.steps is not None:
-            return commands + self.standing.giving.advance([self.steps.base], now)
-        lacked, self._lacked = self._lacked, self.standing.catchup.needed
+            return commands + self.member_status.state_donor.advance([self.steps.base], now)
+        lacked, self._lacked = self._lacked, self.member_status.catchup.needed
         if lacked and not self._lacked:
             # Reports about a state before all of it was here did not count.
             for rounds in self.rounds:
                 rounds.damaged = False
                 rounds.forget_reports()
-        commands += self.standing.start_training(self.rounds)
+        commands += self.member_status.start_training(self.rounds)
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
-        return commands + self.standing.giving.advance(versions, now)
+        return commands + self.member_status.state_donor.advance(versions, now)
 
     def exchange(
         self, now: float, connected: Set[PeerId], leader: PeerId | None
@@ -368,7 +374,7 @@ class Participant:
         for fragment in sorted(self.woken):
             rounds = self.rounds[fragment]
             commands += rounds.advance(now, connected, leader)
-            plan = plan_of_others(rounds) if self.standing.is_member else None
+            plan = plan_of_others(rounds) if self.member_status.is_member else None
             ask = self.asking[fragment].ask
             commands += ask(now, plan, held=rounds.held, connected=connected)
             moved, rounds.moved = moved or rounds.moved, False
@@ -376,9 +382,9 @@ class Participant:
         self.woken.clear()
         # If all others ask for a state as well, the run goes back to the versions that we have
         # reported: a step that is being made would be undone, with the ranks' work since.
-        behind = behind and not self.standing.catchup.needed
+        behind = behind and not self.member_status.catchup.needed
         if behind and not any(rounds.moves for rounds in self.rounds):
-            self.standing.ask_cut("results of missed rounds are gone", now)
+            self.member_status.ask_cut("results of missed rounds are gone", now)
         return commands, moved
 
     def make_steps(
@@ -386,14 +392,18 @@ class Participant:
     ) -> tuple[list[c.Command], bool]:
         """Commands of a stepwise run, and whether our status has changed. `leader` as in
         `exchange`."""
-        steps, catchup, trainers = self.steps, self.standing.catchup, self.standing.trainers
+        steps, catchup, joint_trainers = (
+            self.steps,
+            self.member_status.catchup,
+            self.member_status.joint_trainers,
+        )
         assert steps is not None, "no steps are made in a run of rounds"
-        ready = trainers.ready and self.standing.accepted
+        ready = joint_trainers.ready and self.member_status.accepted
         commands = steps.advance(now, connected, leader, ready=ready)
-        able, lacks = trainers.able, catchup.needed
-        trainers.able = ready and steps.able and not lacks
+        able, lacks = joint_trainers.able, catchup.needed
+        joint_trainers.able = ready and steps.able and not lacks
         if steps.behind and not lacks:
             # The steps since the state led two peers elsewhere: the state itself is wrong.
-            against = self.standing.only_donor if steps.strayed else ""
-            self.standing.ask_cut("payloads of missed steps are gone", now, against=against)
-        return commands, (able, lacks) != (trainers.able, catchup.needed)
+            against = self.member_status.only_donor if steps.strayed else ""
+            self.member_status.ask_cut("payloads of missed steps are gone", now, against=against)
+        return commands, (able, lacks) != (joint_trainers.able, catchup.needed)

@@ -16,19 +16,19 @@ from protocols.types.sample_ranges import Samples, count
 class SampleRequests:
     """The requests of one peer; `anchor` is set once the run is known."""
 
-    def __init__(self, me: Identity, members: RunState) -> None:
+    def __init__(self, me: Identity, run_state: RunState) -> None:
         self.ahead = 0
         """Samples that the ranks want to hold ahead; 0: samples are not accounted for."""
         self.anchor: FragmentRounds | None = None
         self._me = me
-        self._members = members
+        self._run_state = run_state
         self._told: Samples = ()
 
     def news(self) -> list[Command]:
         """Leased commands with the set of samples, if it has changed."""
         if not self.ahead or self.anchor is None:
             return []
-        held = self._members.ledger.of(self._me.peer, self._me.incarnation)
+        held = self._run_state.ledger.of(self._me.peer, self._me.incarnation)
         left = self.anchor.left(held)
         if left == self._told:
             return []
@@ -40,4 +40,4 @@ class SampleRequests:
         work, which are no reserve."""
         if not self.ahead or self.anchor is None:
             return None
-        return WantSamples(self.ahead, count(self.anchor.carried), self._members.lineage)
+        return WantSamples(self.ahead, count(self.anchor.carried), self._run_state.lineage)

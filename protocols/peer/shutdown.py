@@ -7,33 +7,35 @@ from protocols.interface.commands import Stop
 from protocols.peer.member_status import MemberStatus
 
 
-def when_finished(standing: MemberStatus, *, leads: bool) -> Stop | None:
+def when_finished(member_status: MemberStatus, *, leads: bool) -> Stop | None:
     """A peer leaves when it has applied the last round; the leader is the last one."""
     if leads:  # Also if it was leaving when it was elected: others may need its state.
-        alone = standing.members.receivers.keys() <= {standing.me.peer}
+        alone = member_status.run_state.receivers.keys() <= {member_status.me.peer}
         return Stop("finished", "finished") if alone else None
-    if not standing.leaving and not standing.catchup.needed:
-        standing.leaving = "finished"  # The leader appends Left; then this peer stops.
+    if not member_status.leaving and not member_status.catchup.needed:
+        member_status.leaving = "finished"  # The leader appends Left; then this peer stops.
     return None
 
 
-def when_asked(standing: MemberStatus, why: str, *, reachable: bool, finished: bool) -> Stop | None:
+def when_asked(
+    member_status: MemberStatus, why: str, *, reachable: bool, finished: bool
+) -> Stop | None:
     """A person asks this peer to leave: at once, unless a leader can append Left first."""
-    standing.leaving = standing.leaving or why
-    if reachable and standing.me.peer in standing.members.readers:
+    member_status.leaving = member_status.leaving or why
+    if reachable and member_status.me.peer in member_status.run_state.readers:
         return None
-    return when_out(standing, finished=finished)
+    return when_out(member_status, finished=finished)
 
 
-def when_jumped(standing: MemberStatus, *, finished: bool) -> Stop | None:
+def when_jumped(member_status: MemberStatus, *, finished: bool) -> Stop | None:
     """A snapshot replaced the entry that let this peer go."""
-    out = standing.leaving and standing.me.peer not in standing.members.readers
-    return when_out(standing, finished=finished) if out else None
+    out = member_status.leaving and member_status.me.peer not in member_status.run_state.readers
+    return when_out(member_status, finished=finished) if out else None
 
 
-def when_out(standing: MemberStatus, *, finished: bool) -> Stop:
+def when_out(member_status: MemberStatus, *, finished: bool) -> Stop:
     """This peer is out of the run, as it wanted."""
-    return Stop(standing.leaving or "finished", "finished" if finished else "left")
+    return Stop(member_status.leaving or "finished", "finished" if finished else "left")
 
 
 def without_state() -> Stop:

@@ -36,13 +36,13 @@ class WaitReason:
 
 def describe(core: PeerCore, now: float) -> WaitReason:
     """The wait of this peer that a person wants to know."""
-    until, catchup = core.deadline, core.standing.catchup
-    if core.stopped or core.standing.leaving:
-        return WaitReason("stopping", core.standing.leaving, now, until)
-    if core.members.run is None and not core.raft.log.voters:
+    until, catchup = core.deadline, core.member_status.catchup
+    if core.stopped or core.member_status.leaving:
+        return WaitReason("stopping", core.member_status.leaving, now, until)
+    if core.run_state.run is None and not core.raft.log.voters:
         return WaitReason("joining", _first_entries(core), catchup.since, until)
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
-        return WaitReason("waiting", _election(core), core.company.leaderless_since, until)
+        return WaitReason("waiting", _election(core), core.connectivity.leaderless_since, until)
     if catchup.transfer is not None:
         donors = _names(core, catchup.transfer.givers)
         return WaitReason(
@@ -50,7 +50,7 @@ def describe(core: PeerCore, now: float) -> WaitReason:
         )
     if catchup.asking:
         return WaitReason("joining", _place(core), catchup.since, until)
-    if not core.members.views:
+    if not core.run_state.views:
         return WaitReason("waiting", _start(core), core.part.since, until)
     if core.finished:
         return WaitReason("finished", "", now, until)
@@ -59,14 +59,16 @@ def describe(core: PeerCore, now: float) -> WaitReason:
     for rounds in core.rounds:
         if rounds.own is not None:
             return WaitReason("reducing", _reduction(core, rounds), rounds.own.since, until)
-    return WaitReason("training", "" if core.standing.trainers.started else "its ranks", now, until)
+    return WaitReason(
+        "training", "" if core.member_status.joint_trainers.started else "its ranks", now, until
+    )
 
 
 def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:
     """The wait in a stepwise run."""
     if steps.version < 0:
         return WaitReason("training", "its ranks", now, core.deadline)
-    if core.members.course.halted:
+    if core.run_state.step_progress.halted:
         return WaitReason("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
     whom = _names(core, steps.missing())
     if whom:
@@ -77,7 +79,7 @@ def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:
 def _first_entries(core: PeerCore) -> str:
     """Why the first entries of the log are missing. A peer that sends unreadable messages
     reconnects again and again, so the reason of the last disconnect is named."""
-    giver = _names(core, sorted(core.links.up)) or core.links.seeking.contact
+    giver = _names(core, sorted(core.links.up)) or core.links.discovery.contact
     awaited = "the first entries of the log" + (f", from {giver}" if giver else "")
     if core.links.ended is None:
         return awaited
@@ -97,7 +99,7 @@ def _election(core: PeerCore) -> str:
             return "an election, in which this node alone votes"
         return f"an election, in which {others} vote"
     awaited = f"a majority of the voters: {_names(core, away)} cannot be reached"
-    if core.me.incarnation == 1 or not core.standing.catchup.needed or core.standing.kept:
+    if core.me.incarnation == 1 or not core.member_status.catchup.needed or core.member_status.kept:
         return awaited
     return f"{awaited}; {_STATE_LOST}"
 
@@ -105,32 +107,32 @@ def _election(core: PeerCore) -> str:
 def _place(core: PeerCore) -> str:
     """Why this peer has no state yet."""
     awaited = f"a place in the run{_from_leader(core)}"
-    members = core.members.members.keys() - {core.me.peer}
+    members = core.run_state.members.keys() - {core.me.peer}
     givers = members & core.links.up
     if core.leads and givers:
         return f"{awaited}, with the state of {_names(core, sorted(givers))}"
-    if core.leader_id in members or givers or (core.standing.kept and not core.leads):
+    if core.leader_id in members or givers or (core.member_status.kept and not core.leads):
         return awaited
-    if not (core.leads or core.leader_id in core.members.witnesses):
+    if not (core.leads or core.leader_id in core.run_state.witnesses):
         return awaited  # The log names the members, and is not read to its end yet.
     away = _names(core, sorted(members))
     awaited += f": {away} cannot be reached" if away else ": no member is left to give it the state"
-    if core.standing.kept:
+    if core.member_status.kept:
         return f"{awaited}; without it the run goes back to a checkpoint"
     return f"{awaited}; {_STATE_LOST if core.me.incarnation > 1 else _OTHERS_STATE}"
 
 
 def _start(core: PeerCore) -> str:
     """Why rounds have not begun."""
-    if core.members.run is None:
+    if core.run_state.run is None:
         return "this node's disk: it does not hold the first entries of the log yet"
-    needed = 1 if core.members.restored else core.members.run.peers_min
-    more = needed - len(core.members.members)
+    needed = 1 if core.run_state.restored else core.run_state.run.peers_min
+    more = needed - len(core.run_state.members)
     if more > 0:
         return f"{more} more member{'s' * (more > 1)} (peers_min = {needed})"
-    if core.office is None:
+    if core.led_term is None:
         return f"the first view{_from_leader(core)}"
-    members, able = core.members.members, core.office.leader.able
+    members, able = core.run_state.members, core.led_term.leader.able
     late = _names(core, [p for p in members if p not in able])
     # Two of them may lack a connection.
     return f"the ranks of {late}" if late else f"the first view, of {_names(core, members)}"
@@ -140,8 +142,8 @@ def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
     """The ranks have contributed, and wait for the result."""
     assert rounds.own is not None, "no ranks wait"
     number, next_ = rounds.own.round, rounds.version + 1
-    if next_ <= core.members.committed(rounds.fragment) and next_ != number:
-        others = core.members.members.keys() - {core.me.peer}
+    if next_ <= core.run_state.committed(rounds.fragment) and next_ != number:
+        others = core.run_state.members.keys() - {core.me.peer}
         awaited, here = f"the result of round {next_}", sorted(others & core.links.up)
         if here:
             return f"{awaited}, from {_names(core, here)}"
@@ -154,14 +156,14 @@ def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
 
 def _commit(core: PeerCore, fragment: int) -> str:
     """The result is here: the peers that have not reported it, or not written the entry, yet."""
-    plan, office = core.members.open_plan(fragment), core.office
-    if office is None:
+    plan, led_term = core.run_state.open_plan(fragment), core.led_term
+    if led_term is None:
         return f"the commit{_from_leader(core)}"
     if plan is None:
-        return f"a roster of {_names(core, core.members.members)}"
-    said = office.leader.reports.rounds.get(RoundKey(fragment, plan.stamp.round))
+        return f"a roster of {_names(core, core.run_state.members)}"
+    said = led_term.leader.reports.rounds.get(RoundKey(fragment, plan.stamp.round))
     holders = said.holders(plan) if said is not None else {}
-    here = dict.fromkeys((*plan.roster, *core.members.members))
+    here = dict.fromkeys((*plan.roster, *core.run_state.members))
     late = [peer for peer in here if peer not in holders]
     log, replication = core.raft.log, core.raft.replication
     if core.raft.commit_index < log.last_index:

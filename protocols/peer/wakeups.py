@@ -11,21 +11,21 @@ from collections.abc import Mapping
 
 from protocols.interface import events as v
 
-COMPANY = 1 << 0
+CONNECTIVITY = 1 << 0
 """Connections, losses, dialling; branches of the log."""
 RAFT = 1 << 1
 """Elections. This part finds out what has changed in the log, and wakes the readers of that."""
-GOVERNMENT = 1 << 2
+LEADERSHIP = 1 << 2
 """The followed leader; the own term as leader."""
-GATE = 1 << 3
+CERTIFICATES = 1 << 3
 """Certificates: admissions and revocations."""
-OFFICE = 1 << 4
+LED_TERM = 1 << 4
 """The leader's decisions, and its messages to single peers."""
 LOG = 1 << 5
 """Writes to the disk, replication to other peers, and applying committed entries."""
 REPORTS = 1 << 6
 """Reports to the leader."""
-STANDING = 1 << 7
+MEMBER_STATUS = 1 << 7
 """State transfers, and ranks that begin."""
 ROUNDS = 1 << 8
 """The rounds of all fragments."""
@@ -35,7 +35,7 @@ STEPS = 1 << 10
 """A stepwise run."""
 NEXT_STEP = 1 << 11
 """The part of a stepwise run that makes and applies the next step."""
-RELAYING = 1 << 12
+LOG_RELAY = 1 << 12
 """The log and reports that this peer relays."""
 WORD = 1 << 13
 """ReportsComplete, sent when nothing else is left to do."""
@@ -47,25 +47,25 @@ SAMPLES = 1 << 15
 ALL = (1 << 16) - 1
 """Values that all parts read: the replicated state, connected peers, the leader, the disk, the
 rules, whether there is a state and the ranks can train. They change rarely."""
-TIMED = (COMPANY, RAFT, GATE, OFFICE, STANDING, ROUNDS, STEPS, RELAYING)
+TIMED = (CONNECTIVITY, RAFT, CERTIFICATES, LED_TERM, MEMBER_STATUS, ROUNDS, STEPS, LOG_RELAY)
 """Parts with deadlines of their own."""
-LONGER_LOG = COMPANY | GATE | OFFICE
+LONGER_LOG = CONNECTIVITY | CERTIFICATES | LED_TERM
 """Uncommitted entries that matter: those of the own leadership, the first ones of another leader,
 and changes of the voters. Other entries are read when they are committed."""
-FURTHER_COMMIT = COMPANY | OFFICE | LOG | RELAYING
+FURTHER_COMMIT = CONNECTIVITY | LED_TERM | LOG | LOG_RELAY
 """More of the log is committed."""
-RELAYED = RAFT | RELAYING
+RELAYED = RAFT | LOG_RELAY
 """Our relay brought entries, or one of our learners a report."""
-REPORTED = OFFICE
+REPORTED = LED_TERM
 """A peer reported something to the leader."""
-MISSED = OFFICE | COMPANY
+MISSED = LED_TERM | CONNECTIVITY
 """Links between other peers have changed."""
-ASKED_TO_LET_IN = GATE
-OUR_ROUND = COMPANY | REPORTS | STANDING | ROUNDS | ENDING | SAMPLES
+ASKED_TO_LET_IN = CERTIFICATES
+OUR_ROUND = CONNECTIVITY | REPORTS | MEMBER_STATUS | ROUNDS | ENDING | SAMPLES
 """A contribution, an outer step or a version of this peer."""
-TRANSFERRED = STANDING | REPORTS
+TRANSFERRED = MEMBER_STATUS | REPORTS
 """A state transfer to this peer or from it."""
-OUR_STEP = COMPANY | REPORTS | STANDING | STEPS | ENDING
+OUR_STEP = CONNECTIVITY | REPORTS | MEMBER_STATUS | STEPS | ENDING
 """The kept copy of a stepwise run's state."""
 DECIDED = LOG | ENDING
 """The leader's decisions ran: messages wait, or no peer has the run's state."""
@@ -82,7 +82,7 @@ AFTER: Mapping[type[object], int] = {
     **dict.fromkeys((v.StepMade, v.StepApplied), NEXT_STEP),
     v.CellReceived: TRANSFERRED,
     v.Persisted: RAFT,
-    **dict.fromkeys((v.Secured, v.AdmitAsked, v.Signed, v.NotSigned, v.RevokeAsked), GATE),
+    **dict.fromkeys((v.Secured, v.AdmitAsked, v.Signed, v.NotSigned, v.RevokeAsked), CERTIFICATES),
 }
 """By type of event, the parts that it wakes; other events wake all. 0: its handler raises the
 marks."""

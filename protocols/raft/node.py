@@ -33,7 +33,7 @@ class Raft:
         self.me = me
         self.rules, self.run, self.log = ProtocolConfig(), 0, Log()
         self.term, self.vote, self.role = 0, "", Role.FOLLOWER
-        self.moves = RoleChanges()
+        self.role_changes = RoleChanges()
         self.leader: PeerId | None = None
         """The leader of the present term; None if it is not known."""
         self.commit_index = 0
@@ -392,7 +392,7 @@ class Raft:
             self.commit_index = index
 
     def _become(self, role: Role, leader: PeerId | None) -> None:
-        self.moves.note(self.role, role)
+        self.role_changes.note(self.role, role)
         self.role, self.leader, self._leader_down = role, leader, False
 
     def _vote(self, term: int, vote: str) -> None:

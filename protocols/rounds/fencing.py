@@ -21,12 +21,12 @@ it."""
 class Fence:
     """The fence of one fragment. It bounds the payloads that a member can make this peer keep."""
 
-    members: RunState
+    run_state: RunState
     fragment: int
 
     @property
     def open_round(self) -> int:
-        return self.members.committed(self.fragment) + 1
+        return self.run_state.committed(self.fragment) + 1
 
     def may_count(self, stamp: Stamp, part: int = 0) -> bool:
         """Is the round open, and the view still valid? A new attempt uses slices of earlier
@@ -38,7 +38,7 @@ class Fence:
             return False  # The round is committed: counting the payload would average two models.
         plan = self._plan(stamp.round)
         oldest = plan.stamp.view if plan else 0
-        newest = self.members.views[-1].view if self.members.views else 0
+        newest = self.run_state.views[-1].view if self.run_state.views else 0
         return oldest <= stamp.view <= newest + PARKED_PLANS
 
     def may_slice(self, stamp: Stamp, part: int, sender: PeerId, me: PeerId) -> bool:
@@ -46,16 +46,16 @@ class Fence:
         partner only."""
         if not self.may_count(stamp, part):
             return False
-        plan = self._plan(stamp.round) if self.members.gossip else None
+        plan = self._plan(stamp.round) if self.run_state.gossip else None
         if plan is None or plan.stamp.view != stamp.view:
             return True  # The sender knows more about a view that we have not read.
         return sender in plan.summed_by(me)
 
     def may_result(self, stamp: Stamp, part: int, sender: PeerId) -> bool:
         """Is the result of the committed attempt, or of one that can still be committed?"""
-        if self.members.gossip:
+        if self.run_state.gossip:
             return False  # Each peer makes its own result.
-        commit = self.members.commit(self.fragment, stamp.round)
+        commit = self.run_state.commit(self.fragment, stamp.round)
         if commit is not None:
             return stamp == self.stamp_of(commit) and part < len(commit.borders) - 1
         if not self.may_count(stamp, part):
@@ -69,10 +69,10 @@ class Fence:
 
     def stamp_of(self, commit: Commit) -> Stamp:
         """The stamp of the committed attempt."""
-        assert self.members.run is not None
+        assert self.run_state.run is not None
         return Stamp(
-            run=self.members.run.run,
-            lineage=self.members.lineage,
+            run=self.run_state.run.run,
+            lineage=self.run_state.lineage,
             view=commit.view,
             fragment=commit.fragment,
             round=commit.round,
@@ -82,9 +82,9 @@ class Fence:
     def _plan(self, round_: int) -> RoundPlan | None:
         """The plan of a round; mostly that of the open one, which is cached."""
         if round_ == self.open_round:
-            return self.members.open_plan(self.fragment)
-        return self.members.plan(self.fragment, round_)
+            return self.run_state.open_plan(self.fragment)
+        return self.run_state.plan(self.fragment, round_)
 
     def _in_run(self, stamp: Stamp) -> bool:
-        run = self.members.run
-        return run is not None and stamp.run == run.run and stamp.lineage == self.members.lineage
+        run = self.run_state.run
+        return run is not None and stamp.run == run.run and stamp.lineage == self.run_state.lineage

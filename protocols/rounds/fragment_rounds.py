@@ -80,12 +80,12 @@ class FragmentRounds:
     stall: StallReport = field(default_factory=StallReport)
     fetching: ResultFetch = field(default_factory=ResultFetch)
     fragment: int = field(init=False)
-    members: RunState = field(init=False)
+    run_state: RunState = field(init=False)
     held: Holdings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.fragment, self.members = self.fence.fragment, self.fence.members
-        self.held = Holdings(self.members.gossip)
+        self.fragment, self.run_state = self.fence.fragment, self.fence.run_state
+        self.held = Holdings(self.run_state.gossip)
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class FragmentRounds:
             self.own.round = 0  # The ranks wait for the same state as this peer.
             return []
         # Other peers may hold some of these samples now; and a message holds only so many ranges.
-        ours = len(seen) <= RANGES_MAX and self.members.ledger.may_count(self.me, seen)
+        ours = len(seen) <= RANGES_MAX and self.run_state.ledger.may_count(self.me, seen)
         if self.finished or not ours:
             return self._resume("anew")
         if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:
@@ -137,7 +137,7 @@ class FragmentRounds:
 
     def part_reduced(self, event: PartReduced) -> None:
         """Our own sum is ready, or cannot be made; ignored if its plan is void."""
-        plan = self.members.plan(self.fragment, event.stamp.round)
+        plan = self.run_state.plan(self.fragment, event.stamp.round)
         if plan is not None and plan.stamp == event.stamp:
             self.held.reduced(event)
 
@@ -205,14 +205,14 @@ class FragmentRounds:
     def _drop_rounds(self) -> None:
         """Drop everything about open rounds."""
         self.given = self.awaited = self.hurried = None
-        self.done, self.held = DoneOnce(), Holdings(self.members.gossip)
+        self.done, self.held = DoneOnce(), Holdings(self.run_state.gossip)
         self.fetching.start_anew()
         self.stall.over()
 
     def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
         """Send a result to a peer that lacks it, if it is still here."""
         result = self.held.result(stamp, part)
-        if result is None or self.members.gossip:
+        if result is None or self.run_state.gossip:
             return []
         return [SendResult(peer, stamp, part, result.contributors)]
 
@@ -238,7 +238,7 @@ class FragmentRounds:
     @property
     def others_wait(self) -> bool:
         """Has another peer contributed to the open round, and are we in its roster?"""
-        plan, hurried = self.members.open_plan(self.fragment), self.hurried
+        plan, hurried = self.run_state.open_plan(self.fragment), self.hurried
         if plan is None or hurried is None or not self.takes_part(plan):
             return False
         # A later view or attempt still waits for us; another lineage does not.
@@ -250,14 +250,16 @@ class FragmentRounds:
         """Missing results cannot be had any more: a transfer is needed."""
         if self.version < 0:
             return False
-        committed = self.members.committed(self.fragment)
-        gone = committed > self.version and not self.members.commit(self.fragment, self.version + 1)
+        committed = self.run_state.committed(self.fragment)
+        gone = committed > self.version and not self.run_state.commit(
+            self.fragment, self.version + 1
+        )
         return gone or self.fetching.hopeless
 
     @property
     def moves(self) -> bool:
         """An outer step is being made, or will be once the result is here."""
-        lacks = self.members.committed(self.fragment) > self.version
+        lacks = self.run_state.committed(self.fragment) > self.version
         return bool(self.applying) or (lacks and not self.behind)
 
     @property
@@ -274,7 +276,7 @@ class FragmentRounds:
 
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the open round waits for, as this peer sees it."""
-        plan = self.members.open_plan(self.fragment)
+        plan = self.run_state.open_plan(self.fragment)
         return self.held.awaited(plan, self.me) if plan is not None else ()
 
     # Next actions ---------------------------------------------------------------------------
@@ -288,15 +290,15 @@ class FragmentRounds:
         # Before Hold: at a commit every peer that holds the result has reported its state.
         hears = leader if not self.damaged else None
         if hears is not None and self.done.once(hears, self.version, "have"):
-            have = Have(self.members.lineage, self.fragment, self.version, self.state_digest)
+            have = Have(self.run_state.lineage, self.fragment, self.version, self.state_digest)
             commands.append(Send(hears, have))
-        plan = self.members.open_plan(self.fragment)
+        plan = self.run_state.open_plan(self.fragment)
         if plan is not None and not self.finished:
             commands += disown(plan, connected, held=self.held)
             commands += self._offer(plan, connected, leader)
             commands += reduce(plan, self.me, held=self.held, done=self.done)
             commands += accuse(plan, leader, held=self.held, done=self.done)
-            receivers = connected & self.members.receivers.keys()
+            receivers = connected & self.run_state.receivers.keys()
             commands += share(plan, self.me, receivers, held=self.held, done=self.done)
             if plan.stamp in self.held.results:
                 commands += self._hold(plan, leader)
@@ -357,15 +359,15 @@ class FragmentRounds:
         return own if own and own.round == plan.stamp.round and own.manifest else None
 
     def _apply(self, now: float, connected: Set[PeerId]) -> list[Command]:
-        commit = self.members.commit(self.fragment, self.version + 1)
+        commit = self.run_state.commit(self.fragment, self.version + 1)
         if commit is None or self.applying:
             self.fetching.over()
             return []
         stamp = self.fence.stamp_of(commit)
         if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:
-            if self.members.gossip:
+            if self.run_state.gossip:
                 return self._pass_by(commit, stamp)
-            holders = sorted(connected & self.members.members.keys())
+            holders = sorted(connected & self.run_state.members.keys())
             return self.fetching.fetch(now, commit, stamp, held=self.held, holders=holders)
         self.applying, self.moved = stamp, True
         self.fetching.over()
@@ -391,14 +393,14 @@ class FragmentRounds:
         self.held.drop_slices(round_)
         self.done.drop_before(round_)
         needed = round_ if self.awaited is None else min(round_, self.awaited)
-        commit = self.members.commit(self.fragment, needed)
+        commit = self.run_state.commit(self.fragment, needed)
         over = needed if commit is not None and commit.held_by_all else needed - KEEP_ROUNDS
         self.held.drop_results(over)
         return [ReleaseRound(self.fragment, over)]
 
     def _forget_unusable(self) -> list[Command]:
         """Drop results that the awaited state will contain."""
-        oldest = self.members.committed(self.fragment) - KEEP_COMMITS
+        oldest = self.run_state.committed(self.fragment) - KEEP_COMMITS
         if not self.held.drop_results(oldest):
             return []
         return [ReleaseRound(self.fragment, oldest)]
@@ -414,7 +416,7 @@ class FragmentRounds:
         return [Resume(self.fragment, self.version, kind, first, self.finished)]
 
     def _counted(self, round_: int) -> bool:
-        commit = self.members.commit(self.fragment, round_)
+        commit = self.run_state.commit(self.fragment, round_)
         if commit is None or self.own is None or not self.own.manifest:
             return False
         return self.own.contributor(self.me) in commit.contributors

@@ -108,7 +108,7 @@ class ResultRequest:
 
 def plan_of_others(rounds: FragmentRounds) -> RoundPlan | None:
     """The plan of the open round, if we could hold its result and it is not sent to us again."""
-    plan = rounds.members.open_plan(rounds.fragment)
+    plan = rounds.run_state.open_plan(rounds.fragment)
     if plan is None or rounds.version != plan.stamp.round - 1 or plan.pairs:
         return None
     comes = rounds.takes_part(plan) and rounds.held.usurped != plan.stamp

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from protocols.state.run_state import RunState
 
 
-def objection(members: RunState, body: e.Entry) -> str:
+def objection(run_state: RunState, body: e.Entry) -> str:
     """Why this entry contradicts the state; "" if it does not."""
-    if isinstance(body, e.Run) == (members.run is not None):
+    if isinstance(body, e.Run) == (run_state.run is not None):
         return "does not begin with its only Run"
     match body:
         case e.Run():
@@ -32,38 +32,38 @@ def objection(members: RunState, body: e.Entry) -> str:
         case e.Elected():
             return ""
         case e.Voter(peer=peer, votes=votes):
-            known = peer in members.readers and votes != (peer in members.voters)
+            known = peer in run_state.readers and votes != (peer in run_state.voters)
             return "" if known else f"changes nothing about the vote of {peer}"
         case e.Restore():
-            return _restore(members, body)
+            return _restore(run_state, body)
         case e.Cut():
-            return _cut(members, body)
+            return _cut(run_state, body)
         case e.Roots():
-            return _roots(members, body)
+            return _roots(run_state, body)
         case e.Member(info=info):
-            return _member(members, info)
+            return _member(run_state, info)
         case e.Left(peer=peer) | e.Lost(peer=peer):
-            return "" if peer in members.readers else f"loses {peer}, which is not there"
+            return "" if peer in run_state.readers else f"loses {peer}, which is not there"
         case e.View():
-            return _view(members, body)
+            return _view(run_state, body)
         case e.Attempt():
-            return _attempt(members, body)
+            return _attempt(run_state, body)
         case e.Commit():
-            return _commit(members, body)
+            return _commit(run_state, body)
         case e.Witness(info=info):
-            inside = info.peer in members.receivers
+            inside = info.peer in run_state.receivers
             return f"makes {info.peer} a witness, which trains already" if inside else ""
         case e.Dropped():
             return ""
         case e.Lease():
-            return _lease(members, body)
+            return _lease(run_state, body)
         case e.StepCommit() | e.Halt() | e.Close():
-            return step_validation.objection(members, body)
+            return step_validation.objection(run_state, body)
         case e.TokenSpent():
-            why = refusal(members, body)
+            why = refusal(run_state, body)
             return f"lets {body.peer} in, and {why}" if why else ""
         case e.Revoked() | e.TokenRevoked():
-            why = cannot_revoke(members, body)
+            why = cannot_revoke(run_state, body)
             return f"revokes {subject(body)}, and {why}" if why else ""
 
 
@@ -74,78 +74,78 @@ def _run(run: e.Run) -> str:
     return step_validation.of_run(run)
 
 
-def _member(members: RunState, info: PeerInfo) -> str:
-    if info.peer in members.joiners or not members.members:
+def _member(run_state: RunState, info: PeerInfo) -> str:
+    if info.peer in run_state.joiners or not run_state.members:
         return ""
     # A former member needs no transfer if its own checkpoint is the restored state.
-    known = members.members.get(info.peer)
+    known = run_state.members.get(info.peer)
     newer = known is None or known.incarnation < info.incarnation
-    restored = members.restored is not None and info.peer in members.seats and newer
-    restored = restored and has_room(members, info.peer)
+    restored = run_state.restored is not None and info.peer in run_state.seats and newer
+    restored = restored and has_room(run_state, info.peer)
     return "" if restored else f"makes {info.peer} a member without a cut"
 
 
-def _restore(members: RunState, restore: e.Restore) -> str:
-    if [version.fragment for version in restore.versions] != list(range(members.fragments)):
+def _restore(run_state: RunState, restore: e.Restore) -> str:
+    if [version.fragment for version in restore.versions] != list(range(run_state.fragments)):
         return "has a Restore that does not name every fragment"
     if bool(restore.fork) != bool(restore.voters) or (restore.lonely and not restore.fork):
         return "has a Restore that names voters without a fork, or a fork without voters"
     return "" if is_sound(restore.remaining) else "has a Restore with an invalid set of samples"
 
 
-def _cut(members: RunState, cut: e.Cut) -> str:
+def _cut(run_state: RunState, cut: e.Cut) -> str:
     donors = set(cut.donors)
     if not donors or len(donors) < len(cut.donors) or cut.roots:
         return "has a Cut without donors, with one twice, or with roots"
-    if cut.info.peer in donors or not donors <= members.members.keys():
+    if cut.info.peer in donors or not donors <= run_state.members.keys():
         return f"names {', '.join(cut.donors)} as donors, which are not all other members"
-    if not has_room(members, cut.info.peer):
+    if not has_room(run_state, cut.info.peer):
         return f"lets in {cut.info.peer}, but the run is full"
     named = [(version.fragment, version.round) for version in cut.versions]
-    committed = [(f, members.cut_round(f)) for f in range(members.fragments)]
+    committed = [(f, run_state.cut_round(f)) for f in range(run_state.fragments)]
     return "" if named == committed else f"cuts at {named}, but {committed} are committed"
 
 
-def _roots(members: RunState, roots: e.Roots) -> str:
-    index, cut = members.cuts.get(roots.peer, (0, None))
+def _roots(run_state: RunState, roots: e.Roots) -> str:
+    index, cut = run_state.cuts.get(roots.peer, (0, None))
     if cut is None or index != roots.index or cut.roots:
         return f"has roots, but no cut of {roots.peer} needs any"
-    return "" if len(roots.roots) == members.fragments and all(roots.roots) else "lacks a root"
+    return "" if len(roots.roots) == run_state.fragments and all(roots.roots) else "lacks a root"
 
 
-def _view(members: RunState, view: e.View) -> str:
-    newest = members.views[-1].view if members.views else 0
+def _view(run_state: RunState, view: e.View) -> str:
+    newest = run_state.views[-1].view if run_state.views else 0
     if view.view != newest + 1:
         return f"has View {view.view} after {newest}"
-    if not _sorted_among(view.roster, members.members.keys()):
+    if not _sorted_among(view.roster, run_state.members.keys()):
         return f"has View {view.view} with a roster that is empty, unsorted or of non-members"
-    if members.stepwise:
-        return step_validation.of_view(members, view)
-    if len(view.parts) != members.fragments or len(view.first_round) != members.fragments:
+    if run_state.stepwise:
+        return step_validation.of_view(run_state, view)
+    if len(view.parts) != run_state.fragments or len(view.first_round) != run_state.fragments:
         return f"has View {view.view} that does not name every fragment"
     for fragment, (parts, first) in enumerate(zip(view.parts, view.first_round, strict=True)):
-        if not members.committed(fragment) < first <= members.committed(fragment) + 2:
+        if not run_state.committed(fragment) < first <= run_state.committed(fragment) + 2:
             return f"has View {view.view} from round {first} on"
-        if not _parts(members, fragment, parts) or not set(parts.owners) <= set(view.roster):
+        if not _parts(run_state, fragment, parts) or not set(parts.owners) <= set(view.roster):
             return f"has View {view.view} with impossible parts"
     return ""
 
 
-def _parts(members: RunState, fragment: int, parts: FragmentParts) -> bool:
-    assert members.run is not None
+def _parts(run_state: RunState, fragment: int, parts: FragmentParts) -> bool:
+    assert run_state.run is not None
     borders = parts.borders
-    if members.run.gossip:
-        return parts == undivided(members.run.fragment_elements[fragment])
+    if run_state.run.gossip:
+        return parts == undivided(run_state.run.fragment_elements[fragment])
     if not parts.owners or len(borders) != len(parts.owners) + 1:
         return False
     ends = (borders[0], borders[-1])
     rises = all(start <= stop for start, stop in pairwise(borders))
-    return rises and ends == (0, members.run.fragment_elements[fragment])
+    return rises and ends == (0, run_state.run.fragment_elements[fragment])
 
 
-def _attempt(members: RunState, attempt: e.Attempt) -> str:
+def _attempt(run_state: RunState, attempt: e.Attempt) -> str:
     what = f"has attempt {attempt.attempt} at round {attempt.round}"
-    plan = members.open_plan(attempt.fragment)
+    plan = run_state.open_plan(attempt.fragment)
     if plan is None or attempt.round != plan.stamp.round:
         return f"{what}, which is not open"
     if (attempt.view, attempt.attempt) != (plan.stamp.view, plan.stamp.attempt + 1):
@@ -158,8 +158,8 @@ def _attempt(members: RunState, attempt: e.Attempt) -> str:
     return ""
 
 
-def _commit(members: RunState, commit: e.Commit) -> str:
-    plan = members.open_plan(commit.fragment)
+def _commit(run_state: RunState, commit: e.Commit) -> str:
+    plan = run_state.open_plan(commit.fragment)
     if plan is None or commit.round != plan.stamp.round:
         return f"commits round {commit.round} out of order"
     if (commit.view, commit.attempt) != (plan.stamp.view, plan.stamp.attempt):
@@ -174,11 +174,11 @@ def _commit(members: RunState, commit: e.Commit) -> str:
     return ""
 
 
-def _lease(members: RunState, lease: e.Lease) -> str:
+def _lease(run_state: RunState, lease: e.Lease) -> str:
     peers = [grant.peer for grant in lease.grants]
-    if not peers or len(set(peers)) < len(peers) or not set(peers) <= members.members.keys():
+    if not peers or len(set(peers)) < len(peers) or not set(peers) <= run_state.members.keys():
         return "leases to no peer, to one peer twice or to a peer that is no member"
-    return members.ledger.objection(lease.grants)
+    return run_state.ledger.objection(lease.grants)
 
 
 def _sorted_among(roster: Sequence[PeerId], allowed: Collection[PeerId]) -> bool:

@@ -34,7 +34,7 @@ class LogApplier:
         """Raises LogError if the saved log of an earlier incarnation contradicts itself."""
         self.compact_entries = COMPACT_ENTRIES
         """Entries before a snapshot is made. Simulated runs are short, and lower it."""
-        self.members = RunState()
+        self.run_state = RunState()
         image = _image_of(saved)
         self.raft = Raft(me, saved, image.voters if image else ())
         inside = (*image.members, *image.joiners, *image.witnesses) if image is not None else ()
@@ -42,7 +42,7 @@ class LogApplier:
         """Addresses of the peers that an earlier incarnation knew."""
         first = saved.entries[0].body if saved is not None and saved.entries else None
         if image is not None:
-            self.members.become(image)
+            self.run_state.become(image)
             self.raft.run = image.run.run
         elif isinstance(first, e.Run):
             self.raft.run = first.run
@@ -91,7 +91,7 @@ class LogApplier:
         ahead = snapshot.index > raft.commit_index
         raft.installed(peer, snapshot, image.voters, piece.term, now)
         if ahead:
-            self.members.become(image)
+            self.run_state.become(image)
             raft.run = image.run.run
         return ahead
 
@@ -100,13 +100,13 @@ class LogApplier:
 
         Raises LogError for an entry that contradicts the state: no peer can go on from it.
         """
-        raft, members = self.raft, self.members
-        if members.index >= raft.commit_index:
-            if members.index - raft.log.base > self.compact_entries:
+        raft, run_state = self.raft, self.run_state
+        if run_state.index >= raft.commit_index:
+            if run_state.index - raft.log.base > self.compact_entries:
                 self._compact()
             return None
-        entry = raft.log.entries[members.index - raft.log.base]
-        members.apply(entry)
+        entry = raft.log.entries[run_state.index - raft.log.base]
+        run_state.apply(entry)
         if isinstance(entry.body, e.Run):
             raft.run = entry.body.run
         return entry
@@ -114,16 +114,16 @@ class LogApplier:
     def returns(self, peer: PeerId) -> bool:
         """Do later entries of our log let this peer in (again)? Then the present entry is
         history."""
-        later = self.raft.log.since(max(self.members.index, self.raft.log.base) + 1)
+        later = self.raft.log.since(max(self.run_state.index, self.raft.log.base) + 1)
         bodies = [entry.body for entry in later]
         return any(isinstance(body, LetsIn) and body.info.peer == peer for body in bodies)
 
     def snapshot(self) -> Snapshot:
         """A snapshot of the state after the last applied entry."""
-        index = self.members.index
+        index = self.run_state.index
         term = self.raft.log.term_at(index)
         assert term is not None, "what we have not applied is in the log"
-        return Snapshot(index, term, encode_image(self.members.image()))
+        return Snapshot(index, term, encode_image(self.run_state.image()))
 
     def _compact(self) -> None:
         """Replace the applied entries by a snapshot, except the last ones."""

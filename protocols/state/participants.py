@@ -20,22 +20,22 @@ FORGIVE_ROUNDS = 8
 assert SEATS_MAX > PEERS_MAX, "there is always a peer to forget"
 
 
-def has_room(members: RunState, peer: PeerId) -> bool:
+def has_room(run_state: RunState, peer: PeerId) -> bool:
     """Is there room for this peer? A message can name only so many."""
-    return len(members.receivers) < PEERS_MAX or peer in members.receivers
+    return len(run_state.receivers) < PEERS_MAX or peer in run_state.receivers
 
 
-def take(members: RunState, info: PeerInfo) -> None:
+def take(run_state: RunState, info: PeerInfo) -> None:
     """The peer (re)joins. If a run has seen too many peers, the departed one that joined longest
     ago is forgotten: if it returns, it is a new peer with a new slot. Otherwise snapshots would
     grow beyond the limit that joiners and restarted peers can read."""
-    seats = members.seats
+    seats = run_state.seats
     seats.pop(info.peer, None)
     seats[info.peer] = info
     if len(seats) > SEATS_MAX:
-        inside = {info.peer, *members.members, *members.joiners}
+        inside = {info.peer, *run_state.members, *run_state.joiners}
         stranger = next(peer for peer in seats if peer not in inside)
-        for table in (seats, members.returned, members.losses):
+        for table in (seats, run_state.returned, run_state.losses):
             table.pop(stranger, None)
 
 

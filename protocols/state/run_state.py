@@ -80,7 +80,7 @@ class RunState:
     """Committed tokens of the anchor fragment; batches in a stepwise run."""
     ledger: SampleLedger = field(default_factory=SampleLedger)
     """The samples that each peer holds."""
-    course: StepProgress = field(default_factory=StepProgress)
+    step_progress: StepProgress = field(default_factory=StepProgress)
     """The committed steps of a stepwise run, which has no `commits`."""
     spendings: SpentTokens = field(default_factory=SpentTokens)
     """Spent join tokens, and revoked tokens and certificates."""
@@ -140,12 +140,12 @@ class RunState:
     def cut_round(self, fragment: int) -> int:
         """The round of the state that a joiner gets; in a stepwise run that of the kept copy, so
         that no donor has to stop."""
-        return self.course.base if self.stepwise else self.committed(fragment)
+        return self.step_progress.base if self.stepwise else self.committed(fragment)
 
     @property
     def agreed_digest(self) -> str:
         """Digest of the state that a joiner gets if the log has it; "" if peers must report it."""
-        return self.course.base_digest if self.stepwise else ""
+        return self.step_progress.base_digest if self.stepwise else ""
 
     def committed(self, fragment: int) -> int:
         """The last committed round (or step) of a fragment; 0 is the initial state."""
@@ -153,7 +153,7 @@ class RunState:
         if commits:  # The usual case; a stepwise run has none.
             return commits[-1].round
         if self.stepwise:
-            return self.course.step
+            return self.step_progress.step
         base = self.restored.versions if self.restored else ()
         return next((v.round for v in base if v.fragment == fragment), 0)
 
@@ -312,7 +312,7 @@ class RunState:
             inner_step=self.inner_step,
             tokens=self.tokens,
             books=self.ledger.books(),
-            course=self.course,
+            step_progress=self.step_progress,
             spent=tuple(self.spendings.peers.values()),
             forgotten=self.spendings.forgotten,
             revoked=tuple(self.spendings.revoked.values()),
@@ -342,7 +342,7 @@ class RunState:
         self.inner_step, self.tokens = image.inner_step, image.tokens
         self._open.clear()
         self.ledger.become(image.books)
-        self.course = image.course
+        self.step_progress = image.step_progress
         self.spendings.become(image)
 
     def copy(self) -> "RunState":
@@ -366,7 +366,7 @@ class RunState:
         self.returned = {}
         if self.stepwise:
             drawn = restore.remaining.frontier
-            self.course = self.course.restored(restore.versions[0], drawn=drawn)
+            self.step_progress = self.step_progress.restored(restore.versions[0], drawn=drawn)
 
     def _fork(self, restore: e.Restore) -> None:
         """Some voters go on without the others, which may do the same."""
@@ -390,7 +390,7 @@ class RunState:
     def _view(self, view: e.View) -> None:
         if self.stepwise:
             self.views.append(view)
-            self.course = self.course.began()
+            self.step_progress = self.step_progress.began()
             step_entries.forget_views(self)
             return
         # An earlier view is kept only while it is the latest one of some open round.

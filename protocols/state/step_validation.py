@@ -29,53 +29,61 @@ def of_run(run: e.Run) -> str:
     return "" if rhythm else "begins with a stepwise Run with copies that fall between its commits"
 
 
-def of_view(members: RunState, view: e.View) -> str:
+def of_view(run_state: RunState, view: e.View) -> str:
     """Why this view cannot begin where the view before ended; "" if it can."""
-    course = members.course
-    last = course.step if not members.views else course.close and course.close.last_step
+    step_progress = run_state.step_progress
+    last = (
+        step_progress.step
+        if not run_state.views
+        else step_progress.close and step_progress.close.last_step
+    )
     if view.parts or last is None or view.first_round != (last + 1,):
         return f"has View {view.view} from step {view.first_round} on, {last} is the last one"
     return ""
 
 
-def objection(members: RunState, body: e.StepCommit | e.Halt | e.Close) -> str:
+def objection(run_state: RunState, body: e.StepCommit | e.Halt | e.Close) -> str:
     """Why this entry contradicts the state; "" if it does not."""
     kind = type(body).__name__
-    if not members.stepwise or not members.views:
+    if not run_state.stepwise or not run_state.views:
         return f"has a {kind} without steps"
-    if body.view != members.views[-1].view:
-        return f"has a {kind} of view {body.view}, the newest one is {members.views[-1].view}"
+    if body.view != run_state.views[-1].view:
+        return f"has a {kind} of view {body.view}, the newest one is {run_state.views[-1].view}"
     match body:
         case e.StepCommit():
-            return _commit(members, body)
+            return _commit(run_state, body)
         case e.Halt(without=without):
-            if not set(without) <= members.receivers.keys():
+            if not set(without) <= run_state.receivers.keys():
                 return "stops to exclude peers that are not there"
-            return "" if without or not members.course.halted else "stops a stopped view"
+            return "" if without or not run_state.step_progress.halted else "stops a stopped view"
         case e.Close():
-            return _close(members, body)
+            return _close(run_state, body)
 
 
-def _commit(members: RunState, commit: e.StepCommit) -> str:
-    assert members.run is not None
+def _commit(run_state: RunState, commit: e.StepCommit) -> str:
+    assert run_state.run is not None
     step = commit.upto_step
-    if step <= members.course.step or step_view(members, step) is None:
+    if step <= run_state.step_progress.step or step_view(run_state, step) is None:
         return f"commits step {step} out of order"
-    if step > members.run.outer_steps or not commits(members.run, step) or not commit.state_digest:
+    if (
+        step > run_state.run.outer_steps
+        or not commits(run_state.run, step)
+        or not commit.state_digest
+    ):
         return f"commits step {step}, which is no step to commit"
     return ""
 
 
-def _close(members: RunState, close: e.Close) -> str:
-    course = members.course
-    if not course.halted or course.close is not None:
+def _close(run_state: RunState, close: e.Close) -> str:
+    step_progress = run_state.step_progress
+    if not step_progress.halted or step_progress.close is not None:
         return "ends a view that runs, or has ended"
     # Committed steps are never taken back, nor the step with which the whole roster began.
-    if close.last_step < max(course.step, begun(members) if num_making(members) else 0):
+    if close.last_step < max(step_progress.step, begun(run_state) if num_making(run_state) else 0):
         return f"ends view {close.view} with step {close.last_step}, later ones are agreed"
-    assert members.run is not None
-    if close.last_step > min(members.run.outer_steps, furthest_step(members)):
+    assert run_state.run is not None
+    if close.last_step > min(run_state.run.outer_steps, furthest_step(run_state)):
         return f"ends view {close.view} with step {close.last_step}, which no peer can have reached"
-    if any(provider.holder not in members.members for provider in close.providers):
+    if any(provider.holder not in run_state.members for provider in close.providers):
         return "names providers that are not there"
     return ""

@@ -151,12 +151,12 @@ class SpentTokens:
         self.revoked_tokens = {entry.token: entry for entry in image.revoked_tokens}
 
 
-def refusal(members: RunState, entry: TokenSpent) -> str:
+def refusal(run_state: RunState, entry: TokenSpent) -> str:
     """Why the log cannot spend this token, as a line for the joiner; "" if it can."""
-    peer, spent = entry.peer, members.spendings
+    peer, spent = entry.peer, run_state.spendings
     if peer in spent.revoked:
         return revocation(spent.revoked[peer])
-    if peer in spent.peers or peer in members.seats or peer in members.witnesses:
+    if peer in spent.peers or peer in run_state.seats or peer in run_state.witnesses:
         return f"{peer} is another peer of this run: start with an empty node directory"
     if entry.token in spent.revoked_tokens:
         gone = spent.revoked_tokens[entry.token]
@@ -181,15 +181,15 @@ def subject(entry: Revocation) -> str:
     return entry.peer if isinstance(entry, Revoked) else entry.token
 
 
-def cannot_revoke(members: RunState, entry: Revocation) -> str:
+def cannot_revoke(run_state: RunState, entry: Revocation) -> str:
     """Why the log cannot revoke this certificate or token; "" if it can."""
-    spent = members.spendings
+    spent = run_state.spendings
     known = spent.revoked if isinstance(entry, Revoked) else spent.revoked_tokens
     if subject(entry) in known:
         return "it is revoked already"
     if len(known) >= SPENT_MAX:
         return f"{SPENT_MAX} are revoked already: begin another run"
-    if members.voters == (subject(entry),):
+    if run_state.voters == (subject(entry),):
         return "it is the only voter: without it nothing could be decided"
     return ""
 

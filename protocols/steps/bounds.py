@@ -56,9 +56,9 @@ class StepBounds:
     """The bounds of one peer. Values that follow from the log alone are computed once for each
     entry."""
 
-    def __init__(self, me: Identity, members: RunState) -> None:
+    def __init__(self, me: Identity, run_state: RunState) -> None:
         self.me = me
-        self.members = members
+        self.run_state = run_state
         self._index = -1
         """Log index for which the cached values below are valid."""
         self._reach: StepReach | None = None
@@ -69,23 +69,23 @@ class StepBounds:
     @property
     def is_member(self) -> bool:
         """Is this peer a member, in this incarnation?"""
-        info = self.members.members.get(self.me.peer)
+        info = self.run_state.members.get(self.me.peer)
         return info is not None and info.incarnation == self.me.incarnation
 
     @property
     def run(self) -> Run:
-        assert self.members.run is not None, "there are no steps before the Run"
-        return self.members.run
+        assert self.run_state.run is not None, "there are no steps before the Run"
+        return self.run_state.run
 
     @property
     def newest(self) -> int:
         """Number of the newest view; 0 if there is none."""
-        return self.members.views[-1].view if self.members.views else 0
+        return self.run_state.views[-1].view if self.run_state.views else 0
 
     @property
     def runs(self) -> bool:
         """Does the newest view make steps?"""
-        return bool(self.members.views) and not self.members.course.halted
+        return bool(self.run_state.views) and not self.run_state.step_progress.halted
 
     @property
     def reach(self) -> StepReach | None:
@@ -119,7 +119,7 @@ class StepBounds:
         return self._limit
 
     def stamp(self, view: int, step: int) -> Stamp:
-        stamp, lineage = self._stamp, self.members.lineage
+        stamp, lineage = self._stamp, self.run_state.lineage
         if stamp.round != step or stamp.view != view or stamp.lineage != lineage:
             stamp = self._stamp = Stamp(self.run.run, lineage, view, 0, step, 0)
         return stamp
@@ -129,30 +129,30 @@ class StepBounds:
         if self.last is not None:
             return self.last
         # Other peers rely on our report.
-        return max(self.members.course.step, completed, self.begun)
+        return max(self.run_state.step_progress.step, completed, self.begun)
 
     def _read(self) -> None:
         """Compute the cached values for the present log."""
-        members = self.members
-        if self._index == members.index:
+        run_state = self.run_state
+        if self._index == run_state.index:
             return
-        self._index = members.index
-        self._begun, self._limit = begun(members), furthest_step(members)
+        self._index = run_state.index
+        self._begun, self._limit = begun(run_state), furthest_step(run_state)
         self._last = self.find_last()
         self._reach = self._find_reach() if self.runs and self.is_member else None
 
     def _find_reach(self) -> StepReach | None:
-        members, peer, view = self.members, self.me.peer, self.members.views[-1]
-        if self._last is None or peer not in view.roster or not members.counts(peer, view.view):
+        run_state, peer, view = self.run_state, self.me.peer, self.run_state.views[-1]
+        if self._last is None or peer not in view.roster or not run_state.counts(peer, view.view):
             return None
         first = view.first_round[0]
-        batch = batch_of(members, view, first, peer) - first * len(view.roster)
+        batch = batch_of(run_state, view, first, peer) - first * len(view.roster)
         bounds = (self._begun, self._last, self._limit)
-        return StepReach(self.run, members.lineage, view, *bounds, batch)
+        return StepReach(self.run, run_state.lineage, view, *bounds, batch)
 
     def find_last(self) -> int | None:
         """Compute `last`."""
-        agreed = self.members.course
+        agreed = self.run_state.step_progress
         if agreed.close is not None:
             return agreed.close.last_step
         if agreed.halted:
@@ -162,7 +162,7 @@ class StepBounds:
 
     def highest(self, payloads: Payloads) -> int:
         """An upper bound of `target`."""
-        agreed = self.members.course
+        agreed = self.run_state.step_progress
         if agreed.close is not None:
             return agreed.close.last_step
         return max(agreed.step, self.begun, payloads.furthest(self.newest) - 1)
@@ -181,7 +181,7 @@ class StepBounds:
     def target(self, payloads: Payloads) -> int:
         """The last step that other peers have completed, or will complete with the payloads that
         they hold."""
-        agreed = self.members.course
+        agreed = self.run_state.step_progress
         if agreed.close is not None:
             return agreed.close.last_step
         return max(agreed.step, self.begun, self._seen(payloads))
@@ -194,7 +194,7 @@ class StepBounds:
         if not self.runs:
             return 0
         newest = payloads.newest(self.newest)
-        last = sorted(newest.get(peer, 0) for peer in self.members.views[-1].roster)
+        last = sorted(newest.get(peer, 0) for peer in self.run_state.views[-1].roster)
         if self.own_view is not None:
             return min(last[-1] - 1, newest.get(self.me.peer, 0))
         return min(last[-2:]) - 1
@@ -206,18 +206,18 @@ class StepBounds:
             # Its sender has read more of the log. Only its own payload: others cannot be asked for
             # yet.
             return stamp.view <= self.newest + PARKED_VIEWS and event.sender == event.peer
-        view = step_view(self.members, stamp.round)
+        view = step_view(self.run_state, stamp.round)
         return view is not None and view.view == stamp.view and event.peer in view.roster
 
     def floor(self, ours: int) -> int:
         """Payloads up to this step are not needed: the state after them is here, or will be
         transferred. `ours`: the step of our copy of the state; negative if there is none."""
-        agreed = self.members.course.base
+        agreed = self.run_state.step_progress.base
         # Otherwise a peer without ranks would keep the payloads of the whole run.
         return max(ours, agreed - 2 * self.run.snapshot_every_steps) if ours >= 0 else agreed
 
     def reaches(self, step: int, payloads: Payloads) -> bool:
         """Can the committed step be reached from the state after this step?"""
-        steps = range(step + 1, self.members.course.step + 1)
-        views = ((step_view(self.members, step), step) for step in steps)
+        steps = range(step + 1, self.run_state.step_progress.step + 1)
+        views = ((step_view(self.run_state, step), step) for step in steps)
         return all(v is not None and not payloads.missing(v, step) for v, step in views)

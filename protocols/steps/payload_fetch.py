@@ -43,22 +43,22 @@ class PayloadFetch:
         self, first: int, payloads: Payloads, now: float, connected: Set[PeerId]
     ) -> list[Command]:
         """Requests for missing payloads of the steps from `first` on, if it is time to ask."""
-        members, target = self._bounds.members, self._bounds.target(payloads)
+        run_state, target = self._bounds.run_state, self._bounds.target(payloads)
         lacking = {
             (step, peer)
             for step in range(first, min(target, first + FETCH_STEPS - 1) + 1)
-            if (view := step_view(members, step)) is not None
+            if (view := step_view(run_state, step)) is not None
             for peer in payloads.missing(view, step)
         }
         if not lacking:
             self.over()
             return []
         # A payload may be on its way, unless no peer will send it again.
-        at_once = members.course.close is not None or target >= first + 2
+        at_once = run_state.step_progress.close is not None or target >= first + 2
         if not self._is_due(min(lacking)[0], now, at_once=at_once):
             return []
         asked = self._provided(lacking, connected)
-        others = sorted(connected & members.members.keys())
+        others = sorted(connected & run_state.members.keys())
         if not asked and others:
             asked[others[self.tries % len(others)]] = lacking
         self._asked.update((holder, *one) for holder, what in asked.items() for one in what)
@@ -73,11 +73,11 @@ class PayloadFetch:
 
     def give(self, peer: PeerId, message: FetchSteps, payloads: Payloads) -> list[Command]:
         """Send the requested payloads that are here."""
-        if message.lineage != self._bounds.members.lineage:
+        if message.lineage != self._bounds.run_state.lineage:
             return []
         commands: list[Command] = []
         for step in range(message.first, min(message.last, message.first + FETCH_STEPS - 1) + 1):
-            view = step_view(self._bounds.members, step)
+            view = step_view(self._bounds.run_state, step)
             if view is None:
                 continue
             stamp = self._bounds.stamp(view.view, step)
@@ -90,10 +90,10 @@ class PayloadFetch:
 
     def is_hopeless(self, ours: int) -> bool:
         """Does no peer have the payloads after our step any more?"""
-        members = self._bounds.members
-        if 0 <= ours < members.course.base and step_view(members, ours + 1) is None:
+        run_state = self._bounds.run_state
+        if 0 <= ours < run_state.step_progress.base and step_view(run_state, ours + 1) is None:
             return True  # The views of the steps between are forgotten.
-        released = self.tries >= RELEASED_FETCHES and ours < members.course.base
+        released = self.tries >= RELEASED_FETCHES and ours < run_state.step_progress.base
         return released or self.tries > FETCHES_MAX
 
     def _is_due(self, step: int, now: float, *, at_once: bool) -> bool:
@@ -109,7 +109,7 @@ class PayloadFetch:
         self, lacking: set[tuple[int, PeerId]], connected: Set[PeerId]
     ) -> dict[PeerId, set[tuple[int, PeerId]]]:
         """By holder, the (step, peer) of payloads that the Close assigns to it."""
-        close = self._bounds.members.course.close
+        close = self._bounds.run_state.step_progress.close
         asked: dict[PeerId, set[tuple[int, PeerId]]] = {}
         for provider in close.providers if close is not None else ():
             what = (provider.step, provider.peer)
@@ -119,5 +119,5 @@ class PayloadFetch:
 
     def _fetch(self, what: set[tuple[int, PeerId]]) -> FetchSteps:
         steps, peers = [step for step, _ in what], {peer for _, peer in what}
-        lineage = self._bounds.members.lineage
+        lineage = self._bounds.run_state.lineage
         return FetchSteps(lineage, min(steps), max(steps), tuple(sorted(peers)))

@@ -42,10 +42,10 @@ NONE = -1
 class StepMachine:
     """The steps of one peer: held payloads, its state, and its reports."""
 
-    def __init__(self, me: Identity, members: RunState) -> None:
+    def __init__(self, me: Identity, run_state: RunState) -> None:
         self.me = me.peer
-        self.members = members
-        self.bounds = StepBounds(me, members)
+        self.run_state = run_state
+        self.bounds = StepBounds(me, run_state)
         self.version = NONE
         """The step of the ranks' state; NONE if they have none."""
         self.state_digest = ""
@@ -62,7 +62,7 @@ class StepMachine:
         """By step since the base, (view, state digest) of steps that all peers report."""
         self.damaged = False
         """The copy differs from its digest: it is not reported until it is replaced."""
-        self.stall, self.refill = StallReport(), PayloadFetch(self.bounds)
+        self.stall, self.payload_fetch = StallReport(), PayloadFetch(self.bounds)
         self.able = False
         """At the last check the ranks could make steps with the others: they are up to date, or
         soon will be."""
@@ -95,7 +95,7 @@ class StepMachine:
         """The connected peers that get our payloads, in order."""
         self._pruned = (0, NONE)
         """(log index, floor) at the last removal of payloads."""
-        self._reports = StepReports(me, members, self.bounds)
+        self._reports = StepReports(me, run_state, self.bounds)
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class StepMachine:
                 self.awake = len(held) == len(steady.view.roster)
             return kept
         self._steady = None
-        if self.version < self.members.course.step:
+        if self.version < self.run_state.step_progress.step:
             self.woken = True  # Whether the committed step is in reach must be reported.
         waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
         self.awake = self.woken or not waits
@@ -138,7 +138,7 @@ class StepMachine:
             return  # The ranks had to go back meanwhile.
         step, view = event.stamp.round, event.stamp.view
         self.applying = None
-        told = self._recheck or self.members.course.halted > 0
+        told = self._recheck or self.run_state.step_progress.halted > 0
         self._recheck = False
         self.version, self.state_digest, self._at = step, event.state_digest, view
         self.sent.pop((view, step - 1), None)  # If the ranks go back, the payload is sent again.
@@ -163,7 +163,7 @@ class StepMachine:
     def state_received(self, step: int, digest: str) -> list[Command]:
         """A copy of the run's state is here, from this peer or from a donor."""
         self._void()
-        self.refill.over()
+        self.payload_fetch.over()
         same = (step, digest) == (self.base, self.base_digest)
         self._strays = min(self._strays, 1) if same else 0
         self.base, self.base_digest, self.awaited, self.damaged = step, digest, None, False
@@ -181,7 +181,7 @@ class StepMachine:
         self._void()
         self.base, self.base_digest, self.awaited, self.damaged = NONE, "", None, False
         self._reached, self._returned, self._strays = (0, NONE), None, 0
-        self.payloads, self.digests, self.refill = Payloads(), {}, PayloadFetch(self.bounds)
+        self.payloads, self.digests, self.payload_fetch = Payloads(), {}, PayloadFetch(self.bounds)
         self._reports.clear()
 
     def forget(self, peer: PeerId) -> None:
@@ -196,7 +196,7 @@ class StepMachine:
 
     def fetched(self, peer: PeerId, message: FetchSteps) -> list[Command]:
         """A peer asks for payloads; send those that are here."""
-        return self.refill.give(peer, message, self.payloads)
+        return self.payload_fetch.give(peer, message, self.payloads)
 
     # Queries --------------------------------------------------------------------------------
 
@@ -204,9 +204,9 @@ class StepMachine:
         """May a payload of this step come now? All others are refused (I3). The payload of a third
         peer is accepted only from a peer that was asked for it: the first payload stays, and it
         might be forged."""
-        if (stamp.run, stamp.lineage) != (self.bounds.run.run, self.members.lineage):
+        if (stamp.run, stamp.lineage) != (self.bounds.run.run, self.run_state.lineage):
             return False
-        if sender != whose and not self.refill.has_asked(sender, stamp.round, whose):
+        if sender != whose and not self.payload_fetch.has_asked(sender, stamp.round, whose):
             return False
         return self._floor < stamp.round <= self.bounds.limit
 
@@ -226,13 +226,13 @@ class StepMachine:
         needed."""
         if self.awaited is not None:
             return False
-        return self.strayed or self.refill.is_hopeless(max(self.version, self.base))
+        return self.strayed or self.payload_fetch.is_hopeless(max(self.version, self.base))
 
     @property
     def completed(self) -> int:
         """The furthest completed step that the log has not made void."""
         view, step = self._reached
-        owner = step_view(self.members, step)
+        owner = step_view(self.run_state, step)
         stands = step <= self.base or (owner is not None and owner.view == view)
         return max(step, self.base) if stands else self.base
 
@@ -250,11 +250,11 @@ class StepMachine:
     @property
     def deadline(self) -> float:
         """The next time at which `advance` has to run without an event."""
-        return min(self.refill.at, self.stall.at)
+        return min(self.payload_fetch.at, self.stall.at)
 
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the next step waits for, as this peer sees it."""
-        view = step_view(self.members, self.version + 1)
+        view = step_view(self.run_state, self.version + 1)
         lacking = self.payloads.missing(view, self.version + 1) if view is not None else ()
         return tuple(peer for peer in lacking if peer != self.me)
 
@@ -300,22 +300,22 @@ class StepMachine:
         if reach is not None:
             commands += self._make(reach)
             if woken:
-                self._receivers = tuple(sorted(connected & self.members.receivers.keys()))
+                self._receivers = tuple(sorted(connected & self.run_state.receivers.keys()))
                 commands += self._send(reach.view, self.version)
             if woken or self._unsent:
                 commands += self._send(reach.view, self.version + 1)
         if self.applying is None and 0 <= self.version < self.frontier:
-            commands += self._apply(step_view(self.members, self.version + 1), reach)
+            commands += self._apply(step_view(self.run_state, self.version + 1), reach)
         first = max(self.version, self.base) + 1 if self.awaited is None else self.awaited + 1
         highest = self.bounds.highest(self.payloads)
         if 0 < first <= highest:
-            commands += self.refill.ask(first, self.payloads, now, connected)
+            commands += self.payload_fetch.ask(first, self.payloads, now, connected)
         else:
-            self.refill.over()  # The usual case.
+            self.payload_fetch.over()  # The usual case.
         near = self.version + FETCH_STEPS
         reaches = near >= highest or self.bounds.reach_target(near, self.payloads)
         self.able = self.version >= 0 and reaches
-        steady = self.able and self.awaited is None and self.refill.at == NEVER
+        steady = self.able and self.awaited is None and self.payload_fetch.at == NEVER
         self._steady = reach if steady and self._is_up_to_date(reach) else None
         if woken:
             self._recheck = self.applying is not None
@@ -324,17 +324,17 @@ class StepMachine:
 
     def _is_up_to_date(self, reach: StepReach | None) -> bool:
         """The ranks have the committed state."""
-        agreed = self.members.course.step
+        agreed = self.run_state.step_progress.step
         return reach is not None and self.version >= max(agreed, self.base, reach.begun) >= 0
 
     def _follow(self) -> list[Command]:
         """Drop steps that the log made void; take a newly committed step as the base."""
-        members, agreed, commands = self.members, self.members.course, list[Command]()
-        returned = members.returned.get(self.me)
+        run_state, agreed, commands = self.run_state, self.run_state.step_progress, list[Command]()
+        returned = run_state.returned.get(self.me)
         if returned != self._returned:
             self._returned = returned
             self._void()  # Our state may be wrong, which is why we were excluded.
-        view = step_view(members, self.version) if self.version > self.base else None
+        view = step_view(run_state, self.version) if self.version > self.base else None
         if (view is not None and view.view != self._at) or self._beyond_end:
             self._void()  # The others ended that view before this step.
         for step, digest in ((agreed.base, agreed.base_digest), (agreed.step, agreed.digest)):
@@ -342,7 +342,7 @@ class StepMachine:
             if ours == digest and step > self.base:
                 self._strays = 0
             elif ours not in ("", digest):
-                owner = step_view(members, step)
+                owner = step_view(run_state, step)
                 if owner is not None and owner.view == made_in:
                     text = f"our state at step {step} is not the one that is committed"
                     commands.append(Note("diverged", text))
@@ -359,23 +359,23 @@ class StepMachine:
 
     @property
     def _beyond_end(self) -> bool:
-        close = self.members.course.close
+        close = self.run_state.step_progress.close
         return close is not None and self.version > max(close.last_step, self.base)
 
     def _prune(self) -> None:
         newest, floor = self.bounds.newest, self._floor
         for key in [x for x in self.sent if x[0] != newest or x[1] < self.version]:
             del self.sent[key]
-        if self._pruned == (self.members.index, floor):
+        if self._pruned == (self.run_state.index, floor):
             return  # `fits` depends on nothing else, and new payloads are checked when they arrive.
-        self._pruned = (self.members.index, floor)
+        self._pruned = (self.run_state.index, floor)
 
         def fits(view: int, step: int) -> bool:
-            owner = step_view(self.members, step)
+            owner = step_view(self.run_state, step)
             return step > floor and (view > newest or (owner is not None and owner.view == view))
 
         self.payloads.prune(fits)
-        self.refill.prune(floor)
+        self.payload_fetch.prune(floor)
         for step in [step for step in self.digests if step < self.base]:
             del self.digests[step]
 
@@ -468,7 +468,7 @@ class StepMachine:
         payloads that count."""
         self.version, self.applying, self.own, self._steady = NONE, None, None, None
         self._loading, self.making = False, None
-        agreed = self.members.course.step
+        agreed = self.run_state.step_progress.step
         self.digests = {step: made for step, made in self.digests.items() if step <= agreed}
         if self._reached[1] > max(agreed, self.base):
             self._reached = (0, self.base)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class StepReports:
     """Remembers the last report of each kind."""
 
-    def __init__(self, me: Identity, members: RunState, bounds: StepBounds) -> None:
+    def __init__(self, me: Identity, run_state: RunState, bounds: StepBounds) -> None:
         self.me = me
-        self.members = members
+        self.run_state = run_state
         self.bounds = bounds
         self._said: dict[object, Control] = {}
         """The last report by kind."""
@@ -45,17 +45,21 @@ class StepReports:
         return [Send(leader, report) for report in new]
 
     def _all(self, steps: StepMachine) -> dict[object, Control]:
-        members, agreed, reports = self.members, self.members.course, dict[object, Control]()
+        run_state, agreed, reports = (
+            self.run_state,
+            self.run_state.step_progress,
+            dict[object, Control](),
+        )
         if steps.base >= 0:
             step = max(steps.version, steps.base)
             known = steps.sure and self.bounds.reaches(step, steps.payloads)
             digest = steps.base_digest if known else ""
-            reports["have"] = Have(members.lineage, 0, steps.base, digest)
+            reports["have"] = Have(run_state.lineage, 0, steps.base, digest)
         for step, (view, digest) in steps.digests.items():
             if step > agreed.step:
                 reports[step] = Stepped(self.bounds.stamp(view, step), digest)
         if agreed.halted and steps.base >= 0 and steps.applying is None:
-            view = members.views[-1].view
+            view = run_state.views[-1].view
             if agreed.close is None:
                 reports["stopped"] = self._stopped(steps, view)
             elif steps.version == agreed.close.last_step:
@@ -67,7 +71,10 @@ class StepReports:
         """The report of a stopped peer. Later payloads are kept for the Close, but not reported
         again."""
         held = steps.payloads.listed(view, steps.completed + 1, HELD_STEPS_MAX)
-        stamp, halted = self.bounds.stamp(view, steps.completed), self.members.course.halted
+        stamp, halted = (
+            self.bounds.stamp(view, steps.completed),
+            self.run_state.step_progress.halted,
+        )
         said, report = self._said.get("stopped"), Stopped(stamp, halted, held)
         same = isinstance(said, Stopped) and replace(said, held=held) == report
         return said if same and said is not None else report

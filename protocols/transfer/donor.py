@@ -54,9 +54,9 @@ class OwedState:
 class StateDonor:
     """All states that this peer owes as a donor."""
 
-    def __init__(self, me: PeerId, members: RunState) -> None:
+    def __init__(self, me: PeerId, run_state: RunState) -> None:
         self._me = me
-        self._members = members
+        self._run_state = run_state
         self._owed: dict[PeerId, OwedState] = {}
         self._asked: dict[PeerId, dict[int, FetchState | FetchLeaves]] = {}
         """Unanswered requests by peer: for leaves by fragment, and for cells under -1."""
@@ -122,7 +122,7 @@ class StateDonor:
                 commands += self._copy(peer, owed, applied) + self._hash(peer, now)
         for peer, asked in list(self._asked.items()):
             for kind, message in list(asked.items()):
-                read = message.index <= self._members.index
+                read = message.index <= self._run_state.index
                 answer = self._answer(peer, message) if read else None
                 if answer is not None:
                     del asked[kind]
@@ -155,7 +155,7 @@ class StateDonor:
 
     def _may_hash(self, peer: PeerId, owed: OwedState) -> bool:
         """Is it this donor's turn to hash, since the log has no roots?"""
-        index, cut = self._members.cuts.get(peer, (0, None))
+        index, cut = self._run_state.cuts.get(peer, (0, None))
         known = cut is not None and index == owed.index and bool(cut.roots)
         return owed.is_copied and not owed.hashing and not known
 
@@ -193,7 +193,7 @@ class StateDonor:
         cut now, or none. For a new cut without roots the leader waits for this donor's report, even
         if it is that this peer cannot give the state any more."""
         known = self._unable | {peer: owed.index for peer, owed in self._owed.items()}
-        cuts = self._members.cuts
+        cuts = self._run_state.cuts
         over = [peer for peer, index in known.items() if cuts.get(peer, (0, None))[0] != index]
         commands = [command for peer in over for command in self._release(peer)]
         for index, cut in cuts.values() if is_member else ():

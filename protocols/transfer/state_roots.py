@@ -26,15 +26,15 @@ def first_to_hash(cut: Cut) -> tuple[PeerId, ...]:
 class RootAgreement:
     """The reports of donors, as the leader remembers them."""
 
-    def __init__(self, me: PeerId, members: RunState) -> None:
+    def __init__(self, me: PeerId, run_state: RunState) -> None:
         self.me = me
-        self.members = members
+        self.run_state = run_state
         self._said: dict[tuple[PeerId, int], dict[PeerId, tuple[str, ...]]] = {}
         """By (joiner, log index of its cut): the roots that each donor reported."""
 
     def take(self, donor: PeerId, report: CutRoots) -> None:
         """A donor reports the roots of a cut, or that it cannot give the state."""
-        index, cut = self.members.cuts.get(report.peer, (0, None))
+        index, cut = self.run_state.cuts.get(report.peer, (0, None))
         if cut is not None and index == report.index and donor in cut.donors and not cut.roots:
             self._said.setdefault((report.peer, index), {})[donor] = report.roots
 
@@ -42,16 +42,16 @@ class RootAgreement:
         """The next Roots entry for the log; None if there is none. `asking`: peers that need a
         state themselves."""
         for (peer, index), said in list(self._said.items()):
-            known, cut = self.members.cuts.get(peer, (0, None))
+            known, cut = self.run_state.cuts.get(peer, (0, None))
             if cut is None or known != index or cut.roots:
                 del self._said[peer, index]
                 continue
             # A donor that asks for a state may have no copy; but it has hashed a copy that it
             # reports.
-            donors = set(cut.donors) & self.members.members.keys() - (asking - said.keys())
+            donors = set(cut.donors) & self.run_state.members.keys() - (asking - said.keys())
             donors -= {donor for donor, roots in said.items() if not roots}
             roots = self._agreed(donors, said)
-            if len(roots) == self.members.fragments and all(roots):
+            if len(roots) == self.run_state.fragments and all(roots):
                 del self._said[peer, index]
                 return Roots(peer, index, roots)
         return None

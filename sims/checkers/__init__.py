@@ -146,7 +146,7 @@ class Checkers:
             # A contribution that was being encoded when a Restore came is dropped.
             if given is not None and given.manifest == event.manifest:
                 self.accounting.contributed(node, event.fragment, event.round)
-        if node.core.gate.secure:
+        if node.core.certificates.secure:
             self.admission.handled(node, event, commands)
             self.revocation.handled(node, event)
         self.transfers.handled(node, event, commands)
@@ -186,7 +186,7 @@ class Checkers:
         """A peer is about to apply an entry, which must survive any crash."""
         self.durability.applied(node, index, entry)
         if index not in self.log and isinstance(entry, e.Commit):
-            members = len(node.core.members.members)
+            members = len(node.core.run_state.members)
             self.progress.named(node.world, entry, members=members)
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:

@@ -76,7 +76,7 @@ class Accounting:
         if given is None or given.round != round_:
             return  # A Restore ended its lineage meanwhile, and the core dropped it.
         me = node.core.me
-        key = (me.peer, me.incarnation, node.core.members.lineage, fragment, round_)
+        key = (me.peer, me.incarnation, node.core.run_state.lineage, fragment, round_)
         if key in self._contributed:
             self._found(f"{me.peer} contributes to round {round_} a second time")
         self._contributed.add(key)

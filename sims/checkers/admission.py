@@ -38,13 +38,13 @@ class Admission:
             elif isinstance(command, c.GiveKey):
                 self._gives_key(node, command.peer)
             peer = PeerId(certificate.decode())
-            if peer and peer not in node.core.members.spendings.peers:
+            if peer and peer not in node.core.run_state.spendings.peers:
                 self._found(
                     f"{node.peer} gives {peer} a certificate without a token use in the log"
                 )
 
     def _gives_key(self, node: Node, peer: PeerId) -> None:
-        if peer not in node.core.members.voters:
+        if peer not in node.core.run_state.voters:
             self._found(f"{node.peer} gives the authority's key to {peer}, which has no vote")
 
     def applied(self, spent: e.TokenSpent) -> None:

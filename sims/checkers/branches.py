@@ -60,7 +60,7 @@ class Branches:
         """An incarnation of a peer begins."""
         self._with_voter[node.peer] = node.world.now
         self._final.pop(node.peer, None)
-        self._knew[node.peer] = node.core.company.forks.ours
+        self._knew[node.peer] = node.core.connectivity.other_branches.ours
 
     def healed(self, world: World) -> None:
         self._healed = world.now
@@ -79,13 +79,13 @@ class Branches:
         if not (to in node.core.links.up and node.world.nodes[to].core.raft.leads):
             self._final.pop(node.peer, None)
         core, now = node.core, node.world.now
-        ours, alone = core.company.forks.ours, core.raft.log.voters == (node.peer,)
+        ours, alone = core.connectivity.other_branches.ours, core.raft.log.voters == (node.peer,)
         if core.raft.leads and alone and len(ours) > len(self._knew[node.peer]):
             since = now - self._with_voter[node.peer]
             if since < core.rules.lonely_after_s - SLACK_S:
                 self._found(f"{node.peer} goes on alone after {since:.1f} s")
         self._knew[node.peer] = ours
-        if core.links.up.intersection(core.members.voters or core.raft.log.voters):
+        if core.links.up.intersection(core.run_state.voters or core.raft.log.voters):
             self._with_voter[node.peer] = now
         # Also peers that it has disconnected from: these may be paused, and handle no event.
         met = {peer for pair in self._met if node.peer in pair for peer in pair}
@@ -155,7 +155,7 @@ class Branches:
                 theirs = self._on[rival.peer]
                 if (-self._tokens[mine], mine) < (-self._tokens[theirs], theirs):
                     self._found(f"{node.peer} gives up, and has trained more than {rival.peer}")
-        alone_s = node.world.now - core.company.leaderless_since
+        alone_s = node.world.now - core.connectivity.leaderless_since
         if not core.leads and alone_s < core.rules.silence_timeout_s - SLACK_S:
             self._found(f"{node.peer} gives up, {max(0.0, alone_s):.1f} s after it knew a leader")
 

@@ -33,10 +33,10 @@ class Containment:
             "slice names": sum(len(r.held.slices) for r in core.rounds),
             "result names": sum(len(r.held.results) for r in core.rounds),
             "rounds done": sum(len(r.done.by_round) for r in core.rounds),
-            "views": len(core.members.views),
-            "ranges of samples": len(core.members.ledger.free),
+            "views": len(core.run_state.views),
+            "ranges of samples": len(core.run_state.ledger.free),
             "waiting for the disk": len(core.raft.disk.waiting) // 16,
-            "reports": len(core.office.leader.reports.rounds) if core.office else 0,
+            "reports": len(core.led_term.leader.reports.rounds) if core.led_term else 0,
         }
         for what, size in sizes.items():
             if size > KEPT_MAX * max(1, len(core.rounds)):

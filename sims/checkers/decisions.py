@@ -62,7 +62,7 @@ class Decisions:
         core, info = node.core, member.info
         if (info.peer, info.incarnation) != (core.me.peer, core.me.incarnation):
             return
-        here = core.standing.is_member and core.leader_id in core.links.up and not core.stopped
+        here = core.member_status.is_member and core.leader_id in core.links.up and not core.stopped
         sent = [command.message for command in commands if isinstance(command, c.Send)]
         said = {have.fragment for have in sent if isinstance(have, m.Have)}
         held = {x.fragment for x in core.rounds if x.version >= 0 and not x.damaged}
@@ -73,11 +73,11 @@ class Decisions:
 
     def reconnected(self, node: Node, event: v.PeerConnected) -> None:
         """Check that no report of an earlier incarnation counts for this one."""
-        office = node.core.office
-        known = office.head.receivers.get(event.peer) if office is not None else None
-        if office is None or known is None or known.incarnation >= event.incarnation:
+        led_term = node.core.led_term
+        known = led_term.head.receivers.get(event.peer) if led_term is not None else None
+        if led_term is None or known is None or known.incarnation >= event.incarnation:
             return
-        for reports in office.leader.reports.rounds.values():
+        for reports in led_term.leader.reports.rounds.values():
             if event.peer in {*reports.ready, *reports.holds, *reports.waiting}:
                 self._found(f"{node.peer} counts reports of an earlier incarnation of {event.peer}")
 
@@ -92,7 +92,7 @@ class Decisions:
             self._told.add((me.peer, message.term))
             for fragment, rounds in enumerate(core.rounds):
                 known = self._have.get((life, fragment), (0, 0, 0))
-                said = known == (message.term, core.members.lineage, rounds.version)
+                said = known == (message.term, core.run_state.lineage, rounds.version)
                 if rounds.version >= 0 and not (said or rounds.damaged):
                     self._found(f"{me.peer} has reported all in term {message.term} but its state")
                 self._told_round(node, to, message.term, fragment)
@@ -100,7 +100,7 @@ class Decisions:
         stamp = message.stamp
         self._held.setdefault((stamp, message.result_digest), set()).add((me.peer, me.incarnation))
         version = node.core.rounds[stamp.fragment].version
-        if stamp.lineage == node.core.members.lineage and version < stamp.round - 1:
+        if stamp.lineage == node.core.run_state.lineage and version < stamp.round - 1:
             self._found(
                 f"{me.peer} reports holding round {stamp.round}, and is at {version} itself"
             )
@@ -109,11 +109,11 @@ class Decisions:
         """Check that a peer that waits for a round has sent its Ready to the leader of this
         term."""
         core, me = node.core, node.core.me
-        rounds, plan = core.rounds[fragment], core.members.open_plan(fragment)
-        if plan is None or to not in core.members.receivers or rounds.version < 0:
+        rounds, plan = core.rounds[fragment], core.run_state.open_plan(fragment)
+        if plan is None or to not in core.run_state.receivers or rounds.version < 0:
             return
         given = rounds.given
-        counts = me.peer in plan.roster and core.members.counts(me.peer, plan.stamp.view)
+        counts = me.peer in plan.roster and core.run_state.counts(me.peer, plan.stamp.view)
         if given is None or given.round != plan.stamp.round or not (given.manifest and counts):
             return
         if self._ready.get(((me.peer, me.incarnation), to, fragment)) != (term, plan.stamp):
@@ -122,9 +122,9 @@ class Decisions:
     def released(self, node: Node, release: c.ReleaseRound) -> None:
         """Check that a result is dropped only if KEEP_ROUNDS later rounds are committed, or if its
         commit says that all peers hold it and this peer has applied it."""
-        members, version = node.core.members, node.core.rounds[release.fragment].version
-        committed = members.committed(release.fragment)
-        commit = members.commit(release.fragment, release.round)
+        run_state, version = node.core.run_state, node.core.rounds[release.fragment].version
+        committed = run_state.committed(release.fragment)
+        commit = run_state.commit(release.fragment, release.round)
         over = commit is not None and commit.held_by_all and release.round <= version
         if release.round > max(0, committed - KEEP_ROUNDS) and not over:
             self._found(f"{node.peer} drops the result of round {release.round} of {committed}")
@@ -133,7 +133,7 @@ class Decisions:
         """Check that the owner of a part sends its result to all connected state receivers."""
         core, stamp, part = node.core, command.stamp, command.part
         key = ((core.me.peer, core.me.incarnation), stamp, part)
-        plan = core.members.open_plan(stamp.fragment)
+        plan = core.run_state.open_plan(stamp.fragment)
         if key in self._shared or plan is None or plan.stamp != stamp:
             return
         self._shared.add(key)
@@ -144,7 +144,7 @@ class Decisions:
             for other in commands
             if isinstance(other, c.SendResult) and (other.stamp, other.part) == (stamp, part)
         }
-        left_out = (core.links.up & core.members.receivers.keys()) - to
+        left_out = (core.links.up & core.run_state.receivers.keys()) - to
         if left_out:
             self._found(f"{node.peer} does not send a result of round {stamp.round} to {left_out}")
 
@@ -153,16 +153,16 @@ class Decisions:
     ) -> None:
         """Check that a holder of a result sends it to a state receiver that asks for it."""
         core, stamp = node.core, fetch.stamp
-        plan = core.members.plan(stamp.fragment, stamp.round)
+        plan = core.run_state.plan(stamp.fragment, stamp.round)
         if plan is not None and plan.stamp != stamp:
             return  # Its sum may have been under way, but no peer can commit it any more.
-        here = node.reductions.keeps(stamp, fetch.part) and sender in core.members.receivers
+        here = node.reductions.keeps(stamp, fetch.part) and sender in core.run_state.receivers
         answered = any(isinstance(x, c.SendResult) and x.peer == sender for x in commands)
         # A sum that was still being made when another attempt followed is dropped: it can never be
         # committed, and the peer that asks for it has not read that yet.
-        plan = core.members.open_plan(stamp.fragment)
+        plan = core.run_state.open_plan(stamp.fragment)
         over = plan is not None and plan.stamp.round == stamp.round and plan.stamp != stamp
-        if here and not (answered or over) and stamp.lineage == core.members.lineage:
+        if here and not (answered or over) and stamp.lineage == core.run_state.lineage:
             self._found(
                 f"{node.peer} has a result of round {stamp.round}, and does not send it to {sender}"
             )
@@ -213,9 +213,9 @@ class Decisions:
         """Check that two live members hold a committed result, or the only one; until the reduction
         timeout, all contributors that still count must hold it."""
         core = node.core
-        if core.office is None or any(isinstance(entry, e.Restore) for entry in later):
+        if core.led_term is None or any(isinstance(entry, e.Restore) for entry in later):
             return
-        head, stamp = core.office.head, Fence(core.members, commit.fragment).stamp_of(commit)
+        head, stamp = core.led_term.head, Fence(core.run_state, commit.fragment).stamp_of(commit)
         said = self._held.get((stamp, commit.result_digest), set())
         holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
         for rounds in core.part.of(stamp):  # A witness has no rounds.
@@ -248,8 +248,8 @@ class Decisions:
         if node.world.now >= reign.began + node.core.rules.election_timeout_s:
             return
         core = node.core
-        assert core.office is not None
-        here = core.office.head.members.keys() & core.raft.up
+        assert core.led_term is not None
+        here = core.led_term.head.members.keys() & core.raft.up
         silent = {peer for peer in here if (peer, reign.term) not in self._told}
         if silent:
             self._found(f"{node.peer} decides {body!r} before the reports of {silent}")
@@ -258,10 +258,10 @@ class Decisions:
         """Check that the last holder of the newest state may leave only once another peer holds
         it."""
         core, gone = node.core, node.world.nodes[peer]
-        if core.office is None or any(isinstance(entry, e.Commit | e.Restore) for entry in later):
+        if core.led_term is None or any(isinstance(entry, e.Commit | e.Restore) for entry in later):
             return
-        head = core.office.head
-        under_way = gone.core.standing.catchup.transfer is not None
+        head = core.led_term.head
+        under_way = gone.core.member_status.catchup.transfer is not None
         behind = any(one.version < head.committed(one.fragment) for one in gone.core.rounds)
         if under_way or behind:
             return  # No peer can go on from a part of the state.
@@ -270,8 +270,8 @@ class Decisions:
 
     def _leaves_a_state(self, node: Node, gone: Node, fragment: int) -> None:
         core, peer = node.core, gone.peer
-        assert core.office is not None
-        head = core.office.head
+        assert core.led_term is not None
+        head = core.led_term.head
         committed = head.committed(fragment)
         if not (_has(gone, head.lineage, fragment, committed) and gone.running) or gone.corrupt:
             return  # A corrupt state may have been refused, and counts as none.
@@ -287,7 +287,7 @@ class Decisions:
             other
             for other in others
             if other.running
-            if other.peer in head.members or not other.core.standing.catchup.needed
+            if other.peer in head.members or not other.core.member_status.catchup.needed
         ]
         if not any(_has(other, head.lineage, fragment, committed) for other in here):
             self._found(f"{peer} may leave, and no other peer has round {committed}")
@@ -295,14 +295,14 @@ class Decisions:
 
 def _plans(node: Node, body: e.Entry) -> Collection[int]:
     """The fragments for which an entry opens a round, or changes the open round."""
-    members = node.core.members
+    run_state = node.core.run_state
     match body:
         case e.Commit(fragment=fragment) | e.Attempt(fragment=fragment):
             return (fragment,)
         case e.Restore():
-            return range(members.fragments)
+            return range(run_state.fragments)
         case e.View(first_round=first):  # Not a view that changes only later rounds.
-            return [f for f, round_ in enumerate(first) if round_ <= members.committed(f) + 1]
+            return [f for f, round_ in enumerate(first) if round_ <= run_state.committed(f) + 1]
         case _:
             return ()
 
@@ -310,7 +310,7 @@ def _plans(node: Node, body: e.Entry) -> Collection[int]:
 def _has(node: Node, lineage: int, fragment: int, round_: int) -> bool:
     """True if a node has the state after a round, or a result of that round."""
     core = node.core
-    if not core.rounds or core.members.lineage != lineage:
+    if not core.rounds or core.run_state.lineage != lineage:
         return False
     rounds = core.rounds[fragment]
     return rounds.version >= round_ or (

@@ -53,7 +53,7 @@ class Disks:
         """Check that a peer notices in time that its disk works again."""
         now, until = node.world.now, max(node.disk.full_until, node.disk.slow_until)
         last = self._full.setdefault(node.peer, now)
-        if now < until or node.scribe.tickets:  # Writes under way may take any time.
+        if now < until or node.wal_writer.tickets:  # Writes under way may take any time.
             self._full[node.peer] = now
         elif now > max(last, node.paused_until) + RETRY_S + _allowed_s(node):
             self._found(f"{node.peer} has a disk that works, and does not try it")
@@ -79,19 +79,19 @@ class Disks:
         """The (peer, reason) of each vote that this leader should change, from all that it can
         know."""
         core = leader.core
-        office, raft = core.office, core.raft
-        if office is None or office.frozen or not raft.settled or raft.reconfiguring:
+        led_term, raft = core.led_term, core.raft
+        if led_term is None or led_term.frozen or not raft.settled or raft.reconfiguring:
             return
-        head, votes = office.head, office.leader.votes
+        head, vote_changes = led_term.head, led_term.leader.vote_changes
         voters = set(raft.log.voters)
         for peer in sorted(voters - {leader.peer}):
             node = leader.world.nodes[peer]
             if _listens(leader, node) and not node.core.raft.disk.works:
                 yield peer, "votes, and cannot write"
-        room = len(voters - votes.leaving) < VOTERS_MAX and not head.rivals
+        room = len(voters - vote_changes.leaving) < VOTERS_MAX and not head.rivals
         infos = {**head.members, **head.witnesses} if room else {}
-        going = {*votes.leaving, *office.leader.gone, *head.spendings.revoked}
-        for peer in sorted(infos.keys() - voters - going - office.relays.via.keys()):
+        going = {*vote_changes.leaving, *led_term.leader.gone, *head.spendings.revoked}
+        for peer in sorted(infos.keys() - voters - going - led_term.relay_plan.via.keys()):
             node = leader.world.nodes[peer]
             same = infos[peer].incarnation == node.core.me.incarnation
             lacks = raft.log.last_index - node.core.raft.durable_index
@@ -108,7 +108,7 @@ def _listens(leader: Node, node: Node) -> bool:
     here = node.peer in leader.core.raft.up and leader.peer in raft.up
     follows = raft.leader == leader.peer and raft.term == leader.core.raft.term
     up = leader.world.network.line(leader.peer, node.peer).up
-    return here and follows and up and node.running and node.core.standing.accepted
+    return here and follows and up and node.running and node.core.member_status.accepted
 
 
 def _allowed_s(node: Node) -> float:

@@ -101,7 +101,7 @@ class Durability:
         have = {peer for peer, disk in node.world.disks.items() if disk.holds(index, term)}
         # Usually a majority of the present voters has it; else of the voters after an entry in
         # between, which may be in a snapshot already.
-        known = (log.voters, node.core.members.voters, self._voters)
+        known = (log.voters, node.core.run_state.voters, self._voters)
         if any(_is_majority(have, voters) for voters in known):
             return
         voters = self._voters

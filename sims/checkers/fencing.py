@@ -31,10 +31,10 @@ class Fencing:
         if any(isinstance(command, c.Discard) for command in commands):
             return
         stamp, core = event.stamp, node.core
-        if stamp.lineage != core.members.lineage:
+        if stamp.lineage != core.run_state.lineage:
             self._found(f"{node.peer} keeps bytes of lineage {stamp.lineage:x}: {event!r}")
         elif not isinstance(event, v.ResultReceived):
-            if stamp.round <= core.members.committed(stamp.fragment):
+            if stamp.round <= core.run_state.committed(stamp.fragment):
                 self._found(f"{node.peer} keeps a contribution to a round that is over: {event!r}")
         elif stamp.round <= core.rounds[stamp.fragment].version:
             self._found(f"{node.peer} keeps a result that it has applied: {event!r}")

@@ -42,10 +42,10 @@ class HoldDown:
 
     def handled(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        raft, office = node.core.raft, node.core.office
-        if office is None:
+        raft, led_term = node.core.raft, node.core.led_term
+        if led_term is None:
             return
-        head, last, reign = office.head, raft.log.last_index, self._reigns.get(node.peer)
+        head, last, reign = led_term.head, raft.log.last_index, self._reigns.get(node.peer)
         if reign is None or reign.term != raft.term:
             # Entries of its first event as leader are not checked.
             reign = Reign(raft.term, last, set(head.receivers), head.losses)

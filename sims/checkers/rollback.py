@@ -51,11 +51,11 @@ class Rollback:
 
     def handled(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        raft, office = node.core.raft, node.core.office
-        run = office.head.run if office is not None else None
-        if office is None or run is None or office.head.stepwise or run.gossip:
+        raft, led_term = node.core.raft, node.core.led_term
+        run = led_term.head.run if led_term is not None else None
+        if led_term is None or run is None or led_term.head.stepwise or run.gossip:
             return
-        head, reign = office.head, self._reigns.get(node.peer)
+        head, reign = led_term.head, self._reigns.get(node.peer)
         if reign is None or reign.term != raft.term:
             # Entries of its first event as leader are not checked.
             reign = Reign(raft.term, raft.log.last_index, head.lineage, _committed(head))
@@ -112,9 +112,9 @@ class Rollback:
     def _is_newest(
         self, node: Node, reign: Reign, have: Sequence[m.Have | None], peer: PeerId
     ) -> bool:
-        office = node.core.office
-        assert office is not None, "it has just written an entry"
-        if peer not in office.head.members:
+        led_term = node.core.led_term
+        assert led_term is not None, "it has just written an entry"
+        if peer not in led_term.head.members:
             return False
         return all(
             said is not None

@@ -65,7 +65,7 @@ class Samples:
         given = node.core.rounds[0].given
         counts = given is not None and given.round == round_
         # If the node has not read a Restore yet, no round of the new lineage counts it.
-        if counts and node.core.members.lineage == self._lineage:
+        if counts and node.core.run_state.lineage == self._lineage:
             self._open.append(made)
 
     def began(self, lineage: int) -> None:
@@ -108,17 +108,17 @@ class Samples:
                 self._close(node)
 
     def _close(self, node: Node) -> None:
-        members, ledger = node.core.members, node.core.members.ledger
-        round_, remaining = members.committed(0), ledger.remaining
+        run_state, ledger = node.core.run_state, node.core.run_state.ledger
+        round_, remaining = run_state.committed(0), ledger.remaining
         listed = set(range(ledger.frontier)) - _numbers(remaining.samples)
-        spent = self.spent_at.get((members.lineage, round_), frozenset[int]())
+        spent = self.spent_at.get((run_state.lineage, round_), frozenset[int]())
         self._found(f"{node.peer} has a ledger with other committed samples", listed ^ spent)
         holders = [x.samples for x in ledger.held.values()]
         holders += [ledger.free, *(gone.held.samples for gone in ledger.gone)]
         if sum(map(s.count, holders)) != s.count(remaining.samples):
             self._violations.append(f"two peers hold the same samples in the ledger of {node.peer}")
         # A node that finished before a Restore gave samples back by the roster of that time.
-        named = self._named.get(members.lineage, self._roster())
+        named = self._named.get(run_state.lineage, self._roster())
         for gone in ledger.gone:
             if gone.until <= round_ and gone.held.peer not in named:
                 self._violations.append(

@@ -33,7 +33,7 @@ class StepCheckers(Checkers):
         self._world = world
         self.step_commits: dict[tuple[int, int], str] = {}
         """State digests by (lineage, step), the beginning of a lineage included."""
-        self._members = RunState()
+        self._run_state = RunState()
         """The run state of the log, up to the last entry that any peer has applied."""
         self._begins: dict[int, int] = {}
         """By lineage: the step after which it begins."""
@@ -74,7 +74,7 @@ class StepCheckers(Checkers):
                 self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
             return
         self.log[index] = entry
-        self._members.apply(e.LogEntry(index, 1, entry))
+        self._run_state.apply(e.LogEntry(index, 1, entry))
         match entry:
             case e.Run():
                 self._begins[lineage], self._views[lineage] = 0, []
@@ -142,12 +142,12 @@ class StepCheckers(Checkers):
             terms = self._terms.get((lineage, self._view_of(lineage, one), one), ())
             self._trained[one] = [self._batches[digest] for _, digest in terms]
         trained = sorted(batch for made in self._trained.values() for batch in made)
-        if trained != list(range(drawn_at(self._members, step))) and not self.tainted:
+        if trained != list(range(drawn_at(self._run_state, step))) and not self.tainted:
             self.found(f"up to step {step} the run was trained on the batches {trained}")
 
     def _who_makes(self, lineage: int, view: int) -> list[StepNode]:
         """The live nodes that take part in a view, by the log so far."""
-        newest = self._members.views[-1] if self._members.views else None
+        newest = self._run_state.views[-1] if self._run_state.views else None
         if newest is None or newest.view != view:
             return []
         nodes = [self._world.step_node(peer) for peer in newest.roster]
@@ -155,9 +155,9 @@ class StepCheckers(Checkers):
             node
             for node in nodes
             if node.running
-            and node.core.members.lineage == lineage
-            and self._members.counts(node.peer, view)
-            and self._members.members[node.peer].incarnation == node.core.me.incarnation
+            and node.core.run_state.lineage == lineage
+            and self._run_state.counts(node.peer, view)
+            and self._run_state.members[node.peer].incarnation == node.core.me.incarnation
         ]
 
     def _view_of(self, lineage: int, step: int) -> int:
@@ -217,7 +217,7 @@ class StepCheckers(Checkers):
     def stopped(self, node: StepNode, report: Stopped) -> None:
         """A node reports that it stopped: it must make no further step until the log lets it go
         on."""
-        node.promised = (node.core.members.index, report.stamp.round)
+        node.promised = (node.core.run_state.index, report.stamp.round)
 
     def _stopped_at(self, node: StepNode) -> int | None:
         """The last step that the report of a node allows; None if the log lets it go on, also if
@@ -225,14 +225,14 @@ class StepCheckers(Checkers):
         if node.promised is None:
             return None
         index, step = node.promised
-        read = range(index + 1, node.core.members.index + 1)
+        read = range(index + 1, node.core.run_state.index + 1)
         if any(isinstance(self.log.get(x), e.Close | e.View | e.Restore) for x in read):
             return None
-        return max(step, node.core.members.course.step)
+        return max(step, node.core.run_state.step_progress.step)
 
     def names(self, node: StepNode) -> None:
         """Check that no collection of a node grows with the length of the run."""
-        steps, run = node.core.part.steps, node.core.members.run
+        steps, run = node.core.part.steps, node.core.run_state.run
         assert steps is not None
         assert run is not None
         most = 2 * run.snapshot_every_steps + 8 * run.commit_every_steps
@@ -241,7 +241,7 @@ class StepCheckers(Checkers):
             "digests": len(steps.digests),
             "values": len(node.values) // 16,
             "copies": len(node.copies),
-            "views": len(node.core.members.views),
+            "views": len(node.core.run_state.views),
         }
         for what, size in kept.items():
             if size > most + 8:

@@ -74,7 +74,7 @@ class TransferChecks:
             self._cell(node, joining, event, commands)
         for command in commands:
             self._follow(node, joining, command)
-        transfer = node.core.standing.catchup.transfer
+        transfer = node.core.member_status.catchup.transfer
         joining.over = transfer is None or transfer.index != joining.index
         if not joining.over and not node.core.stopped:
             self._asks_for_all(node, joining)
@@ -121,7 +121,7 @@ class TransferChecks:
 
     def _asks_for_all(self, node: Node, joining: Joining) -> None:
         """Check that all missing cells are requested, or that each donor has enough requests."""
-        transfer = node.core.standing.catchup.transfer
+        transfer = node.core.member_status.catchup.transfer
         assert transfer is not None
         under_way = {x for asked in joining.asked.values() for x in asked}
         if joining.lacking <= under_way or not transfer.roots:
@@ -144,7 +144,7 @@ class TransferChecks:
             return
         if not report.roots:
             return
-        index, cut = node.core.members.cuts.get(report.peer, (0, None))
+        index, cut = node.core.run_state.cuts.get(report.peer, (0, None))
         if cut is None or index != report.index:
             self._found(f"{node.peer} reports the roots of a cut that is over")
             return
@@ -158,12 +158,12 @@ class TransferChecks:
         """Check that two donors reported the roots that a leader appends, or that the leader did,
         and all other donors have reported."""
         core, key = node.core, (node.peer, reign.term)
-        log, office = core.raft.log, core.office
-        for ours in core.standing.giving.reports():  # A report to itself is not sent.
+        log, led_term = core.raft.log, core.led_term
+        for ours in core.member_status.state_donor.reports():  # A report to itself is not sent.
             heard = self._said.setdefault((node.peer, ours.index, ours.peer), {})
             heard[node.peer] = ours.roots
         seen = max(self._seen.get(key, log.base), log.base)
-        if office is None or log.last_index <= seen:
+        if led_term is None or log.last_index <= seen:
             return
         self._seen[key] = log.last_index
         for entry in log.since(seen + 1):
@@ -177,9 +177,9 @@ class TransferChecks:
             ]
             if votes >= 2 or not cuts or not isinstance(cuts[0], e.Cut):
                 continue
-            here = set(cuts[0].donors) & office.head.members.keys()
+            here = set(cuts[0].donors) & led_term.head.members.keys()
             granted = [x.body for x in log.since(entry.index + 1) if isinstance(x.body, e.Cut)]
-            asked = office.leader.admission.joins.keys() | {x.info.peer for x in granted}
+            asked = led_term.leader.joins.joins.keys() | {x.info.peer for x in granted}
             here -= asked - said.keys()
             here -= {donor for donor, roots in said.items() if not roots}
             own = said.get(node.peer) == body.roots and here <= said.keys()

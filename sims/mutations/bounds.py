@@ -22,8 +22,8 @@ BOUND_MUTANTS = (
         "A voter that cannot write keeps its vote: after one more failure nothing is decided.",
         Edit(
             Components._report,
-            "self.standing.news(self.raft.disk.why, hears)",
-            'self.standing.news("", hears)',
+            "self.member_status.news(self.raft.disk.why, hears)",
+            'self.member_status.news("", hears)',
         ),
     ),
     Mutant(

@@ -23,22 +23,22 @@ FORK_MUTANTS = (
     Mutant(
         "one-side-takes-a-tie-the-other-way",
         "With equal tokens both leaders go on, each as the branch that stays.",
-        Edit(Branches._meet, DECIDE, f"bool(self._members.forks) < ({DECIDE})"),
+        Edit(Branches._meet, DECIDE, f"bool(self._run_state.forks) < ({DECIDE})"),
     ),
     Mutant(
         "who-forked-stays",
         "One side decides by which peer was alone: both branches are given up, or none.",
-        Edit(Branches._meet, DECIDE, f"not self._members.forks and ({DECIDE})"),
+        Edit(Branches._meet, DECIDE, f"not self._run_state.forks and ({DECIDE})"),
     ),
     Mutant(
         "stays-frozen",
         "If the other leader is lost before the decision, nothing is ever committed again.",
-        Edit(Branches._part_ways, "office.frozen = False", "pass"),
+        Edit(Branches._part_ways, "led_term.frozen = False", "pass"),
     ),
     Mutant(
         "lets-a-second-one-vote-while-it-is-alone",
         "A peer has a vote in a branch that is given up if the other branch stays.",
-        Edit(Voters.next_voter, "if self.members.rivals or ", "if "),
+        Edit(Voters.next_voter, "if self.run_state.rivals or ", "if "),
     ),
     Mutant(
         "forks-at-once",

@@ -55,6 +55,6 @@ LEASE_MUTANTS = (
     Mutant(
         "restores-the-newest-ledger",
         "Samples committed after the cut count as trained, though the model has lost them.",
-        Edit(back_to, "kept.remaining", "members.ledger.remaining"),
+        Edit(back_to, "kept.remaining", "run_state.ledger.remaining"),
     ),
 )

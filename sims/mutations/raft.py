@@ -133,6 +133,6 @@ LOG_MUTANTS = (
     Mutant(
         "ignores-a-snapshot",
         "A peer that was behind applies the next entries to a run state that is too old.",
-        Edit(LogApplier.install, "self.members.become(image)", "pass"),
+        Edit(LogApplier.install, "self.run_state.become(image)", "pass"),
     ),
 )

@@ -37,12 +37,14 @@ REVOCATION_MUTANTS = (
     Mutant(
         "a-revoked-leader-leads-on",
         "No other peer can take the leader's vote: it is never revoked.",
-        Edit(Connectivity.gives_way, "self._me.peer in office.leader.votes.leaving", "False"),
+        Edit(
+            Connectivity.gives_way, "self._me.peer in led_term.leader.vote_changes.leaving", "False"
+        ),
     ),
     Mutant(
         "lets-a-revoked-peer-in-again",
         "A revoked peer restarts or dials again, and all peers accept it.",
-        Edit(handshake.refusal, "if hello.peer in members.spendings.revoked:", "if False:"),
+        Edit(handshake.refusal, "if hello.peer in run_state.spendings.revoked:", "if False:"),
     ),
     Mutant(
         "a-snapshot-forgets-revocations",
@@ -59,7 +61,7 @@ REVOCATION_MUTANTS = (
         "The revoked peer stays in the rounds until its connection ends.",
         Edit(
             Leader._strike,
-            "sorted(revoked.keys() & self.members.readers.keys() - {self.me})",
+            "sorted(revoked.keys() & self.run_state.readers.keys() - {self.me})",
             "()",
         ),
     ),
@@ -89,14 +91,14 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "hands-over-to-one-that-is-revoked-too",
         "A peer that is about to be revoked leads for a moment.",
-        Edit(Leader.unfit, "*self.votes.leaving", ""),
+        Edit(Leader.unfit, "*self.vote_changes.leaving", ""),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_a_voter_that_hangs_is_not_reckoned_with
     Mutant(
         "a-voter-that-hangs-is-reckoned-with",
         "All further entries need the answer of a voter that never answers.",
-        Edit(Voters._look, "if liveness.heard_since(p, since)", ""),
+        Edit(Voters._look, "if failure_detector.heard_since(p, since)", ""),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_a_leader_that_cannot_let_nodes_in_waits_for_the_key

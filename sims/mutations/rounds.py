@@ -21,7 +21,7 @@ parts = len(commit.borders) - 1
     stamp = whole[0] if whole else stamp
     if not whole:"""
 APPLY_EARLY = """\
-plan = self.members.open_plan(self.fragment)
+plan = self.run_state.open_plan(self.fragment)
     early = plan is not None and plan.stamp.round == self.version + 1 and not self.applying
     if commit is None and early and self.held.digest(plan.stamp, plan.num_parts):
         self.applying = plan.stamp
@@ -145,7 +145,7 @@ ROUND_MUTANTS = (
     Mutant(
         "takes-payloads-of-another-lineage",
         "Rounds that a Restore took back have numbers that come again.",
-        Edit(Fence._in_run, " and stamp.lineage == self.members.lineage", ""),
+        Edit(Fence._in_run, " and stamp.lineage == self.run_state.lineage", ""),
     ),
     Mutant(
         "drops-results-at-once",
@@ -165,14 +165,14 @@ LEADER_MUTANTS = (
         Edit(
             MemberStatus.state_received,
             "*rounds.state_received(version.round, ",
-            "*rounds.state_received(self.members.committed(event.fragment), ",
+            "*rounds.state_received(self.run_state.committed(event.fragment), ",
         ),
     ),
     Mutant(
         "joiner-receives-nothing",
         "Results that are committed during a transfer do not reach the joiner.",
-        Edit(FragmentRounds.advance, "self.members.receivers", "self.members.members"),
-        Edit(Participant.fetched, "self.members.receivers", "self.members.members"),
+        Edit(FragmentRounds.advance, "self.run_state.receivers", "self.run_state.members"),
+        Edit(Participant.fetched, "self.run_state.receivers", "self.run_state.members"),
     ),
     Mutant(
         "believes-a-lying-donor",
@@ -216,7 +216,7 @@ LEADER_MUTANTS = (
     Mutant(
         "lets-go-whom-it-needs",
         "The only holder of the newest state leaves, though it was ready to stay.",
-        Edit(Leader._strike, "self.admission.needs(peer, patient=patient)", "False"),
+        Edit(Leader._strike, "self.joins.needs(peer, patient=patient)", "False"),
     ),
     Mutant(
         "any-digest-is-the-majority's",

@@ -24,14 +24,14 @@ STEP_MUTANTS = (
         "A survivor completes a step that it reported as incomplete: the Close may be below it.",
         Edit(
             StepBounds.frontier,
-            "return max(self.members.course.step, completed, self.begun)",
+            "return max(self.run_state.step_progress.step, completed, self.begun)",
             "return self.run.outer_steps",
         ),
     ),
     Mutant(
         "closes-below-a-completed-step",
         "A peer that completed the step keeps it; the others make another step of that number.",
-        Edit(StepViews._last_step, "max(completed, course.step,", "max(course.step,"),
+        Edit(StepViews._last_step, "max(completed, step_progress.step,", "max(step_progress.step,"),
     ),
     Mutant(
         "takes-a-late-payload-of-a-closed-view",
@@ -61,6 +61,6 @@ STEP_MUTANTS = (
     Mutant(
         "forgets-what-old-views-were-made-of",
         "The run trains again on the batches of the steps of forgotten views.",
-        Edit(forget_views, "drawn=drawn", "drawn=members.course.drawn"),
+        Edit(forget_views, "drawn=drawn", "drawn=members.step_progress.drawn"),
     ),
 )

@@ -18,7 +18,7 @@ VOID_MUTANTS = (
     Mutant(
         "what-the-roster-holds-all-hold",
         "Results are dropped that a member outside the roster, or a joiner, still needs.",
-        Edit(Leader._next_commit, "self.members.receivers, plan", "plan.roster, plan"),
+        Edit(Leader._next_commit, "self.run_state.receivers, plan", "plan.roster, plan"),
     ),
     Mutant(
         "a-void-loses-samples",
@@ -33,7 +33,7 @@ VOID_MUTANTS = (
     Mutant(
         "a-lost-round-is-never-taken-back",
         "Without a checkpoint of an earlier state no peer can go on.",
-        Edit(usable, "return _live(members, reports, committed) + disks", "return []"),
+        Edit(usable, "return _live(run_state, reports, committed) + disks", "return []"),
     ),
     Mutant(
         "goes-on-from-another-state-than-the-cut",

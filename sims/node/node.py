@@ -51,8 +51,8 @@ class Node:
         self.core = PeerCore(
             me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules
         )
-        self.core.book.compact_entries = world.compact_entries
-        world.twins.born(self.core, disk, contact=contact)
+        self.core.log_applier.compact_entries = world.compact_entries
+        world.twin_cores.born(self.core, disk, contact=contact)
         self.speed = speed
         """Seconds for one inner step."""
         self.alive = True
@@ -79,7 +79,7 @@ class Node:
         """Addresses to which this peer wants a connection."""
         self.dialling: set[str] = set()
         """Addresses that are being dialled at present."""
-        self.scribe = WalWriter(self)
+        self.wal_writer = WalWriter(self)
         self._lineage = 0
         """Lineage of the last applied entry."""
         self._losses = 0
@@ -93,7 +93,9 @@ class Node:
 
     def give(self, event: v.Event, value: Value = 0) -> None:
         """Queue an event for the core. `value`: the number that a payload carries."""
-        if not self.running or (isinstance(event, Payload) and not self.core.standing.accepted):
+        if not self.running or (
+            isinstance(event, Payload) and not self.core.member_status.accepted
+        ):
             return  # Before it knows the run, a shell has no memory for payloads.
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.give(event, value))
@@ -105,12 +107,12 @@ class Node:
 
     def take(self, event: v.Event, value: Value) -> None:
         """Let the core handle an event, and carry out all its commands. Called by `turns`."""
-        before, event = self.core.members.lineage, self.world.extremes.event(event)
+        before, event = self.core.run_state.lineage, self.world.limit_values.event(event)
         commands = self.core.handle(event, self.world.now)
         self._losses += isinstance(event, v.TrainersLost)
-        self.world.twins.compare(self, event, commands)
-        restore = self.core.members.restored
-        if restore is not None and before not in (0, self.core.members.lineage):
+        self.world.twin_cores.compare(self, event, commands)
+        restore = self.core.run_state.restored
+        if restore is not None and before not in (0, self.core.run_state.lineage):
             self._set_back(restore)  # An entry or a snapshot rolled the run back.
         self.world.record(self, event, value, commands)
         if isinstance(event, Payload):
@@ -167,16 +169,16 @@ class Node:
             case c.Send(peer=to, message=message):
                 self._send(to, message)
             case c.Connect():
-                world.dialling.dial(self, command)
+                world.dialer.dial(self, command)
             case c.Disconnect(peer=other):
-                world.dialling.hang_up(self, other)
+                world.dialer.hang_up(self, other)
             case c.Persist():
-                self.scribe.write(command)
+                self.wal_writer.write(command)
             case c.CheckRun():
                 accepted = v.RunAccepted(world.rules, world.samples_ahead)
                 self.after(world.compute_s, lambda: self.give(accepted))
             case c.Leased(samples=samples):
-                self.turns.in_turn(lambda: self.ranks.feed.leased(samples))
+                self.turns.in_turn(lambda: self.ranks.sample_leases.leased(samples))
             case c.Applied(entry=entry, index=index):
                 world.checkers.survives(self, index, entry)
                 world.checkers.applied(self.peer, command.lineage, index, entry)
@@ -197,12 +199,12 @@ class Node:
                 world.ended_at = world.now
                 # Its last messages still arrive: a process that ends by itself closes its
                 # connections in order.
-                world.at(world.network.slowest_s, lambda: world.dialling.gone(self))
+                world.at(world.network.slowest_s, lambda: world.dialer.gone(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.checkers.note(kind, text)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
-                world.dialling.gates.do(self, command)
+                world.dialer.certification.do(self, command)
             case c.DropSlices() | c.DropResult():
                 self.reductions.drop(command)
             case c.ReleaseRound():
@@ -215,7 +217,7 @@ class Node:
                 self._payload(command)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.core.standing.accepted, "arithmetic before the shell knows the run"
+        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
         store = self.store
         match command:
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
@@ -242,7 +244,7 @@ class Node:
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self._adopt_kept(fragment, round_))
             case c.Resume():
-                losses, lineage = self._losses, self.core.members.lineage
+                losses, lineage = self._losses, self.core.run_state.lineage
                 excused = command.fragment in self.ranks.crashed
                 if command.kind == "anew":
                     self.ranks.crashed.discard(command.fragment)
@@ -268,7 +270,7 @@ class Node:
 
     def keep_first(self) -> None:
         """Keep the initial state of the run as our first checkpoint."""
-        lineage, versions = self.core.members.lineage, [known for known in self.versions if known]
+        lineage, versions = self.core.run_state.lineage, [known for known in self.versions if known]
         for version in versions:
             one = (version.fragment, 0, version.state_digest)
             self.world.checkers.state(self.peer, lineage, *one)
@@ -284,7 +286,7 @@ class Node:
 
     def _restored(self) -> None:
         """Drop payloads and sums of lineages other than the core's."""
-        lineage = self.core.members.lineage
+        lineage = self.core.run_state.lineage
         self.store.keep(lineage)
         self.reductions.keep(lineage)
 
@@ -299,14 +301,14 @@ class Node:
                 self.versions[fragment] = None
 
     def _checkpoint(self) -> None:
-        members, versions = self.core.members, [known for known in self.versions if known]
+        run_state, versions = self.core.run_state, [known for known in self.versions if known]
         if len(versions) < len(self.versions) or self.corrupt:
             return
-        remaining = checkpoint_progress.remaining_at(members, versions[0].round)
+        remaining = checkpoint_progress.remaining_at(run_state, versions[0].round)
         if remaining is None:
             return
-        so_far = checkpoint_progress.progress_at(members, versions[0].round)
-        kept = Kept(members.lineage, tuple(versions), *so_far, remaining)
+        so_far = checkpoint_progress.progress_at(run_state, versions[0].round)
+        kept = Kept(run_state.lineage, tuple(versions), *so_far, remaining)
         self.disk.keep(kept, tuple(self.outers))
         self.give(v.Checkpointed(kept))
 
@@ -338,7 +340,7 @@ class Node:
         self.give(v.Encoded(fragment, round_, manifest))
 
     def _apply(self, stamp: Stamp, means: list[Value]) -> None:
-        if stamp.lineage != self.core.members.lineage:
+        if stamp.lineage != self.core.run_state.lineage:
             return  # A Restore changed the lineage meanwhile.
         world, fragment = self.world, stamp.fragment
         if world.model.exact:
@@ -348,7 +350,7 @@ class Node:
         self._stepped(stamp, after)
 
     def _skip(self, stamp: Stamp) -> None:
-        if stamp.lineage == self.core.members.lineage:
+        if stamp.lineage == self.core.run_state.lineage:
             self.world.checkers.pairs.skipped(self, stamp)
             self._stepped(stamp, self.outers[stamp.fragment])
 
@@ -364,7 +366,7 @@ class Node:
     def adopt(self, fragment: int, round_: int, value: Value) -> None:
         """Make a state that came from other peers our own."""
         digest = self._at(fragment, round_, value)
-        key = (self.core.members.lineage, fragment, round_)
+        key = (self.core.run_state.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
         if self.world.checkers.is_corrupt(*key, digest):
             self.corrupt[fragment] = round_  # The donor's state is corrupt too.
@@ -387,14 +389,14 @@ class Node:
         def post() -> None:
             # If the result has waited, the outer parameter contains later rounds too. The core does
             # not know this: by the command's round, it finds the ranks' work too old.
-            outer, samples = self.outers[fragment], ranks.feed.lease
+            outer, samples = self.outers[fragment], ranks.sample_leases.lease
             ranks.result(Result(command, outer, lineage, samples, excused))
 
         def is_last() -> bool:
             return command.finish and all(one.needs_no_steps for one in self.core.rounds[1:])
 
         if fragment == 0:
-            ranks.feed.post(post, is_last)
+            ranks.sample_leases.post(post, is_last)
         else:
             post()
-            ranks.feed.post_waiting()
+            ranks.sample_leases.post_waiting()

@@ -137,7 +137,7 @@ class Ranks:
         self.last = node.world.steps_of(node.peer)
         """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
-        self.feed = SampleLeases(training.interval_samples)
+        self.sample_leases = SampleLeases(training.interval_samples)
         self.crashed: set[int] = set()
         """Fragments with work since the last result that is lost, or belongs to no lineage."""
         self.life = 0
@@ -158,7 +158,7 @@ class Ranks:
         """Let the ranks crash."""
         self.life += 1
         self.set_back()
-        self.feed.stop()
+        self.sample_leases.stop()
         self._results.clear()
         for work in self.works:
             work.handed = None  # New ranks wait for no result of old contributions.
@@ -205,7 +205,7 @@ class Ranks:
         patience = self._training.overlap_max_steps
         if any(work.handed and self.last - work.handed.last >= patience for work in self.works):
             return
-        drawn = self.feed.draw(STEP_SAMPLES)
+        drawn = self.sample_leases.draw(STEP_SAMPLES)
         if drawn is not None:
             self._step(drawn)
         elif 0 in self._free and self.works[0].first < self.last:
@@ -245,7 +245,7 @@ class Ranks:
         self._since_boundary, self._at_boundary = 0, False
         seen: Samples = ()
         if fragment == 0:
-            seen = self.feed.contribute()
+            seen = self.sample_leases.contribute()
         steps = self.last - work.first
         line = self._training.line(self._node.core.me.name, self.last)
         made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
@@ -266,7 +266,7 @@ class Ranks:
             for work in self.works:
                 move = world.model.move(self._node.core.me.name, work.local, world.random)
                 work.local, work.moved = world.model.fold(work.local + move), work.moved + move
-            self.feed.step()
+            self.sample_leases.step()
             self.works[0].samples += drawn
             world.count_step(self._node.peer, self.last)
             self._look()
@@ -295,7 +295,7 @@ class Ranks:
         discards = self._training.discards_overlap
         if resume.fragment == 0:
             anew = resume.kind == "anew" or (resume.kind == "counted" and discards)
-            self.feed.take(result.samples, anew=anew, last=resume.finish)
+            self.sample_leases.take(result.samples, anew=anew, last=resume.finish)
         match resume.kind:
             case "rebase":
                 work.local = fold(work.local + result.outer - work.base)
@@ -337,5 +337,5 @@ class Ranks:
         log's committed rounds, not by the rounds that this peer holds: the ledger has given the
         samples of such work to other peers."""
         resume = result.resume
-        age = self._node.core.members.committed(resume.fragment) - work.oldest_round
+        age = self._node.core.run_state.committed(resume.fragment) - work.oldest_round
         return age > STALE_ROUNDS or resume.finish or result.excused

@@ -122,10 +122,10 @@ class Reductions:
         """Release a round after the time that the ranks need to copy its result, of which they
         learn now: as peers/exchange/buffer_release.py."""
         node, fragment = self._node, release.fragment
-        run = node.core.members.run
+        run = node.core.run_state.run
         assert run is not None, "a release before the run is known"
         self._releases.append((fragment, release.round))
-        self._released[node.core.members.lineage, fragment] = release.round
+        self._released[node.core.run_state.lineage, fragment] = release.round
         copied_bytes = STATE_ARRAYS * ELEMENT_BYTES * run.fragment_elements[fragment]
         node.after(copied_bytes / COPIED_BYTES_PER_S, lambda: self.make_releases(fragment))
 

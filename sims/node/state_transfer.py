@@ -171,7 +171,7 @@ class StateTransfers:
             return
         values = {x for (of, _), x in self.cells.items() if of == fragment}
         whole = len(values) == 1 and (fragment, node.world.state_cells - 1) in self.cells
-        transfer = node.core.standing.catchup.transfer
+        transfer = node.core.member_status.catchup.transfer
         if transfer is not None and transfer.index == command.cut_index:
             round_ = transfer.cut.versions[fragment].round
             digest = node.world.digest_of(round_, values.pop()) if whole else NOTHING

@@ -360,7 +360,7 @@ def _end(world: World, victim: Node) -> None:
 
 
 def _owner(world: World, sender: Node) -> None:
-    plan = sender.core.members.open_plan(0)
+    plan = sender.core.run_state.open_plan(0)
     owners = [world.nodes[peer] for peer in plan.summing] if plan is not None else []
     for owner in [node for node in owners if node.running][:1]:
         _end(world, owner)

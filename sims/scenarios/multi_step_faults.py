@@ -45,8 +45,10 @@ def relapse(world: World, careful: Node, *, torn: bool) -> None:
     def goes_on() -> bool:
         """True if rounds go on, and no earlier relapse is under way, since its victims would
         die."""
-        able = {node.peer for node in world.live if not node.core.standing.catchup.needed}
-        heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
+        able = {node.peer for node in world.live if not node.core.member_status.catchup.needed}
+        heads = [
+            node.core.led_term.head for node in world.leaders if node.core.led_term is not None
+        ]
         since = [
             (head.lineage, head.restored.tokens if head.restored is not None else 0)
             for head in heads
@@ -101,16 +103,16 @@ def hears_nobody(world: World, victim: Node, seconds: float) -> None:
 def holders(world: World) -> list[Node]:
     """The live members, by the state of the leader: a peer that was excluded may not know it
     yet."""
-    heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
+    heads = [node.core.led_term.head for node in world.leaders if node.core.led_term is not None]
     known = heads[-1].members if heads else None
-    here = [node for node in world.live if node.core.standing.is_member]
+    here = [node for node in world.live if node.core.member_status.is_member]
     return here if known is None else [node for node in here if node.peer in known]
 
 
 def is_done(node: Node, fragment: int) -> bool:
     """True if, as far as the node knows, the last round of the fragment is committed."""
-    members = node.core.members
-    return members.run is not None and members.committed(fragment) >= members.run.outer_steps
+    run_state = node.core.run_state
+    return run_state.run is not None and run_state.committed(fragment) >= run_state.run.outer_steps
 
 
 def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
@@ -127,14 +129,14 @@ def corrupt_half(world: World, by: int) -> bool:
     another one to one more: no state has a majority, and the leader's report must not decide. False
     if that is not possible now."""
     peers = holders(world)
-    sound = [n for n in peers if not (n.corrupt or n.core.standing.catchup.needed)]
+    sound = [n for n in peers if not (n.corrupt or n.core.member_status.catchup.needed)]
     if len(peers) < 2 or sound != peers or not world.leaders or world.training.gossip:
         return False
-    members = world.leaders[-1].core.members
-    if not members.members.keys() <= {node.peer for node in peers}:
+    run_state = world.leaders[-1].core.run_state
+    if not run_state.members.keys() <= {node.peer for node in peers}:
         return False  # A member that may come back could decide, and the others wait for it.
     rounds = [one for node in peers for one in node.core.rounds]
-    if any(one.version < members.committed(one.fragment) - 1 for one in rounds):
+    if any(one.version < run_state.committed(one.fragment) - 1 for one in rounds):
         return False  # A peer that is behind may soon ask for a state: its own does not count then.
     ends, now = itertools.combinations([node.peer for node in peers], 2), world.now
     silent = any(now < node.paused_until or node.asked_to_leave for node in peers)
@@ -171,7 +173,7 @@ def leave_as_the_only_holder(world: World) -> bool:
     of them can lead: the new leader must keep it until it has passed its state on. False if that is
     not possible now."""
     leading, others = world.leaders[:1], [node for node in world.live if not node.core.leads]
-    if len(others) < 2 or not any(node.core.members.views for node in leading):
+    if len(others) < 2 or not any(node.core.run_state.views for node in leading):
         return False
     (leader,) = leading
     for node in others:
@@ -196,7 +198,9 @@ def leave_as_the_only_holder(world: World) -> bool:
 def vanish(world: World) -> bool:
     """Let only two peers train for a while, with slow bulk to the others: when their round is
     committed, no other peer has its result yet, and they die. False if that is not possible now."""
-    pair = [node for node in world.live if node.core.standing.is_member and not node.core.leads][:2]
+    pair = [
+        node for node in world.live if node.core.member_status.is_member and not node.core.leads
+    ][:2]
     others = [node for node in world.live if node not in pair]
     if len(pair) < 2 or len(others) < 3 or not world.leaders:
         return False
@@ -206,7 +210,7 @@ def vanish(world: World) -> bool:
         other.after(0.0, partial(other.lose_trainers, VANISH_S))
 
     def they_are_alone() -> bool:
-        plans = [pair[0].core.members.open_plan(f) for f in range(world.training.fragments)]
+        plans = [pair[0].core.run_state.open_plan(f) for f in range(world.training.fragments)]
         return all(plan is not None and names.issuperset(plan.roster) for plan in plans)
 
     def slow_down() -> None:
@@ -235,7 +239,7 @@ def ask_to_leave(world: World, victim: Node) -> None:
 def is_spare(world: World, sender: Node) -> bool:
     """True if the round that the sender contributes to can be committed without its further
     messages."""
-    plan, leaders = sender.core.members.open_plan(0), world.leaders
+    plan, leaders = sender.core.run_state.open_plan(0), world.leaders
     if plan is None or not leaders or sender in leaders:
         return False
     here = {leaders[-1].peer, *leaders[-1].core.raft.up}
@@ -262,7 +266,7 @@ def deafen(world: World, victim: Node) -> None:
     the others slow, so that its work is not too old when it gets a state."""
     if outvoted(world, victim):
         return
-    round_ = victim.core.members.committed(0) + 1
+    round_ = victim.core.run_state.committed(0) + 1
     hears_nobody(world, victim, DEAF_S)
 
     def cut_off() -> None:
@@ -271,7 +275,7 @@ def deafen(world: World, victim: Node) -> None:
                 world.cut(victim, other)
 
     def is_behind() -> bool:
-        return max(node.core.members.committed(0) for node in world.nodes.values()) >= round_ + 2
+        return max(node.core.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
 
     def let_in() -> None:
         if world.ambush is not None:

@@ -37,8 +37,11 @@ def revoke(world: World, victim: Node, how: int) -> None:
 def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     """Request all revocations at once, at one of the members, unless no peer with the run's state
     would stay."""
-    gates, news = world.dialling.gates, [node for node in victims if not _is_asked(world, node)]
-    askers = [node for node in world.live if _has_state(node) and node.core.gate.secure]
+    certification, news = (
+        world.dialer.certification,
+        [node for node in victims if not _is_asked(world, node)],
+    )
+    askers = [node for node in world.live if _has_state(node) and node.core.certificates.secure]
     stay = [n for n in askers if n not in news and not (n.asked_to_leave or _is_asked(world, n))]
     if not news or not stay or world.finished:
         return
@@ -48,25 +51,25 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     world.happened["leader revoked"] += any(node.core.leads for node in news)
     for node in news:
         world.tell(f"{asker.peer} is asked to revoke {node.peer}")
-        gates.revoked_at[node.peer] = world.now
+        certification.revoked_at[node.peer] = world.now
         asker.give(v.RevokeAsked(e.Revoked(node.peer, asker.peer, "stolen")))
     world.at(ANSWERED_S, lambda: _count_refusals(world, asker, news))
 
 
 def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
-    refused = asker.core.gate.refused
+    refused = asker.core.certificates.refused
     for node in [node for node in victims if node.peer in refused]:
         world.happened["revocation refused"] += 1
         world.tell(f"{asker.peer} hears: {node.peer} is not revoked, {refused[node.peer]}")
 
 
 def _has_state(node: Node) -> bool:
-    standing = node.core.standing
-    return standing.is_member and not standing.catchup.needed and not node.corrupt
+    member_status = node.core.member_status
+    return member_status.is_member and not member_status.catchup.needed and not node.corrupt
 
 
 def _is_asked(world: World, node: Node) -> bool:
-    return node.peer in world.dialling.gates.revoked_at
+    return node.peer in world.dialer.certification.revoked_at
 
 
 def _others(world: World, victim: Node, at: int) -> list[Node]:
@@ -111,7 +114,9 @@ def _when_one_joins(world: World, choose: Callable[[e.Cut], Sequence[str]], at: 
     until = world.now + LOOK_MAX_S
 
     def look() -> None:
-        heads = [node.core.office.head for node in world.leaders if node.core.office is not None]
+        heads = [
+            node.core.led_term.head for node in world.leaders if node.core.led_term is not None
+        ]
         cuts = [cut for head in heads for p, (_, cut) in head.cuts.items() if p in head.joiners]
         victims = [n for cut in cuts[:1] for n in world.live if n.peer in choose(cut)]
         if victims:

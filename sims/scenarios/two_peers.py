@@ -174,7 +174,7 @@ class ForkCheckers(Checkers):
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
-                apart = one.core.members.forks != other.core.members.forks
+                apart = one.core.run_state.forks != other.core.run_state.forks
                 if one.peer < other.peer and apart and other.peer in one.core.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
         self.between.ended()

@@ -303,8 +303,8 @@ CHECKPOINT_MUTANTS = (
         "Samples committed after the arrays were lent count as trained after a restore.",
         Edit(
             CheckpointSchedule._start,
-            "remaining_at(core.members, moment.round)",
-            "core.members.ledger.remaining",
+            "remaining_at(core.run_state, moment.round)",
+            "core.run_state.ledger.remaining",
         ),
         tests=_CHECKPOINTER,
     ),

@@ -49,8 +49,8 @@ ORDER_MUTANTS = (
         Edit(
             Driver._release,
             "self._job(\n        lambda: self.work.settle(fragment), "
-            "lambda _: self.exchange.release(fragment, round_)\n    )",
-            "self.exchange.release(fragment, round_)",
+            "lambda _: self.data_plane.release(fragment, round_)\n    )",
+            "self.data_plane.release(fragment, round_)",
         ),
         tests=_DRIVER,
     ),
@@ -59,8 +59,9 @@ ORDER_MUTANTS = (
         "The contribution is the difference to the parameters of the previous round.",
         Edit(
             Driver._compute,
-            "self._jobs.put_nowait((lambda: self.exchange.encode(fragment, round_, name), None))",
-            "self.exchange.encode(fragment, round_, name)",
+            "self._jobs.put_nowait(\n                (lambda: "
+            "self.data_plane.encode(fragment, round_, name), None)\n            )",
+            "self.data_plane.encode(fragment, round_, name)",
         ),
         tests=_DRIVER,
     ),
@@ -90,10 +91,10 @@ ORDER_MUTANTS = (
         Edit(
             Driver._take,
             "if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):\n"
-            "        self.exchange.decided(event, commands)\n    elif",
+            "        self.data_plane.decided(event, commands)\n    elif",
             "if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):\n"
             "        for command in commands:\n            self._do(command)\n"
-            "        self.exchange.decided(event, commands)\n        commands = []\n    elif",
+            "        self.data_plane.decided(event, commands)\n        commands = []\n    elif",
         ),
         tests=_DRIVER,
     ),

@@ -174,7 +174,7 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-stranger-gets-memory",
         "A peer that is not in the run makes this node hold bytes.",
-        Edit(DataPlane.size_of, "peer not in members.receivers or ", ""),
+        Edit(DataPlane.size_of, "peer not in run_state.receivers or ", ""),
         tests=_REFUSALS,
     ),
     Mutant(

@@ -66,15 +66,15 @@ class Certification:
     def is_revoked(self, peer: PeerId) -> bool:
         """True if a node's committed log says that the peer is revoked."""
         nodes = self._world.nodes.values()
-        return any(peer in node.core.members.spendings.revoked for node in nodes)
+        return any(peer in node.core.run_state.spendings.revoked for node in nodes)
 
     def bars(self, node: Node, other: Node, why: str) -> bool:
         """True if one of the two is revoked and the other one knows. `node` dialled `other`; `why`:
         `other` refuses the hello of `node`."""
-        if why and node.peer in other.core.members.spendings.revoked:
+        if why and node.peer in other.core.run_state.spendings.revoked:
             node.give(v.Barred(other.peer, why))
             return True
-        return other.peer in node.core.members.spendings.revoked
+        return other.peer in node.core.run_state.spendings.revoked
 
     def begins(self, node: Node) -> None:
         """Begin an incarnation with the certificate and the key on its disk."""

@@ -30,7 +30,7 @@ class Dialer:
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
-        self.gates = Certification(world, seed)
+        self.certification = Certification(world, seed)
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
         """By (dialling peer, peer without an address): peers through which it can be reached."""
         self._through: dict[tuple[PeerId, PeerId], PeerId] = {}
@@ -117,15 +117,15 @@ class Dialer:
             if address not in node.dials or world.network.line(node.peer, other.peer).up:
                 node.dialling.discard(address)
                 return
-            listens = other.running and not self.gates.shuts_out(other)
+            listens = other.running and not self.certification.shuts_out(other)
             relay = self._relay(node, other) if hidden else None
             way = relay is not None if hidden else self._reaches(node, other)
             if listens and way:
-                if self.gates.shuts_out(node):
-                    self.gates.ask(node, other)
+                if self.certification.shuts_out(node):
+                    self.certification.ask(node, other)
                     self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
                     return
-                if self.gates.bars(node, other, _refusal(node, other)):
+                if self.certification.bars(node, other, _refusal(node, other)):
                     self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
                     return
                 node.dialling.discard(address)
@@ -151,7 +151,7 @@ class Dialer:
         for relay in self._via[node.peer, other.peer]:
             carrier = self._world.nodes[relay]
             ends = [network.line(relay, end.peer).up for end in (node, other)]
-            known = carrier.core.members.readers
+            known = carrier.core.run_state.readers
             if carrier.running and all(ends) and node.peer in known and other.peer in known:
                 return relay
         return None
@@ -191,9 +191,9 @@ def _key(node: Node) -> str:
 def _refusal(node: Node, other: Node) -> str:
     """Why `other` refuses the hello of the dialling `node`; "": it accepts."""
     core, life = other.core, other.core.links.life(node.peer, 0)
-    return refusal(_hello(node), me=core.me, run=core.raft.run, members=core.members, life=life)
+    return refusal(_hello(node), me=core.me, run=core.raft.run, run_state=core.run_state, life=life)
 
 
 def _hello(node: Node) -> Hello:
-    me, run, leader = node.core.me, node.core.raft.run, node.core.company.leader_address()
+    me, run, leader = node.core.me, node.core.raft.run, node.core.connectivity.leader_address()
     return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

@@ -70,7 +70,7 @@ class StepNode(Node):
             self.world.step_checkers.stopped(self, message)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.core.standing.accepted, "arithmetic before the shell knows the run"
+        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
         match command:
             case c.MakeStep(step=step, batch=batch):
                 self._make(step, batch)
@@ -88,7 +88,7 @@ class StepNode(Node):
             case c.ReleaseSteps(step=step):
                 # Payloads are dropped at once, states in the order of the jobs.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
-                lineage = self.core.members.lineage
+                lineage = self.core.run_state.lineage
                 self.job(lambda: self._release(step, lineage))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
                 self.transfers.do(command)
@@ -116,7 +116,7 @@ class StepNode(Node):
 
     def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
         stamp = step.stamp
-        if life != self._making or stamp.lineage != self.core.members.lineage:
+        if life != self._making or stamp.lineage != self.core.run_state.lineage:
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.outers[0]
         after = self.outers[0] = (before * FACTOR + total) % PRIME
@@ -135,7 +135,7 @@ class StepNode(Node):
 
     def _release(self, step: int, lineage: int) -> None:
         """Make the copy after this step the base: it is committed, and goes to the disk too."""
-        if lineage != self.core.members.lineage:
+        if lineage != self.core.run_state.lineage:
             return  # A Restore came: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base without a copy"
@@ -143,11 +143,11 @@ class StepNode(Node):
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
         self.world.step_checkers.state(self.peer, lineage, 0, step, digest)
-        members = self.core.members
-        remaining = remaining_at(members, step)
+        run_state = self.core.run_state
+        remaining = remaining_at(run_state, step)
         if remaining is None:
             return  # The log has gone on: a later copy becomes the base in a moment.
-        progress = progress_at(members, step)
+        progress = progress_at(run_state, step)
         self.disk.kept = Kept(lineage, (Version(0, step, digest),), *progress, remaining)
         self.disk.outers = (self.copies[step],)
         self.give(v.Checkpointed(self.disk.kept))

@@ -63,7 +63,7 @@ class TwinCores:
             contact=contact,
             rules=core.rules,
         )
-        twin.book.compact_entries = core.book.compact_entries
+        twin.log_applier.compact_entries = core.log_applier.compact_entries
         self._cores[me.peer, me.incarnation] = twin
 
     def compare(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:

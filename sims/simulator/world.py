@@ -68,7 +68,7 @@ class World:
         fragment without overlap. `model`: by default Modular."""
         self.random = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
         self.model: Model = model or Modular()
-        self.twins = TwinCores(seed, peers=peers)
+        self.twin_cores = TwinCores(seed, peers=peers)
         self.now = 0.0
         self.training = training or Training()
         self.outer_steps, self.peers_min = outer_steps, peers
@@ -85,12 +85,12 @@ class World:
         self.network = Network(self.random, self.at)
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
-        self.dialling = Dialer(self, seed)
+        self.dialer = Dialer(self, seed)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """Seconds that a job of the shell takes."""
         self.checkers = self.make_checkers()
         self.happened: Counter[str] = Counter()
-        self.extremes = LimitValues(self.happened, on=self.training.extremes)
+        self.limit_values = LimitValues(self.happened, on=self.training.extremes)
         self.story: list[str] = []
         self.log = log
         """File to which every event and every command is written; None: no log."""
@@ -154,7 +154,7 @@ class World:
         name, number = f"p{len(self.disks)}", self.random.getrandbits(32)
         peer, address = PeerId(f"{name}.{number:08x}"), f"h{len(self.disks)}:1"
         me = Identity(peer=peer, name=name, incarnation=1, address=address, witness=witness)
-        return self.start(self.extremes.named(me))
+        return self.start(self.limit_values.named(me))
 
     def restart(self, node: Node) -> None:
         """End the daemon and start it again: the same peer, with the data on its disk."""
@@ -190,10 +190,10 @@ class World:
         self.happened["leader killed"] += node.core.leads
         node.alive = False
         self.lost_state()
-        if node.scribe.tickets:
+        if node.wal_writer.tickets:
             # The first ticket is written: else the founder would found another run of its name.
-            node.scribe.killed(synced=node.disk.saved is None or self.random.random() < 0.5)
-        self.dialling.gone(node)
+            node.wal_writer.killed(synced=node.disk.saved is None or self.random.random() < 0.5)
+        self.dialer.gone(node)
 
     def lost_state(self) -> None:
         """Called when a peer that held a state has gone. While another state is corrupt, the lost
@@ -209,7 +209,7 @@ class World:
 
     def cut(self, one: Node, other: Node) -> None:
         """End the connection between two peers; the side that dialled dials again."""
-        self.dialling.cut(one, other)
+        self.dialer.cut(one, other)
 
     def heal(self) -> None:
         """End all faults, and start a majority of the voters, so that the run can go on."""
@@ -246,7 +246,7 @@ class World:
         left while there was no leader."""
         self._bring_back(everybody=False)
         training = [node for node in self.live if not node.core.me.witness]
-        staying = sum(not (n.asked_to_leave or self.dialling.gates.bans(n)) for n in training)
+        staying = sum(not (n.asked_to_leave or self.dialer.certification.bans(n)) for n in training)
         for _ in range(0 if self.finished else self.peers_min - staying):
             self.add_peer()
 
@@ -254,7 +254,7 @@ class World:
         """True if some log has voters that are no majority without this node, or if it alone can
         admit the peers that the run needs. Once the run is finished, only logs of live nodes count:
         these nodes are still in the run because it was rolled back to before its end."""
-        if not self.finished and self.dialling.gates.needs(node):
+        if not self.finished and self.dialer.certification.needs(node):
             return True
         # A node that was asked to leave may still go, without a leader even as a voter.
         staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
@@ -274,13 +274,13 @@ class World:
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if me.peer in self.nodes:
-            self._moves.update(self.nodes[me.peer].core.raft.moves)
+            self._moves.update(self.nodes[me.peer].core.raft.role_changes)
         contact = "" if founds else self._way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
         self.checkers.woke(node)
         self._by_address[me.address] = me.peer
-        self.dialling.gates.begins(node)
+        self.dialer.certification.begins(node)
         if founds:
             self._found(node)
         else:
@@ -292,7 +292,7 @@ class World:
     def _found(self, node: Node) -> None:
         """Let the first peer begin the run, from a checkpoint of its initial state."""
         digests = node.found([self.model.initial(self.random) for _ in node.outers])
-        run = self.extremes.run(self.make_run(node.peer))
+        run = self.limit_values.run(self.make_run(node.peer))
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
         node.give(v.Bootstrap(run, digests))
 
@@ -300,9 +300,9 @@ class World:
         """The address at which a peer is told to join: preferably a live node that knows the run,
         even one that has only just joined."""
         places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
-        places = [node for node in places if not self.dialling.gates.bans(node)] or places
+        places = [node for node in places if not self.dialer.certification.bans(node)] or places
         live = [node for node in places if node.running]
-        knows = [node for node in live if node.core.members.run is not None]
+        knows = [node for node in live if node.core.run_state.run is not None]
         if not knows and peer in self.nodes and self.disks[peer].saved is None:
             # Two such peers, each told to join at the other, would never learn of the founder.
             places, live = places[:1], []
@@ -382,14 +382,14 @@ class World:
 
     def begun(self, node: Node) -> None:
         """Called when a peer reads the first entry. The founder keeps its initial state."""
-        if node.core.standing.accepted:
+        if node.core.member_status.accepted:
             node.keep_first()
 
     def moves(self) -> Counter[tuple[Role, Role]]:
         """All changes of role, in ended incarnations too."""
         total = Counter(self._moves)
         for node in self.nodes.values():
-            total.update(node.core.raft.moves)
+            total.update(node.core.raft.role_changes)
         return total
 
     def steps_of(self, peer: PeerId) -> int:

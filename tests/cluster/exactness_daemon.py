@@ -21,7 +21,7 @@ class RecordingDaemon(daemon.Daemon):
     def applied(self, stamp: Stamp, state_digest: str) -> None:
         """Called by the driver for each committed round."""
         super().applied(stamp, state_digest)
-        commit = self.core.members.commit(stamp.fragment, stamp.round)
+        commit = self.core.run_state.commit(stamp.fragment, stamp.round)
         if commit is not None:
             MANIFESTS[str(stamp.round)] = {each.peer: each.manifest for each in commit.contributors}
 

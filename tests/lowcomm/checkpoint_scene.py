@@ -57,7 +57,7 @@ class Scene:
         self.gate = threading.Event()
         self.jobs: list[Callable[[], None]] | None = None
         """What waits for its turn, where that does not come at once."""
-        self.checkpointer = CheckpointSchedule(
+        self.checkpoint_schedule = CheckpointSchedule(
             directory,
             every_rounds=EVERY,
             compute=self.compute,
@@ -94,8 +94,8 @@ class Scene:
 
     def take_back(self, round_: int) -> None:
         """The lineage so far is over."""
-        ended = {f"{self.core.members.lineage:016x}"}
-        self.checkpointer.take_back(round_, ended=ended)
+        ended = {f"{self.core.run_state.lineage:016x}"}
+        self.checkpoint_schedule.take_back(round_, ended=ended)
 
     def hear(self, event: v.Event) -> None:
         """The disk takes at once whatever the core wants to keep."""
@@ -105,7 +105,7 @@ class Scene:
 
     def append(self, body: e.Entry) -> None:
         """The log says so from now on."""
-        self.core.members.apply(self.core.raft.log.append(body, term=self.core.raft.term))
+        self.core.run_state.apply(self.core.raft.log.append(body, term=self.core.raft.term))
 
     def commit(self, round_: int, *, samples: Samples = ()) -> None:
         """The log counts 10 * round steps and 1000 * round tokens, and these samples."""
@@ -116,7 +116,7 @@ class Scene:
                 round=round_,
                 attempt=0,
                 contributors=(Contributor(ALPHA, 1000 * round_, 10 * round_, "0" * 32),),
-                borders=self.core.members.views[0].parts[0].borders,
+                borders=self.core.run_state.views[0].parts[0].borders,
                 result_digest="0" * 32,
                 previous_state_digest="",
                 samples=(samples,) if samples else (),
@@ -125,7 +125,7 @@ class Scene:
 
     def stamp(self, round_: int) -> Stamp:
         """Of fragment 0, in the lineage that the log is in."""
-        return replace(stamp(0, round_), lineage=self.core.members.lineage)
+        return replace(stamp(0, round_), lineage=self.core.run_state.lineage)
 
     def apply(self, round_: int) -> None:
         """The replica takes the outer step of that round."""
@@ -152,20 +152,20 @@ class Scene:
             self.apply(round_)
 
     def begin(self) -> None:
-        self.checkpointer.begin(self.core, self.replica)
+        self.checkpoint_schedule.begin(self.core, self.replica)
 
     async def finish(self) -> None:
-        await self.checkpointer.finish(self.core, self.replica)
+        await self.checkpoint_schedule.finish(self.core, self.replica)
 
     async def write(self, round_: int) -> None:
         self.advance(round_)
         self.begin()
-        assert self.checkpointer._pending is not None
-        await self.checkpointer._pending
+        assert self.checkpoint_schedule._pending is not None
+        await self.checkpoint_schedule._pending
 
     def hold(self) -> None:
         """Nothing is written before `gate` is set."""
-        self.checkpointer._thread.submit(self.gate.wait)
+        self.checkpoint_schedule._thread.submit(self.gate.wait)
 
     def state(self) -> list[bytes]:
         return bits([self.replica.arrays(f) for f in (0, 1)])

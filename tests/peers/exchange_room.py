@@ -28,23 +28,23 @@ class Alone:
         self.notes: list[str] = []
         self.work = CodedWork(ELEMENTS)
         me = Identity(peer=ME, name="me", incarnation=1, address="127.0.0.1:1")
-        self.exchange = DataPlane(
+        self.data_plane = DataPlane(
             PeerCore(me, join=True),
             feed=self.events.append,
             note=self.notes.append,
             failed=self.failed.append,
         )
-        self.exchange.work = self.exchange.states = self.work
-        self.exchange.wake = self.woken.append
+        self.data_plane.work = self.data_plane.states = self.work
+        self.data_plane.wake = self.woken.append
 
     def reduce(self) -> None:
         """A sum of our own contribution only."""
-        self.exchange.encoded[0, STAMP.round] = Encoding(self.work, 0, ELEMENTS, Pool())
+        self.data_plane.encoded[0, STAMP.round] = Encoding(self.work, 0, ELEMENTS, Pool())
         terms = (contributor(ME),)
-        self.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
+        self.data_plane.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
         for peer in (ALPHA, BETA):
-            self.exchange.send_result(c.SendResult(peer, STAMP, 0, terms))
+            self.data_plane.send_result(c.SendResult(peer, STAMP, 0, terms))
 
     def fetch(self, peer: PeerId) -> list[Frame]:
         """What a link does when it is woken."""
-        return list(iter(lambda: self.exchange.next_chunk(peer), None))
+        return list(iter(lambda: self.data_plane.next_chunk(peer), None))

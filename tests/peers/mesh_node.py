@@ -204,7 +204,7 @@ class Node:
 
     @property
     def strangers(self) -> int:
-        return len(self.mesh._reception)
+        return len(self.mesh._acceptor)
 
 
 def pieces(payload: bytes) -> Iterator[Frame]:
@@ -252,10 +252,10 @@ async def nodes(
             if node.socket is not None:
                 node.socket.close()
     for node in made:
-        assert not node.mesh._passages
+        assert not node.mesh._tunnel_service
         assert not node.mesh._links
         assert not node.mesh._bulks
-        assert not node.mesh._reception
+        assert not node.mesh._acceptor
         assert not node.mesh._halves
         assert not node.mesh._tickets
 

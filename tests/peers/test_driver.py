@@ -72,12 +72,12 @@ async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
         for node in nodes:
             assert node.task is not None
             await asyncio.wait_for(node.task, 20)
-            exchange = node.driver.exchange
-            assert exchange.inbound.slices == {}
-            assert {stamp.round for stamp, _ in exchange.inbound.results} <= {5, 6}
-            assert exchange.encoded == {}
-            assert exchange.inbound._undecided == {}
-            assert exchange._reducer._sums == exchange._reducer._waiting == {}
+            data_plane = node.driver.data_plane
+            assert data_plane.inbound.slices == {}
+            assert {stamp.round for stamp, _ in data_plane.inbound.results} <= {5, 6}
+            assert data_plane.encoded == {}
+            assert data_plane.inbound._undecided == {}
+            assert data_plane._reducer._sums == data_plane._reducer._waiting == {}
 
 
 @pytest.mark.asyncio
@@ -105,7 +105,7 @@ async def test_a_joiner_gets_its_state_from_several_donors(tmp_path: Path, gathe
         await gamma.until(lambda: gamma.round >= first + 3)
         await beta.until(lambda: beta.round >= gamma.round)
         agree(nodes)
-        commits = gamma.driver.core.members.commits[0]
+        commits = gamma.driver.core.run_state.commits[0]
         await gamma.until(lambda: GAMMA in [term.peer for term in commits[-1].contributors])
         assert gamma.driver.core.links.up == {ALPHA, BETA}
 
@@ -121,14 +121,14 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId, gathe
         victim = next(node for node in nodes if node.peer == who)
         alive = [node for node in nodes if node is not victim]
         # In the middle: it has reduced its part and sent it to nobody.
-        victim.driver.exchange.next_chunk = lambda peer: None  # type: ignore[method-assign]
-        await victim.until(lambda: victim.driver.exchange.inbound.slices)
+        victim.driver.data_plane.next_chunk = lambda peer: None  # type: ignore[method-assign]
+        await victim.until(lambda: victim.driver.data_plane.inbound.slices)
         await victim.die()
         reached = alive[0].round
         for node in alive:
             await node.until(lambda node=node: node.round >= reached + 3)
-        members = alive[0].driver.core.members
-        await alive[0].until(lambda: who not in members.members)
+        run_state = alive[0].driver.core.run_state
+        await alive[0].until(lambda: who not in run_state.members)
         assert alive[0].driver.counters._peers[who].control is None
         agree(nodes)
 
@@ -136,9 +136,12 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId, gathe
 @pytest.mark.asyncio
 async def test_it_counts_how_late_a_heartbeat_is_of_whom_it_watches() -> None:
     async with open_round() as (alpha, _):
-        late, liveness = alpha.driver.counters._heartbeats, alpha.driver.core.links.liveness
-        await alpha.until(lambda: BETA in liveness.watched)
-        liveness._since[BETA] = float("-inf")
+        late, failure_detector = (
+            alpha.driver.counters._heartbeats,
+            alpha.driver.core.links.failure_detector,
+        )
+        await alpha.until(lambda: BETA in failure_detector.watched)
+        failure_detector._since[BETA] = float("-inf")
         late.clear()
         alpha.driver.counters._peers[BETA].heartbeat_at = asyncio.get_running_loop().time() - 5
         for peer, message in (
@@ -167,7 +170,7 @@ async def test_what_a_driver_decided_is_on_its_disk(tmp_path: Path) -> None:
     assert saved is not None
     assert (saved.term, saved.vote) == (node.driver.core.raft.term, ALPHA)
     commits = [x.body for x in saved.entries if isinstance(x.body, e.Commit)]
-    assert commits == node.driver.core.members.commits[0]
+    assert commits == node.driver.core.run_state.commits[0]
     assert len(commits) == 3
 
 
@@ -219,7 +222,7 @@ async def test_after_all_have_died_they_go_on_from_what_their_disks_have(tmp_pat
             await node.until(lambda node=node: node.round >= CHECKPOINT_ROUND + 4)
         agree(again)
         assert [min(node.digests) for node in again] == [CHECKPOINT_ROUND + 1] * 2
-        restored = again[0].driver.core.members.restored
+        restored = again[0].driver.core.run_state.restored
         assert restored is not None
         assert first[0].kept is not None
         assert restored.versions == first[0].kept.versions
@@ -236,7 +239,7 @@ async def test_after_all_have_died_they_go_on_from_what_their_disks_have(tmp_pat
 async def test_a_damaged_result_is_dropped_and_counted_and_sent_again() -> None:
     async with running(ALPHA, BETA, outer_steps=4) as nodes:
         _, beta = nodes
-        inbound, damaged = beta.driver.exchange.inbound, list[m.PieceChunk]()
+        inbound, damaged = beta.driver.data_plane.inbound, list[m.PieceChunk]()
         whole = inbound.arrived
 
         def arrived(peer: PeerId, chunk: m.PieceChunk) -> None:
@@ -300,7 +303,7 @@ async def test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted() -> 
             (BETA, replace(result, stamp=replace(plan.stamp, view=9)), 1 << 22),
             (BETA, result, size),  # Part 0 is ours: it cannot come from there.
         ]
-        inbound, before = alpha.driver.exchange.inbound, alpha.driver.discarded
+        inbound, before = alpha.driver.data_plane.inbound, alpha.driver.discarded
         taken = {peer: set(opened) for peer, opened in inbound._open.items()}
         for sender, chunk, total in bad:
             assert not bring(alpha, sender, chunk, total), (sender, chunk, total)
@@ -327,7 +330,7 @@ async def test_a_result_gets_memory_for_as_many_slices_as_can_be_in_it(gathers: 
                 size = ELEMENT_BYTES * min(stop - start, PIECE_ELEMENTS)
                 if alpha.driver.place(BETA, m.ResultChunk(*of), size) is not None:
                     taken.append(layers)
-                alpha.driver.exchange.inbound.forget(BETA)
+                alpha.driver.data_plane.inbound.forget(BETA)
             wanted = [1] if not gathers else [2] if stamp == plan.stamp else [1, 2, 3, 4]
             assert taken == wanted
 
@@ -338,10 +341,10 @@ async def test_padding_is_no_more_than_a_slice_and_is_dropped_without_blame() ->
         driver = alpha.driver
         assert driver.padding_bytes(BETA) == ELEMENT_BYTES * ELEMENTS // 2
         assert driver.padding_bytes(EVE) == 0
-        receivers = driver.core.members.receivers
-        alpha.driver.core.members.members[EVE] = receivers[BETA]
+        receivers = driver.core.run_state.receivers
+        alpha.driver.core.run_state.members[EVE] = receivers[BETA]
         assert driver.padding_bytes(BETA) == 0, "two share the line"
-        del alpha.driver.core.members.members[EVE]
+        del alpha.driver.core.run_state.members[EVE]
         (before,), discarded = driver.counters.traffic(time.monotonic()), driver.discarded
         assert driver.place(BETA, m.Padding(), 1 << 20) is None
         driver.payload_received(BETA, m.Padding(), 1 << 20, kept=False)
@@ -367,7 +370,7 @@ async def test_what_the_core_does_not_want_is_counted_and_never_stored() -> None
     async with open_round() as (alpha, plan):
         who, size = Contributor(BETA, 1, 1, "a" * 32), plan.parts.borders[1]
         piece = m.ContributionChunk(plan.stamp, 0, who, 0, 0)
-        inbound, before = alpha.driver.exchange.inbound, alpha.driver.discarded
+        inbound, before = alpha.driver.data_plane.inbound, alpha.driver.discarded
         first = replace(piece, contributor=replace(who, manifest="b" * 32))
         for chunk in (first, piece):  # Of one peer the first one stays.
             assert bring(alpha, BETA, chunk, size)
@@ -386,13 +389,13 @@ async def test_a_false_name_is_blamed_and_its_bytes_never_stand_for_the_true_one
         await alpha.until(lambda: alpha.notes)
         assert alpha.notes[0].kind == "misbehaviour"
         assert alpha.driver.discarded > before
-        assert all(key.contributor != false for key in alpha.driver.exchange.inbound.slices)
+        assert all(key.contributor != false for key in alpha.driver.data_plane.inbound.slices)
 
 
 @pytest.mark.asyncio
 async def test_memory_of_a_result_is_not_used_again_while_a_step_may_read_it() -> None:
     async with open_round() as (alpha, plan):
-        driver, results = alpha.driver, alpha.driver.exchange.inbound.results
+        driver, results = alpha.driver, alpha.driver.data_plane.inbound.results
         results[ResultKey(plan.stamp, 0)] = Payload(1, lambda elements: elements, memoryview(b"."))
         alpha.work.due = ([b"."], [b"."])
         gate, ended = threading.Event(), list[object]()

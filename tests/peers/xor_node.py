@@ -221,7 +221,7 @@ class Node:
         self._news = asyncio.Event()
 
     def check_run(self, run: Run) -> None:
-        self.driver.exchange.work = self.driver.exchange.states = self.work
+        self.driver.data_plane.work = self.driver.data_plane.states = self.work
         self.driver.feed(v.RunAccepted(self.rules))
         self.driver.feed(v.TrainersReady())
 
@@ -326,13 +326,13 @@ async def open_round() -> AsyncGenerator[tuple[Node, RoundPlan]]:
         core = alpha.driver.core
 
         def rests() -> bool:
-            plan = core.members.open_plan(0)
+            plan = core.run_state.open_plan(0)
             given = core.rounds[0].given
             return bool(plan and given and given.manifest and given.round == plan.stamp.round)
 
         await alpha.until(rests)
         await beta.until(lambda: beta.round == alpha.round)
-        plan = core.members.open_plan(0)
+        plan = core.run_state.open_plan(0)
         assert plan is not None
         yield alpha, plan
 

@@ -38,11 +38,11 @@ class Peer:
 
     def __init__(self, *, outer_steps: int = 99, gossip: bool = False) -> None:
         """`gossip`: in place of the three parts there is one, which each sums for itself."""
-        self.log, self.members = Log(), RunState()
+        self.log, self.run_state = Log(), RunState()
         self.up = frozenset((A, C))
         self.now = 0.0
         self.reads(replace(run(outer_steps=outer_steps), gossip=gossip), e.Member(info(A)))
-        self.rounds = FragmentRounds(B, Fence(self.members, 0), outer_steps)
+        self.rounds = FragmentRounds(B, Fence(self.run_state, 0), outer_steps)
         for slot, peer in enumerate((B, C), 1):
             version = Version(0, 0, START)
             self.reads(e.Cut(info(peer, slot), (A,), (version,)), e.Member(info(peer, slot)))
@@ -52,10 +52,10 @@ class Peer:
 
     def reads(self, *bodies: e.Entry) -> None:
         for body in bodies:
-            self.members.apply(self.log.append(body, term=1))
+            self.run_state.apply(self.log.append(body, term=1))
 
     def stamp(self, round_: int = 1, *, attempt: int = 0, number: int = 1) -> Stamp:
-        return Stamp(1, self.members.lineage, number, 0, round_, attempt)
+        return Stamp(1, self.run_state.lineage, number, 0, round_, attempt)
 
     def does(self) -> list[c.Command]:
         """Everything possible now."""
@@ -97,7 +97,7 @@ class Peer:
     ) -> None:
         """All three parts: ours is summed here."""
         stamp = self.stamp(round_, attempt=attempt, number=number)
-        plan = self.members.plan(0, round_)
+        plan = self.run_state.plan(0, round_)
         assert plan is not None
         for part, owner in enumerate(plan.parts.owners):
             made = tuple(contributor(peer, round_) for peer in terms)
@@ -108,14 +108,14 @@ class Peer:
 
     def leaves(self, *roster: PeerId) -> None:
         """Another attempt, in which only these take part."""
-        plan = self.members.open_plan(0)
+        plan = self.run_state.open_plan(0)
         assert plan is not None
         stamp, owners = plan.stamp, replace_owners(plan.parts, roster)
         attempt = stamp.attempt + 1
         self.reads(e.Attempt(stamp.view, 0, stamp.round, attempt, roster, owners, "fewer"))
 
     def commits(self, *roster: PeerId, state: str = "", held_by_all: bool = False) -> e.Commit:
-        plan = self.members.open_plan(0)
+        plan = self.run_state.open_plan(0)
         assert plan is not None
         stamp = plan.stamp
         terms = tuple(contributor(peer, stamp.round) for peer in roster)
@@ -128,7 +128,7 @@ class Peer:
 
     def goes_through(self, *roster: PeerId) -> list[c.Command]:
         """A whole round without our doing. All that it does."""
-        plan = self.members.open_plan(0)
+        plan = self.run_state.open_plan(0)
         assert plan is not None
         round_ = plan.stamp.round
         if plan.roster != roster:

@@ -57,7 +57,7 @@ class Led(Scene):
         self.comes(peer, incarnation=incarnation)
         self.hears(peer, m.ReadLog(0))
         self.hears(peer, join(peer, incarnation=incarnation))
-        index, cut = self.core.members.cuts[peer]
+        index, cut = self.core.run_state.cuts[peer]
         version = cut.versions[0]
         self.hears(peer, m.Have(self.lineage, 0, version.round, version.state_digest))
         self.hears(peer, caught_up(peer, index, incarnation=incarnation))
@@ -72,12 +72,12 @@ class Led(Scene):
 
     @property
     def lineage(self) -> int:
-        return self.core.members.lineage
+        return self.core.run_state.lineage
 
     @property
     def leader(self) -> Leader:
-        assert self.core.office is not None
-        return self.core.office.leader
+        assert self.core.led_term is not None
+        return self.core.led_term.leader
 
     def entries(self, kind: type[e.Entry]) -> list[e.Entry]:
         """Appended in the last answer."""
@@ -130,7 +130,7 @@ def three(*, outer_steps: int = 9) -> Led:
 
 def of(scene: Led) -> int:
     """The newest view's number."""
-    return scene.core.members.views[-1].view
+    return scene.core.run_state.views[-1].view
 
 
 def say(scene: Led, what: str, *peers: PeerId, round_: int = 1, attempt: int = 0) -> None:

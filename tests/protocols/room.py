@@ -229,16 +229,16 @@ class Room:
                 digest = self.peers[name].rounds[fragment].state_digest
                 answer = v.StateHashed(index, fragment, digest, sha256(digest.encode()).digest())
             case c.ServeCells(peer=to, cut_index=index, cells=spans):
-                versions = self.peers[name].members.cuts[to][1].versions
+                versions = self.peers[name].run_state.cuts[to][1].versions
                 for span in spans:
                     digest = versions[span.fragment].state_digest
                     leaf = sha256(digest.encode()).digest()
                     tell(to, v.CellReceived(me, index, span.fragment, 0, leaf))
             case c.CheckState(cut_index=index, fragment=fragment):
-                version = self.peers[name].members.cuts[me][1].versions[fragment]
+                version = self.peers[name].run_state.cuts[me][1].versions[fragment]
                 answer = v.StateReceived(index, fragment, version.round, version.state_digest)
             case c.AdoptKept(fragment=fragment, round=round_):
-                kept = self.peers[name].standing.kept
+                kept = self.peers[name].member_status.kept
                 assert kept is not None
                 answer = v.KeptAdopted(fragment, round_, kept.versions[fragment].state_digest)
             case c.Persist(ticket=ticket):
@@ -253,7 +253,7 @@ class Room:
                 answer = v.PartReduced(stamp, part, sum_digest(part, terms))
             case c.ApplyRound(stamp=stamp):
                 core = self.peers[name]
-                commit = core.members.commit(stamp.fragment, stamp.round)
+                commit = core.run_state.commit(stamp.fragment, stamp.round)
                 assert commit is not None
                 before = core.rounds[stamp.fragment].state_digest
                 digest = digest_text(before + commit.result_digest)
@@ -277,7 +277,7 @@ class Room:
         self.down.discard(frozenset((one, two)))
         for name, other in ((one, two), (two, one)):
             core = self.peers[other]
-            me, leader = core.me, core.company.leader_address()
+            me, leader = core.me, core.connectivity.leader_address()
             self._queue.append((name, v.PeerConnected(me.peer, me.incarnation, me.address, leader)))
 
 

@@ -105,10 +105,10 @@ def log_of(*bodies: e.Entry) -> Log:
 
 def members_of(log: Log) -> RunState:
     """What the log says."""
-    members = RunState()
+    run_state = RunState()
     for entry in log.entries:
-        members.apply(entry)
-    return members
+        run_state.apply(entry)
+    return run_state
 
 
 def plain(message: Message) -> Message:
@@ -155,8 +155,8 @@ class Scene:
 
     def hears(self, sender: PeerId, message: m.Control) -> list[c.Command]:
         """A report that names no lineage is of the present one."""
-        if self.core.office is not None:
-            message = told_in(self.core.office.head.lineage, message)
+        if self.core.led_term is not None:
+            message = told_in(self.core.led_term.head.lineage, message)
         return self.on(v.MessageReceived(sender, carried(message)))
 
     def meets(self, peer: PeerId, *, leader: str = "a:1", incarnation: int = 1) -> list[c.Command]:
@@ -202,9 +202,9 @@ class Scene:
         return [note.text for note in self.all(c.Note) if note.kind == kind]
 
     def stamp(self, round_: int, *, attempt: int = 0, number: int = 1) -> Stamp:
-        members = self.core.members
-        assert members.run is not None
-        return Stamp(members.run.run, members.lineage, number, 0, round_, attempt)
+        run_state = self.core.run_state
+        assert run_state.run is not None
+        return Stamp(run_state.run.run, run_state.lineage, number, 0, round_, attempt)
 
     # As a member ----------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class Follower(Scene):
         return self.log.last_index
 
     def gets_state(self, round_: int = 0, *, digest: str = "") -> list[c.Command]:
-        index = self.core.members.cuts[self.core.me.peer][0]
+        index = self.core.run_state.cuts[self.core.me.peer][0]
         digest = digest or state_digest(round_)
         return self.on(v.StateReceived(index, 0, round_, digest))
 
@@ -325,8 +325,8 @@ def commit(
     scene: Scene, round_: int, *roster: PeerId, attempt: int = 0, state: str = ""
 ) -> e.Commit:
     """The Commit that the leader would write when all parts are as `part_digest` says."""
-    members = scene.core.members
-    plan = members.open_plan(0)
+    run_state = scene.core.run_state
+    plan = run_state.open_plan(0)
     assert plan is not None
     terms = tuple(contributor(peer, round_) for peer in sorted(roster))
     return e.Commit(

@@ -64,7 +64,7 @@ class SecureRoom(Room):
 
     def refused(self, name: str, about: str) -> str:
         """What the one that was asked there tells a person."""
-        return self.peers[name].gate.refused.get(self.ids[about], "")
+        return self.peers[name].certificates.refused.get(self.ids[about], "")
 
     def outcome(self, name: str) -> str:
         return next((x.outcome for x in self.given[name] if isinstance(x, c.Stop)), "")
@@ -80,7 +80,7 @@ class SecureRoom(Room):
                 revoked.append(self.name_of(body.peer))
         gone = {self.ids[name] for name in revoked}
         assert not gone & set(voters)
-        assert not gone & self.peers[name].members.readers.keys()
+        assert not gone & self.peers[name].run_state.readers.keys()
         return revoked
 
     def _do(self, name: str, command: c.Command) -> None:
@@ -100,10 +100,10 @@ class SecureRoom(Room):
     def _meet_later(self, one: str, two: str) -> None:
         for asks, other in ((one, two), (two, one)):
             me, core = self.peers[asks].me, self.peers[other]
-            members, life = core.members, core.links.life(me.peer, 0)
+            run_state, life = core.run_state, core.links.life(me.peer, 0)
             hello = Hello(PROTOCOL_VERSION, 0, me.peer, me.name, me.incarnation, me.address, "")
-            why = refusal(hello, me=core.me, run=0, members=members, life=life)
-            if why and me.peer in members.spendings.revoked:
+            why = refusal(hello, me=core.me, run=0, run_state=run_state, life=life)
+            if why and me.peer in run_state.spendings.revoked:
                 self.down.discard(frozenset((one, two)))
                 self._queue.append((asks, v.Barred(core.me.peer, why)))
                 return

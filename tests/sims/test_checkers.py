@@ -389,9 +389,9 @@ def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() ->
 def test_a_joiner_that_has_all_of_the_state_is_another_one_that_has_it() -> None:
     """Seed 3650069."""
     world, leader, follower = settled()
-    log, catchup = leader.core.raft.log, leader.core.standing.catchup
-    assert leader.core.office is not None
-    head = leader.core.office.head
+    log, catchup = leader.core.raft.log, leader.core.member_status.catchup
+    assert leader.core.led_term is not None
+    head = leader.core.led_term.head
     for peer in [peer for peer in head.members if peer != follower.peer]:
         head.joiners[peer] = head.members.pop(peer)
         world.nodes[peer].alive = peer == leader.peer

@@ -27,18 +27,18 @@ def test_all_train_together_and_those_without_an_address_go_through_others() -> 
     one, other, third = hidden(world)
     for pair in ((one, other), (one, third), (other, third)):
         assert world.network.line(pair[0].peer, pair[1].peer).up
-    assert len(world.dialling._through) == 3
-    relays = set(world.dialling._through.values())
+    assert len(world.dialer._through) == 3
+    relays = set(world.dialer._through.values())
     assert relays <= {node.peer for node in world.live if node.core.me.address}
 
 
 def test_who_carried_dies_and_another_one_carries() -> None:
     world = calm(6)
-    pair, relay = next(iter(world.dialling._through.items()))
+    pair, relay = next(iter(world.dialer._through.items()))
     world.kill(world.nodes[relay])
     world.run(until_s=25.0)
     assert world.network.line(*pair).up
-    assert world.dialling._through[pair] != relay
+    assert world.dialer._through[pair] != relay
     before = commits(world)
     world.run(until_s=30.0)
     assert commits(world) > before
@@ -89,7 +89,7 @@ def test_steps_are_made_together_by_those_without_an_address_too() -> None:
     assert set(entries(world, e.View)[-1].roster) == training
     hidden_ones = {node.peer for node in hidden(world)}
     (pair, relay) = next(
-        (pair, relay) for pair, relay in world.dialling._through.items() if witness.peer not in pair
+        (pair, relay) for pair, relay in world.dialer._through.items() if witness.peer not in pair
     )
     assert hidden_ones >= set(pair)
     before = world.steps_made
@@ -97,7 +97,7 @@ def test_steps_are_made_together_by_those_without_an_address_too() -> None:
     world.run(until_s=45.0)
     assert set(entries(world, e.View)[-1].roster) == training - {relay}
     assert world.steps_made > before
-    assert world.dialling._through[pair] != relay
+    assert world.dialer._through[pair] != relay
     world.run(until_s=600.0)
     assert world.checkers.violations == []
     assert {node.outcome for node in world.nodes.values() if node.alive} == {"finished"}

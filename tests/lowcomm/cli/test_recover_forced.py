@@ -24,13 +24,13 @@ START = digest_text("the initial state")
 def lines_of(directory: Path, kept: Kept, *bodies: e.Entry) -> list[str]:
     """Beta, with this log and that checkpoint."""
     entries = tuple(e.LogEntry(index, 1, body) for index, body in enumerate(bodies, start=1))
-    book = LogApplier(BETA, Saved(1, ALPHA, None, entries))
-    book.raft.commit_index = len(entries)
-    while book.next_entry() is not None:
+    log_applier = LogApplier(BETA, Saved(1, ALPHA, None, entries))
+    log_applier.raft.commit_index = len(entries)
+    while log_applier.next_entry() is not None:
         pass
     wal, _ = Wal.open(directory)
     try:
-        return ForcedRecovery(directory, wal, BETA, book, kept).lines()
+        return ForcedRecovery(directory, wal, BETA, log_applier, kept).lines()
     finally:
         wal.close()
 

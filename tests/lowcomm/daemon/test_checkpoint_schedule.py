@@ -24,17 +24,17 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     made = Scene(tmp_path)
     yield made
     made.gate.set()
-    made.checkpointer.close()
+    made.checkpoint_schedule.close()
 
 
 @pytest.mark.parametrize(("round_", "due"), [(0, False), (1, False), (4, False), (5, True)])
 def test_every_so_many_rounds_but_not_at_once(scene: Scene, round_: int, due: bool) -> None:
-    assert scene.checkpointer.is_due(round_) == due
-    assert scene.checkpointer.is_due(round_ + EVERY) == (due or round_ == 0)
+    assert scene.checkpoint_schedule.is_due(round_) == due
+    assert scene.checkpoint_schedule.is_due(round_ + EVERY) == (due or round_ == 0)
 
 
 def test_ranks_write_where_the_checkpoint_of_the_round_says(scene: Scene) -> None:
-    place = scene.checkpointer.rank_state(20)
+    place = scene.checkpoint_schedule.rank_state(20)
     assert place == scene.directory / RANK_STATES / "round-000020"
 
 
@@ -44,9 +44,9 @@ async def test_a_checkpoint_says_where_the_run_was(scene: Scene) -> None:
     assert scene.written == [("round-000002", 2)]
     assert scene.on_disk() == ("round-000002", scene.state())
     cut, layout, _ = read_checkpoint(scene.directory / CHECKPOINTS / "round-000002")
-    members = scene.core.members
-    assert (cut.log_index, cut.run_digest) == (members.index, "0000000000000abc")
-    assert int(cut.lineage, 16) == members.lineage
+    run_state = scene.core.run_state
+    assert (cut.log_index, cut.run_digest) == (run_state.index, "0000000000000abc")
+    assert int(cut.lineage, 16) == run_state.lineage
     assert cut.fragments == tuple(
         FragmentCut(version=version, inner_step=30, tokens=3000, state_digest=digest)
         for version, digest in map(scene.replica.version, (0, 1))
@@ -78,11 +78,11 @@ async def test_the_state_is_copied_before_training_goes_on(scene: Scene) -> None
     scene.begin()
     scene.advance(2)
     scene.replica.restore(
-        1, 9, np.zeros(4, np.float32), np.ones(4, np.float32), lineage=scene.core.members.lineage
+        1, 9, np.zeros(4, np.float32), np.ones(4, np.float32), lineage=scene.core.run_state.lineage
     )
     scene.gate.set()
-    assert scene.checkpointer._pending is not None
-    await scene.checkpointer._pending
+    assert scene.checkpoint_schedule._pending is not None
+    await scene.checkpoint_schedule._pending
     assert scene.on_disk() == ("round-000001", before)
 
 
@@ -154,8 +154,8 @@ async def test_a_disk_that_refuses_costs_one_checkpoint_and_is_told(scene: Scene
 @pytest.mark.asyncio
 async def test_rank_states_go_with_their_checkpoints(scene: Scene) -> None:
     for round_ in (3, 5, 8, 10, 15, 20):
-        scene.checkpointer.rank_state(round_).mkdir(parents=True)
-        (scene.checkpointer.rank_state(round_) / "rank-0-of-1.safetensors").touch()
+        scene.checkpoint_schedule.rank_state(round_).mkdir(parents=True)
+        (scene.checkpoint_schedule.rank_state(round_) / "rank-0-of-1.safetensors").touch()
     (scene.directory / RANK_STATES / "round-notes").mkdir()
     for round_ in (5, 10, 15):
         await scene.write(round_)
@@ -173,7 +173,7 @@ async def test_rank_states_go_with_their_checkpoints(scene: Scene) -> None:
 async def test_between_two_due_rounds_a_checkpoint_names_what_the_ranks_wrote_last(
     scene: Scene,
 ) -> None:
-    scene.checkpointer.kept_rank_state = scene.checkpointer.rank_state(5)
+    scene.checkpoint_schedule.kept_rank_state = scene.checkpoint_schedule.rank_state(5)
     named: list[str] = []
     for round_ in (5, 7, 10):
         await scene.write(round_)
@@ -186,8 +186,8 @@ async def test_between_two_due_rounds_a_checkpoint_names_what_the_ranks_wrote_la
 @pytest.mark.asyncio
 async def test_the_last_whole_rank_state_stays_although_its_checkpoint_went(scene: Scene) -> None:
     for round_ in (3, 5):
-        scene.checkpointer.rank_state(round_).mkdir(parents=True)
-    scene.checkpointer.kept_rank_state = scene.checkpointer.rank_state(5)
+        scene.checkpoint_schedule.rank_state(round_).mkdir(parents=True)
+    scene.checkpoint_schedule.kept_rank_state = scene.checkpoint_schedule.rank_state(5)
     for round_ in (5, 7, 8):
         await scene.write(round_)
     assert [path.name for path in (scene.directory / RANK_STATES).iterdir()] == ["round-000005"]
@@ -196,7 +196,7 @@ async def test_the_last_whole_rank_state_stays_although_its_checkpoint_went(scen
 @pytest.mark.asyncio
 async def test_the_first_checkpoint_takes_no_rank_state_but_the_old(scene: Scene) -> None:
     for round_ in (5, 10):
-        scene.checkpointer.rank_state(round_).mkdir(parents=True)
+        scene.checkpoint_schedule.rank_state(round_).mkdir(parents=True)
     await scene.write(5)
     left = sorted(path.name for path in (scene.directory / RANK_STATES).iterdir())
     assert left == ["round-000005", "round-000010"]
@@ -222,7 +222,7 @@ async def test_rounds_that_come_again_are_written_again(scene: Scene) -> None:
     scene.take_back(3)
     outer, momentum = scene.replica.arrays(0)
     scene.replica.restore(
-        0, 3, outer, momentum, lineage=scene.core.members.lineage
+        0, 3, outer, momentum, lineage=scene.core.run_state.lineage
     )  # As if it had been kept.
     for round_ in (4, 5):
         scene.apply(round_)
@@ -240,8 +240,8 @@ async def test_what_is_being_written_when_the_run_goes_back_does_not_stay(scene:
     scene.begin()
     scene.take_back(3)
     scene.gate.set()
-    assert scene.checkpointer._pending is not None
-    await scene.checkpointer._pending
+    assert scene.checkpoint_schedule._pending is not None
+    await scene.checkpoint_schedule._pending
     assert scene.on_disk()[0] == "round-000003"
 
 
@@ -249,7 +249,7 @@ async def test_what_is_being_written_when_the_run_goes_back_does_not_stay(scene:
 async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> None:
     """A peer that starts again reads of every Restore once more."""
     await scene.write(5)
-    scene.checkpointer.take_back(3, ended={"0123456789abcdef"})
+    scene.checkpoint_schedule.take_back(3, ended={"0123456789abcdef"})
     assert scene.on_disk()[0] == "round-000005"
 
 
@@ -259,8 +259,8 @@ async def test_what_a_codec_left_out_is_kept_with_the_state(scene: Scene) -> Non
     for fragment, size in enumerate(SIZES):
         scene.replica.initialise(fragment, np.ones(size, np.float32).data.cast("B"))
     scene.begin()
-    assert scene.checkpointer._pending is not None
-    await scene.checkpointer._pending
+    assert scene.checkpoint_schedule._pending is not None
+    await scene.checkpoint_schedule._pending
     assert scene.failed == []
     for fragment, size in enumerate(SIZES):
         version, digest = scene.replica.version(fragment)

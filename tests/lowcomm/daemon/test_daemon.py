@@ -37,8 +37,8 @@ def daemon(directory: Path, start: StartOptions = AGAIN) -> Generator[Daemon]:
     try:
         yield made
     finally:
-        made.checkpointer.close()
-        made.journal.close()
+        made.checkpoint_schedule.close()
+        made.event_log.close()
         made._wal.close()
         made._directory.close()
         listening.close()
@@ -116,7 +116,7 @@ def test_a_daemon_that_starts_again_says_what_it_kept(tmp_path: Path) -> None:
         promise(first)
     write_checkpoint(tmp_path / "checkpoints", 4)
     with daemon(tmp_path) as second:
-        kept = second.core.standing.kept
+        kept = second.core.member_status.kept
         assert kept is not None
         assert [version.round for version in kept.versions] == [4, 4]
 
@@ -127,7 +127,7 @@ def test_the_core_hears_of_every_checkpoint_that_is_complete(tmp_path: Path) -> 
         write_checkpoint(tmp_path / "checkpoints", 4)
         path = tmp_path / "checkpoints" / "round-000004"
         cut, _, _ = read_checkpoint(path)
-        made.checkpointer._written(path, cut)
+        made.checkpoint_schedule._written(path, cut)
         told: list[v.Event] = []
         while not made.driver._inbox.empty():
             told.append(made.driver._inbox.get_nowait())

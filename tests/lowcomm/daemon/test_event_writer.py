@@ -30,14 +30,14 @@ class Wire:
 
 
 def test_traffic_is_read_back_as_it_was_counted(tmp_path: Path) -> None:
-    journal, counters = EventLog(tmp_path, peer=ALPHA, name="alpha"), Counters()
+    event_log, counters = EventLog(tmp_path, peer=ALPHA, name="alpha"), Counters()
     counters.follow(BETA, Wire(), Wire())
     counters.sent(BETA, StateChunk(1, 2, 3, 0, 4, 0, 4), 16)
     counters.received(PeerId("gamma.3"), StateChunk(1, 2, 3, 0, 4, 0, 4), 32, kept=False)
     for now in (0.0, 0.5):
         counters.sample(now, late_s=0.002)
-    tell_traffic(journal, counters, method="diloco")
-    journal.close()
+    tell_traffic(event_log, counters, method="diloco")
+    event_log.close()
     (event,) = read_timeline(tmp_path).events
     assert isinstance(event, Traffic)
     assert event.method == "diloco"
@@ -82,10 +82,10 @@ def told(directory: Path, entry: e.Entry, *, witness: bool = False) -> list[Even
     me = Identity(peer=BETA, name="beta", incarnation=1, address="", witness=witness)
     core = PeerCore(me, join=True)
     for index, body in enumerate((*MADE, entry), start=1):
-        core.members.apply(e.LogEntry(index, 1, body))
-    journal = EventLog(directory, peer=BETA, name="beta")
-    tell_entry(journal, Applied(4, entry, core.members.lineage, False), core, step_tokens=100)
-    journal.close()
+        core.run_state.apply(e.LogEntry(index, 1, body))
+    event_log = EventLog(directory, peer=BETA, name="beta")
+    tell_entry(event_log, Applied(4, entry, core.run_state.lineage, False), core, step_tokens=100)
+    event_log.close()
     return list(read_timeline(directory).events)
 
 

@@ -27,19 +27,19 @@ def never() -> Figures:
 
 @pytest.mark.asyncio
 async def test_the_port_that_was_taken_is_told(tmp_path: Path) -> None:
-    journal = EventLog(tmp_path, peer=ALPHA, name="alpha")
-    async with served("", journal, never):
+    event_log = EventLog(tmp_path, peer=ALPHA, name="alpha")
+    async with served("", event_log, never):
         assert read_timeline(tmp_path).events == ()
-    async with served("127.0.0.1:0", journal, never):
+    async with served("127.0.0.1:0", event_log, never):
         (event,) = read_timeline(tmp_path).events
         assert isinstance(event, MetricsListening)
         assert event.address.startswith("127.0.0.1:")
         with pytest.raises(ConfigError, match=r"node\.metrics: cannot listen.*another port"):
-            async with served(event.address, journal, never):
+            async with served(event.address, event_log, never):
                 pass
     again, _ = bind(event.address)  # It is free again.
     again.close()
-    journal.close()
+    event_log.close()
 
 
 def test_figures_say_which_run_and_which_method() -> None:

@@ -84,19 +84,19 @@ def test_ranks_go_on_with_what_those_before_them_wrote_last(made: Daemon) -> Non
     lose(made)
     assert given(made) == ""
     for round_ in (10, 20):
-        made.node._on_event(RanksSnapshotted(str(made.checkpointer.rank_state(round_))))
+        made.node._on_event(RanksSnapshotted(str(made.checkpoint_schedule.rank_state(round_))))
     lose(made)
-    assert given(made) == str(made.checkpointer.rank_state(20))
+    assert given(made) == str(made.checkpoint_schedule.rank_state(20))
 
 
 def test_ranks_go_on_with_what_an_earlier_life_of_the_node_wrote(made: Daemon) -> None:
-    made.checkpointer.kept_rank_state = place = made.checkpointer.rank_state(20)
+    made.checkpoint_schedule.kept_rank_state = place = made.checkpoint_schedule.rank_state(20)
     lose(made)
     assert given(made) == str(place)
 
 
 def test_ranks_whose_parameters_are_not_finite_leave_nothing_to_others(made: Daemon) -> None:
-    made.node._on_event(RanksSnapshotted(str(made.checkpointer.rank_state(10))))
+    made.node._on_event(RanksSnapshotted(str(made.checkpoint_schedule.rank_state(10))))
     assert isinstance(made.replica, Replica)
     made.replica.take_local(1, np.full(4, np.nan, np.float32).data.cast("B"))
     made.node.resume(c.Resume(1, 11, "rebase", first=False, finish=False))
@@ -157,7 +157,7 @@ async def test_the_last_result_waits_for_samples_while_another_fragment_has_roun
 ) -> None:
     """Seed 304657047: a Restore found the other one nine rounds back. Of what ranks can train on
     its rounds is all that they have: the anchor's last result brought none."""
-    other = FragmentRounds(made.core.me.peer, Fence(made.core.members, 1), outer_steps=10)
+    other = FragmentRounds(made.core.me.peer, Fence(made.core.run_state, 1), outer_steps=10)
     other.version = 1
     made.core.rounds.append(other)
     assert isinstance(made.replica, Replica)

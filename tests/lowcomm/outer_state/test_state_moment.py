@@ -22,7 +22,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     made = Scene(tmp_path)
     yield made
     made.gate.set()
-    made.checkpointer.close()
+    made.checkpoint_schedule.close()
 
 
 @pytest.mark.asyncio
@@ -61,8 +61,8 @@ async def test_residues_are_those_of_the_arrays_however_late_they_are_written(
     scene.count(2)
     assert scene.replica.capture().residues[0].tobytes() != before[0]
     scene.gate.set()
-    assert scene.checkpointer._pending is not None
-    await scene.checkpointer._pending
+    assert scene.checkpoint_schedule._pending is not None
+    await scene.checkpoint_schedule._pending
     for fragment, (version, digest) in enumerate(versions):
         place, size = scene.directory / CHECKPOINTS, SIZES[fragment]
         found = find_residue(place, fragment, version, digest, elements=size)
@@ -74,10 +74,10 @@ async def test_residues_are_those_of_the_arrays_however_late_they_are_written(
 def go_back(scene: Scene) -> None:
     """The log goes back to the initial state; the replica has not followed yet."""
     versions = tuple(Version(f, 0, scene.first[f]) for f in range(len(SIZES)))
-    lineage = scene.core.members.lineage
+    lineage = scene.core.run_state.lineage
     scene.append(e.Restore(lineage, versions, 0, 0, (), 0, False, 1))
     scene.append(scene.view)
-    scene.checkpointer.take_back(0, ended={f"{lineage:016x}"})
+    scene.checkpoint_schedule.take_back(0, ended={f"{lineage:016x}"})
 
 
 @pytest.mark.asyncio
@@ -102,7 +102,7 @@ async def test_a_state_captured_before_a_restore_and_begun_after_it_is_not_writt
     go_back(scene)
     (job,) = scene.jobs
     job()
-    assert scene.checkpointer._pending is None
+    assert scene.checkpoint_schedule._pending is None
 
 
 @pytest.mark.asyncio
@@ -112,7 +112,7 @@ async def test_the_state_that_the_log_went_back_to_is_written_whoever_made_it(
     """Also in the new lineage it is the run's, though no round of that lineage led to it."""
     scene.advance(2)
     go_back(scene)
-    lineage = scene.core.members.lineage
+    lineage = scene.core.run_state.lineage
     for fragment, size in enumerate(SIZES):
         first, zeros = np.full(size, fragment + 1, np.float32), np.zeros(size, np.float32)
         scene.replica.restore(fragment, 0, first, zeros, lineage=lineage)

@@ -32,28 +32,28 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 def test_a_line_says_who_and_when_and_is_on_the_page_at_once(tmp_path: Path) -> None:
     before = time.time()
-    journal = open_journal(tmp_path)
-    journal.write("ranks_ready", attempt=2)
+    event_log = open_journal(tmp_path)
+    event_log.write("ranks_ready", attempt=2)
     [line] = lines(tmp_path)  # Nothing was closed: a SIGKILL now would lose nothing.
     assert before <= line.pop("t") <= time.time()
     assert line == {"peer": ALPHA, "name": "alpha", "kind": "ranks_ready", "attempt": 2}
-    journal.close()
+    event_log.close()
 
 
 def test_a_full_disk_costs_lines_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal, limits = open_journal(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
-    journal.write("ranks_ready", attempt=1)
+    event_log, limits = open_journal(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    event_log.write("ranks_ready", attempt=1)
     size = (tmp_path / EVENTS).stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
     try:
         for attempt in (2, 3, 4):  # The first one in part, the others not at all.
-            journal.write("ranks_ready", attempt=attempt)
+            event_log.write("ranks_ready", attempt=attempt)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    journal.write("ranks_ready", attempt=5)
-    journal.close()
+    event_log.write("ranks_ready", attempt=5)
+    event_log.close()
     first, torn, last = (tmp_path / EVENTS).read_bytes().splitlines()
     assert [json.loads(line)["attempt"] for line in (first, last)] == [1, 5]
     assert len(torn) == 10
@@ -63,9 +63,9 @@ def test_a_full_disk_costs_lines_and_nothing_else(
 
 
 def test_what_was_written_is_read_back_as_records(tmp_path: Path) -> None:
-    journal = open_journal(tmp_path / "alpha")
-    journal.write("fault", what="a\nb")  # One event, one line, whatever it holds.
-    journal.write(
+    event_log = open_journal(tmp_path / "alpha")
+    event_log.write("fault", what="a\nb")  # One event, one line, whatever it holds.
+    event_log.write(
         "metrics",
         step=5,
         tokens=6,
@@ -74,7 +74,7 @@ def test_what_was_written_is_read_back_as_records(tmp_path: Path) -> None:
         bytes_sent=8,
         bytes_received=9,
     )
-    journal.close()
+    event_log.close()
     found = read_timeline(tmp_path)
     assert found.problems == ()
     fault, metrics = found.events
@@ -102,9 +102,9 @@ def test_a_line_torn_by_a_kill_costs_only_itself(tmp_path: Path, torn: str) -> N
 
 def test_a_whole_history_is_taken_up_as_it_is(tmp_path: Path) -> None:
     for _ in range(3):
-        journal = open_journal(tmp_path)
-        journal.write("stopped", why="again")
-        journal.close()
+        event_log = open_journal(tmp_path)
+        event_log.write("stopped", why="again")
+        event_log.close()
     raw = (tmp_path / EVENTS).read_bytes()
     assert raw.count(b"\n") == len(raw.splitlines()) == 3
     assert all(decode(line) for line in raw.splitlines())
@@ -118,11 +118,11 @@ def test_a_daemon_that_starts_writes_nothing_by_itself(tmp_path: Path) -> None:
 def test_plain_lines_tell_the_story_with_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal = open_journal(tmp_path)
-    journal.names[BETA] = "beta"
-    journal.write("lost", member=BETA, member_name="beta", why=f"{BETA} sent nothing for 5 s")
-    journal.write("ready", fragment=0, round=1, steps=2, tokens=3)  # No story for people.
-    journal.close()
+    event_log = open_journal(tmp_path)
+    event_log.names[BETA] = "beta"
+    event_log.write("lost", member=BETA, member_name="beta", why=f"{BETA} sent nothing for 5 s")
+    event_log.write("ready", fragment=0, round=1, steps=2, tokens=3)  # No story for people.
+    event_log.close()
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"\[ +\d+\.\d\d alpha\] beta lost \(beta sent nothing for 5 s\)\n", err)
@@ -131,9 +131,9 @@ def test_plain_lines_tell_the_story_with_names(
 def test_what_peers_say_reaches_the_terminal_without_escapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal = open_journal(tmp_path)
-    journal.write("lost", member=BETA, member_name="b", why="\x1b[2J\ud800\nx")
-    journal.close()
+    event_log = open_journal(tmp_path)
+    event_log.write("lost", member=BETA, member_name="b", why="\x1b[2J\ud800\nx")
+    event_log.close()
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert err.endswith(" beta lost (?[2J??x)\n")
@@ -145,10 +145,10 @@ def test_what_peers_say_reaches_the_terminal_without_escapes(
 def test_an_event_of_our_own_that_nobody_could_read_is_a_mistake(
     tmp_path: Path, kind: str, fields: dict[str, object]
 ) -> None:
-    journal = open_journal(tmp_path)
+    event_log = open_journal(tmp_path)
     with pytest.raises(AssertionError, match=kind):
-        journal.write(kind, **fields)
-    journal.close()
+        event_log.write(kind, **fields)
+    event_log.close()
     assert (tmp_path / EVENTS).read_bytes() == b""
 
 
@@ -157,13 +157,13 @@ def test_a_terminal_that_is_gone_does_not_stop_the_node(
 ) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    journal = open_journal(tmp_path)
+    event_log = open_journal(tmp_path)
     # Unbuffered: closing a buffered file would try once more to write what is left.
     raw: Any = io.FileIO(writing, "w")
     with io.TextIOWrapper(raw, write_through=True) as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
-        journal.write("stopped", why="one")
-        journal.say("two")
+        event_log.write("stopped", why="one")
+        event_log.say("two")
         monkeypatch.undo()
-    journal.close()
+    event_log.close()
     assert len(lines(tmp_path)) == 1

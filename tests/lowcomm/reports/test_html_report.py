@@ -310,8 +310,8 @@ def test_phases_follow_each_other_without_a_gap() -> None:
         Waiting(t=9.0, reason="for a quorum", **common),
         View(t=9.5, view=1, roster=(A,), owners=(A,), first_round=2, **common),
     ]
-    (life,) = find_lives(sorted(events, key=lambda event: event.t))
-    spans = phases(life, until=10.0, t0=0.0)
+    (lifetime,) = find_lives(sorted(events, key=lambda event: event.t))
+    spans = phases(lifetime, until=10.0, t0=0.0)
     assert [(span.css, span.begin_s, span.end_s) for span in spans] == [
         ("joining", 0.0, 2.0),
         ("waiting", 2.0, 3.0),

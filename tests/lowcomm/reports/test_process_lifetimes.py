@@ -72,7 +72,7 @@ def killed(t: float, peer: str = C, name: str = "gamma", what: str = "SIGKILL") 
 
 def ends(events: Sequence[Event], peer: str) -> list[tuple[float | None, str]]:
     lives = find_lives(sorted(events, key=lambda event: event.t))
-    return [(life.end_t, life.end) for life in lives if life.peer == peer]
+    return [(lifetime.end_t, lifetime.end) for lifetime in lives if lifetime.peer == peer]
 
 
 def three_peers() -> list[Event]:
@@ -195,8 +195,8 @@ def test_a_restarted_peer_has_two_lives_and_the_second_is_a_join() -> None:
     events.sort(key=lambda event: event.t)
     lives = find_lives(events)
     assert ends(events, C) == [(15.0, "killed"), (None, "")]
-    assert [life.lives_at(14.9) for life in lives if life.peer == C] == [True, False]
-    assert [life.lives_at(17.0) for life in lives if life.peer == C] == [False, True]
+    assert [lifetime.lives_at(14.9) for lifetime in lives if lifetime.peer == C] == [True, False]
+    assert [lifetime.lives_at(17.0) for lifetime in lives if lifetime.peer == C] == [False, True]
     assert find_joins(lives, first_commits(events), NAMES) == [
         {
             "peer": C,

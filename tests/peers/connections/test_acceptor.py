@@ -28,10 +28,10 @@ class Host:
         self.messages: list[Message] = []
         self.came: list[tuple[socket.socket, bytes]] = []
         self.ends: list[tuple[socket.socket, bytes]] = []
-        self.reception = Acceptor(self)
+        self.acceptor = Acceptor(self)
         bound, address = bind("127.0.0.1:0")
         self.port = int(address.rpartition(":")[2])
-        self.reception.open(bound, None)
+        self.acceptor.open(bound, None)
 
     def new_link(self, *, accepted: bool) -> Link:
         assert accepted
@@ -51,7 +51,7 @@ class Host:
 
     def closed(self, link: Link, why: str) -> None:
         self.links.remove(link)
-        self.reception.known(link)
+        self.acceptor.known(link)
 
     def dial(self) -> socket.socket:
         made = socket.create_connection(("127.0.0.1", self.port))
@@ -66,12 +66,12 @@ async def host() -> AsyncGenerator[Host]:
     try:
         yield made
     finally:
-        await made.reception.close()
-        await made.reception.close()
+        await made.acceptor.close()
+        await made.acceptor.close()
         for connection, _ in (*made.came, *made.ends):
             connection.close()
         await until(lambda: not made.links)
-        assert not made.reception
+        assert not made.acceptor
 
 
 async def until(condition: Callable[[], object], *, within_s: float = 10) -> None:
@@ -104,7 +104,7 @@ async def test_a_bulk_connection_is_told_by_its_magic_and_nothing_behind_its_tic
             ((connection, ticket),) = one.came
             assert ticket == TICKET
             assert connection.recv(100) == b"the first frame"
-            assert not one.reception
+            assert not one.acceptor
             assert one.links == []
 
 
@@ -126,10 +126,10 @@ async def test_who_comes_by_another_way_is_met_like_who_was_accepted() -> None:
         raw, ours = socket.socketpair()
         with raw:
             ours.setblocking(False)
-            one.reception.meet(ours)
+            one.acceptor.meet(ours)
             raw.send(MAGIC + TICKET)
             await until(lambda: one.came)
-            assert not one.reception
+            assert not one.acceptor
 
 
 @pytest.mark.asyncio
@@ -154,8 +154,8 @@ async def test_who_ends_before_it_is_known_is_forgotten(says: bytes) -> None:
     async with host() as one:
         with one.dial() as raw:
             raw.send(says)
-            await until(lambda: one.reception)
-        await until(lambda: not one.reception)
+            await until(lambda: one.acceptor)
+        await until(lambda: not one.acceptor)
         assert one.came == []
 
 
@@ -169,14 +169,14 @@ async def test_who_does_not_come_to_the_point_costs_no_cpu_and_is_cut_off(
         raw = one.dial()
         raw.send(says)
         looks = 0
-        before = one.reception._look
+        before = one.acceptor._look
 
         def counted(*of: acceptor.UnknownConnection | socket.socket) -> None:
             nonlocal looks
             looks += 1
             before(*of)  # pyright: ignore[reportArgumentType]
 
-        monkeypatch.setattr(one.reception, "_look", counted)
+        monkeypatch.setattr(one.acceptor, "_look", counted)
         assert await hung_up(raw) == b""
         assert looks <= 2, "it was waited for, and not asked again and again"
         assert one.came == []
@@ -187,14 +187,14 @@ async def test_the_oldest_stranger_makes_room_whatever_it_is() -> None:
     async with host() as one:
         half_bulk = one.dial()
         half_bulk.send(MAGIC)
-        await until(lambda: len(one.reception) == 1)
+        await until(lambda: len(one.acceptor) == 1)
         link = one.dial()
         link.send(frame(LEAVE))
         await until(lambda: one.messages)
         others = [one.dial() for _ in range(STRANGERS_MAX)]
         assert await hung_up(half_bulk) == b""
         assert await hung_up(link) == b""
-        assert len(one.reception) <= STRANGERS_MAX
+        assert len(one.acceptor) <= STRANGERS_MAX
         for other in others:
             other.close()
 
@@ -213,10 +213,10 @@ async def test_a_process_without_descriptors_accepts_later(
         resource.setrlimit(resource.RLIMIT_NOFILE, (next_free, before[1]))
         try:
             await asyncio.sleep(0.05)
-            assert not one.reception
+            assert not one.acceptor
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        await until(lambda: len(one.reception) == 2)
+        await until(lambda: len(one.acceptor) == 2)
         for raw in raws:
             raw.close()
 
@@ -228,10 +228,10 @@ async def test_closing_ends_a_link_that_is_about_to_be_one() -> None:
         async with host() as one:
             raw = one.dial()
             raw.send(frame(LEAVE))
-            await until(lambda: one.reception)
+            await until(lambda: one.acceptor)
             for _ in range(turns):
                 await asyncio.sleep(0)
-            await one.reception.close()
+            await one.acceptor.close()
             assert await hung_up(raw) == b""
 
 
@@ -241,8 +241,8 @@ async def test_closing_ends_who_is_no_link_yet() -> None:
         raws = [one.dial() for _ in range(3)]
         raws[0].send(MAGIC)
         raws[1].send(frame(LEAVE))
-        await until(lambda: len(one.reception) == 3)
-        await one.reception.close()
+        await until(lambda: len(one.acceptor) == 3)
+        await one.acceptor.close()
         for raw in raws:
             assert await hung_up(raw) == b""
         with pytest.raises(ConnectionRefusedError):

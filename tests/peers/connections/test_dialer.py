@@ -55,7 +55,7 @@ async def test_a_disconnected_peer_is_dialled_no_more() -> None:
         beta.mesh.disconnect(ALPHA, "gone")
         await beta.until_seen(Down(ALPHA, "gone"))
         await alpha.until_seen(Down(BETA, "end of stream"))
-        assert not beta.mesh._dialling._tasks
+        assert not beta.mesh._dialer._tasks
         beta.mesh.connect(alpha.address, peer=ALPHA)
         await beta.until_seen(Up(ALPHA))
 
@@ -102,7 +102,7 @@ async def test_of_two_dials_at_once_one_stays(tmp_path: Path) -> None:
 async def until_dialled(alpha: Node, beta: Node) -> None:
     """Neither tries any more."""
     async with asyncio.timeout(10):
-        while tasks := alpha.mesh._dialling._tasks | beta.mesh._dialling._tasks:
+        while tasks := alpha.mesh._dialer._tasks | beta.mesh._dialer._tasks:
             await asyncio.wait(tasks)
 
 
@@ -125,7 +125,7 @@ async def test_a_typed_address_where_nobody_answers_is_given_up(
         (why,) = beta.seen
         assert isinstance(why, str)
         assert why.startswith(f"no peer answers at {address}: ")
-        assert not beta.mesh._dialling._dials
+        assert not beta.mesh._dialer._dials
 
 
 @pytest.mark.asyncio
@@ -172,7 +172,7 @@ async def test_a_dial_waits_for_its_peer_to_come() -> None:
     async with nodes(BETA) as (beta,):
         beta.mesh.connect(address, peer=ALPHA)
         beta.mesh.connect(address, peer=ALPHA)
-        assert len(beta.mesh._dialling._tasks) == 1
+        assert len(beta.mesh._dialer._tasks) == 1
         async with nodes(ALPHA, listen=address):
             await beta.until_seen(Up(ALPHA))
         await beta.until(lambda: beta.seen)
@@ -196,4 +196,4 @@ async def test_nobody_dials_another_machine_in_the_clear(address: str) -> None:
     """Whoever says that somebody listens there."""
     async with nodes(ALPHA) as (alpha,):
         with pytest.raises(DialError, match="for this machine only"):
-            await alpha.mesh._dialling._hosts(Dial(address, ""))
+            await alpha.mesh._dialer._hosts(Dial(address, ""))

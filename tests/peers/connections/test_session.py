@@ -111,7 +111,7 @@ async def test_another_bulk_connection_that_cannot_be_had_harms_nobody(
         async def fails(*_: object) -> None:
             raise OSError("no way")
 
-        monkeypatch.setattr(beta.mesh._dialling, "_open_bulk", fails)
+        monkeypatch.setattr(beta.mesh._dialer, "_open_bulk", fails)
         alpha.mesh.sessions[BETA].control.send(BulkKeys(bytes(32)))
         await still_works(alpha, beta)
         await beta.until_bulks(ALPHA, 1)

@@ -54,7 +54,7 @@ async def joined(alpha: Node, beta: Node, *relays: PeerId) -> None:
 
 
 def splices(relay: Node) -> list[BytePump]:
-    found = [joint.splice for joint in relay.mesh._passages._junction._joints]
+    found = [joint.splice for joint in relay.mesh._tunnel_service._tunnel_relay._joints]
     return [splice for splice in found if splice is not None]
 
 
@@ -70,7 +70,7 @@ async def test_two_that_nobody_can_dial_speak_through_a_third(
         assert eve.seen == [], "it carries, and hears nothing"
         assert eve.relayed_bytes[BETA, ALPHA] > len(PAYLOAD)
         assert eve.relayed_bytes[ALPHA, BETA] > 0
-        assert len(eve.mesh._passages) == 2, "one for control, one for bulk"
+        assert len(eve.mesh._tunnel_service) == 2, "one for control, one for bulk"
 
 
 @pytest.mark.asyncio
@@ -111,7 +111,7 @@ async def test_more_connections_for_bulk_go_the_same_way() -> None:
         alpha.mesh.sessions[BETA].control.send(WantBulk())
         await alpha.until_bulks(BETA, 2)
         await beta.until_bulks(ALPHA, 2)
-        assert len(eve.mesh._passages) == 3
+        assert len(eve.mesh._tunnel_service) == 3
         alpha.stream(BETA)
         await beta.until_seen(PAYLOAD)
 
@@ -151,8 +151,8 @@ async def test_only_members_get_a_tunnel_and_to_members_only(
     async with hidden_pair(EVE) as (alpha, beta, eve):
         eve.members = set(members)
         with pytest.raises(TunnelError, match=why):
-            await alpha.mesh._passages.open(BETA, EVE)
-        assert not eve.mesh._passages
+            await alpha.mesh._tunnel_service.open(BETA, EVE)
+        assert not eve.mesh._tunnel_service
         assert beta.seen == []
 
 
@@ -162,12 +162,12 @@ async def test_tunnels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await joined(alpha, beta, EVE)
         monkeypatch.setattr(relay, "TUNNELS_PER_PEER_MAX", 2)
         with pytest.raises(TunnelError, match="has 2 tunnels already"):
-            await alpha.mesh._passages.open(BETA, EVE)
+            await alpha.mesh._tunnel_service.open(BETA, EVE)
         monkeypatch.setattr(relay, "TUNNELS_MAX", 2)
         with pytest.raises(TunnelError, match="there are 2 tunnels already"):
-            await beta.mesh._passages.open(ALPHA, EVE)
+            await beta.mesh._tunnel_service.open(ALPHA, EVE)
         with pytest.raises(TunnelError, match="is not connected"):
-            await alpha.mesh._passages.open(BETA, PeerId("nobody.1"))
+            await alpha.mesh._tunnel_service.open(BETA, PeerId("nobody.1"))
         await still_works(alpha, beta)
 
 
@@ -175,12 +175,12 @@ async def test_tunnels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_end_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "WAIT_S", 0.2)
     async with hidden_pair(EVE) as (alpha, beta, eve):
-        await beta.mesh._passages.close()  # It takes no such word any more.
-        one = await alpha.mesh._passages.open(BETA, EVE)
-        await eve.until(lambda: len(eve.mesh._passages) == 1)
+        await beta.mesh._tunnel_service.close()  # It takes no such word any more.
+        one = await alpha.mesh._tunnel_service.open(BETA, EVE)
+        await eve.until(lambda: len(eve.mesh._tunnel_service) == 1)
         with one:
             await alpha.until_closed(one)
-        assert not eve.mesh._passages
+        assert not eve.mesh._tunnel_service
 
 
 @pytest.mark.asyncio

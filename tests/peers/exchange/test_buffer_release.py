@@ -21,45 +21,45 @@ def room() -> tuple[BufferReleases, Made]:
 
 @pytest.mark.asyncio
 async def test_a_release_waits_while_the_ranks_copy() -> None:
-    releases, made = room()
+    buffer_releases, made = room()
     over = asyncio.Event()
     short = BufferReleases(lambda fragment, round_: over.set())
-    releases.put_off(0, 7, copied_bytes=LONG)
+    buffer_releases.put_off(0, 7, copied_bytes=LONG)
     short.put_off(0, 7, copied_bytes=1)
     await over.wait()
     assert made == []
-    releases.close()
+    buffer_releases.close()
 
 
 @pytest.mark.asyncio
 async def test_what_needs_the_memory_does_not_wait() -> None:
-    releases, made = room()
+    buffer_releases, made = room()
     for fragment, round_ in ((0, 7), (1, 7), (0, 8), (2, 7)):
-        releases.put_off(fragment, round_, copied_bytes=LONG)
-    releases.make(0)
+        buffer_releases.put_off(fragment, round_, copied_bytes=LONG)
+    buffer_releases.make(0)
     assert made == [(0, 7), (0, 8)], "in their order, and none of another fragment"
-    releases.make(0)
-    releases.make()
+    buffer_releases.make(0)
+    buffer_releases.make()
     assert made == [(0, 7), (0, 8), (1, 7), (2, 7)]
-    releases.make()
+    buffer_releases.make()
     assert len(made) == 4, "each once"
 
 
 @pytest.mark.asyncio
 async def test_the_time_of_a_round_that_was_given_back_gives_nothing_else_back() -> None:
     """It would take the next round's memory while ranks still copy."""
-    releases, _ = room()
-    releases.put_off(0, 7, copied_bytes=LONG)
-    ((*_, due),) = releases._waiting
-    releases.make(0)
+    buffer_releases, _ = room()
+    buffer_releases.put_off(0, 7, copied_bytes=LONG)
+    ((*_, due),) = buffer_releases._waiting
+    buffer_releases.make(0)
     assert due.cancelled()
 
 
 @pytest.mark.asyncio
 async def test_nothing_goes_back_after_the_end() -> None:
-    releases, made = room()
-    releases.put_off(0, 7, copied_bytes=0)
-    releases.close()
+    buffer_releases, made = room()
+    buffer_releases.put_off(0, 7, copied_bytes=0)
+    buffer_releases.close()
     after = asyncio.Event()
     asyncio.get_running_loop().call_later(0.0, after.set)
     await after.wait()
@@ -73,16 +73,16 @@ async def test_the_next_contribution_and_another_lineage_do_not_wait(
     """Numbers of rounds come again in a lineage: a release that is late would take theirs."""
     monkeypatch.setattr(releases_module, "COPIED_BYTES_PER_S", 1e-6)
     async with xor_node.open_round() as (alpha, _):
-        driver, lineage = alpha.driver, alpha.driver.core.members.lineage
-        await alpha.until(lambda: bool(driver.exchange.encoded))
-        (mine,) = driver.exchange.encoded
+        driver, lineage = alpha.driver, alpha.driver.core.run_state.lineage
+        await alpha.until(lambda: bool(driver.data_plane.encoded))
+        (mine,) = driver.data_plane.encoded
         driver._do(c.Applied(8, e.Left(xor_node.BETA, "over"), lineage))
         driver._do(c.ReleaseRound(0, 77))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert list(driver.exchange.encoded) == [mine], "the ranks copy"
+        assert list(driver.data_plane.encoded) == [mine], "the ranks copy"
         driver._do(c.Encode(0, 78))
-        await alpha.until(lambda: list(driver.exchange.encoded) == [(0, 78)])
+        await alpha.until(lambda: list(driver.data_plane.encoded) == [(0, 78)])
         driver._do(c.ReleaseRound(0, 78))
         driver._do(c.Applied(9, e.Left(xor_node.BETA, "over"), lineage + 1))
-        assert not driver._releases._waiting
+        assert not driver._buffer_releases._waiting

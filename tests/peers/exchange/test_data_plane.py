@@ -39,19 +39,19 @@ def test_what_is_sent_to_nobody_is_not_kept() -> None:
         def stream() -> CellStream:
             return CellStream(cells, BackgroundRate(lambda: None), lambda _size: None)
 
-        alone.exchange.replace_cells(ALPHA, stream())
-        assert alone.exchange._outbound == {}
-        alone.exchange.meet(ALPHA, 1)
+        alone.data_plane.replace_cells(ALPHA, stream())
+        assert alone.data_plane._outbound == {}
+        alone.data_plane.meet(ALPHA, 1)
         assert alone.fetch(ALPHA) == [], "nor for whoever comes later"
-        alone.exchange.replace_cells(ALPHA, stream())
+        alone.data_plane.replace_cells(ALPHA, stream())
         assert alone.woken == [ALPHA]
         assert alone.fetch(ALPHA) == cells
-        alone.exchange.replace_cells(ALPHA, stream())
-        alone.exchange.replace_cells(ALPHA, None)
+        alone.data_plane.replace_cells(ALPHA, stream())
+        alone.data_plane.replace_cells(ALPHA, None)
         assert alone.fetch(ALPHA) == [], "it is not wanted any more"
-        alone.exchange.replace_cells(ALPHA, stream())
-        alone.exchange.forget(ALPHA)
-        alone.exchange.meet(ALPHA, 1)
+        alone.data_plane.replace_cells(ALPHA, stream())
+        alone.data_plane.forget(ALPHA)
+        alone.data_plane.meet(ALPHA, 1)
         assert alone.fetch(ALPHA) == [], "the core says again what it still needs"
 
     asyncio.run(scenario())
@@ -68,8 +68,8 @@ def test_a_result_goes_out_while_it_is_made() -> None:
 
     async def scenario() -> None:
         for peer in (ALPHA, BETA):
-            alone.exchange.meet(peer, 1)
-        alone.exchange.wake = wake
+            alone.data_plane.meet(peer, 1)
+        alone.data_plane.wake = wake
         alone.reduce()
         assert 0 < len(fetched) < 5
         assert alone.events == []
@@ -82,7 +82,7 @@ def test_a_result_goes_out_while_it_is_made() -> None:
     assert isinstance(event, v.PartReduced)
     header = replace(result_of(ELEMENTS), contributors=(contributor(ME),))
     assert fetched == [chunk for chunk, _ in pieces_of(header, wanted)]
-    parts, terms = alone.exchange.parts(STAMP, 1)
+    parts, terms = alone.data_plane.parts(STAMP, 1)
     assert b"".join(map(bytes, parts)) == wanted
     assert terms == (contributor(ME),)
     assert alone.fetch(BETA) == []
@@ -93,10 +93,10 @@ def test_contributions_go_first_to_who_is_far(far: bool, first: type[PieceChunk]
     alone = Alone()
 
     async def scenario() -> None:
-        alone.exchange.meet(ALPHA, 1, far=far)
+        alone.data_plane.meet(ALPHA, 1, far=far)
         alone.reduce()
         own = contributor(ME)
-        alone.exchange.send_slice(c.SendSlice(ALPHA, STAMP, 1, 0, ELEMENTS, own))
+        alone.data_plane.send_slice(c.SendSlice(ALPHA, STAMP, 1, 0, ELEMENTS, own))
         for _ in range(10):
             await asyncio.sleep(0)
         found = [type(chunk) for chunk, _ in alone.fetch(ALPHA)]
@@ -117,40 +117,40 @@ def test_whose_slice_cannot_be_averaged_is_said_and_there_is_no_sum() -> None:
     asyncio.run(scenario())
     assert alone.events == [v.PartReduced(STAMP, 0, "", (ME,))]
     assert alone.notes == [f"round {STAMP.round}: no slice"]
-    assert (alone.failed, alone.exchange.discarded) == ([], 1)
+    assert (alone.failed, alone.data_plane.discarded) == ([], 1)
 
 
 @pytest.mark.parametrize("elements", [ELEMENTS - 1, ELEMENTS + 1, PIECE_ELEMENTS])
 def test_a_slice_that_began_before_its_view_was_read_may_turn_out_to_be_none(elements: int) -> None:
     alone = Alone()
-    alone.exchange.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    alone.data_plane.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
     theirs = Payload(elements, size_of, memoryview(bytearray(size_of(elements))))
     theirs.add_piece(0)
-    alone.exchange.inbound.slices[slice_key(STAMP, 0, contributor(ALPHA))] = theirs
+    alone.data_plane.inbound.slices[slice_key(STAMP, 0, contributor(ALPHA))] = theirs
     terms = (contributor(ALPHA), contributor(ME))
-    alone.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
+    alone.data_plane.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
     assert alone.events == [v.PartReduced(STAMP, 0, "", (ALPHA,))]
     assert alone.notes == [f"round {STAMP.round}: alpha.1 sent no slice of part 0"]
-    assert alone.exchange.inbound.results == {}
+    assert alone.data_plane.inbound.results == {}
 
 
 @pytest.mark.asyncio
 async def test_a_result_that_began_before_its_view_was_read_may_turn_out_to_be_none() -> None:
     async with xor_node.open_round() as (alpha, plan):
-        exchange, parts = alpha.driver.exchange, plan.parts.borders
+        data_plane, parts = alpha.driver.data_plane, plan.parts.borders
         for part, elements in ((0, parts[1] + 1), (len(parts) - 1, parts[1])):
             buffer = memoryview(bytearray(ELEMENT_BYTES * elements))
             payload = Payload(elements, lambda count: ELEMENT_BYTES * count, buffer)
             payload.terms = (contributor(xor_node.BETA),)
-            assert not exchange.result_grew(ResultKey(plan.stamp, part), payload, 0)
+            assert not data_plane.result_grew(ResultKey(plan.stamp, part), payload, 0)
 
 
 def test_what_cannot_be_encoded_for_a_link_is_our_own_failure() -> None:
     alone = Alone()
-    alone.exchange.meet(ALPHA, 1)
-    alone.exchange.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    alone.data_plane.meet(ALPHA, 1)
+    alone.data_plane.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
     alone.work.fails = "no memory of the ranks"
-    alone.exchange.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
+    alone.data_plane.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
     assert alone.fetch(ALPHA) == []
     assert [str(error) for error in alone.failed] == ["no memory of the ranks"]
 
@@ -160,22 +160,22 @@ def test_a_commit_and_a_release_leave_nothing() -> None:
 
     async def scenario() -> None:
         for peer in (ALPHA, BETA):
-            alone.exchange.meet(peer, 1)
+            alone.data_plane.meet(peer, 1)
         alone.reduce()
-        alone.exchange.drop_slices(0, STAMP.round)  # Before the sum is whole.
+        alone.data_plane.drop_slices(0, STAMP.round)  # Before the sum is whole.
         for _ in range(10):
             await asyncio.sleep(0)
 
     asyncio.run(scenario())
     assert alone.events == []
     assert alone.fetch(ALPHA) == alone.fetch(BETA) == []
-    assert alone.exchange.encoded == {}
-    alone.exchange.release(0, STAMP.round)
-    assert alone.exchange.inbound.results == {}
-    pool = alone.exchange._pool
+    assert alone.data_plane.encoded == {}
+    alone.data_plane.release(0, STAMP.round)
+    assert alone.data_plane.inbound.results == {}
+    pool = alone.data_plane._pool
     pool.give(pool.take(8))
     for _ in range(IDLE_ROUNDS + 1):
-        alone.exchange.release(0, STAMP.round)
+        alone.data_plane.release(0, STAMP.round)
     assert pool._free == {}, "no round needs it any more"
 
 
@@ -189,22 +189,22 @@ def test_a_result_is_looked_at_before_it_counts_as_here(gathers: bool) -> None:
     size = header.layers * size_of(ELEMENTS)
     payload = Payload(ELEMENTS, size_of, memoryview(bytearray(size)), layers=header.layers)
     key, payload.terms = ResultKey(STAMP, 0), header.contributors
-    assert alone.exchange.result_grew(key, payload, 1)
+    assert alone.data_plane.result_grew(key, payload, 1)
     payload.piece(2)[:1] = alone.work.refused
-    assert not alone.exchange.result_grew(key, payload, 2)
+    assert not alone.data_plane.result_grew(key, payload, 2)
     assert alone.notes == ["round 5: no result"]
     assert alone.work.checked == [bytes(payload.piece(1)), bytes(payload.piece(2))]
 
 
 def test_a_result_that_was_not_its_senders_to_give_makes_room_for_the_owners() -> None:
     alone = Alone()
-    results, key = alone.exchange.inbound.results, ResultKey(STAMP, 0)
+    results, key = alone.data_plane.inbound.results, ResultKey(STAMP, 0)
     for part in (0, 1):
         results[ResultKey(STAMP, part)] = Payload(1, lambda _: 8, memoryview(bytes(8)))
-    alone.exchange.drop_result(*key)
+    alone.data_plane.drop_result(*key)
     assert list(results) == [ResultKey(STAMP, 1)]
-    assert alone.exchange._pool._free == {}, "what was begun from it is known by its memory"
-    alone.exchange.drop_result(*key)
+    assert alone.data_plane._pool._free == {}, "what was begun from it is known by its memory"
+    alone.data_plane.drop_result(*key)
 
 
 # Memory -----------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ async def test_parts_that_are_here_count_with_those_that_come() -> None:
         for part, elements, fits in ((0, half, True), (1, half + 1, False), (2, half, True)):
             taken = xor_node.bring(alpha, beta, replace(head, part=part), elements)
             assert taken == fits, part
-            await alpha.until(lambda: not alpha.driver.exchange.inbound._undecided)
+            await alpha.until(lambda: not alpha.driver.data_plane.inbound._undecided)
         assert not xor_node.bring(alpha, beta, replace(head, part=3), 1)
         other = replace(later, view=later.view + 1)
         assert xor_node.bring(alpha, beta, replace(head, stamp=other), 2 * half)
@@ -271,25 +271,25 @@ def gatherer() -> Alone:
     alone = Alone()
     alone.work.gathers = True
     for peer in (ALPHA, BETA):
-        alone.exchange.meet(peer, 1)
+        alone.data_plane.meet(peer, 1)
     theirs = Payload(ELEMENTS, size_of, memoryview(bytearray(some_bytes(ELEMENTS, salt=1))))
     for index in range(len(theirs)):
         theirs.add(index, b".")
     theirs.life = 1
-    alone.exchange.inbound.slices[slice_key(STAMP, 0, TERMS[0])] = theirs
-    alone.exchange.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    alone.data_plane.inbound.slices[slice_key(STAMP, 0, TERMS[0])] = theirs
+    alone.data_plane.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
     return alone
 
 
 async def sent(alone: Alone, peer: PeerId) -> list[tuple[PieceChunk, bytes]]:
     """What one peer gets of the result, now that it is made."""
-    alone.exchange.send_result(c.SendResult(peer, STAMP, 0, TERMS))
+    alone.data_plane.send_result(c.SendResult(peer, STAMP, 0, TERMS))
     frames = alone.fetch(peer)
     return [(chunk, bytes(piece)) for chunk, piece in frames if isinstance(chunk, PieceChunk)]
 
 
 async def made(alone: Alone) -> None:
-    alone.exchange.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, TERMS))
+    alone.data_plane.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, TERMS))
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -307,8 +307,8 @@ async def test_nobody_gets_what_it_contributed_in_this_life() -> None:
     ours = [(chunk, piece) for chunk, piece in wanted if getattr(chunk, "layer", 0) == 1]
     head = replace(ours[0][0], contributors=TERMS, left_out=True)
     assert first == [(head, ours[0][1]), *ours[1:]]
-    alone.exchange.forget(ALPHA)
-    alone.exchange.meet(ALPHA, 1)
+    alone.data_plane.forget(ALPHA)
+    alone.data_plane.meet(ALPHA, 1)
     assert await sent(alone, ALPHA) == first, "the same life, over another connection"
 
 
@@ -318,10 +318,10 @@ async def test_who_may_lack_what_it_contributed_gets_all(why: str) -> None:
     alone = gatherer()
     await made(alone)
     if why == "committed":
-        alone.exchange.drop_slices(0, STAMP.round)
+        alone.data_plane.drop_slices(0, STAMP.round)
     else:
-        alone.exchange.forget(ALPHA)
-        alone.exchange.meet(ALPHA, 2)
+        alone.data_plane.forget(ALPHA)
+        alone.data_plane.meet(ALPHA, 2)
     assert await sent(alone, ALPHA) == pieces_of(result_of(ELEMENTS, of=TERMS), WHOLE)
 
 
@@ -330,12 +330,12 @@ def test_our_own_slice_is_known_by_its_name() -> None:
     buffer = memoryview(bytearray(2 * size_of(ELEMENTS)))
     payload = Payload(ELEMENTS, size_of, buffer, layers=2)
     payload.terms = TERMS
-    assert alone.exchange.own_layer(key, payload) is None
+    assert alone.data_plane.own_layer(key, payload) is None
     for manifest, layer in (("a" * 32, 1), ("b" * 32, None)):
         encoding = Encoding(alone.work, 0, ELEMENTS, Pool(), manifest=manifest)
-        alone.exchange.encoded[0, STAMP.round] = encoding
-        assert alone.exchange.own_layer(key, payload) == layer
-        assert alone.exchange.own_piece(key, payload, 0) is None, "of a view that is over"
+        alone.data_plane.encoded[0, STAMP.round] = encoding
+        assert alone.data_plane.own_layer(key, payload) == layer
+        assert alone.data_plane.own_piece(key, payload, 0) is None, "of a view that is over"
 
 
 @pytest.mark.parametrize("discards", [True, False])
@@ -343,6 +343,6 @@ def test_what_the_core_discards_is_not_kept(discards: bool) -> None:
     alone, who = Alone(), contributor(ALPHA)
     event, key = v.SliceReceived(ALPHA, STAMP, 0, who), slice_key(STAMP, 0, who)
     payload = Payload(ELEMENTS, size_of, memoryview(bytearray(size_of(ELEMENTS))))
-    alone.exchange.inbound._undecided[type(event), ALPHA, key] = payload
-    alone.exchange.decided(event, [c.Discard(event)] if discards else [])
-    assert alone.exchange.inbound.slices == ({} if discards else {key: payload})
+    alone.data_plane.inbound._undecided[type(event), ALPHA, key] = payload
+    alone.data_plane.decided(event, [c.Discard(event)] if discards else [])
+    assert alone.data_plane.inbound.slices == ({} if discards else {key: payload})

@@ -62,7 +62,7 @@ class Shell:
         itself = cast(Any, self)
         self.driver = Driver(cast(PeerCore, self.core), listener=itself, wal=itself)
         self.driver.use(itself)
-        exchange = cast(Any, self.driver.exchange)
+        exchange = cast(Any, self.driver.data_plane)
         exchange.work = exchange.states = self
         exchange.parts, exchange.seconds = self.parts, self.seconds
         for name in ("encode", "release", "restored", "decided", "reduce"):

@@ -21,17 +21,17 @@ def test_what_another_lineage_left_is_dropped() -> None:
 
     async def scenario() -> None:
         for peer in (ALPHA, BETA):
-            alone.exchange.meet(peer, 1)
+            alone.data_plane.meet(peer, 1)
         alone.reduce()
-        alone.exchange.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
-        inbound = alone.exchange.inbound
+        alone.data_plane.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
+        inbound = alone.data_plane.inbound
         for stamp in (STAMP, after):
             buffer = memoryview(bytearray(size_of(ELEMENTS)))
             payload = Payload(ELEMENTS, size_of, buffer)
             inbound.slices[slice_key(stamp, 0, contributor(BETA))] = payload
             inbound.results[ResultKey(stamp, 1)] = payload
             inbound._open.setdefault(BETA, {})[ResultKey(stamp, 2)] = payload
-        alone.exchange.restored(after.lineage)
+        alone.data_plane.restored(after.lineage)
         for _ in range(10):
             await asyncio.sleep(0)
         assert list(inbound.slices) == [slice_key(after, 0, contributor(BETA))]
@@ -41,18 +41,18 @@ def test_what_another_lineage_left_is_dropped() -> None:
     asyncio.run(scenario())
     assert alone.events == []
     assert alone.fetch(ALPHA) == alone.fetch(BETA) == []
-    assert alone.exchange.encoded == {}
+    assert alone.data_plane.encoded == {}
 
 
 @pytest.mark.asyncio
 async def test_a_restore_is_heard_of_in_the_turn_of_the_work() -> None:
     async with xor_node.open_round() as (alpha, _):
-        await alpha.until(lambda: bool(alpha.driver.exchange.encoded))
-        lineage = alpha.driver.core.members.lineage
+        await alpha.until(lambda: bool(alpha.driver.data_plane.encoded))
+        lineage = alpha.driver.core.run_state.lineage
         entry = e.Left(xor_node.BETA, "over")
         alpha.driver._do(c.Applied(8, entry, lineage))
         alpha.driver._do(c.Encode(0, 77))
         alpha.driver._do(c.Applied(9, entry, lineage + 1))
         alpha.driver._do(c.Encode(0, 78))
-        await alpha.until(lambda: (0, 78) in alpha.driver.exchange.encoded)
-        assert list(alpha.driver.exchange.encoded) == [(0, 78)]
+        await alpha.until(lambda: (0, 78) in alpha.driver.data_plane.encoded)
+        assert list(alpha.driver.data_plane.encoded) == [(0, 78)]

@@ -46,26 +46,26 @@ class Daemon:
     """The parts that a rank speaks with. It never accepts the link of its own process."""
 
     path: str
-    lifelines: DaemonSocketServer
+    daemon_sockets: DaemonSocketServer
     slots: Slots
 
     async def heard(self) -> RankMessage | Closed:
-        _, message = await asyncio.wait_for(self.lifelines.receive(), 10)
+        _, message = await asyncio.wait_for(self.daemon_sockets.receive(), 10)
         return message
 
 
 @asynccontextmanager
 async def serving() -> AsyncGenerator[Daemon]:
     with tempfile.TemporaryDirectory(prefix="lc") as directory:
-        lifelines = DaemonSocketServer(
+        daemon_sockets = DaemonSocketServer(
             f"{directory}/lifeline", links_max=4, obeyed=lambda _, __: None
         )
         slots = Slots.create(SHAPE)
         try:
-            yield Daemon(f"{directory}/lifeline", lifelines, slots)
+            yield Daemon(f"{directory}/lifeline", daemon_sockets, slots)
         finally:
             slots.close()
-            lifelines.close()
+            daemon_sockets.close()
 
 
 def connect(path: str) -> RankClient:
@@ -76,7 +76,7 @@ def connect(path: str) -> RankClient:
 async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, DaemonSocket]]:
     """A client that is ready, and its lifeline."""
     connecting = asyncio.create_task(asyncio.to_thread(connect, daemon.path))
-    link, hello = await daemon.lifelines.receive()
+    link, hello = await daemon.daemon_sockets.receive()
     assert hello == Hello(rank=1, world_size=2, attempt=4, pid=os.getpid())
     configured = Configured(run='{"a": 1}', node="{}", corpus="there")
     link.send(configured)
@@ -84,7 +84,7 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, DaemonSoc
     try:
         assert client.configured == configured
         attaching = asyncio.create_task(asyncio.to_thread(client.attach, TENSORS, elements=3))
-        assert (await daemon.lifelines.receive())[1] == Layout(
+        assert (await daemon.daemon_sockets.receive())[1] == Layout(
             packed=pack_layout(TENSORS), elements=3
         )
         answer = Attached(
@@ -177,7 +177,7 @@ async def test_everything_else_that_a_rank_says() -> None:
                 asyncio.to_thread(client.ask_boundary, 30, due=True, left=[0, 1])
             )
             question = Boundary(steps=30, due=True, left=(0, 1))
-            assert await daemon.lifelines.receive() == (link, question)
+            assert await daemon.daemon_sockets.receive() == (link, question)
             link.send(Answer(fragment=fragment))
             assert await asking == heard
         client.metrics(step=1, tokens=2, loss=3.0, tokens_per_s=4.0)
@@ -260,7 +260,7 @@ async def start(path: str) -> asyncio.subprocess.Process:
 async def test_a_rank_ends_with_its_daemon(when: str) -> None:
     async with serving() as daemon:
         process = await start(daemon.path)
-        link, _ = await daemon.lifelines.receive()
+        link, _ = await daemon.daemon_sockets.receive()
         assert process.stdout is not None
         if when == "working":
             link.send(Configured(run="", node="", corpus=""))
@@ -275,7 +275,7 @@ async def test_a_rank_ends_with_its_daemon(when: str) -> None:
 async def test_a_refused_rank_says_why() -> None:
     async with serving() as daemon:
         process = await start(daemon.path)
-        link, _ = await daemon.lifelines.receive()
+        link, _ = await daemon.daemon_sockets.receive()
         link.refuse("another model")
         _, errors = await asyncio.wait_for(process.communicate(), 10)
         assert process.returncode == EXIT_REFUSED

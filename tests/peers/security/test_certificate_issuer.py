@@ -59,7 +59,7 @@ async def test_who_has_a_certificate_of_another_peer_is_not_that_peer(tmp_path: 
     async with pair(tls=tls) as (alpha, beta), nodes(GAMMA, tls={GAMMA: tls[EVE]}) as (eve,):
         for dials, to, peer in ((eve, alpha, ""), (beta, eve, GAMMA)):  # Nor when it is dialled.
             dials.mesh.connect(to.address, peer=peer)
-            dial = dials.mesh._dialling._dials[to.address]
+            dial = dials.mesh._dialer._dials[to.address]
             await soon(lambda dial=dial: dial.tries > 1)  # Two did not work.
         assert Up(GAMMA) not in alpha.seen + beta.seen
         beta.mesh.disconnect(GAMMA, "enough")

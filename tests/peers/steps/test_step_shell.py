@@ -89,7 +89,7 @@ class Node:
         me = Identity(peer=ME, name="alpha", incarnation=1, address="127.0.0.1:1")
         self.core = PeerCore(me, join=False, rules=ProtocolConfig())
         self.bases: list[int] = []
-        self.stepping = StepShell(
+        self.step_shell = StepShell(
             self.core, work=self.work, ranks=self, shell=self, based=self.bases.append
         )
         self.run = Run(7, "{}", "", 1, outer_steps, 1, b"", (size // 4,), ME, COMMIT, SNAPSHOT)
@@ -118,7 +118,7 @@ class Node:
     def found(self) -> None:
         """The ranks' state is the one that the run begins with."""
         digests: list[str] = []
-        self.stepping.found(digests.append)
+        self.step_shell.found(digests.append)
         self.obey()
         self.go_on(events=False)
         self.feed(v.RunAccepted(ProtocolConfig()))
@@ -137,7 +137,7 @@ class Node:
     def handle(self, event: v.Event) -> None:
         for command in self.core.handle(event, self.now):
             if isinstance(command, StepCommand):
-                self.stepping.do(command)
+                self.step_shell.do(command)
             elif isinstance(command, c.Persist):
                 self.feed(v.Persisted(command.ticket))
 
@@ -158,7 +158,7 @@ class Node:
             self.memory.shown[:] = self.state
         if order.go_on:
             self.orders.append(following(order))
-        self.stepping.obeyed(order.number)
+        self.step_shell.obeyed(order.number)
         return order
 
     def step(self, number: int) -> None:
@@ -224,7 +224,7 @@ def test_a_state_is_shown_at_commits_and_kept_where_all_keep_it(loaded: NewNode)
     assert shown == list(range(COMMIT, 2 * SNAPSHOT + 1, COMMIT))
     assert node.work.copies == {2 * SNAPSHOT: expected(2 * SNAPSHOT)}
     assert node.bases == [0, SNAPSHOT, 2 * SNAPSHOT]
-    assert node.core.members.course.digest == digest_of(expected(2 * SNAPSHOT))
+    assert node.core.run_state.step_progress.digest == digest_of(expected(2 * SNAPSHOT))
 
 
 def test_payloads_since_the_base_are_kept_and_no_others(loaded: NewNode) -> None:
@@ -232,14 +232,14 @@ def test_payloads_since_the_base_are_kept_and_no_others(loaded: NewNode) -> None
     for step in range(1, SNAPSHOT + COMMIT):
         node.step(step)
     payloads = {digest_of(bytes([step]) * 64) for step in range(SNAPSHOT + 1, SNAPSHOT + COMMIT)}
-    assert set(node.stepping.payloads.held) >= payloads
-    assert digest_of(bytes([1]) * 64) not in node.stepping.payloads.held
+    assert set(node.step_shell.payloads.held) >= payloads
+    assert digest_of(bytes([1]) * 64) not in node.step_shell.payloads.held
 
 
 def test_a_payload_that_the_core_has_not_taken_yet_is_not_pruned(loaded: NewNode) -> None:
     node = loaded()
     node.obey()
-    node.stepping.do(c.ReleaseSteps(0))
+    node.step_shell.do(c.ReleaseSteps(0))
     node.go_on()
     node.step(1)
     assert node.state == expected(1)
@@ -250,7 +250,7 @@ def test_new_ranks_get_the_base_and_the_steps_since(loaded: NewNode) -> None:
     for step in range(1, SNAPSHOT + COMMIT + 3):
         node.step(step)
     node.orders.clear()
-    node.stepping.ranks_lost()
+    node.step_shell.ranks_lost()
     node.feed(v.TrainersLost("a test"))
     node.go_on()
     node.state = b"?" * 64
@@ -273,7 +273,7 @@ def test_ranks_hear_whether_what_they_made_last_is_in_a_step(loaded: NewNode) ->
         (step, True) for step in range(1, last + 1)
     ]
     node.orders.clear()
-    node.stepping.ranks_lost()
+    node.step_shell.ranks_lost()
     node.feed(v.TrainersLost("a test"))
     node.feed(v.TrainersReady())
     node.go_on()
@@ -302,8 +302,8 @@ def obeyed(node: Node) -> Order:
 def test_nothing_comes_of_what_ranks_did_who_are_gone(loaded: NewNode) -> None:
     node = loaded()
     make = node.orders.pop()
-    node.stepping.ranks_lost()
-    node.stepping.obeyed(make.number)
+    node.step_shell.ranks_lost()
+    node.step_shell.obeyed(make.number)
     assert node.events == []
 
 
@@ -353,14 +353,14 @@ def test_a_payload_that_is_asked_for_later_is_not_made_twice(loaded: NewNode) ->
 def test_what_ranks_went_on_to_is_void_when_they_get_another_state(loaded: NewNode) -> None:
     node = loaded()
     make, _ = ahead(node)
-    node.stepping.do(c.LoadBase(0))
+    node.step_shell.do(c.LoadBase(0))
     node.go_on()
     assert node.orders == [make], "they would write while they read"
     node.obey()
     assert node.obey().kind == "load"
     assert node.state == expected(0)
     node.events.clear()
-    node.stepping.do(c.MakeStep(3, 2))
+    node.step_shell.do(c.MakeStep(3, 2))
     assert node.events == [], "it was made from another state"
     assert [order.kind for order in node.orders] == ["make"]
 
@@ -370,7 +370,7 @@ def test_a_load_waits_for_what_the_ranks_are_at_and_voids_it(loaded: NewNode) ->
     for step in (1, 2):
         node.step(step)
     (make,) = node.orders
-    node.stepping.do(c.LoadBase(0))
+    node.step_shell.do(c.LoadBase(0))
     node.go_on()
     assert node.orders == [make], "they would write while they read"
     assert node.obey() == make
@@ -384,7 +384,7 @@ def test_the_last_of_several_loads_counts(loaded: NewNode) -> None:
     node = loaded()
     node.step(1)
     for _ in range(2):
-        node.stepping.do(c.LoadBase(0))
+        node.step_shell.do(c.LoadBase(0))
     node.go_on()
     node.obey()
     assert [order.kind for order in node.orders] == ["load"]
@@ -397,6 +397,6 @@ def test_the_run_ends_with_an_order_to_finish(loaded: NewNode) -> None:
     for step in range(1, COMMIT + 1):
         node.step(step)
     assert node.core.stopped
-    node.stepping.finish(evaluate=True)
+    node.step_shell.finish(evaluate=True)
     (order,) = node.orders
     assert (order.kind, order.evaluate) == ("finish", True)

@@ -43,7 +43,7 @@ class Desk:
     def __init__(self, wal: Wal, disk: Disk) -> None:
         self.disk = disk
         self.said: asyncio.Queue[Persisted | PersistFailed] = asyncio.Queue()
-        self.scribe = WalWriter(wal, self.said.put_nowait)
+        self.wal_writer = WalWriter(wal, self.said.put_nowait)
 
     async def hears(self) -> Persisted | PersistFailed:
         return await asyncio.wait_for(self.said.get(), 20)
@@ -54,10 +54,10 @@ async def desk(directory: Path) -> AsyncGenerator[Desk]:
     disk = Disk()
     wal, _ = Wal.open(directory, disk=replace(SYSTEM, write=disk.write))
     made = Desk(wal, disk)
-    task = asyncio.create_task(made.scribe.run())
+    task = asyncio.create_task(made.wal_writer.run())
     try:
         yield made
-        made.scribe.stop()
+        made.wal_writer.stop()
         await asyncio.wait_for(asyncio.shield(task), 20)
         assert made.said.empty(), "every ticket has one answer"
     finally:
@@ -82,7 +82,7 @@ def saved(directory: Path) -> tuple[int, list[int]]:
 async def test_tickets_are_answered_in_order_and_only_when_they_are_safe(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         for number in (1, 2, 3):
-            at.scribe.write(ticket(number, number, 1))
+            at.wal_writer.write(ticket(number, number, 1))
             assert await at.hears() == Persisted(number)
             assert saved(tmp_path) == (1, [1] * number)
     assert threading.get_ident() not in at.disk.threads  # The loop goes on meanwhile.
@@ -93,8 +93,8 @@ async def test_stopping_waits_for_what_was_handed_over(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         at.disk.gate.clear()
         for number in (1, 2, 3):
-            at.scribe.write(ticket(number, number, 1))
-        at.scribe.stop()
+            at.wal_writer.write(ticket(number, number, 1))
+        at.wal_writer.stop()
         assert at.said.empty()
         at.disk.gate.set()
         assert [await at.hears() for _ in range(3)] == [Persisted(n) for n in (1, 2, 3)]
@@ -104,12 +104,12 @@ async def test_stopping_waits_for_what_was_handed_over(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_a_disk_that_fails_fails_everything_that_waits_behind(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
-        at.scribe.write(ticket(1, 1, 1))
+        at.wal_writer.write(ticket(1, 1, 1))
         assert await at.hears() == Persisted(1)
         at.disk.gate.clear()
         at.disk.failures = 1
         for number in (2, 3, 4):
-            at.scribe.write(ticket(number, number, 1))
+            at.wal_writer.write(ticket(number, number, 1))
         at.disk.gate.set()
         for number in (2, 3, 4):
             failed = await at.hears()
@@ -118,7 +118,7 @@ async def test_a_disk_that_fails_fails_everything_that_waits_behind(tmp_path: Pa
             assert "No space left on device" in failed.why
         assert saved(tmp_path) == (1, [1])
         # The core hands all of it over again, and there is room by now.
-        at.scribe.write(replace(ticket(5, 2, 1, 1, 1), failures=1))
+        at.wal_writer.write(replace(ticket(5, 2, 1, 1, 1), failures=1))
         assert await at.hears() == Persisted(5)
     assert saved(tmp_path) == (1, [1] * 4)
 
@@ -129,15 +129,15 @@ async def test_what_builds_on_a_failed_ticket_fails_too_though_it_came_later(
 ) -> None:
     """The core takes events in turn: it hands over more before it hears of the failure."""
     async with desk(tmp_path) as at:
-        at.scribe.write(ticket(1, 1, 1, 1, 1))
+        at.wal_writer.write(ticket(1, 1, 1, 1, 1))
         assert await at.hears() == Persisted(1)
         at.disk.failures = 1
-        at.scribe.write(ticket(2, 2, 2, 2, term=2))
+        at.wal_writer.write(ticket(2, 2, 2, 2, term=2))
         failed = await at.hears()
         assert isinstance(failed, PersistFailed)
         assert failed.ticket == 2
         # In the core's inbox, and not read yet; what it says now takes ticket 2 as written.
-        at.scribe.write(ticket(3, 4, 2, term=2))
+        at.wal_writer.write(ticket(3, 4, 2, term=2))
         said = await at.hears()
         assert saved(tmp_path) == (1, [1, 1, 1]), "no mixture of two leaders' logs"
         assert isinstance(said, PersistFailed)
@@ -150,8 +150,8 @@ async def test_a_stop_in_the_middle_of_a_failure_ends_it(tmp_path: Path) -> None
         at.disk.gate.clear()
         at.disk.failures = 1
         for number in (1, 2):
-            at.scribe.write(ticket(number, number, 1))
-        at.scribe.stop()
+            at.wal_writer.write(ticket(number, number, 1))
+        at.wal_writer.stop()
         at.disk.gate.set()
         said = [await at.hears() for _ in range(2)]
     assert [type(one) for one in said] == [PersistFailed] * 2

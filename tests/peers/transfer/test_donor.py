@@ -32,9 +32,9 @@ class Donor:
         self.jobs: list[Callable[[], None]] = []
         self.streams: dict[PeerId, Stream | None] = {}
         self.told: list[tuple[PeerId, int]] = []
-        self.hashing = TreeHashing()
+        self.tree_hashing = TreeHashing()
         self.pace = BackgroundRate(lambda: None)
-        self.donation = StateLender(self, self.hashing, self.pace)
+        self.state_lender = StateLender(self, self.tree_hashing, self.pace)
 
     @property
     def states(self) -> StateStore:
@@ -53,7 +53,7 @@ class Donor:
         self.told.append((peer, size_bytes))
 
     def copies(self, index: int) -> None:
-        self.donation.copy(c.CopyState(index, 0, 5), run=1, lineage=2)
+        self.state_lender.copy(c.CopyState(index, 0, 5), run=1, lineage=2)
 
     def works(self) -> None:
         """All that the worker thread has to do."""
@@ -78,18 +78,18 @@ def test_a_copy_is_told_of_and_hashed_when_that_is_wanted() -> None:
         donor.works()
         assert await donor.hears() == v.StateCopied(7, 0, 3)
         state = donor.work.state
-        donor.donation.hash(c.HashState(7, 0))
+        donor.state_lender.hash(c.HashState(7, 0))
         donor.copies(9)
         assert await donor.hears() == v.StateCopied(9, 0, 3)
-        donor.donation.hash(c.HashState(9, 0))
+        donor.state_lender.hash(c.HashState(9, 0))
         said = [await donor.hears(), await donor.hears()]
         assert said == [v.StateHashed(x, 0, digest(state), leaves_of([state])) for x in (7, 9)]
-        assert len(donor.donation._copies) == 1, "two who join at once share it"
+        assert len(donor.state_lender._copies) == 1, "two who join at once share it"
         donor.copies(11)
-        donor.donation.hash(c.HashState(11, 0))
+        donor.state_lender.hash(c.HashState(11, 0))
         assert await donor.hears() == v.StateCopied(11, 0, 3)
         assert await donor.hears() == v.StateHashed(11, 0, digest(state), leaves_of([state]))
-        donor.hashing.close()
+        donor.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -101,10 +101,10 @@ def test_what_is_another_state_by_then_is_no_copy() -> None:
         donor.work.round = 6
         donor.works()
         assert await donor.hears() == v.StateCopied(7, 0, 0)
-        assert donor.donation._copies == []
-        donor.donation.hash(c.HashState(7, 0))
+        assert donor.state_lender._copies == []
+        donor.state_lender.hash(c.HashState(7, 0))
         assert donor.events.empty()
-        donor.hashing.close()
+        donor.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -116,17 +116,17 @@ def test_cells_are_sent_in_the_order_in_which_they_are_wanted() -> None:
         donor.works()
         state, elements = donor.work.state, len(donor.work.state) // ELEMENT_BYTES
         donor.work.state, donor.work.round = bytes(len(state)), 6
-        donor.donation.serve(c.ServeCells(BETA, 7, (CellSpan(0, 2, 3), CellSpan(0, 0, 1))))
+        donor.state_lender.serve(c.ServeCells(BETA, 7, (CellSpan(0, 2, 3), CellSpan(0, 0, 1))))
         found = donor.sends(BETA)
         assert [chunk.start for chunk, _ in found] == [2 * PIECE_ELEMENTS, 0]
         assert {chunk.elements for chunk, _ in found} == {elements}
         assert [cell for _, cell in found] == [state[2 * CELL_BYTES :], state[:CELL_BYTES]]
         assert found[1][0] == StateChunk(1, 2, 7, 0, 5, 0, elements)
-        donor.donation.release(c.ReleaseCopy(BETA, 7))
+        donor.state_lender.release(c.ReleaseCopy(BETA, 7))
         assert donor.told == [(BETA, sum(len(cell) for _, cell in found))]
         assert donor.streams[BETA] is None
-        assert donor.donation._copies == []
-        donor.hashing.close()
+        assert donor.state_lender._copies == []
+        donor.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -137,13 +137,13 @@ def test_a_copy_stays_as_long_as_anybody_needs_it() -> None:
         for index in (7, 9):
             donor.copies(index)
         donor.works()
-        donor.donation.release(c.ReleaseCopy(ALPHA, 7))
+        donor.state_lender.release(c.ReleaseCopy(ALPHA, 7))
         assert donor.told == [], "it got nothing"
-        donor.donation.serve(c.ServeCells(BETA, 9, (CellSpan(0, 0, 1),)))
+        donor.state_lender.serve(c.ServeCells(BETA, 9, (CellSpan(0, 0, 1),)))
         assert len(donor.sends(BETA)) == 1
-        donor.donation.serve(c.ServeCells(ALPHA, 7, (CellSpan(0, 0, 1),)))
+        donor.state_lender.serve(c.ServeCells(ALPHA, 7, (CellSpan(0, 0, 1),)))
         assert donor.sends(ALPHA) == []
-        donor.hashing.close()
+        donor.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -151,10 +151,10 @@ def test_a_copy_stays_as_long_as_anybody_needs_it() -> None:
 def test_a_copy_that_nobody_waits_for_when_it_is_made_is_dropped() -> None:
     donor = Donor()
     donor.copies(7)
-    donor.donation.release(c.ReleaseCopy(BETA, 7))
+    donor.state_lender.release(c.ReleaseCopy(BETA, 7))
     donor.works()
     assert donor.events.empty()
-    assert donor.donation._copies == []
+    assert donor.state_lender._copies == []
 
 
 def test_nobody_is_told_of_a_copy_that_was_released_while_it_was_hashed() -> None:
@@ -163,12 +163,12 @@ def test_nobody_is_told_of_a_copy_that_was_released_while_it_was_hashed() -> Non
         donor.copies(7)
         donor.works()
         assert await donor.hears() == v.StateCopied(7, 0, 3)
-        donor.donation.hash(c.HashState(7, 0))
-        donor.donation.release(c.ReleaseCopy(BETA, 7))
-        donor.hashing.submit(lambda: None, lambda _: donor.feed(v.DeadlineReached()))
+        donor.state_lender.hash(c.HashState(7, 0))
+        donor.state_lender.release(c.ReleaseCopy(BETA, 7))
+        donor.tree_hashing.submit(lambda: None, lambda _: donor.feed(v.DeadlineReached()))
         assert await donor.hears() == v.DeadlineReached()
-        assert donor.donation._copies == []
-        donor.hashing.close()
+        assert donor.state_lender._copies == []
+        donor.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -178,10 +178,10 @@ def test_cells_give_way_to_payload() -> None:
         donor = Donor()
         donor.copies(7)
         donor.works()
-        donor.donation.serve(c.ServeCells(BETA, 7, (CellSpan(0, 0, 3),)))
+        donor.state_lender.serve(c.ServeCells(BETA, 7, (CellSpan(0, 0, 3),)))
         donor.pace.moved(9 * CELL_BYTES)
         assert len(donor.sends(BETA)) == 1
         donor.pace.close()
-        donor.hashing.close()
+        donor.tree_hashing.close()
 
     asyncio.run(scenario())

@@ -28,8 +28,8 @@ class Joiner:
         self.work = XorWork("joiner")
         self.state = os.urandom(len(self.work.state))
         self.events = asyncio.Queue[v.Event]()
-        self.hashing = TreeHashing()
-        self.transfer = StateReceiver(lambda: self.work, self.events.put_nowait, self.hashing)
+        self.tree_hashing = TreeHashing()
+        self.transfer = StateReceiver(lambda: self.work, self.events.put_nowait, self.tree_hashing)
         self.transfer.expect(EXPECT, 1.0)
         self.transfer.expect_cells(ALL)
 
@@ -68,7 +68,7 @@ def test_a_state_comes_cell_by_cell_from_several_donors() -> None:
         assert joiner.transfer.by_donor == {ALPHA: CELL_BYTES, BETA: CELL_BYTES + last}
         assert joiner.transfer.adopted()
         assert joiner.place(ALPHA, joiner.chunk(0)) is None, "it is over"
-        joiner.hashing.close()
+        joiner.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -105,7 +105,7 @@ def test_what_is_here_cannot_be_written_again_and_what_was_a_lie_can() -> None:
         assert joiner.transfer.by_donor[ALPHA] == CELL_BYTES
         await joiner.bring(BETA, 1)
         assert joiner.transfer.by_donor[BETA] == CELL_BYTES
-        joiner.hashing.close()
+        joiner.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -126,7 +126,7 @@ def test_a_connection_that_ends_takes_with_it_only_what_is_not_whole() -> None:
         await asyncio.sleep(0.05)
         assert joiner.events.empty()
         await joiner.bring(ALPHA, 1)
-        joiner.hashing.close()
+        joiner.tree_hashing.close()
 
     asyncio.run(scenario())
 
@@ -142,7 +142,7 @@ def test_cells_of_an_earlier_cut_stay_if_the_core_does_not_expect_them_again() -
         assert joiner.place(ALPHA, replace(joiner.chunk(0), cut_index=9)) is None
         assert joiner.place(ALPHA, replace(joiner.chunk(1), cut_index=9)) is not None
         assert bytes(joiner.transfer.state(0))[:CELL_BYTES] == joiner.cell(0)
-        joiner.hashing.close()
+        joiner.tree_hashing.close()
 
     asyncio.run(scenario())
 

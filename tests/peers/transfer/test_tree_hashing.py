@@ -39,27 +39,27 @@ def test_before_each_cell_what_matters_more_may_go_first() -> None:
 
 def test_work_is_done_in_order_in_a_thread_that_gives_way() -> None:
     async def scenario() -> None:
-        hashing, found, last = TreeHashing(), list[object](), asyncio.Event()
+        tree_hashing, found, last = TreeHashing(), list[object](), asyncio.Event()
         loop_thread = threading.get_ident()
 
         def work() -> tuple[bool, int]:
             there = threading.get_native_id()
             return threading.get_ident() != loop_thread, os.getpriority(os.PRIO_PROCESS, there)
 
-        hashing.submit(work, found.append)
-        hashing.submit(lambda: "second", found.append)
-        hashing.submit(lambda: None, lambda _: last.set())
+        tree_hashing.submit(work, found.append)
+        tree_hashing.submit(lambda: "second", found.append)
+        tree_hashing.submit(lambda: None, lambda _: last.set())
         await asyncio.wait_for(last.wait(), 10)
         assert found == [(True, NICE), "second"]
         assert os.getpriority(os.PRIO_PROCESS, 0) < NICE, "nobody else gives way"
-        hashing.close()
+        tree_hashing.close()
 
     asyncio.run(scenario())
 
 
 def test_what_is_being_hashed_ends_at_its_next_cell() -> None:
     async def scenario() -> None:
-        hashing, began, found = TreeHashing(), threading.Event(), list[object]()
+        tree_hashing, began, found = TreeHashing(), threading.Event(), list[object]()
         failures: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, why: failures.append(why))
 
@@ -67,12 +67,12 @@ def test_what_is_being_hashed_ends_at_its_next_cell() -> None:
             last = time.monotonic() + 10
             while time.monotonic() < last:
                 began.set()
-                hashing.go_on()
+                tree_hashing.go_on()
 
-        hashing.submit(work, found.append)
+        tree_hashing.submit(work, found.append)
         assert began.wait(10)
         at = time.monotonic()
-        hashing.close()
+        tree_hashing.close()
         assert time.monotonic() - at < 5
         for _ in range(5):  # What the thread hands over by `call_soon`.
             await asyncio.sleep(0)
@@ -83,13 +83,13 @@ def test_what_is_being_hashed_ends_at_its_next_cell() -> None:
 
 def test_nobody_hears_of_what_was_being_hashed_at_the_end() -> None:
     async def scenario() -> None:
-        hashing, goes_on, found = TreeHashing(), threading.Event(), list[object]()
+        tree_hashing, goes_on, found = TreeHashing(), threading.Event(), list[object]()
         for _ in range(3):
-            hashing.submit(lambda: goes_on.wait(10), found.append)
+            tree_hashing.submit(lambda: goes_on.wait(10), found.append)
         threading.Timer(0.05, goes_on.set).start()  # While `close` waits for what was begun.
-        hashing.close()
+        tree_hashing.close()
         await asyncio.sleep(0.05)
         assert found == []
-        hashing.close()
+        tree_hashing.close()
 
     asyncio.run(scenario())

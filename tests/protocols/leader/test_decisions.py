@@ -103,7 +103,7 @@ def test_a_round_whose_roster_is_gone_is_taken_over_even_by_an_equal_roster() ->
     scene.hears(C, m.ReadyToTrain())
     view = last(scene, e.View)
     assert (view.roster, view.first_round) == ((C,), (2,)), "B has contributed and lives"
-    assert scene.core.members.views[0].view == number
+    assert scene.core.run_state.views[0].view == number
     scene.on(v.PeerDisconnected(B, "end of stream"))
     scene.waits(RULES.reconnect_grace_s)
     view = last(scene, e.View)
@@ -166,7 +166,7 @@ def test_a_commit_needs_two_live_holders() -> None:
     scene.hears(B, m.NotReadyToTrain("crash"))
     stamp = scene.stamp(1, number=3)
     terms = (contributor(B),)
-    for part in range(len(scene.core.members.views[-1].parts[0].owners)):
+    for part in range(len(scene.core.run_state.views[-1].parts[0].owners)):
         scene.on(v.ResultReceived(B, stamp, part, terms, part_digest(part)))
     assert written(scene, e.Commit) == [], "another digest than B's"
     scene.hears(B, m.Hold(stamp, result_digest(terms, 1)))
@@ -184,7 +184,7 @@ def test_what_a_joiner_holds_counts_once_it_is_a_member() -> None:
     scene.hears(C, join(C))
     say(scene, "hold", C)
     assert written(scene, e.Commit) == []
-    index, _ = scene.core.members.cuts[C]
+    index, _ = scene.core.run_state.cuts[C]
     scene.hears(C, caught_up(C, index))
     assert last(scene, e.Member).info.peer == C
     assert last(scene, e.Commit).contributors == (contributor(B),)
@@ -194,7 +194,7 @@ def test_a_peer_alone_commits_alone() -> None:
     scene = leading()
     scene.encode(1)
     stamp = scene.stamp(1)
-    scene.reduced(stamp, *range(len(scene.core.members.views[-1].parts[0].owners)))
+    scene.reduced(stamp, *range(len(scene.core.run_state.views[-1].parts[0].owners)))
     body = last(scene, e.Commit)
     assert (body.contributors, body.held_by_all) == ((contributor(A),), True)
 
@@ -273,7 +273,7 @@ def test_the_lost_are_left_out_at_once() -> None:
     scene.waits(RULES.reconnect_grace_s)
     body = last(scene, e.Attempt)
     assert (body.roster, body.why) == ((B, C), "without d")
-    owners = scene.core.members.views[0].parts[0].owners  # Of the view that the round began in.
+    owners = scene.core.run_state.views[0].parts[0].owners  # Of the view that the round began in.
     moved = [new for old, new in zip(owners, body.owners, strict=True) if old != new]
     assert len(moved) == owners.count(D), "only the lost one's parts move"
 
@@ -337,8 +337,8 @@ def test_a_round_that_only_dead_ones_contributed_to_is_no_busy_loop() -> None:
 def test_a_leader_that_was_on_its_way_when_it_was_elected_goes_last() -> None:
     """Seed 960243: it wrote itself out, and with it went the only state of the last round."""
     scene = leading(B)
-    assert scene.core.office is not None
-    scene.core.office.leader.take(A, m.Leave("finished"), scene.now)
+    assert scene.core.led_term is not None
+    scene.core.led_term.leader.take(A, m.Leave("finished"), scene.now)
     scene.waits(1.0)
     assert written(scene, e.Left) == []
 
@@ -347,7 +347,7 @@ def test_who_leaves_is_written_down() -> None:
     scene = leading(B)
     scene.hears(B, m.Leave("asked to"))
     assert written(scene, e.Left) == [e.Left(B, "asked to")]
-    assert B not in scene.core.members.receivers
+    assert B not in scene.core.run_state.receivers
 
 
 def test_who_holds_a_state_that_the_leader_lacks_stays_until_it_has_it() -> None:
@@ -370,7 +370,7 @@ def test_who_may_be_the_only_one_to_hold_the_last_result_stays_for_a_while() -> 
     say(scene, "hold", B, C, D)
     scene.hears(B, m.Leave("a person asked"))
     assert written(scene, e.Left) == []
-    needs = scene.leader.admission.needs
+    needs = scene.leader.joins.needs
     assert (needs(B, patient=True), needs(B, patient=False)) == (True, False)
     assert not needs(PeerId("e.5"), patient=True), "no member: it never had a state"
     scene.hears(C, m.Have(scene.lineage, 0, 1, state_digest(1)))
@@ -395,14 +395,14 @@ def test_a_joiner_that_has_all_of_its_cut_may_be_needed() -> None:
     """Seed 80204: it held the only state, and went before a new leader had let it in."""
     cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
     commit = e.Commit(1, 0, 1, 0, (contributor(A),), BORDERS, DIGEST, "")
-    members = members_of(log_of(run(), e.Member(info(A)), cut, view(1, A), commit))
-    admission = Joins(A, members, Reports(A, members))
-    admission.caught_up[B] = caught_up(B, 2)
-    assert not admission.needs(B, patient=True), "it waits for the state of its cut"
-    admission.caught_up[B] = caught_up(B, 3)
-    assert not admission.needs(B, patient=False)
-    assert admission.needs(B, patient=True), "it may make the step since then, as members do"
-    assert admission.next_entry(0.0) == e.Member(info(B, 1))
+    run_state = members_of(log_of(run(), e.Member(info(A)), cut, view(1, A), commit))
+    joins = Joins(A, run_state, Reports(A, run_state))
+    joins.caught_up[B] = caught_up(B, 2)
+    assert not joins.needs(B, patient=True), "it waits for the state of its cut"
+    joins.caught_up[B] = caught_up(B, 3)
+    assert not joins.needs(B, patient=False)
+    assert joins.needs(B, patient=True), "it may make the step since then, as members do"
+    assert joins.next_entry(0.0) == e.Member(info(B, 1))
 
 
 def test_reasons_are_one_printable_line() -> None:

@@ -12,11 +12,11 @@ MB = 1_000_000
 
 
 def told(**speeds: int) -> LinkSpeeds:
-    lines = LinkSpeeds()
+    link_speeds = LinkSpeeds()
     for peer in (A, B, C, D):
         if peer[0] in speeds:
-            lines.told(peer, speeds[peer[0]])
-    return lines
+            link_speeds.told(peer, speeds[peer[0]])
+    return link_speeds
 
 
 def test_nothing_is_known_until_everybody_has_spoken() -> None:
@@ -31,11 +31,11 @@ def test_whose_line_was_never_full_is_not_slow_nor_makes_others_slow() -> None:
 
 
 def test_what_is_known_once_counts_at_once() -> None:
-    lines = told(a=10 * MB, b=0, c=0)
-    assert lines.owners((A, B, C)) == (A, B, C)
-    lines.told(C, MB)
-    lines.told(C, 0)
-    assert lines.owners((A, B, C)) == (A, B)
+    link_speeds = told(a=10 * MB, b=0, c=0)
+    assert link_speeds.owners((A, B, C)) == (A, B, C)
+    link_speeds.told(C, MB)
+    link_speeds.told(C, 0)
+    assert link_speeds.owners((A, B, C)) == (A, B)
 
 
 def test_of_two_each_sends_all_of_it_either_way() -> None:
@@ -53,25 +53,25 @@ def test_one_alone_makes_nobody_slow() -> None:
 
 
 def test_who_was_slow_has_to_be_clearly_faster() -> None:
-    lines = told(a=10 * MB, b=10 * MB, c=MB)
-    assert lines.owners((A, B, C)) == (A, B)
-    lines.told(C, 7 * MB)
-    assert lines.owners((A, B, C)) == (A, B)
-    lines.told(C, 8 * MB)
-    assert lines.owners((A, B, C)) == (A, B, C)
+    link_speeds = told(a=10 * MB, b=10 * MB, c=MB)
+    assert link_speeds.owners((A, B, C)) == (A, B)
+    link_speeds.told(C, 7 * MB)
+    assert link_speeds.owners((A, B, C)) == (A, B)
+    link_speeds.told(C, 8 * MB)
+    assert link_speeds.owners((A, B, C)) == (A, B, C)
     for _ in range(KEPT):  # Slow once means little: it may have had nothing to send.
-        assert lines.owners((A, B, C)) == (A, B, C)
-        lines.told(C, MB)
-    assert lines.owners((A, B, C)) == (A, B)
+        assert link_speeds.owners((A, B, C)) == (A, B, C)
+        link_speeds.told(C, MB)
+    assert link_speeds.owners((A, B, C)) == (A, B)
 
 
 def test_another_life_may_have_another_line() -> None:
-    lines = told(a=10 * MB, b=10 * MB, c=MB)
-    assert lines.owners((A, B, C)) == (A, B)
-    lines.forget(C)
-    assert lines.owners((A, B, C)) == ()
-    lines.told(C, 0)
-    assert lines.owners((A, B, C)) == (A, B, C)
+    link_speeds = told(a=10 * MB, b=10 * MB, c=MB)
+    assert link_speeds.owners((A, B, C)) == (A, B)
+    link_speeds.forget(C)
+    assert link_speeds.owners((A, B, C)) == ()
+    link_speeds.told(C, 0)
+    assert link_speeds.owners((A, B, C)) == (A, B, C)
 
 
 # In a run -------------------------------------------------------------------------------------

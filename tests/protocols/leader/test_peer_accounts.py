@@ -35,7 +35,7 @@ def voters() -> Led:
         acknowledge(scene, B, C, D)
         scene.hears(voter, m.Durable(works=True, why=""))
     acknowledge(scene, B, C)
-    assert scene.core.members.voters == (A, B, C)
+    assert scene.core.run_state.voters == (A, B, C)
     return scene
 
 
@@ -44,7 +44,7 @@ def test_a_voter_with_a_full_disk_loses_its_vote() -> None:
     scene.hears(B, m.Durable(works=False, why=FULL))
     assert last(scene, e.Voter) == e.Voter(B, votes=False, why=FULL)
     acknowledge(scene, C)
-    assert scene.core.members.voters == (A, C)
+    assert scene.core.run_state.voters == (A, C)
     assert not scene.core.raft.reconfiguring
 
 
@@ -71,7 +71,7 @@ def test_a_later_life_is_not_blamed_for_the_full_disk_of_an_earlier_one() -> Non
     assert last(scene, e.Voter).votes is False, "the log does not know this life yet"
     scene.hears(B, join(B, "restarted", incarnation=2))
     acknowledge(scene, C)
-    index, _ = scene.core.members.cuts[B]
+    index, _ = scene.core.run_state.cuts[B]
     scene.hears(B, m.Have(scene.lineage, 0, 0, START))
     scene.hears(B, caught_up(B, index, incarnation=2))
     acknowledge(scene, B, C)
@@ -136,8 +136,8 @@ def test_what_is_said_in_another_lineage_is_dropped() -> None:
         replace(caught_up(B, 7), lineage=other),
     ):
         assert leader.take(B, message, scene.now) == ""
-    assert (leader.able, leader.leasing.wants) == (before, {})
-    assert (leader.admission.joins, leader.admission.caught_up) == ({}, {})
+    assert (leader.able, leader.sample_leases.wants) == (before, {})
+    assert (leader.joins.joins, leader.joins.caught_up) == ({}, {})
     leader.take(B, m.NotReadyToTrain("its ranks are not ready", lineage=scene.lineage), scene.now)
     assert leader.able == before - {B}
     leader.take(B, m.ReadyToTrain(lineage=other), scene.now)
@@ -148,12 +148,12 @@ def test_who_was_able_before_a_restore_has_to_say_so_again() -> None:
     """Else the first view of the new lineage would wait for peers that have no state yet."""
     scene = three()
     lineage, versions = scene.lineage, (Version(0, 0, START),)
-    assert scene.core.office is not None
-    scene.core.office.append(e.Restore(lineage, versions, 0, 0, (), 0, False, 1))
+    assert scene.core.led_term is not None
+    scene.core.led_term.append(e.Restore(lineage, versions, 0, 0, (), 0, False, 1))
     assert scene.leader.able == set()
     assert scene.leader.next_entry(scene.now) is None
     for peer in (B, C):
-        scene.leader.take(peer, m.ReadyToTrain(lineage=scene.core.office.head.lineage), scene.now)
+        scene.leader.take(peer, m.ReadyToTrain(lineage=scene.core.led_term.head.lineage), scene.now)
     view = scene.leader.next_entry(scene.now)
     assert isinstance(view, e.View)
     assert view.roster == (B, C)
@@ -163,11 +163,11 @@ def test_a_peer_names_the_lineage_that_it_has_read() -> None:
     scene = follower(B)
     scene.on(v.TrainersLost("crash"))
     said = [x.message for x in scene.all(c.Send) if isinstance(x.message, m.NotReadyToTrain)]
-    lineage = scene.core.members.lineage
+    lineage = scene.core.run_state.lineage
     assert [(each.why, each.lineage) for each in said] == [("crash", lineage)]
     scene.reads(e.Restore(lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1))
     asked = [x.message for x in scene.all(c.Send) if isinstance(x.message, m.Join)]
-    assert [each.lineage for each in asked] == [scene.core.members.lineage] != [lineage]
+    assert [each.lineage for each in asked] == [scene.core.run_state.lineage] != [lineage]
 
 
 # What is left of peers that came and went within a term --------------------------------------
@@ -232,10 +232,10 @@ def test_nothing_is_left_of_peers_that_came_and_went_within_a_term() -> None:
     for number in range(400):
         gone.add(come_and_go(scene, number))
         if number in (9, 399):
-            sizes += (len(list(leaves(x))) for x in (scene.core.office, scene.core.links))
+            sizes += (len(list(leaves(x))) for x in (scene.core.led_term, scene.core.links))
     assert scene.core.raft.term == 1
-    assert not gone & scene.core.members.readers.keys()
-    for root in (scene.core.office, scene.core.links):
+    assert not gone & scene.core.run_state.readers.keys()
+    for root in (scene.core.led_term, scene.core.links):
         left = [path for path, leaf in leaves(root) if leaf in gone]
         # The connection that ended last is one, whichever peer it was with.
         assert [path for path in left if not path.endswith(".ended[]")] == []

@@ -55,41 +55,41 @@ def state(round_: int) -> tuple[Version, ...]:
 
 
 def test_a_checkpoint_that_the_run_does_not_stand_on_is_no_help() -> None:
-    members = agreed()
-    wrong = m.Kept(members.lineage ^ 1, state(2), 20, 900), m.Kept(members.lineage, (), 20, 900)
-    assert usable(members, Reports(A, members), wrong, state(3)) == []
+    run_state = agreed()
+    wrong = m.Kept(run_state.lineage ^ 1, state(2), 20, 900), m.Kept(run_state.lineage, (), 20, 900)
+    assert usable(run_state, Reports(A, run_state), wrong, state(3)) == []
 
 
 def test_a_checkpoint_that_the_log_contradicts_is_no_help() -> None:
     """Its holder had diverged before it wrote it."""
-    members = agreed()
-    kept, reports = m.Kept(members.lineage, state(2), 20, 200), Reports(A, members)
-    third = members.commits[0][-1]
-    members.commits[0][-1] = replace(third, previous_state_digest=state_digest(9))
-    assert usable(members, reports, [kept], state(3)) == []
-    members.commits[0][-1] = replace(third, previous_state_digest=state_digest(2))
-    (cut,) = usable(members, reports, [kept], state(3))
+    run_state = agreed()
+    kept, reports = m.Kept(run_state.lineage, state(2), 20, 200), Reports(A, run_state)
+    third = run_state.commits[0][-1]
+    run_state.commits[0][-1] = replace(third, previous_state_digest=state_digest(9))
+    assert usable(run_state, reports, [kept], state(3)) == []
+    run_state.commits[0][-1] = replace(third, previous_state_digest=state_digest(2))
+    (cut,) = usable(run_state, reports, [kept], state(3))
     assert (cut.versions, cut.tokens, cut.live) == (state(2), 200, False)
 
 
 def test_what_members_have_in_memory_is_better_than_a_checkpoint_of_the_same_tokens() -> None:
-    members = agreed()
-    reports, tokens = Reports(A, members), progress_at(members, 2)[1]
+    run_state = agreed()
+    reports, tokens = Reports(A, run_state), progress_at(run_state, 2)[1]
     for peer in (A, B):
-        reports.has(peer, m.Have(members.lineage, 0, 2, state_digest(2)))
-    kept = m.Kept(members.lineage, state(2), 20, tokens)
-    cuts = usable(members, reports, [kept, replace(kept, tokens=tokens - 1)], state(3))
+        reports.has(peer, m.Have(run_state.lineage, 0, 2, state_digest(2)))
+    kept = m.Kept(run_state.lineage, state(2), 20, tokens)
+    cuts = usable(run_state, reports, [kept, replace(kept, tokens=tokens - 1)], state(3))
     assert sorted(cut.live for cut in cuts) == [False, False, True]
     assert best(cuts).live
-    newer = m.Kept(members.lineage, state(3), 30, tokens + 1)
-    assert not best(usable(members, reports, [newer], state(3))).live
+    newer = m.Kept(run_state.lineage, state(3), 30, tokens + 1)
+    assert not best(usable(run_state, reports, [newer], state(3))).live
 
 
 def test_what_only_one_of_two_says_that_it_has_is_nobodys() -> None:
-    members = agreed()
-    reports = Reports(A, members)
-    reports.has(A, m.Have(members.lineage, 0, 2, state_digest(2)))
-    assert usable(members, reports, [], state(3)) == []
+    run_state = agreed()
+    reports = Reports(A, run_state)
+    reports.has(A, m.Have(run_state.lineage, 0, 2, state_digest(2)))
+    assert usable(run_state, reports, [], state(3)) == []
 
 
 def bereft(*, fragment: int = 0, fragments: int = 1, kept: int = 0) -> Room:
@@ -130,11 +130,11 @@ def test_the_others_go_on_from_what_they_have(fragment: int, fragments: int) -> 
     assert [version.round for version in restore.versions] == [1] * fragments
     for name in "cde":
         core = room.peers[name]
-        assert core.members.restored == restore
-        assert core.members.tokens == 200
-        assert not core.standing.catchup.needed
+        assert core.run_state.restored == restore
+        assert core.run_state.tokens == 200
+        assert not core.member_status.catchup.needed
         assert not any(isinstance(x, c.AdoptState | c.AdoptKept) for x in room.given[name])
-    assert room.peers["c"].members.ledger.consumed == 8
+    assert room.peers["c"].run_state.ledger.consumed == 8
 
 
 def test_the_run_goes_on_and_the_number_of_the_round_comes_again() -> None:
@@ -156,7 +156,7 @@ def test_work_that_the_lost_round_counted_stays_with_who_made_it() -> None:
         room.add(name)
         room.feed(name, v.TrainersLost("no GPU"))
     room.wait(5.0)
-    hers = room.peers["e"].members.ledger.of(room.ids["e"], 1)
+    hers = room.peers["e"].run_state.ledger.of(room.ids["e"], 1)
     room.hold = lambda to, x: to in "cde" and isinstance(x, v.ResultReceived)
     for name in "abe":
         room.contribute(name, samples=hers if name == "e" else ())
@@ -168,7 +168,7 @@ def test_work_that_the_lost_round_counted_stays_with_who_made_it() -> None:
     room.kill("b")
     room.wait(LOST_S)
     assert room.last("e", c.Resume) == c.Resume(0, 0, "rebase", first=False, finish=False)
-    assert room.peers["e"].members.ledger.of(room.ids["e"], 1)[:1] == hers
+    assert room.peers["e"].run_state.ledger.of(room.ids["e"], 1)[:1] == hers
     for name in "cd":
         room.feed(name, v.TrainersReady())
         room.feed(name, v.TrainersAble())
@@ -194,17 +194,17 @@ def test_who_had_applied_it_after_all_takes_the_state_of_the_others() -> None:
 def test_donors_that_are_accused_have_time_to_report_a_new_round() -> None:
     """Seed 3100902: all had been accused once when a round was committed. They were just making the
     step, the run went back behind it, and everybody's work since was thrown away."""
-    members = agreed()
-    reports = Reports(A, members)
-    admission = Joins(A, members, reports)
+    run_state = agreed()
+    reports = Reports(A, run_state)
+    joins = Joins(A, run_state, reports)
     for donor in (A, B):
-        reports.has(donor, m.Have(members.lineage, 0, 2, state_digest(2)))
-        admission.join(C, join(C, "a wrong state", against=donor), 0.0)
-    admission.kept[B] = m.Kept(members.lineage, state(1), 10, 100)
-    assert admission.restore(0.0, patience_s=0.0) is None
+        reports.has(donor, m.Have(run_state.lineage, 0, 2, state_digest(2)))
+        joins.join(C, join(C, "a wrong state", against=donor), 0.0)
+    joins.kept[B] = m.Kept(run_state.lineage, state(1), 10, 100)
+    assert joins.restore(0.0, patience_s=0.0) is None
     for peer in (A, B):
-        admission.join(peer, join(peer, "results of missed rounds are gone"), 0.0)
-    assert admission.restore(0.0, patience_s=0.0) is not None, "they say themselves that they lack"
+        joins.join(peer, join(peer, "results of missed rounds are gone"), 0.0)
+    assert joins.restore(0.0, patience_s=0.0) is not None, "they say themselves that they lack"
 
 
 # What a peer does when the run goes back ------------------------------------------------------
@@ -216,7 +216,7 @@ def restarted(*, round_: int = 1, digest: str = "") -> Follower:
     for n in (1, 2):
         life.reads(commit(life, n, A, B))
     versions = (Version(0, round_, digest or state_digest(round_)),)
-    kept = m.Kept(life.core.members.lineage, versions, 10, 200)
+    kept = m.Kept(life.core.run_state.lineage, versions, 10, 200)
     scene = Follower(B, incarnation=2, kept=kept)
     scene.meets(A)
     scene.reads(*(entry.body for entry in life.log.entries))
@@ -226,13 +226,13 @@ def restarted(*, round_: int = 1, digest: str = "") -> Follower:
 
 def goes_back(scene: Follower, round_: int = 1) -> int:
     versions = (Version(0, round_, state_digest(round_)),)
-    scene.reads(e.Restore(scene.core.members.lineage, versions, 10, 200, (), 0, False, salt=1))
+    scene.reads(e.Restore(scene.core.run_state.lineage, versions, 10, 200, (), 0, False, salt=1))
     return scene.log.last_index
 
 
 def test_who_asks_for_a_state_says_what_it_kept() -> None:
     scene = restarted()
-    assert told(scene) == [join(B, "restarted", incarnation=2), scene.core.standing.kept]
+    assert told(scene) == [join(B, "restarted", incarnation=2), scene.core.member_status.kept]
 
 
 def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
@@ -244,13 +244,13 @@ def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
     assert scene.caught_up(index) in told(scene)
     assert (scene.core.rounds[0].version, scene.core.rounds[0].state_digest) == (1, state_digest(1))
     scene.reads(e.Member(info(B, 1, incarnation=2)))
-    assert scene.core.standing.is_member
+    assert scene.core.member_status.is_member
 
 
 def test_a_member_that_asked_takes_that_back_when_its_checkpoint_is_the_state() -> None:
     scene = follower(B)
     versions = (Version(0, 1, state_digest(1)),)
-    scene.on(v.Checkpointed(m.Kept(scene.core.members.lineage, versions, 10, 200)))
+    scene.on(v.Checkpointed(m.Kept(scene.core.run_state.lineage, versions, 10, 200)))
     scene.reads(commit(scene, 1, A, B, state=digest_text("another")))
     assert [x for x in told(scene) if isinstance(x, m.Join)] != []
     index = goes_back(scene)
@@ -274,7 +274,7 @@ def test_a_cut_that_comes_before_the_checkpoint_is_read_is_what_counts() -> None
     scene = restarted()
     goes_back(scene)
     scene.reads(e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 1, state_digest(1)),)))
-    index = scene.core.members.index
+    index = scene.core.run_state.index
     scene.on(v.StateReceived(index, 0, 1, state_digest(1)))
     assert scene.caught_up(index) in told(scene)
 
@@ -292,7 +292,7 @@ def test_a_damaged_checkpoint_is_said_to_be_one_and_never_offered_again(found: s
     scene = restarted()
     goes_back(scene)
     scene.on(v.KeptAdopted(0, 1, found))
-    none = m.Kept(scene.core.members.lineage, (), 0, 0)
+    none = m.Kept(scene.core.run_state.lineage, (), 0, 0)
     assert told(scene) == [join(B, "our checkpoint is damaged", incarnation=2), none]
     assert scene.core.rounds[0].version == -1
 

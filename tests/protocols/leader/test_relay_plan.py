@@ -106,7 +106,7 @@ def test_a_relay_that_says_nothing_is_none() -> None:
         scene.waits(BEAT_S)
         told |= told_to_report(scene)
     assert told == {C: "", D: ""}
-    assert B in scene.core.members.members
+    assert B in scene.core.run_state.members
 
 
 # The log --------------------------------------------------------------------------------------
@@ -175,11 +175,11 @@ def test_reports_of_another_life_or_term_and_of_the_lost_do_not_count() -> None:
 def test_what_a_relay_passes_on_of_a_life_before_the_log_s_does_not_count() -> None:
     """Relay and leader are connected with the earlier life alike."""
     scene = relayed()
-    assert scene.core.office is not None
-    scene.core.office.append(e.Cut(info(C, 2, incarnation=2), (A,), (Version(0, 0, START),)))
+    assert scene.core.led_term is not None
+    scene.core.led_term.append(e.Cut(info(C, 2, incarnation=2), (A,), (Version(0, 0, START),)))
     word = m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0)
     passed(scene, (C, word), (D, word))
-    assert scene.leader.admission.kept == {D: word}
+    assert scene.leader.joins.kept == {D: word}
 
 
 def test_nobody_speaks_for_others_unasked() -> None:
@@ -199,8 +199,8 @@ def test_a_learner_that_is_out_is_forgotten_and_a_late_word_for_it_is_no_lie() -
         scene.hears(B, m.Heartbeat())
         scene.hears(C, m.Heartbeat())
         scene.waits(BEAT_S)
-    assert scene.core.office is not None
-    assert set(scene.core.office.relays._ever) == {C}
+    assert scene.core.led_term is not None
+    assert set(scene.core.led_term.relay_plan._ever) == {C}
     passed(scene, late)
     assert scene.notes("misbehaviour") == []
     assert scene.leader.reports.rounds == {}
@@ -236,4 +236,4 @@ def test_when_a_relay_is_gone_its_learners_are_served_at_once() -> None:
     acknowledge(scene, B, C, D)
     scene.on(PeerDisconnected(B, "end of stream"))
     assert told_to_report(scene) == {C: "", D: ""}
-    assert A in scene.core.members.members
+    assert A in scene.core.run_state.members

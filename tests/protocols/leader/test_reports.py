@@ -35,11 +35,11 @@ X, Y, Z = (digest_text(text) for text in "xyz")
 def told() -> tuple[Reports, Peer]:
     """A's reports about a run of A, B and C; `Peer` holds the log."""
     peer = Peer()
-    return Reports(A, peer.members), peer
+    return Reports(A, peer.run_state), peer
 
 
 def has(reports: Reports, digest: str, *peers: PeerId, round_: int = 0) -> list[str]:
-    return [reports.has(peer, Have(reports.members.lineage, 0, round_, digest)) for peer in peers]
+    return [reports.has(peer, Have(reports.run_state.lineage, 0, round_, digest)) for peer in peers]
 
 
 def test_reports_about_the_open_round_are_remembered() -> None:
@@ -75,7 +75,7 @@ def test_who_tears_up_its_lease_is_not_ready() -> None:
     reports, peer = told()
     held = Grant(B, (SampleRange(0, 1 << 20),))
     peer.reads(e.Lease((held,)))
-    ledger, at = peer.members.ledger, 1
+    ledger, at = peer.run_state.ledger, 1
     while len(ledger.of(B, 1)) + RANGES_MAX <= CLAIM_RANGES_MAX:
         ledger.committed(B, torn(at))
         at += 2 * RANGES_MAX
@@ -103,7 +103,7 @@ def test_the_first_contribution_of_a_peer_stays() -> None:
 @pytest.mark.parametrize(("round_", "fragment"), [(0, 0), (2, 0), (99, 0), (1, 1)])
 def test_reports_about_what_is_not_open_cost_nothing(round_: int, fragment: int) -> None:
     reports, peer = told()
-    stamp = Stamp(1, peer.members.lineage, 1, fragment, round_, 0)
+    stamp = Stamp(1, peer.run_state.lineage, 1, fragment, round_, 0)
     reports.ready(B, Ready(stamp, contributor(B)), 0.0)
     reports.hold(B, Hold(stamp, X))
     reports.waits(B, Waiting(stamp, (C,)))
@@ -268,7 +268,7 @@ def test_what_was_said_before_a_restore_and_comes_after_it_counts_for_nothing() 
 
 def restore(peer: Peer) -> e.Restore:
     """Back to the beginning."""
-    return e.Restore(peer.members.lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1)
+    return e.Restore(peer.run_state.lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1)
 
 
 def test_without_reports_there_is_no_digest() -> None:
@@ -280,14 +280,14 @@ def test_without_reports_there_is_no_digest() -> None:
 def test_a_state_that_was_never_committed_is_a_lie(fragment: int, round_: int) -> None:
     reports, _ = told()
     with pytest.raises(RemoteProtocolError, match="never committed"):
-        reports.has(B, Have(reports.members.lineage, fragment, round_, X))
+        reports.has(B, Have(reports.run_state.lineage, fragment, round_, X))
 
 
 def test_a_state_of_another_lineage_is_no_news() -> None:
     """A Restore took it back: it differs from nothing, and it is no lie."""
     reports, peer = told()
     for round_ in (0, 99):
-        assert reports.has(B, Have(peer.members.lineage ^ 1, 0, round_, X)) == ""
+        assert reports.has(B, Have(peer.run_state.lineage ^ 1, 0, round_, X)) == ""
     assert reports.said.have == {}
 
 
@@ -307,8 +307,8 @@ def test_only_the_last_two_rounds_states_are_kept_and_an_older_report_differs_fr
 def test_who_finds_its_own_state_damaged_is_not_believed_about_it() -> None:
     reports, peer = told()
     has(reports, START, A, B)
-    admission = Joins(A, peer.members, reports)
-    admission.join(B, join(B, "our state is damaged", against=B), 0.0)
+    joins = Joins(A, peer.run_state, reports)
+    joins.join(B, join(B, "our state is damaged", against=B), 0.0)
     assert reports.states(0, 0) == {A: START}
 
 
@@ -316,10 +316,10 @@ def test_who_found_in_the_log_what_it_asked_for_asks_no_more() -> None:
     """Seed 2101252: the only member had asked before it read that its checkpoint is the state, and
     so it was nobody's donor."""
     reports, peer = told()
-    admission = Joins(A, peer.members, reports)
-    admission.join(B, join(B, "restarted", incarnation=2), 0.0)
-    admission.has_caught_up(B, caught_up(B, 0, incarnation=2))
-    assert (admission.joins, admission.asked_at) == ({}, {})
+    joins = Joins(A, peer.run_state, reports)
+    joins.join(B, join(B, "restarted", incarnation=2), 0.0)
+    joins.has_caught_up(B, caught_up(B, 0, incarnation=2))
+    assert (joins.joins, joins.asked_at) == ({}, {})
 
 
 def test_the_grace_window_opens_with_the_quorum() -> None:

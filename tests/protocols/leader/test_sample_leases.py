@@ -21,8 +21,8 @@ def leases(scene: Led) -> list[dict[str, Samples]]:
 
 def commits(scene: Led, **samples: Samples) -> None:
     """A round in which B and C covered these."""
-    round_ = scene.core.members.committed(0) + 1
-    plan = scene.core.members.open_plan(0)
+    round_ = scene.core.run_state.committed(0) + 1
+    plan = scene.core.run_state.open_plan(0)
     assert plan is not None
     for peer in plan.roster:
         name = peer.partition(".")[0]
@@ -85,13 +85,13 @@ def test_what_a_leaver_held_is_leased_before_anything_new() -> None:
     scene.hears(C, m.Leave("asked to"))
     scene.hears(B, m.WantSamples(100, 0))
     assert leases(scene)[2:] == [{B: ranges((40, 100))}]
-    assert scene.core.members.ledger.again == 40
+    assert scene.core.run_state.ledger.again == 40
 
 
 def test_free_samples_go_to_one_peer_of_an_entry_alone() -> None:
     scene = two()
     commits(scene, b=ranges((0, 10)), c=ranges((40, 50)))
-    ledger = scene.leader.members.ledger
+    ledger = scene.leader.run_state.ledger
     ledger.free, ledger.frontier = ranges((80, 90)), 90
     commits(scene, b=ranges((10, 20)), c=ranges((50, 60)))
     assert leases(scene)[2:] == [{B: ranges((80, 100)), C: ranges((100, 120))}]
@@ -100,7 +100,7 @@ def test_free_samples_go_to_one_peer_of_an_entry_alone() -> None:
 def test_what_is_free_in_many_pieces_does_not_keep_anybody_waiting() -> None:
     scene = two()
     pieces = ranges(*((first, first + 1) for first in range(0, 400, 4)))
-    ledger = scene.leader.members.ledger
+    ledger = scene.leader.run_state.ledger
     ledger.free, ledger.frontier = pieces, 400
     scene.hears(B, m.WantSamples(200, 0))
     (samples,) = leases(scene)[-1].values()
@@ -120,14 +120,14 @@ def test_only_members_are_heard() -> None:
 def test_who_is_gone_wants_nothing() -> None:
     scene = two()
     scene.hears(C, m.Leave("asked to"))
-    assert C not in scene.leader.leasing.wants
-    assert B in scene.leader.leasing.wants
+    assert C not in scene.leader.sample_leases.wants
+    assert B in scene.leader.sample_leases.wants
 
 
 def test_the_ready_of_somebody_elses_samples_is_not_heard() -> None:
     scene = two()
-    ready(scene, B, number=scene.core.members.views[-1].view)
-    stamp = scene.stamp(1, number=scene.core.members.views[-1].view)
+    ready(scene, B, number=scene.core.run_state.views[-1].view)
+    stamp = scene.stamp(1, number=scene.core.run_state.views[-1].view)
     scene.hears(C, m.Ready(stamp, contributor(C, 1), ranges((30, 50))))
     reports = scene.leader.reports.open(0)[1]
     assert reports is not None

@@ -22,48 +22,51 @@ class Chair:
     """A leader's decisions on top of a log that grows by them."""
 
     def __init__(self, *roster: PeerId, first: int = 1) -> None:
-        self.log, self.members = Log(), RunState()
+        self.log, self.run_state = Log(), RunState()
         self.now = 0.0
         self.able: set[PeerId] = set(roster)
         self.write(stepwise(), e.Member(info(A)))
         for slot, peer in enumerate((B, C, D), start=1):
             self.write(e.Cut(info(peer, slot), (A,), (Version(0, 0, START),)))
             self.write(e.Member(info(peer, slot)))
-        self.closing = StepViews(A, self.members)
+        self.step_views = StepViews(A, self.run_state)
         if roster:
             self.write(view(1, *roster, first=first))
 
     def write(self, *bodies: e.Entry) -> None:
         for body in bodies:
-            self.members.apply(self.log.append(body, term=1))
+            self.run_state.apply(self.log.append(body, term=1))
 
     def stamp(self, step: int, *, number: int = 1) -> Stamp:
-        return Stamp(1, self.members.lineage, number, 0, step, 0)
+        return Stamp(1, self.run_state.lineage, number, 0, step, 0)
 
     def stepped(self, step: int, *peers: PeerId, digest: str = "", number: int = 1) -> list[str]:
         report = m.Stepped(self.stamp(step, number=number), digest or state(step))
-        return [self.closing.stepped(peer, report) for peer in peers]
+        return [self.step_views.stepped(peer, report) for peer in peers]
 
     def stopped(
         self, peer: PeerId, step: int, *held: StepPayloads, halted: int = 0, number: int = 1
     ) -> None:
-        stamp, index = self.stamp(step, number=number), halted or self.members.course.halted
-        self.closing.stands(peer, m.Stopped(stamp, index, held))
+        stamp, index = (
+            self.stamp(step, number=number),
+            halted or self.run_state.step_progress.halted,
+        )
+        self.step_views.stands(peer, m.Stopped(stamp, index, held))
 
     def waits(self, peer: PeerId, step: int, *absent: PeerId) -> None:
-        self.closing.waits(peer, m.Waiting(self.stamp(step), absent))
+        self.step_views.waits(peer, m.Waiting(self.stamp(step), absent))
 
     def decides(self, *, after_s: float = 0.0) -> e.Entry | None:
         """The next decision, which is written down."""
         self.now += after_s
-        body = self.closing.next_commit()
-        body = body or self.closing.next_change(self.now, self.able, timeout_s=TIMEOUT_S)
+        body = self.step_views.next_commit()
+        body = body or self.step_views.next_change(self.now, self.able, timeout_s=TIMEOUT_S)
         if body is not None:
             self.write(body)
         return body
 
     def loses(self, peer: PeerId) -> None:
-        self.closing.forget(peer)
+        self.step_views.forget(peer)
         self.able.discard(peer)
         self.write(e.Lost(peer, "silent"))
 
@@ -86,7 +89,7 @@ def close(last: int, *providers: Provider, number: int = 1) -> e.Close:
 
 def test_the_run_begins_with_whoever_is_able_once_they_are_enough() -> None:
     made = Chair()
-    assert made.members.run is not None
+    assert made.run_state.run is not None
     assert made.decides() is None
     made.able = {A, D}
     assert made.decides() == view(1, A, D, first=1)
@@ -253,7 +256,7 @@ def test_who_only_followed_may_provide_and_is_not_waited_for() -> None:
 def test_a_report_before_the_last_stop_is_void() -> None:
     made = chair(loses=C)
     made.stopped(A, 5)
-    made.stopped(B, 5, halted=made.members.course.halted - 1)
+    made.stopped(B, 5, halted=made.run_state.step_progress.halted - 1)
     assert made.decides() is None
 
 
@@ -273,9 +276,9 @@ def test_a_lost_provider_means_fresh_reports_and_another_end() -> None:
     made.stopped(B, 5, StepPayloads(6, (B,)))
     made.stopped(C, 6)
     assert made.decides() is not None
-    assert made.members.course.close is not None
+    assert made.run_state.step_progress.close is not None
     made.loses(C)
-    assert made.members.course.close is None
+    assert made.run_state.step_progress.close is None
     assert made.decides() is None  # What they said before counts no more.
     made.stopped(A, 5, StepPayloads(6, (A,)))
     made.stopped(B, 5, StepPayloads(6, (B,)))
@@ -285,7 +288,7 @@ def test_a_lost_provider_means_fresh_reports_and_another_end() -> None:
 def test_of_nobody_left_of_the_roster_the_last_follower_decides() -> None:
     made = Chair(A)
     made.loses(A)
-    made.closing.me = B
+    made.step_views.me = B
     made.stopped(B, 3)
     assert made.decides() is None
     made.stopped(C, 2)
@@ -354,15 +357,15 @@ def test_a_state_of_another_lineage_completes_no_step_and_moves_nobody() -> None
     made.waits(A, 5, C)
     made.waits(B, 5, C)
     before = made.stamp(4)
-    made.write(e.Restore(made.members.lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1))
+    made.write(e.Restore(made.run_state.lineage, (Version(0, 0, START),), 0, 0, (), 0, False, 1))
     assert made.decides() == view(1, A, B, C, first=1)
     assert made.decides() is None, "C was late in the lineage before"
     made.stepped(4, C)
     assert made.decides() is None, "A and B have not said that they made step 4 again"
     for peer in (A, B):
-        made.closing.stepped(peer, m.Stepped(before, state(4)))
-        made.closing.waits(peer, m.Waiting(before, (C,)))
-        made.closing.stands(peer, m.Stopped(before, 0, ()))
+        made.step_views.stepped(peer, m.Stepped(before, state(4)))
+        made.step_views.waits(peer, m.Waiting(before, (C,)))
+        made.step_views.stands(peer, m.Stopped(before, 0, ()))
     assert made.decides() is None
     made.stepped(4, A, B)
     assert made.decides() == e.StepCommit(1, 4, state(4))
@@ -370,11 +373,11 @@ def test_a_state_of_another_lineage_completes_no_step_and_moves_nobody() -> None
 
 def test_a_decision_of_its_own_has_a_time() -> None:
     made = chair()
-    assert made.closing.deadline(TIMEOUT_S) == float("inf")
+    assert made.step_views.deadline(TIMEOUT_S) == float("inf")
     made.now = 7.0
     made.loses(C)
     made.decides()
-    assert made.closing.deadline(TIMEOUT_S) == 7.0 + TIMEOUT_S
+    assert made.step_views.deadline(TIMEOUT_S) == 7.0 + TIMEOUT_S
 
 
 # What nobody can have done ----------------------------------------------------------------------
@@ -382,17 +385,17 @@ def test_a_decision_of_its_own_has_a_time() -> None:
 
 def test_a_step_that_nobody_can_have_made_ends_no_view() -> None:
     chair = Chair(A, B, C)
-    furthest = furthest_step(chair.members)
+    furthest = furthest_step(chair.run_state)
     chair.write(e.Halt(1, (), "D can take part"))
     for peer, step in ((A, 3), (B, furthest + 1), (C, 3)):
         chair.stopped(peer, step)
-    assert B not in chair.closing.said.stopped
+    assert B not in chair.step_views.said.stopped
     chair.stopped(B, furthest)
-    assert B in chair.closing.said.stopped
+    assert B in chair.step_views.said.stopped
 
 
 @pytest.mark.parametrize(("number", "beyond"), [(2, 0), (1, 1)])
 def test_a_state_that_nobody_can_have_is_not_remembered(number: int, beyond: int) -> None:
     chair = Chair(A, B, C)
-    chair.stepped(furthest_step(chair.members) + beyond, B, number=number)
-    assert not chair.closing.said.states
+    chair.stepped(furthest_step(chair.run_state) + beyond, B, number=number)
+    assert not chair.step_views.said.states

@@ -88,7 +88,7 @@ def test_a_run_of_which_everybody_was_killed_goes_back_to_its_best_checkpoint() 
     room = Room("abc")
     for _ in range(3):
         room.all_contribute()
-    lineage = room.peers["a"].members.lineage
+    lineage = room.peers["a"].run_state.lineage
     digest = {n: room.log(e.Commit)[n].previous_state_digest for n in (1, 2)}
     kept = {
         name: m.Kept(lineage, (Version(0, n, digest[n]),), 10 * n, 300 * n)
@@ -115,7 +115,7 @@ def test_a_round_of_one_is_committed_though_its_result_came_before_the_other_cou
     room.all_contribute()
     core = room.peers["a"]
     version = Version(0, 1, core.rounds[0].state_digest)
-    kept = m.Kept(core.members.lineage, (version,), 10, 200)
+    kept = m.Kept(core.run_state.lineage, (version,), 10, 200)
     for name in "ab":
         room.kill(name)
     for name in "ab":
@@ -148,17 +148,17 @@ def test_decisions_stand_on_what_is_decided_though_nothing_of_it_holds_yet() -> 
     scene.comes(C)
     scene.slow_disk = True
     scene.hears(C, join(C))
-    office = scene.core.office
-    assert office is not None
+    led_term = scene.core.led_term
+    assert led_term is not None
     (persist,) = scene.all(c.Persist)
     assert [type(entry.body) for entry in persist.entries] == [e.Cut]
-    assert (C in office.head.joiners, C in scene.core.members.joiners) == (True, False)
+    assert (C in led_term.head.joiners, C in scene.core.run_state.joiners) == (True, False)
     assert scene.entries(e.Cut) == []
     scene.on(v.DeadlineReached())
     assert scene.all(c.Persist) == []
     scene.on(v.Persisted(persist.ticket))
     assert len(scene.entries(e.Cut)) == 1
-    assert C in scene.core.members.joiners
+    assert C in scene.core.run_state.joiners
 
 
 def test_who_reads_from_outside_gets_the_log_while_it_is_connected() -> None:
@@ -200,14 +200,14 @@ def test_who_is_not_there_when_an_office_begins_is_lost_after_the_grace() -> Non
 
 def test_after_a_term_nothing_of_its_office_is_left() -> None:
     room = Room("abc")
-    first = room.peers["a"].office
+    first = room.peers["a"].led_term
     assert first is not None
     room.feed("a", v.LeaveRequested("maintenance"))
-    assert room.peers["a"].office is None
-    office = room.peers[room.leader()].office
-    assert office is not None
-    assert office is not first
-    assert office.term == room.peers[room.leader()].raft.term
+    assert room.peers["a"].led_term is None
+    led_term = room.peers[room.leader()].led_term
+    assert led_term is not None
+    assert led_term is not first
+    assert led_term.term == room.peers[room.leader()].raft.term
 
 
 def test_in_a_new_term_what_looks_missing_may_only_not_have_been_said_yet() -> None:
@@ -237,7 +237,7 @@ def joined_by_d() -> Led:
     for peer in (B, C):
         scene.hears(peer, m.Have(scene.lineage, 0, 1, state_digest(1)))
     scene.joins(D)
-    assert scene.core.members.views[-1].roster == (B, C, D)
+    assert scene.core.run_state.views[-1].roster == (B, C, D)
     return scene
 
 
@@ -280,15 +280,15 @@ def test_in_a_run_that_asks_all_who_are_late_are_told_as_soon_as_a_quorum_has_co
 
 def test_a_leader_that_wants_to_go_waits_for_who_asks_to_come_in() -> None:
     """Seed 3100167: the last voter went, and who asked, and who was just let go, waited for it."""
-    office = leading().core.office
-    assert office is not None
-    assert office.is_last
-    office.leader.admission.joins[C] = join(C)
-    assert not office.is_last
-    office.leader.admission.joins.clear()
-    assert office.is_last
-    office.append(e.Witness(info(C)))
-    assert not office.is_last, "nobody has read that yet"
+    led_term = leading().core.led_term
+    assert led_term is not None
+    assert led_term.is_last
+    led_term.leader.joins.joins[C] = join(C)
+    assert not led_term.is_last
+    led_term.leader.joins.joins.clear()
+    assert led_term.is_last
+    led_term.append(e.Witness(info(C)))
+    assert not led_term.is_last, "nobody has read that yet"
 
 
 def test_who_is_out_and_gone_keeps_nothing_that_the_run_could_go_back_to() -> None:
@@ -297,9 +297,9 @@ def test_who_is_out_and_gone_keeps_nothing_that_the_run_could_go_back_to() -> No
     scene.hears(B, m.Leave("asked to"))
     word = m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0)
     scene.hears(B, word)
-    assert scene.leader.admission.kept == {B: word}
+    assert scene.leader.joins.kept == {B: word}
     scene.on(v.PeerDisconnected(B, "end of stream"))
-    assert scene.leader.admission.kept == {}
+    assert scene.leader.joins.kept == {}
 
 
 # Lives ----------------------------------------------------------------------------------------
@@ -310,17 +310,17 @@ def test_a_peer_s_words_count_only_if_they_are_of_the_life_that_the_log_has(life
     """A leader may take up the office, and read of B's new life, before it reads to the end of the
     connection with the old one, which holds nothing of what the new one has."""
     scene = leading(B, C)
-    office = scene.core.office
-    assert office is not None
+    led_term = scene.core.led_term
+    assert led_term is not None
     scene.leader.restarted(B)
-    office.append(e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 0, START),)))
+    led_term.append(e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 0, START),)))
     if life == 2:
         scene.meets(B, incarnation=2)
     scene.hears(B, m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0))
     scene.hears(B, m.Durable(works=False, why="full"))
     scene.hears(B, m.Have(scene.lineage, 0, 0, START))
     leader = scene.leader
-    found = (B in leader.admission.kept, B in leader.reports.said.newest)
+    found = (B in leader.joins.kept, B in leader.reports.said.newest)
     assert (*found, leader.accounts.of(B).broken == "full") == 3 * (life == 2,)
 
 
@@ -344,11 +344,11 @@ def test_the_log_takes_nothing_that_no_peer_could_read() -> None:
 
 def test_a_leader_notes_what_it_cannot_write_once_and_goes_on() -> None:
     scene = leading(B)
-    office, log = scene.core.office, scene.core.raft.log
-    assert office is not None
+    led_term, log = scene.core.led_term, scene.core.raft.log
+    assert led_term is not None
     last, notes = log.last_index, list[str]()
     for _ in range(3):
-        office.leader.gone[B] = (False, LONG)
+        led_term.leader.gone[B] = (False, LONG)
         scene.core.raised = wakeups.ALL  # No event brings such a reason.
         scene.on(v.DeadlineReached(), after_s=0.1)
         notes += scene.notes("log")
@@ -357,7 +357,7 @@ def test_a_leader_notes_what_it_cannot_write_once_and_goes_on() -> None:
     assert note.startswith("not decided: entry ")
     assert "Lost.why: expected a text of at most 1024 characters" in note
     scene.joins(C)
-    assert C in office.head.members, "other decisions follow"
+    assert C in led_term.head.members, "other decisions follow"
 
 
 def test_a_founder_whose_first_entry_nobody_could_read_does_not_begin() -> None:

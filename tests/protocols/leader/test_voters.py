@@ -208,7 +208,7 @@ def test_two_that_are_all_are_refused_while_none_of_them_went(
     room = SecureRoom("abc")
     assert room.voters("a") == "a"
     room.revoke("b", "a")
-    assert "only voter" in cannot_revoke(room.peers["b"].members, e.Revoked(room.ids["a"], B, ""))
+    assert "only voter" in cannot_revoke(room.peers["b"].run_state, e.Revoked(room.ids["a"], B, ""))
     assert room.log(e.Revoked) == []
 
 
@@ -256,12 +256,12 @@ def test_by_force_it_is_written_and_holds_when_a_majority_is_back() -> None:
     kinds = [type(x) for x in room.bodies("a")]
     at = kinds.index(e.Revoked)
     assert kinds[at - 1 : at + 2] == [e.Voter, e.Revoked, e.Lost]
-    assert room.peers["a"].members.spendings.revoked == {}, "nothing of it is committed"
+    assert room.peers["a"].run_state.spendings.revoked == {}, "nothing of it is committed"
     room.returns("c")
     room.meet("c", "a")
     room.wait(2.0)
     assert room.checked("a") == ["b"]
-    assert room.peers["a"].members.voters == room.peers["a"].raft.log.voters
+    assert room.peers["a"].run_state.voters == room.peers["a"].raft.log.voters
 
 
 def test_the_last_vote_does_not_end_by_force() -> None:
@@ -343,13 +343,13 @@ def test_a_joiner_needs_no_vote_taken() -> None:
     scene.comes(C)
     scene.hears(C, m.ReadLog(0))
     scene.hears(C, join(C))
-    assert C in scene.core.members.joiners
+    assert C in scene.core.run_state.joiners
     scene.on(v.RevokeAsked(e.Revoked(C, A, "")))
     assert [type(x.body) for x in scene.core.raft.log.entries][-2:] == [e.Revoked, e.Lost]
-    assert C not in scene.core.members.cuts
+    assert C not in scene.core.run_state.cuts
     scene.hears(C, join(C))
     scene.hears(C, m.ReportsComplete(scene.core.raft.term))
-    assert C not in scene.core.members.joiners, "nothing that it says counts"
+    assert C not in scene.core.run_state.joiners, "nothing that it says counts"
     assert not scene.leader.accounts.told(C)
 
 
@@ -365,7 +365,7 @@ def test_a_joiner_gets_its_state_from_another_one_when_its_donor_is_revoked() ->
     room.release()
     room.wait(RULES.transfer_timeout_s + 1.0)
     keeps = next(name for name in "abc" if name != donor)
-    assert room.ids["d"] in room.peers[keeps].members.members
+    assert room.ids["d"] in room.peers[keeps].run_state.members
     assert room.checked(keeps) == [donor]
 
 

@@ -30,7 +30,7 @@ def test_who_is_connected_is_known_with_its_life_and_its_address() -> None:
 
 def test_heartbeats_go_to_whom_we_watch_when_they_are_due() -> None:
     links = linked()
-    links.liveness.watch({A}, 0.0)
+    links.failure_detector.watch({A}, 0.0)
     assert links.due_heartbeats(0.1) == []
     assert links.due_heartbeats(0.6) == [Send(A, Heartbeat())]
 
@@ -95,7 +95,7 @@ def test_whom_we_miss_is_looked_for_once_per_heartbeat() -> None:
     assert links.keep_up(1.0, B, receivers, set, found=True) == [Connect(C, "c:1")]
     links.connected(PeerConnected(C, 1, "c:1", ""), 1.1)
     assert links.keep_up(1.2, B, receivers, set, found=True) == []
-    assert links.deadline == links.liveness.deadline(), "nobody is missed"
+    assert links.deadline == links.failure_detector.deadline(), "nobody is missed"
 
 
 def test_a_leader_is_found_by_its_address_unless_that_is_ours() -> None:

@@ -16,9 +16,9 @@ HELLO = Hello(PROTOCOL_VERSION, 0, PeerId("b.2"), "b", 2, "h:2", "")
 
 
 def answer(hello: Hello, *, run: int = 7, life: int = 0) -> str:
-    members = RunState()
-    members.members[PeerId("b.2")] = PeerInfo(PeerId("b.2"), "b", 2, "h:2", 1)
-    return refusal(hello, me=ME, run=run, members=members, life=life)
+    run_state = RunState()
+    run_state.members[PeerId("b.2")] = PeerInfo(PeerId("b.2"), "b", 2, "h:2", 1)
+    return refusal(hello, me=ME, run=run, run_state=run_state, life=life)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_before_we_know_our_run_any_run_may_come() -> None:
 
 
 def test_no_more_peers_are_let_in_than_a_message_can_name() -> None:
-    members = RunState()
+    run_state = RunState()
     for slot in range(PEERS_MAX):
         peer = PeerId(f"p{slot}.1")
-        members.members[peer] = PeerInfo(peer, f"p{slot}", 1, "h:1", slot)
-    assert "peers already" in refusal(HELLO, me=ME, run=7, members=members, life=0)
+        run_state.members[peer] = PeerInfo(peer, f"p{slot}", 1, "h:1", slot)
+    assert "peers already" in refusal(HELLO, me=ME, run=7, run_state=run_state, life=0)
     known = replace(HELLO, peer=PeerId("p7.1"))
-    assert refusal(known, me=ME, run=7, members=members, life=0) == ""
+    assert refusal(known, me=ME, run=7, run_state=run_state, life=0) == ""
 
 
 def test_we_are_in_the_log_as_we_say() -> None:
@@ -70,7 +70,7 @@ def test_we_are_in_the_log_as_we_say() -> None:
 
 
 def test_whose_certificate_was_revoked_is_not_let_in_again() -> None:
-    members = RunState()
-    members.spendings.apply(Revoked(HELLO.peer, ME.peer, "stolen"))
-    said = refusal(HELLO, me=ME, run=7, members=members, life=0)
+    run_state = RunState()
+    run_state.spendings.apply(Revoked(HELLO.peer, ME.peer, "stolen"))
+    said = refusal(HELLO, me=ME, run=7, run_state=run_state, life=0)
     assert said.startswith("this node's certificate was revoked by a.1 (stolen): ask for")

@@ -18,24 +18,24 @@ def nobody() -> set[str]:
 
 
 def test_who_has_a_leader_seeks_nobody() -> None:
-    seeking = LeaderDiscovery("")
-    assert seeking.look(5.0, UP, nobody, found=True) == []
-    assert seeking.deadline == float("inf")
+    discovery = LeaderDiscovery("")
+    assert discovery.look(5.0, UP, nobody, found=True) == []
+    assert discovery.deadline == float("inf")
 
 
 def test_who_has_nobody_to_ask_and_no_place_to_go_asks_nobody() -> None:
-    seeking = LeaderDiscovery("")
+    discovery = LeaderDiscovery("")
     for now in (5.0, 6.0, 7.0):
-        assert seeking.look(now, {}, nobody, found=False) == []
-        assert seeking.deadline > now, "a deadline in the past would be a busy loop"
+        assert discovery.look(now, {}, nobody, found=False) == []
+        assert discovery.deadline > now, "a deadline in the past would be a busy loop"
 
 
 def test_who_is_connected_with_nobody_dials_where_somebody_was_said_to_be() -> None:
     """All that it knew may have moved."""
-    seeking = LeaderDiscovery("b:1")
-    seeking.told("c:1", UP, 7)
-    seeking.look(5.0, {}, nobody, found=False)
-    assert seeking.look(6.0, {}, nobody, found=False) == [
+    discovery = LeaderDiscovery("b:1")
+    discovery.told("c:1", UP, 7)
+    discovery.look(5.0, {}, nobody, found=False)
+    assert discovery.look(6.0, {}, nobody, found=False) == [
         Connect(PeerId(""), "b:1"),
         Connect(PeerId(""), "c:1"),
     ]
@@ -43,9 +43,9 @@ def test_who_is_connected_with_nobody_dials_where_somebody_was_said_to_be() -> N
 
 def test_whom_our_log_names_is_dialled_too_some_at_a_time() -> None:
     """Seed 1029129181: a joiner knew of one peer, which was gone for good."""
-    seeking, named = LeaderDiscovery("a:1"), {f"p{i}:1" for i in range(ASKED_MAX + 1)}
-    seeking.look(5.0, {}, lambda: named, found=False)
-    dialled = [seeking.look(now, {}, lambda: named, found=False) for now in (6.0, 7.0)]
+    discovery, named = LeaderDiscovery("a:1"), {f"p{i}:1" for i in range(ASKED_MAX + 1)}
+    discovery.look(5.0, {}, lambda: named, found=False)
+    dialled = [discovery.look(now, {}, lambda: named, found=False) for now in (6.0, 7.0)]
     assert [len(some) for some in dialled] == [ASKED_MAX] * 2
     places = {x.address for some in dialled for x in some if isinstance(x, Connect)}
     assert places == {"a:1", *named}
@@ -53,35 +53,35 @@ def test_whom_our_log_names_is_dialled_too_some_at_a_time() -> None:
 
 def test_everybody_is_asked_after_a_while_and_again() -> None:
     """Else a peer that joins at one which has just started would wait for ever."""
-    seeking = LeaderDiscovery("")
-    assert seeking.look(5.0, UP, nobody, found=False) == [], "it may be on its way"
-    assert seeking.deadline == 5.0 + RETRY_S
-    assert seeking.look(5.5, UP, nobody, found=False) == []
-    assert seeking.look(6.0, UP, nobody, found=False) == [
+    discovery = LeaderDiscovery("")
+    assert discovery.look(5.0, UP, nobody, found=False) == [], "it may be on its way"
+    assert discovery.deadline == 5.0 + RETRY_S
+    assert discovery.look(5.5, UP, nobody, found=False) == []
+    assert discovery.look(6.0, UP, nobody, found=False) == [
         Send(A, FindLeader()),
         Send(B, FindLeader()),
     ]
-    assert seeking.look(6.5, UP, nobody, found=False) == []
-    assert seeking.look(7.0, {C: "c:1"}, nobody, found=False) == [Send(C, FindLeader())]
-    assert seeking.look(7.5, UP, nobody, found=True) == []
-    assert seeking.deadline == float("inf")
+    assert discovery.look(6.5, UP, nobody, found=False) == []
+    assert discovery.look(7.0, {C: "c:1"}, nobody, found=False) == [Send(C, FindLeader())]
+    assert discovery.look(7.5, UP, nobody, found=True) == []
+    assert discovery.deadline == float("inf")
 
 
 def test_who_is_connected_with_the_lost_alone_also_tries_the_place_that_it_was_told() -> None:
     """Two joiners that know only each other would ask each other for ever."""
-    seeking = LeaderDiscovery("a:1")
-    seeking.look(5.0, {C: "c:1"}, nobody, found=False)
-    asked = seeking.look(6.0, {C: "c:1"}, nobody, found=False)
+    discovery = LeaderDiscovery("a:1")
+    discovery.look(5.0, {C: "c:1"}, nobody, found=False)
+    asked = discovery.look(6.0, {C: "c:1"}, nobody, found=False)
     assert asked == [Send(C, FindLeader()), Connect(PeerId(""), "a:1")]
 
 
 def test_in_a_large_run_some_are_asked_at_a_time_and_others_the_next_time() -> None:
     """When a leader dies, everybody seeks."""
-    seeking = LeaderDiscovery("")
+    discovery = LeaderDiscovery("")
     up = {PeerId(f"p{i:02}.1"): f"p{i:02}:1" for i in range(20)}
-    seeking.look(5.0, up, nobody, found=False)
+    discovery.look(5.0, up, nobody, found=False)
     asked = [
-        [x.peer for x in seeking.look(now, up, nobody, found=False) if isinstance(x, Send)]
+        [x.peer for x in discovery.look(now, up, nobody, found=False) if isinstance(x, Send)]
         for now in (6.0, 7.0, 8.0)
     ]
     assert [len(some) for some in asked] == [ASKED_MAX] * 3
@@ -93,9 +93,9 @@ def test_a_leader_that_is_connected_is_asked_for_its_log() -> None:
 
 
 def test_a_leader_that_is_not_connected_is_dialled() -> None:
-    seeking = LeaderDiscovery("")
-    assert seeking.told("c:1", UP, 7) == [Connect(PeerId(""), "c:1")]
-    assert seeking.address == "c:1"
+    discovery = LeaderDiscovery("")
+    assert discovery.told("c:1", UP, 7) == [Connect(PeerId(""), "c:1")]
+    assert discovery.address == "c:1"
 
 
 def test_who_does_not_know_either_is_no_help() -> None:

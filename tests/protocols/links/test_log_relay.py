@@ -58,7 +58,7 @@ def piece(scene: Follower, *bodies: e.Entry, term: int = 1) -> m.Relayed:
 
 def checkpointed(scene: Follower) -> Checkpointed:
     """Our newest checkpoint is complete."""
-    return Checkpointed(m.Kept(scene.core.members.lineage, (Version(0, 0, START),), 0, 0))
+    return Checkpointed(m.Kept(scene.core.run_state.lineage, (Version(0, 0, START),), 0, 0))
 
 
 # As a relay -----------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_a_relay_whose_log_becomes_a_snapshot_still_brings_what_it_has_just_appl
     later would fit for them, and the leader would serve them all itself."""
     scene = relay()
     base, length = scene.core.raft.log.base, 8
-    scene.core.book.compact_entries = length
+    scene.core.log_applier.compact_entries = length
     for number in range(2, 2 + 3 * length):
         scene.reads(view(number, A, B, C))
         last = scene.log.last_index
@@ -123,15 +123,15 @@ def test_only_the_leader_of_this_term_makes_a_relay() -> None:
     scene.hears(C, m.Relay(1, (D,), 0))
     scene.hears(A, m.Relay(7, (D,), 0))
     assert brought(scene) == {}
-    assert scene.core.relaying.share == {}
+    assert scene.core.log_relay.share == {}
 
 
 def test_in_another_term_a_relay_is_none() -> None:
     scene = relay()
     scene.hears(C, m.Append(1, 2, scene.log.last_index, scene.log.last_term, (), 0))
     scene.hears(D, ready(scene, D))
-    assert scene.core.relaying.share == {}
-    assert scene.core.relaying.deadline == float("inf")
+    assert scene.core.log_relay.share == {}
+    assert scene.core.log_relay.deadline == float("inf")
 
 
 def test_reports_are_passed_on_together_and_in_order() -> None:
@@ -209,7 +209,7 @@ def test_when_the_relay_is_gone_the_leader_hears_everything_itself() -> None:
 def test_what_the_relay_brings_holds_and_is_not_answered() -> None:
     scene = learner()
     assert scene.hears(C, piece(scene, view(2, A, B, D)))[-1:] != []
-    assert scene.core.members.views[-1].view == 2
+    assert scene.core.run_state.views[-1].view == 2
     assert scene.sent(m.Appended) == []
 
 

@@ -65,15 +65,15 @@ def test_it_ends_however_many_are_missing() -> None:
 
 
 def test_what_somebody_says_of_the_leader_or_of_who_is_not_asked_for_counts_for_nothing() -> None:
-    gaps = MissingLinks()
-    gaps.report(B, (A, D))
-    gaps.report(C, (A,))
-    assert gaps.without({A, B, C}, but=A, seats=[A, B, C]) == set()
-    assert gaps.without({A, B, C, D}, but=A, seats=[A, B, C, D]) == {D}
-    gaps.report(B, ())
-    assert gaps.missed == {C: {A}}
-    gaps.forget(C)
-    assert gaps.missed == {}
+    missing_links = MissingLinks()
+    missing_links.report(B, (A, D))
+    missing_links.report(C, (A,))
+    assert missing_links.without({A, B, C}, but=A, seats=[A, B, C]) == set()
+    assert missing_links.without({A, B, C, D}, but=A, seats=[A, B, C, D]) == {D}
+    missing_links.report(B, ())
+    assert missing_links.missed == {C: {A}}
+    missing_links.forget(C)
+    assert missing_links.missed == {}
 
 
 def test_the_reason_names_links() -> None:

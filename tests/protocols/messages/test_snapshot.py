@@ -69,35 +69,35 @@ STORY: tuple[e.Entry, ...] = (
 )
 
 
-def copied(members: RunState) -> RunState:
+def copied(run_state: RunState) -> RunState:
     """Through the wire."""
     other = RunState()
-    other.become(decode_image(encode_image(members.image())))
+    other.become(decode_image(encode_image(run_state.image())))
     return other
 
 
 @pytest.mark.parametrize("length", range(1, len(STORY) + 1))
 def test_wherever_a_log_is_cut_its_snapshot_says_the_same(length: int) -> None:
-    members = members_of(log_of(*STORY[:length]))
-    assert copied(members) == members
+    run_state = members_of(log_of(*STORY[:length]))
+    assert copied(run_state) == run_state
 
 
 @pytest.mark.parametrize("length", range(1, len(STORY)))
 def test_a_snapshot_goes_on_as_its_log_would_have(length: int) -> None:
     whole = log_of(*STORY)
-    members = copied(members_of(log_of(*STORY[:length])))
+    run_state = copied(members_of(log_of(*STORY[:length])))
     for entry in whole.entries[length:]:
-        members.apply(entry)
-    assert members == members_of(whole)
-    assert list(members.members) == list(members_of(whole).members), "the oldest first"
+        run_state.apply(entry)
+    assert run_state == members_of(whole)
+    assert list(run_state.members) == list(members_of(whole).members), "the oldest first"
 
 
 def test_a_snapshot_stays_what_it_was() -> None:
     """It may be under way, or waiting for the disk, while the log goes on."""
     log = log_of(*STORY[:7])
-    members = members_of(log)
-    image = members.image()
-    members.apply(e.LogEntry(8, 1, STORY[7]))
+    run_state = members_of(log)
+    image = run_state.image()
+    run_state.apply(e.LogEntry(8, 1, STORY[7]))
     assert image == members_of(log).image()
 
 

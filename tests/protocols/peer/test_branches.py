@@ -52,11 +52,15 @@ def test_the_one_that_is_left_of_two_goes_on_in_a_branch_of_its_own() -> None:
     core = room.peers["b"]
     assert (core.leads, core.raft.log.voters) == (True, (room.ids["b"],))
     (fork,) = room.log(e.Restore)
-    assert (fork.lonely, fork.voters, core.members.forks) == (True, (room.ids["b"],), (fork.fork,))
+    assert (fork.lonely, fork.voters, core.run_state.forks) == (
+        True,
+        (room.ids["b"],),
+        (fork.fork,),
+    )
     assert [version.round for version in fork.versions] == [1]
     room.contribute("b")
     assert core.rounds[0].version == 2
-    assert core.members.tokens == 300
+    assert core.run_state.tokens == 300
 
 
 def test_what_its_ranks_did_before_counts_in_its_branch() -> None:
@@ -65,11 +69,11 @@ def test_what_its_ranks_did_before_counts_in_its_branch() -> None:
     room.kill("a")
     room.contribute("b", samples=(SampleRange(8, 12),))
     room.wait(ALONE_S)
-    assert room.peers["b"].members.tokens == 0
+    assert room.peers["b"].run_state.tokens == 0
     assert [x.kind for x in room.given["b"] if isinstance(x, c.Resume)] == ["anew", "rebase"]
     room.contribute("b", tokens=200, samples=(SampleRange(12, 16),))
-    assert room.peers["b"].members.tokens == 200
-    assert room.peers["b"].members.ledger.consumed == 8
+    assert room.peers["b"].run_state.tokens == 200
+    assert room.peers["b"].run_state.ledger.consumed == 8
 
 
 def test_it_admits_no_second_voter() -> None:
@@ -106,7 +110,7 @@ def test_the_branch_with_more_committed_tokens_stays(at_a: int, at_b: int, stays
     room = parted()
     trains(room, "a", at_a)
     trains(room, "b", at_b)
-    had = {name: core.members.tokens for name, core in room.peers.items()}
+    had = {name: core.run_state.tokens for name, core in room.peers.items()}
     assert had == {"a": 200 + 100 * at_a, "b": 200 + 100 * at_b}
     meet(room)
     gone = "b" if stays == "a" else "a"
@@ -119,7 +123,7 @@ def test_the_branch_with_more_committed_tokens_stays(at_a: int, at_b: int, stays
     assert (dropped.peer, dropped.tokens) == (room.ids[gone], had[gone])
     room.kill(gone)
     trains(room, stays, 1)
-    assert room.peers[stays].members.tokens == had[stays] + 100
+    assert room.peers[stays].run_state.tokens == had[stays] + 100
 
 
 def test_after_it_was_decided_others_may_vote() -> None:
@@ -156,10 +160,10 @@ def test_neither_commits_while_they_decide() -> None:
     room.down.clear()
     room.meet("a", "b")
     room.contribute("a")
-    assert room.peers["a"].members.tokens == 200, "it waits for the word of b"
+    assert room.peers["a"].run_state.tokens == 200, "it waits for the word of b"
     room.release()
     room.wait(1.0)
-    assert room.peers["a"].members.tokens == 300
+    assert room.peers["a"].run_state.tokens == 300
 
 
 def test_what_was_due_waits_until_they_have_decided() -> None:
@@ -177,9 +181,9 @@ def test_what_was_due_waits_until_they_have_decided() -> None:
     room.meet("a", "b")
     not_yet = m.OnBranch((), 0, leads=True, final=False, leader="a:1")
     room.feed("b", v.MessageReceived(room.ids["a"], not_yet))
-    office = room.peers["b"].office
-    assert office is not None
-    assert office.frozen
+    led_term = room.peers["b"].led_term
+    assert led_term is not None
+    assert led_term.frozen
     while room.now <= due:
         room.now = room.peers["b"].deadline
         room.feed("b", v.DeadlineReached())
@@ -199,7 +203,7 @@ def test_who_never_answers_is_hung_up_on_and_the_run_goes_on() -> None:
     room.contribute("a")
     room.down.add(frozenset("ab"))
     room.wait(RULES.silence_timeout_s + 1.0)
-    assert room.peers["a"].members.tokens == 300
+    assert room.peers["a"].run_state.tokens == 300
 
 
 def test_who_comes_back_without_a_leader_joins_the_branch_that_has_one() -> None:
@@ -222,8 +226,8 @@ def test_a_newcomer_reads_the_log_of_a_branch() -> None:
     room.wait(ALONE_S)
     room.add("c")
     room.wait(10.0)
-    assert room.peers["c"].members.forks == room.peers["b"].members.forks != ()
-    assert room.ids["c"] in room.peers["b"].members.members
+    assert room.peers["c"].run_state.forks == room.peers["b"].run_state.forks != ()
+    assert room.ids["c"] in room.peers["b"].run_state.members
 
 
 # A witness ----------------------------------------------------------------------------------
@@ -238,9 +242,9 @@ def watched() -> Room:
 
 def test_a_witness_is_a_voter_and_nothing_else() -> None:
     room = watched()
-    members, w = room.peers["a"].members, room.ids["w"]
+    run_state, w = room.peers["a"].run_state, room.ids["w"]
     assert set(room.peers["a"].raft.log.voters) == set(room.ids.values())
-    assert (w in members.witnesses, w in members.receivers) == (True, False)
+    assert (w in run_state.witnesses, w in run_state.receivers) == (True, False)
     for name in "ab":
         room.contribute(name)
     assert room.rosters() == [["a", "b"]]
@@ -255,7 +259,7 @@ def test_either_node_may_die() -> None:
         room.wait(PATIENCE_S)
         (rest,) = {"a", "b"} - {victim}
         room.contribute(rest)
-        assert room.peers[rest].members.tokens == 100
+        assert room.peers[rest].run_state.tokens == 100
         assert room.log(e.Restore, of=rest) == [], "no fork"
 
 
@@ -303,7 +307,7 @@ def secure_branch() -> SecureRoom:
     room = SecureRoom("ab")
     room.kill("a")
     room.wait(ALONE_S + 5.0)
-    assert room.peers["b"].members.rivals.keys() == {room.ids["a"]}
+    assert room.peers["b"].run_state.rivals.keys() == {room.ids["a"]}
     return room
 
 
@@ -312,10 +316,10 @@ def test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork() -> N
     leaked = e.TokenRevoked("0f" * 16, room.ids["b"], "")
     room.feed("b", v.RevokeAsked(leaked))
     room.wait(PATIENCE_S + 0.5)
-    assert room.peers["b"].gate.refused == {leaked.token: BRANCHES}
+    assert room.peers["b"].certificates.refused == {leaked.token: BRANCHES}
     room.revoke("b", "a")
     assert room.checked("b") == ["a"]
-    assert room.peers["b"].members.rivals == {}
+    assert room.peers["b"].run_state.rivals == {}
     room.returns("a")
     room.wait(RULES.silence_timeout_s)
     assert not room.peers["b"].stopped

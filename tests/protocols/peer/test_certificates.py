@@ -340,7 +340,7 @@ def test_who_asks_while_its_token_is_taken_back_gets_what_the_log_says() -> None
     scene.slow_disk = True
     scene.on(signed())
     assert [x.why for x in scene.all(c.Answer)] == [
-        refusal(scene.core.members, spending(TOKEN, D, PUBLIC))
+        refusal(scene.core.run_state, spending(TOKEN, D, PUBLIC))
     ]
     assert written(scene, e.TokenSpent) == []
 
@@ -350,13 +350,13 @@ def test_a_refusal_is_believed_from_the_leader_alone() -> None:
     scene.on(v.Secured(has_key=False))
     scene.on(v.RevokeAsked(e.Revoked(C, B, "")))
     scene.hears(C, m.NotRevoked(C, "no"))
-    assert scene.core.gate.refused == {}
+    assert scene.core.certificates.refused == {}
     scene.hears(A, m.NotRevoked(D, "no"))
-    assert scene.core.gate.refused == {}
+    assert scene.core.certificates.refused == {}
     scene.hears(A, m.NotRevoked(C, "no"))
-    assert scene.core.gate.refused == {C: "no"}
+    assert scene.core.certificates.refused == {C: "no"}
     scene.beat()
     said = scene.waits(2 * KEY_RETRY_S)
     assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Revoke)]
     scene.on(v.RevokeAsked(e.Revoked(C, B, "again")))
-    assert scene.core.gate.refused == {}
+    assert scene.core.certificates.refused == {}

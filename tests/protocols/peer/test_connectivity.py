@@ -113,7 +113,7 @@ def with_voter(*, hidden: bool, voter: str) -> set[PeerId]:
     scene.on(v.PeerConnected(B, 1, voter, ""))
     scene.hears(B, m.ReadLog(0))
     scene.hears(B, m.Join("b", 1, voter, "new", ""))
-    index, cut = scene.core.members.cuts[B]
+    index, cut = scene.core.run_state.cuts[B]
     version = cut.versions[0]
     scene.hears(B, m.Have(scene.lineage, 0, version.round, version.state_digest))
     scene.hears(B, m.CaughtUp(index, "b", 1, voter))
@@ -139,7 +139,7 @@ def test_who_leads_alone_and_cannot_be_dialled_dials_whom_it_lost(*, hidden: boo
     scene.joins(B)
     scene.on(v.PeerDisconnected(B, "end of stream"))
     scene.waits(RULES.reconnect_grace_s)
-    assert scene.core.members.members.keys() == {A}
+    assert scene.core.run_state.members.keys() == {A}
     scene.waits(RETRY_S)
     scene.waits(RETRY_S)
     assert (c.Connect(PeerId(""), "b:1") in scene.all(c.Connect)) is hidden
@@ -244,7 +244,7 @@ def test_a_peer_that_only_one_voter_still_answers_ends_after_a_long_look() -> No
 def test_it_is_behind_a_snapshot_too() -> None:
     room = SecureRoom("abcd")
     for core in room.peers.values():
-        core.book.compact_entries = 4
+        core.log_applier.compact_entries = 4
     for other in "abc":
         room.cut(other, "d")
     room.wait(2.0)
@@ -260,6 +260,6 @@ def test_it_is_behind_a_snapshot_too() -> None:
     room.down.clear()
     room.meet("a", "d")
     room.wait(2.0)
-    assert room.ids["b"] in core.members.spendings.revoked
+    assert room.ids["b"] in core.run_state.spendings.revoked
     assert room.ids["b"] not in core.links.up
-    assert room.ids["b"] not in core.members.voters
+    assert room.ids["b"] not in core.run_state.voters

@@ -60,7 +60,7 @@ def test_a_straggler_of_an_earlier_round_does_not_count() -> None:
 def test_a_strangers_payload_changes_nothing() -> None:
     room = Room("ab")
     stranger = Contributor(room.ids["b"], 1, 1, digest_text("x"))
-    stamp = Stamp(1, room.peers["a"].members.lineage, 1, 0, 1, 0)
+    stamp = Stamp(1, room.peers["a"].run_state.lineage, 1, 0, 1, 0)
     event = v.SliceReceived(Room("z").ids["z"], stamp, 0, stranger)
     room.feed("a", event)
     assert room.given["a"][-1] == c.Discard(event)
@@ -172,7 +172,7 @@ def test_a_joiner_is_a_receiver_from_its_cut_on_and_contributes_after_half_a_rou
     joiner = room.add("d")
     cut = next(x for x in room.log(e.Cut, of="a") if x.info.peer == joiner)
     assert cut.donors[0] != joiner
-    assert joiner in room.peers["a"].members.members
+    assert joiner in room.peers["a"].run_state.members
     room.contribute("b")
     assert room.rosters() == [["a", "b"]]
     assert len(room.digests()) == 1, "the round in flight reached it too"
@@ -194,7 +194,7 @@ def test_a_state_that_is_not_the_cuts_is_not_taken() -> None:
     assert not any(
         isinstance(x, c.AdoptState) and x.cut_index == event.cut_index for x in room.given["d"]
     )
-    assert joiner in room.peers["a"].members.members, "it asked again and got it"
+    assert joiner in room.peers["a"].run_state.members, "it asked again and got it"
     assert len(room.digests()) == 1
 
 
@@ -217,7 +217,7 @@ def test_who_was_declared_lost_and_lives_comes_back_with_its_work() -> None:
     assert room.log(e.Lost) != []
     room.meet("a", "c")
     room.wait(1.0)
-    assert room.ids["c"] in room.peers["a"].members.members
+    assert room.ids["c"] in room.peers["a"].run_state.members
     room.contribute("c", tokens=33)
     for name in ("a", "b"):
         room.contribute(name)
@@ -243,9 +243,9 @@ def test_who_was_healed_reports_the_rounds_that_it_applies_again() -> None:
     room.hold = lambda name, event: isinstance(event, v.StateReceived)
     for _ in range(3):
         room.all_contribute()
-    office = room.peers["a"].office
-    assert office is not None
-    states = office.leader.reports.states(0, 4)
+    led_term = room.peers["a"].led_term
+    assert led_term is not None
+    states = led_term.leader.reports.states(0, 4)
     assert (len(states), len(set(states.values()))) == (3, 2)
     room.release()
     assert len(room.digests()) == 1
@@ -274,7 +274,7 @@ def test_nobody_goes_while_the_leader_waits_for_the_right_state() -> None:
 
 def test_a_rule_breaker_is_cut_off_and_nobody_else_is_hurt() -> None:
     room = Room("abc")
-    before, members = room.bodies("c"), room.peers["c"].members.members
+    before, members = room.bodies("c"), room.peers["c"].run_state.members
     forged = e.LogEntry(2, 2, e.Left(room.ids["a"], "forged"))
     room.feed("c", v.MessageReceived(room.ids["b"], m.Append(1, 2, 1, 1, (forged,), 2)))
     assert any(isinstance(x, c.Disconnect) and x.peer == room.ids["b"] for x in room.given["c"])
@@ -286,8 +286,8 @@ def test_a_rule_breaker_is_cut_off_and_nobody_else_is_hurt() -> None:
 
 def test_a_hello_says_where_the_leader_is() -> None:
     room = Room("ab")
-    assert room.peers["a"].company.leader_address() == "a:1"
-    assert room.peers["b"].company.leader_address() == "a:1"
+    assert room.peers["a"].connectivity.leader_address() == "a:1"
+    assert room.peers["b"].connectivity.leader_address() == "a:1"
     assert PROTOCOL_VERSION >= 1
 
 
@@ -388,8 +388,8 @@ def test_a_member_that_breaks_a_rule_is_lost_unless_it_comes_back() -> None:
     assert scene.notes("misbehaviour") == [f"{B}: reports a state that was never committed"]
     assert scene.one(c.Disconnect).peer == B
     scene.waits(RULES.reconnect_grace_s)
-    assert B not in scene.core.members.members
-    assert C in scene.core.members.members
+    assert B not in scene.core.run_state.members
+    assert C in scene.core.run_state.members
 
 
 def test_what_a_follower_is_told_of_the_leaders_business_is_nothing_to_it() -> None:

@@ -128,14 +128,14 @@ def test_who_knows_that_its_state_is_damaged_says_that_it_has_one_when_it_got_an
     scene.gets_cut()
     assert scene.sent(m.Have) == [], "though leaders hear all of who is let in again"
     scene.gets_state()
-    lineage = scene.core.members.lineage
+    lineage = scene.core.run_state.lineage
     assert scene.sent(m.Have) == [(A, m.Have(lineage, 0, 0, START))]
 
 
 def test_a_donor_that_finds_its_copy_damaged_says_that_it_has_none_until_it_gets_another() -> None:
     scene = stepper(C)
     scene.reads(e.Cut(info(D, 3), (A, B), (Version(0, 0, START),)))
-    given, lineage = scene.log.last_index, scene.core.members.lineage
+    given, lineage = scene.log.last_index, scene.core.run_state.lineage
     scene.on(v.StateCopied(given, 0, 1))
     scene.on(v.StateHashed(given, 0, digest_text("rot"), LEAF))
     assert scene.told(m.Have) == [m.Have(lineage, 0, 0, "")]
@@ -230,7 +230,7 @@ def test_a_restarted_peer_takes_no_part_in_what_its_earlier_life_did() -> None:
     said = scene.reads(*(entry.body for entry in follower(B).log.entries))
     states = [x for x in said if isinstance(x, c.ExpectState)]
     assert states == [], "that state went to the other life"
-    assert not scene.core.standing.is_member
+    assert not scene.core.member_status.is_member
     scene.on(v.RunAccepted(RULES))
     assert told(scene) == [join(B, "restarted", incarnation=2)]
     scene.reads(e.Lost(B, "restarted"))
@@ -331,7 +331,7 @@ def test_a_round_that_is_applied_late_is_checked_against_the_next_commit() -> No
     scene.reads(commit(scene, 1, A, B, C))
     scene.reads(commit(scene, 2, A, B, C, state=digest_text("another state")))
     stamp = scene.stamp(1)
-    for part, owner in enumerate(scene.core.members.views[-1].parts[0].owners):
+    for part, owner in enumerate(scene.core.run_state.views[-1].parts[0].owners):
         scene.result(stamp, part, A if owner == B else owner, A, B, C)
     assert scene.all(c.ApplyRound) != []
     scene.applied(1)

@@ -33,14 +33,14 @@ from tests.protocols.scenes import (
 from tests.protocols.stepping import stepwise
 
 
-def founder(members: RunState | None = None) -> Participant:
-    return Participant(identity(A), members or RunState(), founds=True, kept=None)
+def founder(run_state: RunState | None = None) -> Participant:
+    return Participant(identity(A), run_state or RunState(), founds=True, kept=None)
 
 
 def begun() -> RunState:
-    members = RunState()
-    members.apply(e.LogEntry(1, 1, run(fragments=2)))
-    return members
+    run_state = RunState()
+    run_state.apply(e.LogEntry(1, 1, run(fragments=2)))
+    return run_state
 
 
 def looks(part: Participant) -> None:
@@ -66,7 +66,7 @@ def test_before_the_run_is_known_nothing_is_finished_and_nothing_counts() -> Non
 
 def test_who_founded_the_run_holds_its_initial_state() -> None:
     part = founder(begun())
-    part.standing.accepted = True
+    part.member_status.accepted = True
     part.initial_digests = (digest_text("zero"), digest_text("one"))
     assert part.began(run(fragments=2), 5.0) == []
     states = [(rounds.version, rounds.state_digest) for rounds in part.rounds]
@@ -128,7 +128,7 @@ def test_a_step_of_a_lineage_that_a_restore_ended_is_not_counted() -> None:
     applying = scene.core.rounds[0].applying
     assert applying is not None
     version = (Version(0, 0, START),)
-    scene.reads(e.Restore(scene.core.members.lineage, version, 0, 0, (), 0, False, salt=1))
+    scene.reads(e.Restore(scene.core.run_state.lineage, version, 0, 0, (), 0, False, salt=1))
     assert scene.on(v.RoundApplied(applying, state_digest(1))) == []
     assert scene.core.rounds[0].version == -1
 
@@ -155,49 +155,49 @@ def test_a_cut_makes_us_repeat_what_the_leader_took_for_a_strangers() -> None:
 
 def test_a_snapshot_over_entries_that_we_never_saw_begins_where_it_ends() -> None:
     """Our own cut may have been among them: it is served as if we had read it."""
-    members, scene = begun(), Follower(B)
+    run_state, scene = begun(), Follower(B)
     version = tuple(Version(fragment, 0, START) for fragment in (0, 1))
     bodies = (e.Member(info(A)), e.Elected(A), e.Cut(info(B, 1), (A,), version))
     for index, body in enumerate(bodies, 2):
-        members.apply(e.LogEntry(index, 1, body))
-    part = Participant(scene.core.me, members, founds=False, kept=None)
+        run_state.apply(e.LogEntry(index, 1, body))
+    part = Participant(scene.core.me, run_state, founds=False, kept=None)
     said = part.jumped(deadline=60.0, lineage=0, now=0.0)
     assert said == [c.CheckRun(run(fragments=2)), c.ExpectState(4, (A,), version)]
     assert [rounds.awaited for rounds in part.rounds] == [0, 0]
 
 
 def test_a_snapshot_in_which_we_are_not_makes_us_ask() -> None:
-    members = begun()
-    members.apply(e.LogEntry(2, 1, e.Member(info(A))))
-    part = Participant(identity(B), members, founds=False, kept=None)
-    part.standing.catchup.asking = ""
-    part.jumped(deadline=60.0, lineage=members.lineage, now=0.0)
-    assert part.standing.catchup.asking == "declared lost"
+    run_state = begun()
+    run_state.apply(e.LogEntry(2, 1, e.Member(info(A))))
+    part = Participant(identity(B), run_state, founds=False, kept=None)
+    part.member_status.catchup.asking = ""
+    part.jumped(deadline=60.0, lineage=run_state.lineage, now=0.0)
+    assert part.member_status.catchup.asking == "declared lost"
 
 
 def test_a_snapshot_in_which_a_cut_is_over_drops_the_copy_for_it() -> None:
     """Seed 2546125660: the joiner was struck and had another cut, in entries we never saw."""
     scene = follower(B, C)
     scene.reads(e.Cut(info(C, 2), (B, A), (Version(0, 0, START),)))
-    members, part = scene.core.members, scene.core.part
-    index, cut = members.cuts[C]
-    members.cuts[C] = (index + 2, replace(cut, donors=(A,)))
-    part.jumped(deadline=60.0, lineage=members.lineage, now=0.0)
+    run_state, part = scene.core.run_state, scene.core.part
+    index, cut = run_state.cuts[C]
+    run_state.cuts[C] = (index + 2, replace(cut, donors=(A,)))
+    part.jumped(deadline=60.0, lineage=run_state.lineage, now=0.0)
     assert c.ReleaseCopy(C, index) in part.tend(0.0, frozenset())
 
 
 def test_a_snapshot_of_another_lineage_takes_our_state_with_it() -> None:
     part = founder(begun())
-    part.standing.accepted = True
+    part.member_status.accepted = True
     part.initial_digests = (START, START)
     part.began(run(fragments=2), 0.0)
-    old, members = part.members.lineage, part.members
+    old, run_state = part.run_state.lineage, part.run_state
     version = tuple(Version(fragment, 0, START) for fragment in (0, 1))
-    members.apply(e.LogEntry(2, 1, e.Member(info(A))))
-    members.apply(e.LogEntry(3, 1, e.Restore(old, version, 0, 0, (), 0, False, salt=1)))
+    run_state.apply(e.LogEntry(2, 1, e.Member(info(A))))
+    run_state.apply(e.LogEntry(3, 1, e.Restore(old, version, 0, 0, (), 0, False, salt=1)))
     part.jumped(deadline=60.0, lineage=old, now=0.0)
     assert [rounds.version for rounds in part.rounds] == [-1, -1]
-    assert part.standing.catchup.asking == "the run went back to a checkpoint"
+    assert part.member_status.catchup.asking == "the run went back to a checkpoint"
 
 
 # Leaders --------------------------------------------------------------------------------------
@@ -248,31 +248,31 @@ def test_without_a_connection_with_the_leader_nothing_is_reported() -> None:
 def test_who_lacks_one_fragments_result_makes_the_other_steps_before_it_asks() -> None:
     """Seed 3102001: all asked while they made a step of another fragment. The run went back behind
     that, and what their ranks had done since was thrown away."""
-    members = begun()
-    part = founder(members)
+    run_state = begun()
+    part = founder(run_state)
     part.initial_digests = (START, START)
     part.accepted(v.RunAccepted(RULES))
     part.began(run(fragments=2), 0.0)
     terms, digest = (contributor(A),), digest_text("a result")
-    members.commits[0] = [e.Commit(1, 0, 9, 0, terms, BORDERS, digest, "")]
+    run_state.commits[0] = [e.Commit(1, 0, 9, 0, terms, BORDERS, digest, "")]
     assert part.rounds[0].behind, "nobody remembers its first round"
     part.rounds[1].applying = follower(B, C).stamp(1)
     looks(part)
-    assert not part.standing.catchup.needed
+    assert not part.member_status.catchup.needed
     part.rounds[1].applying = None
-    members.commits[1] = [e.Commit(1, 1, 1, 0, terms, BORDERS, digest, "")]
+    run_state.commits[1] = [e.Commit(1, 1, 1, 0, terms, BORDERS, digest, "")]
     looks(part)
-    assert not part.standing.catchup.needed, "the next result may still come"
-    del members.commits[1]
+    assert not part.member_status.catchup.needed, "the next result may still come"
+    del run_state.commits[1]
     looks(part)
-    assert part.standing.catchup.asking == "results of missed rounds are gone"
+    assert part.member_status.catchup.asking == "results of missed rounds are gone"
 
 
 def test_a_witness_takes_part_in_nothing_and_looks_at_the_run_once() -> None:
     for known in (run(fragments=2), stepwise()):
-        members = members_of(log_of(known, e.Member(info(A)), e.Witness(info(B))))
+        run_state = members_of(log_of(known, e.Member(info(A)), e.Witness(info(B))))
         me = replace(identity(B), witness=True)
-        part = Participant(me, members, founds=False, kept=None)
+        part = Participant(me, run_state, founds=False, kept=None)
         assert part.began(known, 5.0) == [c.CheckRun(known)]
         assert part.began(known, 9.0) == []
         assert (part.rounds, part.steps, part.since) == ([], None, 5.0)

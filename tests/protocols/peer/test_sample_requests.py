@@ -62,7 +62,7 @@ def test_a_commit_covers_what_the_steps_saw_and_the_rest_stays() -> None:
     assert covered(at) == drawn
     for name in "abc":
         assert may_draw(at, name) == subtract(before[name], drawn[name])
-    assert at.peers["b"].members.ledger.consumed == 3 * EACH
+    assert at.peers["b"].run_state.ledger.consumed == 3 * EACH
 
 
 def test_the_leader_leases_more_in_time() -> None:
@@ -138,7 +138,7 @@ def test_the_samples_of_a_dead_peer_are_leased_again_once_it_is_too_late_for_it(
     held = may_draw(at, "c")
     at.kill("c")
     at.wait(5.0)
-    ledger = at.peers["a"].members.ledger
+    ledger = at.peers["a"].run_state.ledger
     for _ in range(6):
         assert ledger.free == ()
         train(at, "a", "b")

@@ -66,7 +66,7 @@ def finishing() -> Follower:
 
 def test_a_follower_that_has_finished_waits_for_the_leaders_word() -> None:
     scene = finishing()
-    assert scene.core.standing.leaving == "finished"
+    assert scene.core.member_status.leaving == "finished"
     assert scene.sent(m.Leave) == [(A, m.Leave("finished"))]
     assert not scene.core.stopped
     scene.reads(e.Left(B, "finished"))
@@ -115,7 +115,7 @@ def test_a_leader_that_comes_back_is_followed_on() -> None:
     scene.beat()
     assert scene.core.leader_id == A
     scene.reads(view(2, A, B))
-    assert scene.core.members.views[-1].view == 2
+    assert scene.core.run_state.views[-1].view == 2
 
 
 def test_our_own_pause_is_not_the_leaders_silence() -> None:
@@ -156,11 +156,11 @@ def test_a_finished_peer_that_a_snapshot_says_was_struck(
     """Seed 716: meanwhile it was struck, and the run had gone back to a checkpoint of the last
     round, which this peer holds. If the run went back further, its last state is another one."""
     scene = finishing()
-    members, bodies = scene.core.members, [entry.body for entry in scene.log.entries]
+    run_state, bodies = scene.core.run_state, [entry.body for entry in scene.log.entries]
     since: list[e.Entry] = [e.Lost(B, "silent")]
     if back_to is not None:
         version = Version(0, back_to, scene.core.part.rounds[0].state_digest)
-        since.append(e.Restore(members.lineage, (version,), 0, 0, (), 0, False, 1))
+        since.append(e.Restore(run_state.lineage, (version,), 0, 0, (), 0, False, 1))
     image = members_of(log_of(*bodies, *since)).image()
     for piece in pieces(Snapshot(len(bodies) + len(since), 1, encode_image(image)), 1, 1):
         scene.hears(A, piece)
@@ -217,21 +217,21 @@ def leads(*bodies: e.Entry) -> Leader:
     links = Connections()
     for peer in (B, C):
         links.connected(v.PeerConnected(peer, 1, "", ""), NOW)
-    members = members_of(log_of(*bodies))
-    reports = Reports(A, members)
-    admission = Joins(A, members, reports, Accounts(links))
+    run_state = members_of(log_of(*bodies))
+    reports = Reports(A, run_state)
+    joins = Joins(A, run_state, reports, Accounts(links))
     raft = Raft(A)
     raft.begin(NOW, bodies)
     raft.commit_index = raft.log.last_index
-    return Leader(A, members, RULES, reports, admission, raft, StepViews(A, members))
+    return Leader(A, run_state, RULES, reports, joins, raft, StepViews(A, run_state))
 
 
 def says(leader: Leader, peer: PeerId, message: m.Control) -> None:
-    leader.take(peer, told_in(leader.members.lineage, message), NOW)
+    leader.take(peer, told_in(leader.run_state.lineage, message), NOW)
 
 
 def has(leader: Leader, peer: PeerId) -> None:
-    says(leader, peer, m.Have(leader.members.lineage, 0, 0, START))
+    says(leader, peer, m.Have(leader.run_state.lineage, 0, 0, START))
 
 
 def asks(leader: Leader, peer: PeerId) -> None:
@@ -242,8 +242,8 @@ def decide(leader: Leader, now: float) -> e.Entry | None:
     """The next entry, which holds at once."""
     body = leader.next_entry(now)
     if body is not None:
-        members = leader.members
-        members.apply(e.LogEntry(members.index + 1, 1, body))
+        run_state = leader.run_state
+        run_state.apply(e.LogEntry(run_state.index + 1, 1, body))
     return body
 
 
@@ -266,13 +266,15 @@ def test_what_joiners_hold_keeps_nobody() -> None:
     """Seeds 3100237, 3100468: the only member went while those who had its state were joiners."""
     again = e.Cut(info(A, incarnation=2), (B,), (Version(0, 0, START),))
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)), cut(C, 2), again)
-    needs = leader.admission.needs
+    needs = leader.joins.needs
     has(leader, C)
     assert needs(B, patient=True), "it has not said what it holds, and C is not in yet"
     has(leader, A)
     has(leader, B)
     assert needs(B, patient=False), "nor is A, which could not give it to anybody"
-    leader.members.apply(e.LogEntry(leader.members.index + 1, 1, e.Member(info(A, incarnation=2))))
+    leader.run_state.apply(
+        e.LogEntry(leader.run_state.index + 1, 1, e.Member(info(A, incarnation=2)))
+    )
     assert not needs(B, patient=False)
 
 
@@ -281,7 +283,7 @@ def test_a_joiner_that_holds_the_only_state_gets_in_before_it_goes() -> None:
     leader = leads(*FOUNDED, cut(B, 1))
     asks(leader, A)
     has(leader, B)
-    says(leader, B, caught_up(B, leader.members.index))
+    says(leader, B, caught_up(B, leader.run_state.index))
     says(leader, B, m.Leave("a person asked"))
     assert decide(leader, NOW) == e.Member(info(B, 1))
     given = decide(leader, NOW)
@@ -293,9 +295,9 @@ def test_a_joiner_that_has_caught_up_has_time_to_say_what_it_holds() -> None:
     """Seeds 1325, 80204: the last round was committed, and it went before it told a new leader."""
     leader = leads(*FOUNDED, cut(B, 1))
     asks(leader, A)
-    needs = leader.admission.needs
+    needs = leader.joins.needs
     assert not needs(B, patient=True), "it has a part of the state at most"
-    says(leader, B, caught_up(B, leader.members.index))
+    says(leader, B, caught_up(B, leader.run_state.index))
     assert (needs(B, patient=True), needs(B, patient=False)) == (True, False)
 
 
@@ -305,7 +307,7 @@ def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back(
     asks(leader, A)
     asks(leader, B)
     state = (Version(0, 0, START),)
-    leader.admission.kept[B] = m.Kept(leader.members.lineage, state, 0, 0)
+    leader.joins.kept[B] = m.Kept(leader.run_state.lineage, state, 0, 0)
     says(leader, B, m.Leave("a person asked"))
     assert isinstance(decide(leader, NOW), e.Restore)
     late = NOW + RULES.transfer_timeout_s
@@ -318,9 +320,9 @@ def test_who_goes_is_given_nothing_unless_it_comes_back() -> None:
     has(leader, A)
     leader.accounts.of(B).going = True
     says(leader, B, join(B, "diverged"))
-    assert leader.admission.next_entry(NOW) is None
+    assert leader.joins.next_entry(NOW) is None
     asks(leader, B)
-    assert isinstance(leader.admission.next_entry(NOW), e.Cut)
+    assert isinstance(leader.joins.next_entry(NOW), e.Cut)
 
 
 def test_who_is_out_and_has_not_read_it_yet_asks_for_nothing() -> None:
@@ -331,7 +333,7 @@ def test_who_is_out_and_has_not_read_it_yet_asks_for_nothing() -> None:
     assert decide(leader, NOW) == e.Left(B, "a person asked")
     says(leader, B, join(B, "diverged"))
     assert decide(leader, NOW) is None
-    assert leader.admission.joins == {}
+    assert leader.joins.joins == {}
     asks(leader, B)
     assert isinstance(decide(leader, NOW), e.Cut), "a new life"
 
@@ -342,12 +344,12 @@ def test_who_is_out_and_has_not_read_it_yet_is_not_let_in() -> None:
     for peer in (A, B):
         asks(leader, peer)
         state = (Version(0, 0, START),)
-        leader.admission.kept[peer] = m.Kept(leader.members.lineage, state, 0, 0)
+        leader.joins.kept[peer] = m.Kept(leader.run_state.lineage, state, 0, 0)
     assert isinstance(decide(leader, NOW), e.Restore)
     has(leader, A)
     says(leader, B, m.Leave("a person asked"))
     assert decide(leader, NOW + RULES.transfer_timeout_s) == e.Left(B, "a person asked")
-    says(leader, B, caught_up(B, leader.members.restored_index))
+    says(leader, B, caught_up(B, leader.run_state.restored_index))
     assert decide(leader, NOW) is None
 
 
@@ -366,7 +368,7 @@ def test_the_last_who_has_the_state_stays_for_a_joiner_though_a_witness_leads() 
     says(leader, B, m.Leave("finished"))
     assert decide(leader, NOW) is None
     has(leader, C)
-    says(leader, C, caught_up(C, leader.members.index))
+    says(leader, C, caught_up(C, leader.run_state.index))
     assert decide(leader, NOW) == e.Member(info(C, 1))
     assert decide(leader, NOW) == e.Left(B, "finished")
 
@@ -375,7 +377,7 @@ def test_of_several_who_have_the_state_one_stays() -> None:
     leader = leads(*WATCHED, cut(C, 1, donor=B), e.Member(info(C, 1)), cut(D, 2, donor=B))
     for peer in (B, C):
         has(leader, peer)
-    needs = leader.admission.needs
+    needs = leader.joins.needs
     assert not needs(B, patient=True)
     says(leader, C, m.Leave("finished"))
     assert needs(B, patient=True), "C goes as well"
@@ -393,11 +395,11 @@ def test_when_all_who_trained_are_out_the_run_goes_on_from_what_one_of_them_kept
     leader = leads(*WATCHED, e.Lost(B, "silent"))
     assert not leader.hopeless(NOW), "nobody asks, and somebody may come back"
     state = (Version(0, 0, START),)
-    leader.admission.kept[B] = m.Kept(leader.members.lineage, state, 0, 0)
+    leader.joins.kept[B] = m.Kept(leader.run_state.lineage, state, 0, 0)
     asks(leader, B)
     assert decide(leader, NOW) is None, "C may come, and keep more"
     assert isinstance(decide(leader, NOW + RULES.silence_timeout_s), e.Restore)
-    says(leader, B, caught_up(B, leader.members.index, incarnation=2))
+    says(leader, B, caught_up(B, leader.run_state.index, incarnation=2))
     assert decide(leader, NOW) == e.Member(info(B, incarnation=2))
 
 

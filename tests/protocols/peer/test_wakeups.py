@@ -73,10 +73,10 @@ def test_time_wakes_the_parts_whose_deadline_has_come() -> None:
 def test_what_peers_report_wakes_the_office_and_nothing_where_there_is_none() -> None:
     scene = leading(B)
     scene.now += 0.01
-    assert woken(scene, v.MessageReceived(B, m.ReadyToTrain())) == wakeups.OFFICE
+    assert woken(scene, v.MessageReceived(B, m.ReadyToTrain())) == wakeups.LED_TERM
     assert (
         woken(scene, v.MessageReceived(B, m.UnreachedMembers(())))
-        == wakeups.OFFICE | wakeups.COMPANY
+        == wakeups.LED_TERM | wakeups.CONNECTIVITY
     )
     assert woken(follower(B, C), v.MessageReceived(C, m.ReadyToTrain())) == 0
 
@@ -84,7 +84,7 @@ def test_what_peers_report_wakes_the_office_and_nothing_where_there_is_none() ->
 def test_a_slice_wakes_its_round_when_the_sum_is_complete() -> None:
     scene = follower(B, C)
     stamp = scene.stamp(1)
-    plan = scene.core.members.open_plan(0)
+    plan = scene.core.run_state.open_plan(0)
     assert plan is not None
     (part,) = plan.owned_by(B)[:1]
     others = [peer for peer in plan.roster if peer != B]

@@ -18,7 +18,7 @@ TIMEOUT_S = RULES.election_timeout_s
 
 def elections(raft: Raft) -> int:
     """How often it came to lead."""
-    return sum(count for (_, role), count in raft.moves.items() if role is Role.LEADER)
+    return sum(count for (_, role), count in raft.role_changes.items() if role is Role.LEADER)
 
 
 # Elections ------------------------------------------------------------------------------------

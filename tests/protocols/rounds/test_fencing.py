@@ -40,7 +40,7 @@ def fence(*bodies: e.Entry) -> Fence:
 
 
 def stamp(of: Fence, round_: int, *, number: int = 1, attempt: int = 0) -> Stamp:
-    return Stamp(1, of.members.lineage, number, 0, round_, attempt)
+    return Stamp(1, of.run_state.lineage, number, 0, round_, attempt)
 
 
 def test_before_the_run_is_known_nothing_counts() -> None:

@@ -162,14 +162,14 @@ def test_an_entry_without_sense_changes_nothing(
     before: tuple[e.Entry, ...], body: e.Entry, says: str
 ) -> None:
     log = log_of(*before)
-    members = members_of(log)
-    untouched = deepcopy(members)
+    run_state = members_of(log)
+    untouched = deepcopy(run_state)
     entry = e.LogEntry(log.last_index + 1, 1, body)
 
     with pytest.raises(LogError, match=says) as caught:
-        members.apply(entry)
+        run_state.apply(entry)
 
-    assert members == untouched
+    assert run_state == untouched
     assert f"entry {entry.index} of the log" in str(caught.value)
 
 
@@ -197,9 +197,9 @@ def test_a_restarted_member_is_one_again_without_a_cut_only_after_a_restore() ->
 def test_what_a_leader_writes_makes_sense() -> None:
     smaller = replace(COMMIT, attempt=1, contributors=(contributor(A),))
     left = e.Left(B, "asked to leave")
-    members = members_of(log_of(*BEGUN, VIEW, ATTEMPT, smaller, left, view(2, A, first_round=2)))
-    assert members.committed(0) == 1
-    assert [each.view for each in members.views] == [2]
+    run_state = members_of(log_of(*BEGUN, VIEW, ATTEMPT, smaller, left, view(2, A, first_round=2)))
+    assert run_state.committed(0) == 1
+    assert [each.view for each in run_state.views] == [2]
 
 
 def test_a_commit_lists_what_the_leader_heard() -> None:

@@ -93,7 +93,7 @@ def test_a_state_is_named_by_its_round() -> None:
 
 
 def plan_of(peer: Peer) -> RoundPlan:
-    plan = peer.members.open_plan(0)
+    plan = peer.run_state.open_plan(0)
     assert plan is not None
     return plan
 
@@ -256,7 +256,7 @@ def test_a_view_divides_nothing() -> None:
 
 def test_only_a_partner_says_that_a_contribution_cannot_be_averaged() -> None:
     scene = trio()
-    plan = scene.core.members.open_plan(0)
+    plan = scene.core.run_state.open_plan(0)
     assert plan is not None
     (pair,) = (pair for pair in plan.pairs if len(pair) == 2)
     (alone,) = {B, C, D} - set(pair)

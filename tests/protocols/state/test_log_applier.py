@@ -31,20 +31,20 @@ def append(*bodies: e.Entry, after: int = 0, commit: int = 0, number: int = 1) -
     return m.Append(number, 1, after, min(after, 1), entries, commit)
 
 
-def read(book: LogApplier) -> list[e.Entry]:
+def read(log_applier: LogApplier) -> list[e.Entry]:
     """Everything that holds now and was not applied before."""
     bodies: list[e.Entry] = []
-    while (entry := book.next_entry()) is not None:
+    while (entry := log_applier.next_entry()) is not None:
         bodies.append(entry.body)
     return bodies
 
 
 def reader(*bodies: e.Entry) -> LogApplier:
     """C, which has read these."""
-    book = LogApplier(C, None)
-    book.receive(A, append(*bodies, commit=len(bodies)), 0.0)
-    assert read(book) == list(bodies)
-    return book
+    log_applier = LogApplier(C, None)
+    log_applier.receive(A, append(*bodies, commit=len(bodies)), 0.0)
+    assert read(log_applier) == list(bodies)
+    return log_applier
 
 
 def snapshot(*bodies: e.Entry) -> Snapshot:
@@ -56,108 +56,116 @@ def snapshot(*bodies: e.Entry) -> Snapshot:
 
 
 def test_only_what_holds_is_applied_and_only_once() -> None:
-    book = LogApplier(C, None)
-    book.receive(A, append(*BEGUN, commit=2), 0.0)
-    assert read(book) == list(BEGUN[:2])
-    assert read(book) == []
-    book.receive(A, append(after=5, commit=5), 0.0)
-    assert read(book) == list(BEGUN[2:])
-    assert (book.members.index, book.raft.run) == (5, 1)
+    log_applier = LogApplier(C, None)
+    log_applier.receive(A, append(*BEGUN, commit=2), 0.0)
+    assert read(log_applier) == list(BEGUN[:2])
+    assert read(log_applier) == []
+    log_applier.receive(A, append(after=5, commit=5), 0.0)
+    assert read(log_applier) == list(BEGUN[2:])
+    assert (log_applier.run_state.index, log_applier.raft.run) == (5, 1)
 
 
 def test_the_log_of_another_run_is_not_read() -> None:
-    book = reader(*BEGUN)
+    log_applier = reader(*BEGUN)
     with pytest.raises(RemoteProtocolError, match="another run"):
-        book.receive(A, append(e.Left(B, "x"), after=5, commit=6, number=2), 0.0)
-    assert book.raft.log.last_index == 5
+        log_applier.receive(A, append(e.Left(B, "x"), after=5, commit=6, number=2), 0.0)
+    assert log_applier.raft.log.last_index == 5
 
 
 def test_an_entry_that_makes_no_sense_is_not_applied() -> None:
-    book = reader(*BEGUN)
-    book.receive(A, append(e.Left(C, "?"), after=5, commit=6), 0.0)
+    log_applier = reader(*BEGUN)
+    log_applier.receive(A, append(e.Left(C, "?"), after=5, commit=6), 0.0)
     with pytest.raises(LogError, match="entry 6 of the log loses c"):
-        book.next_entry()
-    assert book.members.index == 5
+        log_applier.next_entry()
+    assert log_applier.run_state.index == 5
 
 
 @pytest.mark.parametrize("again", [BEGUN[3:], (e.Witness(info(B)),)], ids=["member", "witness"])
 def test_whoever_is_let_in_again_later_in_the_log_is_not_gone(again: tuple[e.Entry, ...]) -> None:
     """Stepwise seed 2130408: a witness that died was never struck by its next leader."""
-    book = LogApplier(C, None)
-    book.receive(A, append(*BEGUN, e.Lost(B, "x"), *again, commit=6), 0.0)
-    read(book)
-    assert book.returns(B)
-    assert not book.returns(A)
+    log_applier = LogApplier(C, None)
+    log_applier.receive(A, append(*BEGUN, e.Lost(B, "x"), *again, commit=6), 0.0)
+    read(log_applier)
+    assert log_applier.returns(B)
+    assert not log_applier.returns(A)
     last = 6 + len(again)
-    book.receive(A, append(after=last, commit=last), 0.0)
-    read(book)
-    assert not book.returns(B)
+    log_applier.receive(A, append(after=last, commit=last), 0.0)
+    read(log_applier)
+    assert not log_applier.returns(B)
 
 
 # Snapshots ------------------------------------------------------------------------------------
 
 
-def install(book: LogApplier, taken: Snapshot, *, term: int = 1, number: int = 1) -> list[bool]:
-    return [book.install(A, piece, 0.0) for piece in pieces(taken, number, term)]
+def install(
+    log_applier: LogApplier, taken: Snapshot, *, term: int = 1, number: int = 1
+) -> list[bool]:
+    return [log_applier.install(A, piece, 0.0) for piece in pieces(taken, number, term)]
 
 
 def test_a_snapshot_takes_us_forward_in_place() -> None:
     """Others keep a reference to the membership: it must stay the same object."""
-    book = reader(*BEGUN[:3])
-    members = book.members
-    assert install(book, snapshot(*BEGUN)) == [True]
-    assert book.members is members
-    assert members == members_of(log_of(*BEGUN))
-    assert (book.raft.log.base, book.raft.commit_index, book.raft.log.voters) == (5, 5, (A,))
-    book.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
-    assert read(book) == [e.Lost(B, "x")]
+    log_applier = reader(*BEGUN[:3])
+    run_state = log_applier.run_state
+    assert install(log_applier, snapshot(*BEGUN)) == [True]
+    assert log_applier.run_state is run_state
+    assert run_state == members_of(log_of(*BEGUN))
+    assert (
+        log_applier.raft.log.base,
+        log_applier.raft.commit_index,
+        log_applier.raft.log.voters,
+    ) == (5, 5, (A,))
+    log_applier.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
+    assert read(log_applier) == [e.Lost(B, "x")]
 
 
 def test_a_snapshot_of_what_we_have_applied_changes_nothing() -> None:
-    book = reader(*BEGUN)
-    assert install(book, snapshot(*BEGUN[:4])) == [False]
-    assert (book.members.index, book.raft.log.base) == (5, 0)
+    log_applier = reader(*BEGUN)
+    assert install(log_applier, snapshot(*BEGUN[:4])) == [False]
+    assert (log_applier.run_state.index, log_applier.raft.log.base) == (5, 0)
 
 
 def test_a_snapshot_of_another_run_or_an_earlier_term_is_not_taken() -> None:
-    book = reader(*BEGUN[:3])
-    assert install(book, snapshot(*BEGUN), number=2) == [False]
-    assert install(book, snapshot(*BEGUN), term=0) == [False]
-    assert book.members.index == 3
+    log_applier = reader(*BEGUN[:3])
+    assert install(log_applier, snapshot(*BEGUN), number=2) == [False]
+    assert install(log_applier, snapshot(*BEGUN), term=0) == [False]
+    assert log_applier.run_state.index == 3
 
 
 def test_a_snapshot_that_makes_no_sense_is_its_senders_fault() -> None:
-    book = reader(*BEGUN[:3])
+    log_applier = reader(*BEGUN[:3])
     with pytest.raises(RemoteProtocolError, match="sends a bad snapshot"):
-        install(book, Snapshot(9, 1, b"no image"))
-    assert (book.members.index, book.raft.log.base) == (3, 0)
+        install(log_applier, Snapshot(9, 1, b"no image"))
+    assert (log_applier.run_state.index, log_applier.raft.log.base) == (3, 0)
 
 
 @pytest.mark.parametrize("index", [4, 9])
 def test_a_snapshot_whose_image_is_of_another_index_is_its_senders_fault(index: int) -> None:
     """Else the next entry would be looked for where there is none: an IndexError."""
     # Fails while LogApplier.install does not compare the two.
-    book = reader(*BEGUN[:3])
+    log_applier = reader(*BEGUN[:3])
     with pytest.raises(RemoteProtocolError):
-        install(book, replace(snapshot(*BEGUN), index=index))
-    assert read(book) == []
+        install(log_applier, replace(snapshot(*BEGUN), index=index))
+    assert read(log_applier) == []
 
 
 def test_a_long_log_becomes_a_snapshot_of_itself() -> None:
-    book = reader(*BEGUN)
+    log_applier = reader(*BEGUN)
     index = 5
     while index <= COMPACT_ENTRIES:
-        book.receive(A, append(e.Elected(A), after=index, commit=index + 1), 0.0)
-        read(book)
+        log_applier.receive(A, append(e.Elected(A), after=index, commit=index + 1), 0.0)
+        read(log_applier)
         index += 1
-    taken = book.raft.replication.snapshot
+    taken = log_applier.raft.replication.snapshot
     assert taken is not None
     assert (taken.index, taken.term) == (index, 1)
-    assert book.raft.log.last_index == index
-    assert len(book.raft.log.entries) == COMPACT_ENTRIES // KEPT_SHARE, "for who is a little behind"
+    assert log_applier.raft.log.last_index == index
+    assert len(log_applier.raft.log.entries) == COMPACT_ENTRIES // KEPT_SHARE, (
+        "for who is a little behind"
+    )
     fresh = LogApplier(C, None)
     assert install(fresh, taken) == [True]
-    assert fresh.members == book.members
+    assert fresh.run_state == log_applier.run_state
 
 
 # Another life ---------------------------------------------------------------------------------
@@ -165,22 +173,26 @@ def test_a_long_log_becomes_a_snapshot_of_itself() -> None:
 
 def test_a_restarted_peer_has_its_log_and_applies_nothing_before_it_holds_again() -> None:
     """Its end may give way to another leader's."""
-    book = LogApplier(C, Saved(4, B, None, tuple(log_of(*BEGUN).entries)))
-    raft = book.raft
+    log_applier = LogApplier(C, Saved(4, B, None, tuple(log_of(*BEGUN).entries)))
+    raft = log_applier.raft
     assert (raft.term, raft.vote, raft.run, raft.log.last_index) == (4, B, 1, 5)
-    assert (raft.commit_index, read(book)) == (0, [])
-    assert book.known == {A: "a:1", B: "b:1"}
+    assert (raft.commit_index, read(log_applier)) == (0, [])
+    assert log_applier.known == {A: "a:1", B: "b:1"}
 
 
 def test_a_restarted_peer_begins_with_its_snapshot() -> None:
     later = (e.Cut(info(C, 2), (A,), (Version(0, 0, START),)), e.Lost(B, "x"))
     entries = tuple(log_of(*BEGUN, *later).entries[5:])
-    book = LogApplier(C, Saved(4, "", snapshot(*BEGUN), entries))
-    assert book.members == members_of(log_of(*BEGUN))
-    assert (book.raft.commit_index, book.raft.log.last_index, book.raft.run) == (5, 7, 1)
-    assert book.raft.log.voters == (A,)
-    assert book.known == {A: "a:1", C: "c:1"}
-    taken = book.raft.replication.snapshot
+    log_applier = LogApplier(C, Saved(4, "", snapshot(*BEGUN), entries))
+    assert log_applier.run_state == members_of(log_of(*BEGUN))
+    assert (
+        log_applier.raft.commit_index,
+        log_applier.raft.log.last_index,
+        log_applier.raft.run,
+    ) == (5, 7, 1)
+    assert log_applier.raft.log.voters == (A,)
+    assert log_applier.known == {A: "a:1", C: "c:1"}
+    taken = log_applier.raft.replication.snapshot
     assert taken is not None, "it can bring others up"
 
 
@@ -192,15 +204,15 @@ def test_a_snapshot_that_cannot_be_read_is_said_to_a_person() -> None:
 
 def test_everything_that_is_written_is_read_again() -> None:
     """Through a snapshot and what follows it."""
-    disk, book = Disk(), reader(*BEGUN[:3])
-    install(book, snapshot(*BEGUN))
-    book.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
-    for command in book.raft.take():
+    disk, log_applier = Disk(), reader(*BEGUN[:3])
+    install(log_applier, snapshot(*BEGUN))
+    log_applier.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
+    for command in log_applier.raft.take():
         if isinstance(command, Persist):
             disk.write(command)
     again = LogApplier(C, disk.saved)
-    assert again.raft.log.entries == book.raft.log.entries
-    assert (again.raft.term, again.raft.log.base) == (book.raft.term, 5)
+    assert again.raft.log.entries == log_applier.raft.log.entries
+    assert (again.raft.term, again.raft.log.base) == (log_applier.raft.term, 5)
 
 
 def test_a_restarted_peer_knows_where_witnesses_listen() -> None:

@@ -33,39 +33,42 @@ def three_seats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("three_seats")
 def test_who_was_gone_longest_is_forgotten_and_nobody_who_is_there() -> None:
-    members = read(cut(B, 1), cut(C, 2), e.Lost(C, "x"), e.Lost(B, "x"))
-    assert list(members.seats) == [A, B, C]
-    members = read(cut(B, 1), cut(C, 2), e.Lost(C, "x"), e.Lost(B, "x"), cut(D, 3))
-    assert list(members.seats) == [A, C, D], "A came first, and is there"
-    assert members.returned.keys() == {A, C, D}
-    assert members.losses == {C: 1}
+    run_state = read(cut(B, 1), cut(C, 2), e.Lost(C, "x"), e.Lost(B, "x"))
+    assert list(run_state.seats) == [A, B, C]
+    run_state = read(cut(B, 1), cut(C, 2), e.Lost(C, "x"), e.Lost(B, "x"), cut(D, 3))
+    assert list(run_state.seats) == [A, C, D], "A came first, and is there"
+    assert run_state.returned.keys() == {A, C, D}
+    assert run_state.losses == {C: 1}
 
 
 @pytest.mark.usefixtures("three_seats")
 def test_who_came_again_is_remembered_longer() -> None:
-    members = read(cut(B, 1), cut(C, 2), e.Lost(C, "x"), cut(B, 1), e.Lost(B, "x"), cut(D, 3))
-    assert list(members.seats) == [A, B, D]
-    assert members.slot_of(B) == 1
-    assert members.slot_of(C) == 4, "a number of its own, not its old one"
+    run_state = read(cut(B, 1), cut(C, 2), e.Lost(C, "x"), cut(B, 1), e.Lost(B, "x"), cut(D, 3))
+    assert list(run_state.seats) == [A, B, D]
+    assert run_state.slot_of(B) == 1
+    assert run_state.slot_of(C) == 4, "a number of its own, not its old one"
 
 
 def test_after_more_peers_than_a_snapshot_can_name_it_can_still_be_read() -> None:
-    members = read()
+    run_state = read()
     log = log_of(*BEGUN)
     for number in range(limits.SEATS_MAX + 5):
         for body in (cut(visitor(number), 1 + number), e.Lost(visitor(number), "x")):
-            members.apply(log.append(body, term=1))
+            run_state.apply(log.append(body, term=1))
     again = RunState()
-    again.become(decode_image(encode_image(members.image())))
-    assert again == members
-    assert A in members.seats
-    assert members.slot_of(visitor(0)) == limits.SEATS_MAX + 6
+    again.become(decode_image(encode_image(run_state.image())))
+    assert again == run_state
+    assert A in run_state.seats
+    assert run_state.slot_of(visitor(0)) == limits.SEATS_MAX + 6
 
 
 def test_nobody_is_let_in_whom_no_message_could_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(participants, "PEERS_MAX", 2)
-    members = read(cut(B, 1), cut(B, 1))
-    assert (participants.has_room(members, B), participants.has_room(members, C)) == (True, False)
+    run_state = read(cut(B, 1), cut(B, 1))
+    assert (participants.has_room(run_state, B), participants.has_room(run_state, C)) == (
+        True,
+        False,
+    )
     with pytest.raises(LogError, match="but the run is full"):
         read(cut(B, 1), cut(C, 2))
     assert read(cut(B, 1), e.Lost(B, "x"), cut(C, 2)).receivers.keys() == {A, C}

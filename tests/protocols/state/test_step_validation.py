@@ -66,36 +66,36 @@ def after(*bodies: e.Entry) -> RunState:
 def test_what_makes_no_sense_is_refused_and_changes_nothing(
     before: tuple[e.Entry, ...], body: e.Entry, says: str
 ) -> None:
-    members = after(*before)
-    image = members.image() if before else None
+    run_state = after(*before)
+    image = run_state.image() if before else None
     with pytest.raises(LogError, match=says):
-        members.apply(e.LogEntry(len(before) + 1, 1, body))
-    assert image is None or members.image() == image
+        run_state.apply(e.LogEntry(len(before) + 1, 1, body))
+    assert image is None or run_state.image() == image
 
 
 def test_a_commit_moves_the_base_only_at_every_other_one() -> None:
-    members = after(*RUNNING, e.StepCommit(1, 4, state(4)))
-    assert (members.committed(0), members.cut_round(0), members.inner_step) == (4, 0, 4)
-    assert members.agreed_digest == ""
-    members = after(*RUNNING, e.StepCommit(1, 4, state(4)), e.StepCommit(1, 8, state(8)))
-    assert (members.committed(0), members.cut_round(0)) == (8, 8)
-    assert members.agreed_digest == state(8)
+    run_state = after(*RUNNING, e.StepCommit(1, 4, state(4)))
+    assert (run_state.committed(0), run_state.cut_round(0), run_state.inner_step) == (4, 0, 4)
+    assert run_state.agreed_digest == ""
+    run_state = after(*RUNNING, e.StepCommit(1, 4, state(4)), e.StepCommit(1, 8, state(8)))
+    assert (run_state.committed(0), run_state.cut_round(0)) == (8, 8)
+    assert run_state.agreed_digest == state(8)
 
 
 def test_a_view_ends_where_its_close_says() -> None:
-    members = after(*CLOSED)
-    assert step_view(members, 6) == RUNNING[-1]
-    assert step_view(members, 7) is None
-    members = after(*CLOSED, view(2, A, B, C, first=7))
-    assert step_view(members, 6) == RUNNING[-1]
-    assert step_view(members, 7) == view(2, A, B, C, first=7)
-    assert members.course == StepProgress()
+    run_state = after(*CLOSED)
+    assert step_view(run_state, 6) == RUNNING[-1]
+    assert step_view(run_state, 7) is None
+    run_state = after(*CLOSED, view(2, A, B, C, first=7))
+    assert step_view(run_state, 6) == RUNNING[-1]
+    assert step_view(run_state, 7) == view(2, A, B, C, first=7)
+    assert run_state.step_progress == StepProgress()
 
 
 def test_views_are_forgotten_with_the_steps_that_nobody_replays() -> None:
-    members = after(*CLOSED, view(2, A, B, first=7), e.StepCommit(2, 8, state(8)))
-    assert [known.view for known in members.views] == [2]
-    assert step_view(members, 6) is None
+    run_state = after(*CLOSED, view(2, A, B, first=7), e.StepCommit(2, 8, state(8)))
+    assert [known.view for known in run_state.views] == [2]
+    assert step_view(run_state, 6) is None
 
 
 @pytest.mark.parametrize(
@@ -108,55 +108,58 @@ def test_views_are_forgotten_with_the_steps_that_nobody_replays() -> None:
     ],
 )
 def test_everybody_stops_when_one_of_the_roster_counts_no_more(gone: e.Entry) -> None:
-    members = after(*RUNNING, gone)
-    assert members.course.halted == len(RUNNING) + 1
-    assert not members.counts(B, 1)
+    run_state = after(*RUNNING, gone)
+    assert run_state.step_progress.halted == len(RUNNING) + 1
+    assert not run_state.counts(B, 1)
     again = after(*RUNNING, gone, e.Lost(C, "silent"))
-    assert again.course.halted == len(RUNNING) + 1  # They stand still already.
+    assert again.step_progress.halted == len(RUNNING) + 1  # They stand still already.
 
 
 def test_a_member_that_only_follows_stops_nobody() -> None:
-    assert after(*RUNNING, e.Lost(C, "silent")).course.halted == 0
+    assert after(*RUNNING, e.Lost(C, "silent")).step_progress.halted == 0
 
 
 def test_a_close_is_void_without_its_provider() -> None:
-    members = after(*CLOSED, e.Lost(B, "silent"))
-    assert (members.course.close, members.course.halted) == (None, len(CLOSED) + 1)
-    members = after(*CLOSED, e.Lost(C, "silent"))
-    assert members.course.close is not None
+    run_state = after(*CLOSED, e.Lost(B, "silent"))
+    assert (run_state.step_progress.close, run_state.step_progress.halted) == (
+        None,
+        len(CLOSED) + 1,
+    )
+    run_state = after(*CLOSED, e.Lost(C, "silent"))
+    assert run_state.step_progress.close is not None
 
 
 def test_a_close_is_void_without_anybody_of_its_roster() -> None:
     """Who only followed may not get there; then even an earlier view may end sooner."""
     opened = (*CLOSED[:-1], e.Close(1, 6, ()), view(2, A, first=7), e.Halt(2, (), "why"))
-    members = after(*opened, e.Close(2, 9, ()), e.Lost(A, "silent"))
-    assert members.course.close is None
-    members = after(*opened, e.Lost(A, "silent"), e.Close(2, 3, ()), view(3, B, first=4))
-    assert step_view(members, 3) == RUNNING[-1]
-    assert step_view(members, 9) == view(3, B, first=4)
+    run_state = after(*opened, e.Close(2, 9, ()), e.Lost(A, "silent"))
+    assert run_state.step_progress.close is None
+    run_state = after(*opened, e.Lost(A, "silent"), e.Close(2, 3, ()), view(3, B, first=4))
+    assert step_view(run_state, 3) == RUNNING[-1]
+    assert step_view(run_state, 9) == view(3, B, first=4)
 
 
 def test_a_close_of_nobodys_view_is_void_when_anybody_goes() -> None:
     """Seed 41092: of two that followed a roster that is gone, the one that got there went."""
     nobody = (*RUNNING, e.Lost(B, "silent"), e.Lost(A, "silent"), e.Close(1, 6, ()))
-    assert after(*nobody).course.close is not None
+    assert after(*nobody).step_progress.close is not None
     for gone in (e.Lost(C, "silent"), e.Left(C, "asked to leave")):
-        assert after(*nobody, gone).course.close is None
+        assert after(*nobody, gone).step_progress.close is None
 
 
 def test_who_is_back_from_its_own_checkpoint_is_not_who_the_view_meant() -> None:
     restore = e.Restore(0, (Version(0, 4, state(4)),), 4, 4, (), 0, False, 1)
     began = (*RUNNING, restore, view(1, A, B, first=5))
-    members = after(*began)
-    assert (members.committed(0), members.cut_round(0)) == (4, 4)
-    members = after(*began, e.Member(info(B, 1, incarnation=2)))
-    assert not members.counts(B, 1)
-    assert members.course.halted == len(began) + 1
+    run_state = after(*began)
+    assert (run_state.committed(0), run_state.cut_round(0)) == (4, 4)
+    run_state = after(*began, e.Member(info(B, 1, incarnation=2)))
+    assert not run_state.counts(B, 1)
+    assert run_state.step_progress.halted == len(began) + 1
 
 
 @pytest.mark.parametrize("bodies", [RUNNING, HALTED, CLOSED, (*CLOSED, e.Lost(B, "silent"))])
 def test_a_snapshot_keeps_all_of_it(bodies: tuple[e.Entry, ...]) -> None:
-    members = after(*bodies, e.Lost(C, "silent"))
+    run_state = after(*bodies, e.Lost(C, "silent"))
     read = RunState()
-    read.become(decode_image(encode_image(members.image())))
-    assert read == members
+    read.become(decode_image(encode_image(run_state.image())))
+    assert read == run_state

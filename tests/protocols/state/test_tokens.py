@@ -87,87 +87,87 @@ def spent(peer: PeerId, token: Token = TOKEN, *, key: bytes = PUBLIC) -> e.Token
 
 
 def test_a_token_is_spent_as_often_as_it_says_and_no_more() -> None:
-    members = members_of(log_of(*BEGUN, spent(B)))
-    assert members.spendings.uses_left(spent(C)) == 1
-    assert refusal(members, spent(C)) == ""
-    members.apply(e.LogEntry(4, 1, spent(C)))
-    assert "used up" in refusal(members, spent(D))
+    run_state = members_of(log_of(*BEGUN, spent(B)))
+    assert run_state.spendings.uses_left(spent(C)) == 1
+    assert refusal(run_state, spent(C)) == ""
+    run_state.apply(e.LogEntry(4, 1, spent(C)))
+    assert "used up" in refusal(run_state, spent(D))
     with pytest.raises(LogError, match="used up"):
-        members.apply(e.LogEntry(5, 1, spent(D)))
-    assert refusal(members, spent(D, replace(TOKEN, number=b"m" * 16))) == ""
+        run_state.apply(e.LogEntry(5, 1, spent(D)))
+    assert refusal(run_state, spent(D, replace(TOKEN, number=b"m" * 16))) == ""
 
 
 def test_nobody_gets_the_certificate_of_another_peer() -> None:
     """Whoever has a token could vote in its place."""
-    members = members_of(log_of(*BEGUN, spent(B), e.Witness(info(D))))
+    run_state = members_of(log_of(*BEGUN, spent(B), e.Witness(info(D))))
     for peer in (A, B, D):
-        assert "another peer" in refusal(members, spent(peer, key=b"m" * 32))
-    assert members.spendings.has(spent(B))
-    assert not members.spendings.has(spent(B, key=b"m" * 32))
+        assert "another peer" in refusal(run_state, spent(peer, key=b"m" * 32))
+    assert run_state.spendings.has(spent(B))
+    assert not run_state.spendings.has(spent(B, key=b"m" * 32))
 
 
 def test_a_restore_and_a_loss_give_no_use_back() -> None:
     cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     story = (*BEGUN, spent(B), cut, e.Member(info(B, 1)), e.Lost(B, "silent"), restore)
-    members = members_of(log_of(*story))
-    assert members.spendings.uses_left(spent(C)) == 1
-    assert members.spendings.has(spent(B))
+    run_state = members_of(log_of(*story))
+    assert run_state.spendings.uses_left(spent(C)) == 1
+    assert run_state.spendings.has(spent(B))
 
 
 def test_of_too_many_the_one_that_expires_first_is_forgotten_and_its_token_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tokens, "SPENT_MAX", 2)
-    members = members_of(log_of(*BEGUN))
+    run_state = members_of(log_of(*BEGUN))
     for index, (peer, expires) in enumerate(((B, 50), (C, 40), (D, 60))):
         late = replace(TOKEN, number=bytes([index]) * 16, expires=expires)
-        members.apply(e.LogEntry(index + 3, 1, spent(peer, late)))
-    assert list(members.spendings.peers) == [B, D]
+        run_state.apply(e.LogEntry(index + 3, 1, spent(peer, late)))
+    assert list(run_state.spendings.peers) == [B, D]
     fresh = PeerId("e.00000005")
-    assert "too old" in refusal(members, spent(fresh, replace(TOKEN, expires=40)))
-    assert refusal(members, spent(fresh, replace(TOKEN, expires=41))) == ""
+    assert "too old" in refusal(run_state, spent(fresh, replace(TOKEN, expires=40)))
+    assert refusal(run_state, spent(fresh, replace(TOKEN, expires=41))) == ""
     other = RunState()
-    other.become(members.image())
-    assert other == members
+    other.become(run_state.image())
+    assert other == run_state
 
 
 def test_a_revocation_stays_whatever_comes() -> None:
     """After a Restore, and in a snapshot: nobody gets the certificate a second time."""
     gone = e.Revoked(B, A, "stolen")
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
-    members = members_of(log_of(*BEGUN, spent(B), gone, restore))
+    run_state = members_of(log_of(*BEGUN, spent(B), gone, restore))
     other = RunState()
-    other.become(members.image())
-    for each in (members, other):
+    other.become(run_state.image())
+    for each in (run_state, other):
         assert each.spendings.revoked == {B: gone}
         assert "was revoked by" in refusal(each, spent(B, replace(TOKEN, number=b"m" * 16)))
     with pytest.raises(LogError, match="is revoked already"):
-        members.apply(e.LogEntry(members.index + 1, 1, gone))
+        run_state.apply(e.LogEntry(run_state.index + 1, 1, gone))
     with pytest.raises(LogError, match="only voter"):
-        members.apply(e.LogEntry(members.index + 1, 1, e.Revoked(A, A, "")))
+        run_state.apply(e.LogEntry(run_state.index + 1, 1, e.Revoked(A, A, "")))
 
 
 def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
     """Nor is who came with it before shut out."""
     gone = e.TokenRevoked(spent(B).token, A, "it was in a public chat")
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
-    members = members_of(log_of(*BEGUN, spent(B), gone, restore))
+    run_state = members_of(log_of(*BEGUN, spent(B), gone, restore))
     other = RunState()
-    other.become(members.image())
+    other.become(run_state.image())
     why = f"this token was revoked by {A} (it was in a public chat): ask for another one"
-    for each in (members, other):
+    for each in (run_state, other):
         assert refusal(each, spent(C)).startswith(why)
         assert refusal(each, spent(C, replace(TOKEN, number=b"m" * 16))) == ""
         assert (each.spendings.has(spent(B)), each.spendings.revoked) == (True, {})
     for entry, text in ((gone, "is revoked already"), (spent(C), "was revoked by")):
         with pytest.raises(LogError, match=text):
-            members.apply(e.LogEntry(members.index + 1, 1, entry))
+            run_state.apply(e.LogEntry(run_state.index + 1, 1, entry))
 
 
 def test_no_more_are_revoked_than_a_snapshot_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "SPENT_MAX", 1)
     gone = e.TokenRevoked("0f" * 16, A, "")
-    members = members_of(log_of(*BEGUN, gone))
-    assert "begin another run" in cannot_revoke(members, replace(gone, token="1e" * 16))
-    assert cannot_revoke(members, e.Revoked(B, A, "")) == ""
+    run_state = members_of(log_of(*BEGUN, gone))
+    assert "begin another run" in cannot_revoke(run_state, replace(gone, token="1e" * 16))
+    assert cannot_revoke(run_state, e.Revoked(B, A, "")) == ""

@@ -20,11 +20,11 @@ def stepper() -> Stepper:
 def test_payloads_are_given_to_who_lacks_them() -> None:
     scene = stepper()
     scene.steps_to(2, A, C)
-    scene.hears(C, m.FetchSteps(scene.core.members.lineage, 1, 9, (A,)))
+    scene.hears(C, m.FetchSteps(scene.core.run_state.lineage, 1, 9, (A,)))
     sent = [(*x.peers, x.stamp.round, x.whose, x.digest) for x in scene.all(c.SendStep)]
     assert sent == [(C, step, A, payload(A, step)) for step in (1, 2)]
     assert not scene.hears(C, m.FetchSteps(7, 1, 9, ()))  # Of another lineage.
-    scene.hears(D, m.FetchSteps(scene.core.members.lineage, 1, 9, ()))
+    scene.hears(D, m.FetchSteps(scene.core.run_state.lineage, 1, 9, ()))
     assert not scene.all(c.SendStep)
 
 
@@ -94,19 +94,19 @@ def test_what_was_asked_for_may_come_after_others_made_it_needless() -> None:
     scene.completes(3)
     steps = scene.core.part.steps
     assert steps is not None
-    assert steps.refill.has_asked(holder, 3, C)
-    steps.refill.prune(2)
-    assert steps.refill.has_asked(holder, 3, C)
-    steps.refill.prune(3)
-    assert not steps.refill.has_asked(holder, 3, C)
+    assert steps.payload_fetch.has_asked(holder, 3, C)
+    steps.payload_fetch.prune(2)
+    assert steps.payload_fetch.has_asked(holder, 3, C)
+    steps.payload_fetch.prune(3)
+    assert not steps.payload_fetch.has_asked(holder, 3, C)
 
 
 def test_who_lacks_what_is_committed_does_not_have_that_state() -> None:
     scene = Stepper(B)
     scene.joins(C)
     scene.reads(view(1, A, C, first=1), e.StepCommit(1, 4, state(4)))
-    assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 0, "")]
+    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 0, "")]
     ((holder, _),) = scene.sent(m.FetchSteps)
     for step in range(1, 5):
         scene.gets(step, A, C, sender=holder)
-    assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 0, START)]
+    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 0, START)]

@@ -151,7 +151,7 @@ def test_a_copy_becomes_the_base_once_its_step_is_committed() -> None:
     assert not scene.all(c.ReleaseSteps)
     scene.reads(e.StepCommit(1, 8, state(8)))
     assert scene.all(c.ReleaseSteps) == [c.ReleaseSteps(8)]
-    assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 8, state(8))]
+    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 8, state(8))]
 
 
 def test_a_donor_that_goes_on_at_once_copies_the_base_before() -> None:
@@ -183,7 +183,7 @@ def strayed() -> Stepper:
     scene.gets(4, A)
     scene.completes(4, digest=WRONG)
     scene.reads(e.Halt(1, (B,), "without b"), e.StepCommit(1, 4, state(4)))
-    assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 0, "")]
+    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 0, "")]
     scene.on(v.BaseLoaded(0, START))
     for step in range(1, 4):
         scene.completes(step)
@@ -201,13 +201,13 @@ def test_who_differs_twice_asks_for_a_state_and_gives_none() -> None:
     index = scene.gets_cut()
     scene.on(v.StateReceived(index, 0, 0, START))
     assert scene.all(c.LoadBase) == [c.LoadBase(0)]  # The same copy: it has one try.
-    assert m.Have(scene.core.members.lineage, 0, 0, START) not in scene.told(m.Have)
+    assert m.Have(scene.core.run_state.lineage, 0, 0, START) not in scene.told(m.Have)
 
 
 def test_who_gets_there_after_all_may_give_its_copy_again() -> None:
     scene = strayed()
     scene.completes(4)
-    assert scene.told(m.Have) == [m.Have(scene.core.members.lineage, 0, 0, START)]
+    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 0, START)]
 
 
 def test_ranks_that_come_back_get_their_state_step_by_step() -> None:
@@ -281,7 +281,7 @@ def test_what_a_close_counts_on_is_fetched_from_its_provider_and_completed() -> 
     lost(scene, C)
     providers = (Provider(3, A, A), Provider(3, C, A))
     scene.reads(e.Close(1, 3, providers))
-    assert scene.told(m.FetchSteps) == [m.FetchSteps(scene.core.members.lineage, 3, 3, (A, C))]
+    assert scene.told(m.FetchSteps) == [m.FetchSteps(scene.core.run_state.lineage, 3, 3, (A, C))]
     scene.gets(3, A, C, sender=A)
     assert applied(scene) == [3]
     scene.completes(3)

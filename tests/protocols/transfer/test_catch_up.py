@@ -122,7 +122,7 @@ def test_work_on_a_model_of_long_ago_is_not_kept_beside_what_was_counted(
 ) -> None:
     """Seed 222: ranks that train while a result is under way kept steps of five rounds before."""
     peer = skipping(rounds)
-    assert peer.members.commit(0, 1) is not None, "it is known that the work was counted"
+    assert peer.run_state.commit(0, 1) is not None, "it is known that the work was counted"
     made = peer.rounds.state_received(rounds, state_digest(rounds))
     assert only(c.Resume, made) == [c.Resume(0, rounds, kind, first=False, finish=False)]
 
@@ -131,7 +131,7 @@ def test_work_that_a_forgotten_commit_may_have_counted_is_not_kept() -> None:
     """Else it would be counted a second time."""
     rounds = KEEP_COMMITS + 2
     peer = skipping(rounds)
-    assert peer.members.commit(0, 1) is None
+    assert peer.run_state.commit(0, 1) is None
     made = peer.rounds.state_received(rounds, state_digest(rounds))
     assert only(c.Resume, made) == [c.Resume(0, rounds, "anew", first=False, finish=False)]
 

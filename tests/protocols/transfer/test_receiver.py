@@ -38,13 +38,13 @@ def tree(cells: int = CELLS, state: int = 3) -> bytes:
 class Joiner:
     """Its intake, and what it is connected with."""
 
-    intake: StateReceiver
+    state_receiver: StateReceiver
     up: frozenset[PeerId] = frozenset((A, C, D))
     now: float = 0.0
     said: list[Command] = field(default_factory=list[Command])
 
     def does(self) -> list[Command]:
-        self.said = self.intake.advance(self.now, self.up)
+        self.said = self.state_receiver.advance(self.now, self.up)
         return self.said
 
     def wants(self) -> dict[PeerId, list[int]]:
@@ -61,7 +61,7 @@ class Joiner:
         said: list[Command] = []
         for cell in cells:
             event = CellReceived(donor, 7, 0, cell, leaf(cell, 4 if false else 3))
-            said += self.intake.cell_received(event, self.now)
+            said += self.state_receiver.cell_received(event, self.now)
         return said
 
 
@@ -70,12 +70,14 @@ def joining(
 ) -> Joiner:
     """It has the tree, and asked nobody for a cell yet."""
     leaves = tree(cells)
-    intake = StateReceiver(7, cut, held if held is not None else {}, now=0.0, patience_s=PATIENCE_S)
-    joiner = Joiner(intake)
+    state_receiver = StateReceiver(
+        7, cut, held if held is not None else {}, now=0.0, patience_s=PATIENCE_S
+    )
+    joiner = Joiner(state_receiver)
     assert joiner.does() == [], "the log has not said the roots"
-    intake.roots = (sha256(leaves).hexdigest(),)
+    state_receiver.roots = (sha256(leaves).hexdigest(),)
     assert joiner.does() == [Send(A, FetchLeaves(7, 0, 0))]
-    joiner.said = intake.leaves_received(A, Leaves(7, 0, 0, cells, leaves), 0.0)
+    joiner.said = state_receiver.leaves_received(A, Leaves(7, 0, 0, cells, leaves), 0.0)
     return joiner
 
 
@@ -90,47 +92,47 @@ def test_a_tree_comes_in_pages_from_one_donor() -> None:
     cells = LEAVES_MAX + 3
     leaves, cut = tree(cells), CUT
     joiner = Joiner(StateReceiver(7, cut, {}, now=0.0, patience_s=PATIENCE_S))
-    joiner.intake.roots = (sha256(leaves).hexdigest(),)
+    joiner.state_receiver.roots = (sha256(leaves).hexdigest(),)
     joiner.does()
     middle = LEAF_BYTES * LEAVES_MAX
     first, second = (Leaves(7, 0, 0, cells, leaves[:middle]), leaves[middle:])
     rest = Leaves(7, 0, LEAVES_MAX, cells, second)
-    assert joiner.intake.leaves_received(C, first, 0.0) == [], "C was not asked"
-    assert joiner.intake.leaves_received(A, rest, 0.0) == [], "nor was this page"
-    said = joiner.intake.leaves_received(A, first, 0.0)
+    assert joiner.state_receiver.leaves_received(C, first, 0.0) == [], "C was not asked"
+    assert joiner.state_receiver.leaves_received(A, rest, 0.0) == [], "nor was this page"
+    said = joiner.state_receiver.leaves_received(A, first, 0.0)
     assert said == [Send(A, FetchLeaves(7, 0, LEAVES_MAX))]
-    said = joiner.intake.leaves_received(A, rest, 0.0)
+    said = joiner.state_receiver.leaves_received(A, rest, 0.0)
     assert said == [ExpectCells(7, 0, (CellSpan(0, 0, cells),))]
 
 
 def test_who_sends_another_tree_is_named_and_another_one_is_asked() -> None:
     joiner = Joiner(StateReceiver(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
-    joiner.intake.roots = (sha256(tree()).hexdigest(),)
+    joiner.state_receiver.roots = (sha256(tree()).hexdigest(),)
     joiner.does()
-    (note,) = joiner.intake.leaves_received(A, Leaves(7, 0, 0, CELLS, tree(state=4)), 0.0)
+    (note,) = joiner.state_receiver.leaves_received(A, Leaves(7, 0, 0, CELLS, tree(state=4)), 0.0)
     assert isinstance(note, Note)
     assert A in note.text
     assert joiner.does() == [Send(C, FetchLeaves(7, 0, 0))]
-    assert joiner.intake.liar == A
+    assert joiner.state_receiver.liar == A
 
 
 def test_an_impossible_tree_costs_no_memory() -> None:
     for total, digests in ((CELLS_MAX + 1, tree()), (CELLS, tree(3)), (0, tree(1))):
         joiner = Joiner(StateReceiver(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
-        joiner.intake.roots = (sha256(tree()).hexdigest(),)
+        joiner.state_receiver.roots = (sha256(tree()).hexdigest(),)
         joiner.does()
-        (note,) = joiner.intake.leaves_received(A, Leaves(7, 0, 0, total, digests), 0.0)
+        (note,) = joiner.state_receiver.leaves_received(A, Leaves(7, 0, 0, total, digests), 0.0)
         assert isinstance(note, Note)
 
 
 def test_a_tree_that_does_not_come_is_asked_of_another() -> None:
     joiner = Joiner(StateReceiver(7, CUT, {}, now=0.0, patience_s=PATIENCE_S))
-    joiner.intake.roots = (sha256(tree()).hexdigest(),)
+    joiner.state_receiver.roots = (sha256(tree()).hexdigest(),)
     joiner.does()
-    assert joiner.intake.deadline == STALL_S
+    assert joiner.state_receiver.deadline == STALL_S
     joiner.now = STALL_S
     assert joiner.does() == [Send(C, FetchLeaves(7, 0, 0))]
-    joiner.intake.disconnected(C)
+    joiner.state_receiver.disconnected(C)
     joiner.up = frozenset((A,))
     assert joiner.does() == [Send(A, FetchLeaves(7, 0, 0))]
 
@@ -140,12 +142,12 @@ def test_trees_are_asked_of_those_who_have_hashed_and_then_of_others() -> None:
     versions = tuple(Version(fragment, 3, state_digest(3)) for fragment in range(4))
     cut = e.Cut(info(B, 1), (A, C, D), versions)
     joiner = Joiner(StateReceiver(7, cut, {}, now=0.0, patience_s=PATIENCE_S))
-    joiner.intake.roots = (sha256(tree()).hexdigest(),) * 4
+    joiner.state_receiver.roots = (sha256(tree()).hexdigest(),) * 4
     assert joiner.does() == [Send(to, FetchLeaves(7, f, 0)) for f, to in enumerate((A, C, A, C))]
     joiner.now = STALL_S
     assert joiner.does() == [Send(to, FetchLeaves(7, f, 0)) for f, to in enumerate((C, D, C, D))]
-    joiner.intake.no_state(A)
-    joiner.intake.no_state(C)
+    joiner.state_receiver.no_state(A)
+    joiner.state_receiver.no_state(C)
     assert joiner.does() == [Send(D, FetchLeaves(7, f, 0)) for f in (0, 2)]
 
 
@@ -203,7 +205,7 @@ def test_a_cell_of_another_cut_or_of_a_stranger_is_no_cell() -> None:
     earlier = CellReceived(A, 6, 0, 1, leaf(1))
     beyond = CellReceived(A, 7, 1, 1, leaf(1))
     for event in (stranger, earlier, beyond):
-        assert joiner.intake.cell_received(event, 0.0) == []
+        assert joiner.state_receiver.cell_received(event, 0.0) == []
 
 
 # Donors that fail -----------------------------------------------------------------------------
@@ -228,7 +230,7 @@ def test_what_a_lost_donor_owed_is_asked_of_the_others() -> None:
     joiner = joining()
     wants = joiner.wants()
     joiner.gets(A, *wants[A][:4])
-    joiner.intake.disconnected(A)
+    joiner.state_receiver.disconnected(A)
     joiner.up = frozenset((C, D))
     joiner.gets(C, *wants[C])
     assert joiner.wants()[C][:12] == wants[A][4:], "first of all; and what came is not lost"
@@ -242,7 +244,7 @@ def test_to_a_donor_that_hangs_others_are_preferred() -> None:
     joiner.now = 3.0
     for peer in (C, D):
         joiner.gets(peer, *wants[peer][:2])
-    assert joiner.intake.deadline == STALL_S
+    assert joiner.state_receiver.deadline == STALL_S
     joiner.now = STALL_S
     assert joiner.wants() == {}, "C and D have enough to do"
     joiner.gets(C, *wants[C][2:])
@@ -258,7 +260,7 @@ def test_an_only_donor_is_asked_again_later_each_time() -> None:
     assert joiner.wants() == {A: [0, 1, 2, 3]}
     asked: list[float] = []
     while len(asked) < 3:
-        joiner.now = joiner.intake.deadline
+        joiner.now = joiner.state_receiver.deadline
         if joiner.wants():
             asked.append(joiner.now)
     assert asked == [STALL_S, 3 * STALL_S, 7 * STALL_S]
@@ -269,23 +271,23 @@ def test_a_transfer_is_late_when_nothing_came_for_long() -> None:
     joiner.now = 50.0
     joiner.does()
     joiner.gets(A, 0)
-    assert joiner.intake.late_at == 50.0 + PATIENCE_S
+    assert joiner.state_receiver.late_at == 50.0 + PATIENCE_S
 
 
 def test_it_is_hopeless_when_no_donor_will_give_anything() -> None:
     joiner = joining()
     joiner.does()
     joiner.gets(A, 0, false=True)
-    joiner.intake.no_state(C)
-    joiner.intake.no_state(A)
-    assert joiner.intake.hopeless == ""
-    joiner.intake.gone(D)
-    assert joiner.intake.hopeless != ""
-    assert joiner.intake.liar == A
-    assert joiner.intake.givers[A].why_not == LIES
-    joiner.intake.gone(A)
-    joiner.intake.gone(C)
-    assert joiner.intake.hopeless == "the donors are gone"
+    joiner.state_receiver.no_state(C)
+    joiner.state_receiver.no_state(A)
+    assert joiner.state_receiver.hopeless == ""
+    joiner.state_receiver.gone(D)
+    assert joiner.state_receiver.hopeless != ""
+    assert joiner.state_receiver.liar == A
+    assert joiner.state_receiver.givers[A].why_not == LIES
+    joiner.state_receiver.gone(A)
+    joiner.state_receiver.gone(C)
+    assert joiner.state_receiver.hopeless == "the donors are gone"
 
 
 # Another cut ----------------------------------------------------------------------------------

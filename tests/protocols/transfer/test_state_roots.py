@@ -16,19 +16,19 @@ ROOT = "1" * 64
 NOBODY = frozenset[PeerId]()
 
 
-def rooting(*donors: PeerId) -> RootAgreement:
+def root_agreement(*donors: PeerId) -> RootAgreement:
     """A leads; D has a cut from these."""
     state = (Version(0, 0, START),)
     begun = (run(), e.Member(info(A)), e.Cut(info(B, 1), (A,), state), e.Member(info(B, 1)))
-    members = members_of(log_of(*begun, e.Cut(info(D, 3), (A,), state)))
+    run_state = members_of(log_of(*begun, e.Cut(info(D, 3), (A,), state)))
     for peer in (B, C):
-        members.members[peer] = info(peer, 2)
-    members.cuts[D] = (INDEX, e.Cut(info(D, 3), donors, state))
-    return RootAgreement(A, members)
+        run_state.members[peer] = info(peer, 2)
+    run_state.cuts[D] = (INDEX, e.Cut(info(D, 3), donors, state))
+    return RootAgreement(A, run_state)
 
 
 def test_two_equal_reports_of_a_tree_are_written_down() -> None:
-    made = rooting(B, C, A)
+    made = root_agreement(B, C, A)
     made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) is None
     made.take(C, m.CutRoots(D, INDEX, ("2" * 64,)))
@@ -39,32 +39,32 @@ def test_two_equal_reports_of_a_tree_are_written_down() -> None:
 
 
 def test_an_only_donor_is_believed_and_of_two_that_differ_the_leader() -> None:
-    alone = rooting(B)
+    alone = root_agreement(B)
     alone.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert alone.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
-    differ = rooting(B, A)
+    differ = root_agreement(B, A)
     differ.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     differ.take(A, m.CutRoots(D, INDEX, ("2" * 64,)))
     assert differ.next_entry(NOBODY) == e.Roots(D, INDEX, ("2" * 64,))
-    nobody = rooting(B, C)
+    nobody = root_agreement(B, C)
     nobody.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     nobody.take(C, m.CutRoots(D, INDEX, ("2" * 64,)))
     assert nobody.next_entry(NOBODY) is None
 
 
 def test_a_donor_that_cannot_give_the_state_is_not_waited_for() -> None:
-    made = rooting(B, C)
+    made = root_agreement(B, C)
     made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) is None
     made.take(C, m.CutRoots(D, INDEX, ()))
     assert made.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
-    three = rooting(A, B, C)
+    three = root_agreement(A, B, C)
     three.take(C, m.CutRoots(D, INDEX, ()))
     three.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert three.next_entry(NOBODY) is None, "there is another one"
     three.take(A, m.CutRoots(D, INDEX, (ROOT,)))
     assert three.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
-    none = rooting(B, C)
+    none = root_agreement(B, C)
     none.take(B, m.CutRoots(D, INDEX, ()))
     none.take(C, m.CutRoots(D, INDEX, ()))
     assert none.next_entry(NOBODY) is None
@@ -85,10 +85,10 @@ def test_a_leader_waits_for_no_donor_that_says_that_it_has_no_state() -> None:
 
 
 def test_a_donor_that_is_gone_is_not_waited_for() -> None:
-    made = rooting(B, C)
+    made = root_agreement(B, C)
     made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) is None
-    del made.members.members[C]
+    del made.run_state.members[C]
     assert made.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
 
 
@@ -101,7 +101,7 @@ def test_a_donor_that_is_gone_is_not_waited_for() -> None:
     ],
 )
 def test_roots_of_another_cut_or_of_no_state_say_nothing(report: m.CutRoots) -> None:
-    made = rooting(B)
+    made = root_agreement(B)
     made.take(B, report)
     assert made.next_entry(NOBODY) is None
     made.take(C, m.CutRoots(D, INDEX, (ROOT,)))
@@ -110,11 +110,11 @@ def test_roots_of_another_cut_or_of_no_state_say_nothing(report: m.CutRoots) -> 
 
 def test_who_asks_for_a_state_is_not_waited_for_and_yet_heard() -> None:
     """Seed 990046: the only donor wanted to go, and what it had asked for long ago stood open."""
-    made = rooting(B, C)
+    made = root_agreement(B, C)
     made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry({B}) is None
     assert made.next_entry({C}) == e.Roots(D, INDEX, (ROOT,))
-    only = rooting(B)
+    only = root_agreement(B)
     only.take(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert only.next_entry({B}) == e.Roots(D, INDEX, (ROOT,))
 
@@ -126,7 +126,7 @@ def test_a_donor_copies_and_hashes_its_state_for_two_at_a_time() -> None:
         scene.comes(peer)
         scene.hears(peer, join(peer))
     assert [cut.info.peer for cut in written(scene, e.Cut)] == [B, C]
-    index, _ = scene.core.members.cuts[B]
+    index, _ = scene.core.run_state.cuts[B]
     scene.on(v.StateCopied(index, 0, 1))
     scene.hears(B, m.FetchLeaves(index, 0, 0))
     scene.on(v.StateHashed(index, 0, START, bytes(32)))

@@ -17,7 +17,7 @@ def test_a_result_is_owed_while_its_attempt_can_be_committed(attempts: int) -> N
     world.run(until_s=8.0)
     (leader,) = world.leaders
     other = next(node for node in world.live if node is not leader)
-    plan = other.core.members.open_plan(0)
+    plan = other.core.run_state.open_plan(0)
     assert plan is not None
     stamp = replace(plan.stamp, view=plan.stamp.view - attempts)
     other.store.results[stamp, 0] = 1
@@ -32,7 +32,7 @@ def test_results_stay_until_they_may_go(*, held_by_all: bool) -> None:
     world = World(9, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     (leader,) = world.leaders
-    commits = leader.core.members.commits[0]
+    commits = leader.core.run_state.commits[0]
     newest = commits[-1]
     assert newest.held_by_all, "nothing fails here"
     commits[-1] = replace(newest, held_by_all=held_by_all)
@@ -51,8 +51,8 @@ def test_who_is_let_in_says_what_it_holds(*, says: bool) -> None:
     world.run(until_s=8.0)
     other = next(node for node in world.live if not node.core.leads)
     core = other.core
-    member = e.Member(core.members.members[other.peer])
-    have = m.Have(core.members.lineage, 0, core.rounds[0].version, "")
+    member = e.Member(core.run_state.members[other.peer])
+    have = m.Have(core.run_state.lineage, 0, core.rounds[0].version, "")
     said = [c.Send(world.leaders[0].peer, have)] if says else []
     world.checkers.decisions.let_in(other, member, said)
     assert any("does not report its state" in x for x in world.checkers.violations) != says

@@ -20,13 +20,13 @@ def test_a_peer_that_flaps_waits(*, losses: int, waits_s: float, found: bool) ->
     world = World(9, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     (leader,) = world.leaders
-    office, raft, checker = leader.core.office, leader.core.raft, world.checkers.hold_down
-    assert office is not None
+    led_term, raft, checker = leader.core.led_term, leader.core.raft, world.checkers.hold_down
+    assert led_term is not None
     checker.handled(leader, v.DeadlineReached())
-    office.head.losses = {FLAPPER: losses}
+    led_term.head.losses = {FLAPPER: losses}
     raft.append(e.Elected(leader.peer))
     checker.handled(leader, v.DeadlineReached())
-    lineage = office.head.lineage
+    lineage = led_term.head.lineage
     asks = m.Join("flapper", 1, "h9:1", "restarted", "", lineage)
     checker.handled(leader, v.MessageReceived(FLAPPER, asks))
     world.now += waits_s

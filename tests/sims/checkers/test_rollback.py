@@ -18,17 +18,17 @@ def quiet() -> tuple[World, Node, Node]:
 
 def start(world: World, leader: Node, *, tokens: int) -> Kept:
     """A checkpoint of the initial state, which claims so many tokens."""
-    assert leader.core.office is not None
-    head, agreement = leader.core.office.head, world.checkers.agreement
+    assert leader.core.led_term is not None
+    head, agreement = leader.core.led_term.head, world.checkers.agreement
     origin = agreement.origin(0, 0)
     digest, _ = agreement.states[origin, 0, 0]
     return Kept(head.lineage, (Version(0, 0, digest),), 0, tokens)
 
 
 def goes_back(world: World, leader: Node, *, tokens: int) -> list[str]:
-    office = leader.core.office
-    assert office is not None
-    assert office.append(recovery.back_to(office.head, start(world, leader, tokens=tokens)))
+    led_term = leader.core.led_term
+    assert led_term is not None
+    assert led_term.append(recovery.back_to(led_term.head, start(world, leader, tokens=tokens)))
     world.checkers.rollback.handled(leader, v.DeadlineReached())
     return world.checkers.violations
 

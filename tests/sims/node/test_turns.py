@@ -57,10 +57,10 @@ def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
         },
         monkeypatch,
     )
-    before = len(node.scribe.tickets)
+    before = len(node.wal_writer.tickets)
     node.give(v.LeaveRequested("a test"))
     assert taken == ["LeaveRequested", "PeerDisconnected"]
-    assert [persist.ticket for persist in node.scribe.tickets][before:] == [901, 902]
+    assert [persist.ticket for persist in node.wal_writer.tickets][before:] == [901, 902]
 
 
 def test_what_a_callback_feeds_is_taken_when_it_has_ended(
@@ -160,7 +160,7 @@ def test_the_memory_of_a_round_is_given_back_a_moment_later_or_with_the_next_con
     node: Node,
 ) -> None:
     node.turns.end_jobs()
-    stamp = Stamp(1, node.core.members.lineage, 0, 0, 9, 1)
+    stamp = Stamp(1, node.core.run_state.lineage, 0, 0, 9, 1)
     node.store.results[stamp, 0] = 1
     node._do(c.ReleaseRound(0, 9))
     assert not node.reductions.keeps(stamp, 0)

@@ -20,7 +20,7 @@ def test_a_slow_disk_takes_one_ticket_at_a_time_and_each_longer_than_an_election
     node.disk.slow_until = world.now + 60.0
     world.run(until_s=world.now + 1.0)
     safe, saved = node.core.raft.disk.safe, node.disk.saved
-    assert node.scribe.tickets
+    assert node.wal_writer.tickets
     world.run(until_s=world.now + SLOW_SYNC_S / 2)
     assert (node.core.raft.disk.safe, node.disk.saved) == (safe, saved)
     world.run(until_s=world.now + SLOW_SYNC_S)
@@ -32,7 +32,7 @@ def test_a_ticket_behind_one_that_failed_does_not_come_to_the_disk() -> None:
     """It builds on what is not there: the log would have a gap."""
     world = begun()
     node = world.live[1]
-    node.scribe.tickets.clear()
+    node.wal_writer.tickets.clear()
     term, vote, saved = node.core.raft.term, node.core.raft.vote, node.disk.saved
     failed: list[int] = []
     node.disk.full_until = world.now + 0.5
@@ -47,7 +47,7 @@ def test_a_ticket_behind_one_that_failed_does_not_come_to_the_disk() -> None:
 
     node.give = spy
     for ticket in (901, 902):
-        node.scribe.write(c.Persist(ticket, term, vote, 10_000, (), None, 0))
+        node.wal_writer.write(c.Persist(ticket, term, vote, 10_000, (), None, 0))
     node.disk.full_until = world.now + 0.2
     world.run(until_s=world.now + 0.1)
     node.disk.full_until = 0.0

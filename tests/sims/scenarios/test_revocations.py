@@ -15,7 +15,7 @@ SETTLED_S = 8.0
 
 def played(how: int, *, peers: int = 4, victim: int = 1) -> World:
     world = World(9, peers=peers, outer_steps=30)
-    world.dialling.gates.close()
+    world.dialer.certification.close()
     join = Fault(SETTLED_S, "join", 0, 0, 0.0)
     inject(world, [join, Fault(SETTLED_S, "revoke", victim, how, 0.0)])
     world.at(30.0, world.heal)

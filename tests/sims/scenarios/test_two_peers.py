@@ -45,11 +45,11 @@ def fed(*, tokens: int) -> tuple[Branches, list[str]]:
 def test_after_a_fork_two_meet_and_one_of_them_comes_back_as_another() -> None:
     world = parted()
     one, other = world.leaders
-    assert one.core.members.forks != other.core.members.forks
+    assert one.core.run_state.forks != other.core.run_state.forks
     world.run(until_s=60.0)
     assert world.happened["dropped"] == 1
     assert len(world.nodes) == 3
-    assert len({node.core.members.forks for node in world.live}) == 1
+    assert len({node.core.run_state.forks for node in world.live}) == 1
     assert world.checkers.violations == []
 
 
@@ -87,7 +87,7 @@ def test_nobody_else_votes_in_a_branch_before_its_rival_is_gone() -> None:
 
 
 def forked(world: ForkWorld) -> Node:
-    return next(node for node in world.live if node.core.members.forks)
+    return next(node for node in world.live if node.core.run_state.forks)
 
 
 def test_who_said_what_it_has_commits_nothing_before_it_is_decided() -> None:

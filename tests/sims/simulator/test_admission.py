@@ -14,7 +14,7 @@ from sims.sweep import run_seed
 
 def test_whoever_comes_gets_a_certificate_and_voters_get_the_key() -> None:
     world = World(3, peers=3, outer_steps=4)
-    world.dialling.gates.close()
+    world.dialer.certification.close()
     world.run(until_s=300.0)
     assert world.checkers.violations == []
     assert world.finished
@@ -33,16 +33,16 @@ def test_an_open_world_spends_nothing() -> None:
 def test_who_alone_has_the_key_is_needed() -> None:
     """Seed 1960135: nobody else could let in whom the run needed to begin."""
     world = World(3, peers=3, outer_steps=4)
-    gates = world.dialling.gates
+    certification = world.dialer.certification
     founder, other, _ = world.nodes.values()
-    assert not gates.needs(founder), "an open world has no key"
-    gates.close()
-    assert gates.needs(founder)
-    assert not gates.needs(other)
+    assert not certification.needs(founder), "an open world has no key"
+    certification.close()
+    assert certification.needs(founder)
+    assert not certification.needs(other)
     other.disk.has_key = True
-    assert not gates.needs(founder)
+    assert not certification.needs(founder)
     other.alive = False
-    assert gates.needs(founder)
+    assert certification.needs(founder)
 
 
 def test_in_some_seeds_answers_are_lost_and_tokens_are_used_up() -> None:

@@ -30,11 +30,11 @@ def test_a_disk_with_an_entry_that_nobody_can_read_is_found() -> None:
     world.run(until_s=5.0)
     ((peer, disk),) = world.disks.items()
     assert disk.saved is not None
-    world.extremes.check(world)
+    world.limit_values.check(world)
     assert world.checkers.violations == []
     bad = e.LogEntry(len(disk.saved.entries) + 1, 1, e.Left(peer, "x" * (TEXT_MAX + 1)))
     disk.saved = replace(disk.saved, entries=(*disk.saved.entries, bad))
-    world.extremes.check(world)
+    world.limit_values.check(world)
     (found,) = world.checkers.violations
     assert "cannot read its disk" in found
     assert len(peer) < NAME_MAX

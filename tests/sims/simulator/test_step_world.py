@@ -156,9 +156,9 @@ def test_with_a_witness_either_of_two_may_die(leads: bool) -> None:
     world.kill(victim)
     world.run(until_s=40.0)
     (last,) = [node for node in world.live if node is not witness]
-    view = last.core.members.views[-1]
+    view = last.core.run_state.views[-1]
     assert view.roster == (last.peer,)
-    assert not last.core.members.course.halted
+    assert not last.core.run_state.step_progress.halted
     world.kill(witness)
     world.run(until_s=400.0)
     assert world.checkers.violations == []

@@ -41,7 +41,7 @@ class DifferentError(Exception):
 def first_difference() -> str:
     """Of a small world in which nothing fails; "" there is none."""
     world = World(SEED, peers=3, outer_steps=4)
-    world.dialling.gates.close()
+    world.dialer.certification.close()
 
     def raise_it(text: str) -> None:
         raise DifferentError(text)

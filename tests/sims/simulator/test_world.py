@@ -203,8 +203,8 @@ def test_what_was_not_synced_may_be_lost_and_what_was_is_not() -> None:
         before = node.disk.saved
         known = before.entries if before else ()
         last = known[-1].index if known else 0
-        node.scribe.tickets.clear()
-        node.scribe.tickets.extend(persist(last + number) for number in (1, 2, 3))
+        node.wal_writer.tickets.clear()
+        node.wal_writer.tickets.extend(persist(last + number) for number in (1, 2, 3))
         world.kill(node)
         after = node.disk.saved
         entries = after.entries if after else ()
@@ -222,8 +222,8 @@ def test_a_full_disk_keeps_nothing_of_what_was_under_way() -> None:
         node = followers(world)[0]
         before = node.disk.saved
         last = before.entries[-1].index if before and before.entries else 0
-        node.scribe.tickets.clear()
-        node.scribe.tickets.append(persist(last + 1))
+        node.wal_writer.tickets.clear()
+        node.wal_writer.tickets.append(persist(last + 1))
         node.disk.full_until = 9.0
         world.kill(node)
         assert node.disk.saved == before
@@ -282,7 +282,7 @@ def test_a_cut_connection_is_dialled_again_by_who_dialled_it() -> None:
     world.run(until_s=4.0)
     assert line.up
     assert line.connection == before + 1
-    assert victim.peer in leader(world).core.members.members, "it came back in time"
+    assert victim.peer in leader(world).core.run_state.members, "it came back in time"
 
 
 def test_a_peer_that_finds_nobody_gives_up() -> None:
