@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.comparing.kept import Outcome, check_corpus, file_of, kept
+from benchmarks.comparing.kept import Outcome, check_corpus, kept, name_of
 from benchmarks.comparing.making import Place, make_all
 from benchmarks.comparing.node import Node
 from benchmarks.comparing.plots import write_plots
@@ -49,7 +49,7 @@ from lowcomm.data import Corpus, build_corpus
 from protocols.types import LowcommError
 from sims.terminal import run
 
-RESULTS = Path(__file__).parent / "comparing" / "results"
+RESULTS = Path(__file__).parent / "comparing" / "results.jsonl"
 EXIT_FAILED = 1
 Q = typer.Option
 Findings = Mapping[str, Finding]
@@ -60,8 +60,8 @@ class Plan:
     """The settings of the rows that were asked for."""
 
     picked: Sequence[Row]
-    directory: Path
-    """Folder of the results."""
+    outcomes: Path
+    """File of the outcomes."""
     quick: bool
 
     @property
@@ -80,7 +80,7 @@ class Plan:
         if self.quick:
             return base.points[0]
         settings = [one for each, _, one in self.tried if each is base]
-        return chosen(base, [kept(self.directory, one) for one in settings])
+        return chosen(base, [kept(self.outcomes, one) for one in settings])
 
     def settings(self, size: Size) -> dict[str, list[Setting]]:
         """By row, the settings of its point, if one is chosen."""
@@ -104,7 +104,7 @@ class Plan:
                 row=by_name[name],
                 point=point,
                 traffic=traffic_of(point.method, Node(settings[0]).layout, nodes=settings[0].nodes),
-                outcomes=[kept(self.directory, one) for one in settings],
+                outcomes=[kept(self.outcomes, one) for one in settings],
             )
         return found
 
@@ -119,7 +119,7 @@ def main(
         bool, Q("--kept", help="Print the kept results, and train nothing.")
     ] = False,
     jobs: Annotated[int, Q(help="Settings trained at a time, one core each.", min=1)] = 2,
-    keep: Annotated[Path | None, Q(help="DIR of results.", show_default=False)] = None,
+    keep: Annotated[Path | None, Q(help="FILE of outcomes.", show_default=False)] = None,
     plots: Annotated[Path | None, Q(help="DIR: draw two charts there.")] = None,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -135,11 +135,11 @@ def main(
     """
     cache = cache_directory() / "methods"
     corpus = build_corpus(DATA, folder="", directory=cache / "text")
-    plan = Plan(choose(only), keep or (cache / "quick" if quick else RESULTS), quick)
+    plan = Plan(choose(only), keep or (cache / "quick.jsonl" if quick else RESULTS), quick)
     sizes = [QUICK] if quick else [FULL, SCRATCH]
     failed: list[str] = []
     if not (listed or as_kept):
-        place = Place(plan.directory, cache / "text", jobs)
+        place = Place(plan.outcomes, cache / "text", jobs)
         failed = _train(plan, sizes, place, corpus)
     check_corpus(_outcomes(plan, sizes), corpus.digest)
     if listed:
@@ -167,7 +167,7 @@ def _train(plan: Plan, sizes: Sequence[Size], place: Place, corpus: Corpus) -> l
 
 
 def _outcomes(plan: Plan, sizes: Sequence[Size]) -> list[Outcome]:
-    all_of_them = [kept(plan.directory, one) for one in _settings(plan, sizes)]
+    all_of_them = [kept(plan.outcomes, one) for one in _settings(plan, sizes)]
     return [one for one in all_of_them if one is not None]
 
 
@@ -180,8 +180,8 @@ def _settings(plan: Plan, sizes: Sequence[Size]) -> list[Setting]:
 
 def _list(plan: Plan, sizes: Sequence[Size]) -> None:
     for one in _settings(plan, sizes):
-        word = "kept" if kept(plan.directory, one) is not None else "to train"
-        print(f"{word:8} {file_of(plan.directory, one).name}, lr {one.optimizer.lr:g}")
+        word = "kept" if kept(plan.outcomes, one) is not None else "to train"
+        print(f"{word:8} {name_of(one)}, lr {one.optimizer.lr:g}")
 
 
 def _told(plan: Plan, found: Sequence[Findings], failed: Sequence[str]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _told(plan: Plan, found: Sequence[Findings], failed: Sequence[str]) -> dict[
         "results": rows(found[0]),
         "bars": [judged(bar, found[0]) for bar in BARS if bar.row in found[0]],
         "scratch": [row for each in found[1:] for row in rows(each)],
-        "grid": grid([(row, point, kept(plan.directory, one)) for row, point, one in tried]),
+        "grid": grid([(row, point, kept(plan.outcomes, one)) for row, point, one in tried]),
         "failed": list(failed),
     }
 

@@ -1,9 +1,11 @@
-"""Outcomes of settings: one small JSON file each.
+"""Outcomes of settings: one line of JSON each, in one file.
 
-They are committed, so that other machines can continue. Must NOT train.
+The file is committed, so that other machines can continue. Must NOT train.
 """
 
+import fcntl
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,8 +40,8 @@ class Outcome:
     machine: dict[str, Any]
 
 
-def keep(directory: Path, setting: Setting, outcome: Outcome) -> None:
-    """Write the outcome, completely or not at all. Raises OSError."""
+def keep(file: Path, setting: Setting, outcome: Outcome) -> None:
+    """Append the outcome; several processes may do so at the same time. Raises OSError."""
     rounded = {
         **asdict(outcome),
         "loss": None if outcome.loss is None else round(outcome.loss, LOSS_DIGITS),
@@ -48,37 +50,46 @@ def keep(directory: Path, setting: Setting, outcome: Outcome) -> None:
         "step_s": round(outcome.step_s, SECONDS_DIGITS),
         "seconds": round(outcome.seconds, 1),
     }
-    text = json.dumps({"setting": recorded(setting), "outcome": rounded}, indent=1)
-    path = file_of(directory, setting)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_text(text + "\n", encoding="ascii")
-    beside.replace(path)
+    record = {"name": name_of(setting), "setting": recorded(setting), "outcome": rounded}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+b") as lines:
+        fcntl.flock(lines, fcntl.LOCK_EX)
+        if lines.tell() > 0:  # A line that a killed process has not finished is ended here.
+            lines.seek(-1, os.SEEK_END)
+            if lines.read() != b"\n":
+                lines.write(b"\n")
+        lines.write(json.dumps(record).encode("ascii") + b"\n")
 
 
-def kept(directory: Path, setting: Setting) -> Outcome | None:
-    """The kept outcome; None if there is none, or if a default has changed since. Raises
-    ConfigError if this module did not write the file."""
-    path = file_of(directory, setting)
+def kept(file: Path, setting: Setting) -> Outcome | None:
+    """The newest outcome in the file; None if there is none, or if a default has changed since.
+    Incomplete lines are ignored. Raises ConfigError if the setting's line is no outcome."""
+    begin = f'{{"name": "{name_of(setting)}",'.encode("ascii")
     try:
-        told = json.loads(path.read_text(encoding="ascii"))
-        if not agrees(told["setting"], setting):
-            return None
-        found: dict[str, Any] = told["outcome"]
-        found["curve"] = tuple((step, loss) for step, loss in found["curve"])
-        found["waited"] = tuple(found["waited"])
-        return Outcome(**found)
+        lines = file.read_bytes().splitlines()
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no result of a setting ({error}): remove it") from error
+    found = [n for n, line in enumerate(lines) if line.startswith(begin) and line.endswith(b"}")]
+    if not found:
+        return None
+    try:
+        record = json.loads(lines[found[-1]])
+        if not agrees(record["setting"], setting):
+            return None
+        outcome: dict[str, Any] = record["outcome"]
+        outcome["curve"] = tuple((step, loss) for step, loss in outcome["curve"])
+        outcome["waited"] = tuple(outcome["waited"])
+        return Outcome(**outcome)
+    except (ValueError, KeyError, TypeError) as error:
+        where = f"line {found[-1] + 1} of {file}"
+        raise ConfigError(f"{where} is no outcome of a setting ({error}): remove it") from error
 
 
-def file_of(directory: Path, setting: Setting) -> Path:
-    """Path of the setting's file; its name describes the setting, and contains its digest."""
+def name_of(setting: Setting) -> str:
+    """The setting's name: describes it, and contains its digest."""
     begins = "warm" if setting.warm_steps else "scratch"
     parts = (setting.method.name, setting.world, begins, f"s{setting.seed}", digest(setting))
-    return directory / f"{'-'.join(parts)}.json"
+    return "-".join(parts)
 
 
 def check_corpus(outcomes: Sequence[Outcome], corpus: str) -> None:
@@ -88,5 +99,5 @@ def check_corpus(outcomes: Sequence[Outcome], corpus: str) -> None:
             raise ConfigError(
                 f"the kept results are of a text with digest {one.corpus[:8]}, but this Python's "
                 f"standard library has {corpus[:8]}: use the Python that made them "
-                f"({one.machine['python']}), or set --keep to another folder"
+                f"({one.machine['python']}), or set --keep to another file"
             )

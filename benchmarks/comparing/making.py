@@ -1,4 +1,4 @@
-"""Trains the settings without a kept result, a few at a time, each in a process of its own.
+"""Trains the settings without a kept outcome, a few at a time, each in a process of its own.
 
 If the parent ends, all end; only the runs in progress are lost. Must NOT choose what is trained.
 """
@@ -27,10 +27,10 @@ LINE_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Folders, and the number of processes."""
+    """Files, and the number of processes."""
 
-    directory: Path
-    """Folder of the results."""
+    outcomes: Path
+    """File of the outcomes."""
     text: Path
     """Folder of the built text and of the warm starts."""
     jobs: int
@@ -49,8 +49,8 @@ class Job:
 
 def make_all(settings: Sequence[Setting], place: Place, corpus: Corpus) -> list[str]:
     """Train all settings that are not kept, warm starts first. Returns one line for each failure; a
-    setting without a kept result is tried again in the next call."""
-    missing = [one for one in settings if kept(place.directory, one) is None]
+    setting without a kept outcome is tried again in the next call."""
+    missing = [one for one in settings if kept(place.outcomes, one) is None]
     begins = {warm_file(one, corpus, place.text): one for one in missing if one.warm_steps}
     warm = [_job(one, place, warm=True) for path, one in begins.items() if not path.exists()]
     own = [_job(one, place, warm=False) for one in missing]
@@ -80,7 +80,7 @@ def make_all(settings: Sequence[Setting], place: Place, corpus: Corpus) -> list[
 def _job(setting: Setting, place: Place, *, warm: bool) -> Job:
     argv = [
         *(sys.executable, "-m", MODULE, *(["--warm"] if warm else [])),
-        *(json.dumps(recorded(setting)), str(place.directory), str(place.text)),
+        *(json.dumps(recorded(setting)), str(place.outcomes), str(place.text)),
     ]
     if warm:
         tokens = setting.warm_steps * setting.nodes * setting.step_tokens

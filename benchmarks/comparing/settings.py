@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ENGINE = 1
 """Increase it if the same setting gives another result: kept results are then made again."""
 FORMER_DEFAULTS: Mapping[tuple[type, str], Any] = {(DecoupledDiLoCo, "fragments"): 8}
-"""Former defaults of keys; names still omit these values, so that kept files keep their names."""
+"""Former defaults of keys: names omit these values, so that kept outcomes keep their names."""
 World = Literal["equal", "speeds", "churn"]
 MODEL = ModelConfig(context=128)
 """0.86 M parameters."""

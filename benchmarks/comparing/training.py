@@ -132,13 +132,13 @@ def main(argv: list[str]) -> int:
     """Return the exit status; an error is one line on stderr."""
     torch.set_num_threads(1)
     only_warm = argv[0] == "--warm"
-    text, directory, corpus_directory = argv[1:] if only_warm else argv
+    text, outcomes, corpus_directory = argv[1:] if only_warm else argv
     setting, text_at = setting_of(json.loads(text)), Path(corpus_directory)
     try:
         corpus = Corpus.open(text_at)
         state = warm_start(setting, corpus, text_at) if setting.warm_steps else None
         if not only_warm:
-            keep(Path(directory), setting, train(setting, corpus, state))
+            keep(Path(outcomes), setting, train(setting, corpus, state))
     except (LowcommError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

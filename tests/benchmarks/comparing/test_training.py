@@ -97,11 +97,11 @@ def test_the_program_keeps_what_came_of_a_setting(
     data = DataConfig(source="files", held_out_below=64, window=8, batch=2, eval_window=8)
     build_corpus(data, folder=str(words), directory=tmp_path / "text")
     setting = replace(SETTING, data=replace(DATA, source="files", held_out_below=64))
-    argv = [json.dumps(recorded(setting)), str(tmp_path / "results"), str(tmp_path / "text")]
+    argv = [json.dumps(recorded(setting)), str(tmp_path / "outcomes"), str(tmp_path / "text")]
     assert main(["--warm", *argv]) == 0
-    assert kept(tmp_path / "results", setting) is None
+    assert kept(tmp_path / "outcomes", setting) is None
     assert main(argv) == 0
-    found = kept(tmp_path / "results", setting)
+    found = kept(tmp_path / "outcomes", setting)
     assert found is not None
     assert found.loss is not None
     assert main([*argv[:2], str(tmp_path / "none")]) == 1
