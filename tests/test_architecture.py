@@ -24,6 +24,11 @@ PACKAGES = ("benchmarks", "sims", "lowcomm", "peers", "protocols")
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600  # Cohesion first: a cap of 400 cut modules into satellites with one importer.
 COLUMNS_MAX = 100
+CLASS_LINES_MAX = 300
+CLASS_METHODS_MAX = 25
+CLASS_FIELDS_MAX = 12
+LARGE: Mapping[str, str] = {}
+"""Classes that may be larger, as "path:name", and why."""
 CONSTRUCTOR_ARGUMENTS_MAX = 7
 UNMIRRORED = (
     *("tests/cluster/", "tests/golden/", "tests/test_architecture.py"),
@@ -39,6 +44,12 @@ ROOM_FILES_MAX = 12
 PLAIN = ("benchmarks/", "lowcomm/", "peers/", "protocols/", "sims/")
 """Floors and rooms that are rewritten in plain technical English. Each new one comes here."""
 PERSONAL = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody)\b(?!`)", re.IGNORECASE)
+FRAGMENT = re.compile(
+    "(What|How|Why|Where|Whether|Which|That|Those|Than|Because|As|Of|By|In|On|At|For|From|To|With|"
+    "Without|Until|While|Once|After|Before|If|Unless|Also|And|Or|But|Not|Only|Same|Like) "
+)
+"""Begins a docstring whose first sentence is probably neither a sentence nor a noun phrase."""
+FRAGMENTS_MAX = 0.1
 CATALOGUES = ("lowcomm/codecs", "lowcomm/methods", "sims/checkers", "sims/mutations", "sims/wan")
 """Rooms that may have more files: each file is one of a kind, and none knows another."""
 INSIDERS = ("sims/mutations/", "sims/shell_mutations/")
@@ -85,6 +96,33 @@ def long_file(source: Source) -> Iterator[str]:
     lines = len(source.text.splitlines())
     if lines > FILE_LINES_MAX:
         yield f"{lines} lines"
+
+
+def large_classes(source: Source) -> Iterator[str]:
+    """Records are exempt from the limit of fields: they are data."""
+    for node in source.nodes:
+        if not isinstance(node, ast.ClassDef) or f"{source.path}:{node.name}" in LARGE:
+            continue
+        yield from (f"{node.lineno}: {node.name} has {size}" for size in sizes_above(node))
+
+
+def sizes_above(node: ast.ClassDef) -> Iterator[str]:
+    """The sizes of a class that are above their limits."""
+    methods = [x for x in node.body if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef)]
+    fields = {ast.unparse(x.target) for x in node.body if isinstance(x, ast.AnnAssign)}
+    for made in (x for method in methods if method.name == "__init__" for x in ast.walk(method)):
+        if isinstance(made, ast.Attribute) and isinstance(made.ctx, ast.Store):
+            fields.add(made.attr)
+    is_record = any(
+        word in ast.unparse(x) for x in node.decorator_list for word in ("record", "frozen=True")
+    )
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    if lines > CLASS_LINES_MAX:
+        yield f"{lines} lines"
+    if len(methods) > CLASS_METHODS_MAX:
+        yield f"{len(methods)} methods"
+    if len(fields) > CLASS_FIELDS_MAX and not is_record:
+        yield f"{len(fields)} fields"
 
 
 def long_lines(source: Source) -> Iterator[str]:
@@ -257,6 +295,8 @@ def last_words(node: ast.expr) -> set[str]:
 Rule = Callable[[Source], Iterator[str]]
 
 LONG = "def f():\n" + "    pass\n" * FUNCTION_LINES_MAX
+FIELDS = "class C:\n" + "".join(f"    f{n}: int\n" for n in range(CLASS_FIELDS_MAX + 1))
+METHODS = "class C:\n" + "    def f(self): pass\n" * CLASS_METHODS_MAX
 ROOM = '"""What.\n\nIn: x. Out: y.\nMust NOT do z.\n\nStart reading: a.py.\n"""'
 WIDE = "class C:\n    def __init__(self, a, b, c, d, *, e, f, g, h): pass\n"
 # A file that breaks a rule once, and one that just keeps it: (path, text) each.
@@ -264,6 +304,9 @@ EXAMPLES: tuple[tuple[Rule, tuple[str, str], tuple[str, str]], ...] = (
     (long_functions, ("a.py", LONG), ("a.py", LONG.replace("    pass\n", "", 1))),
     (long_functions, ("a.py", "async " + LONG), ("a.py", "x = 1\n" * 100)),
     (long_file, ("a.py", "\n" * 601), ("a.py", "\n" * 600)),
+    (large_classes, ("a.py", "class C:" + "\n" * 300 + "    x = 1"), ("a.py", METHODS)),
+    (large_classes, ("a.py", METHODS + "    def g(self): pass"), ("a.py", "@record\n" + FIELDS)),
+    (large_classes, ("a.py", FIELDS), ("a.py", FIELDS.replace("f0: int", "pass"))),
     (long_lines, ("a.py", "#" * 101), ("a.py", "#" * 100)),
     (not_ascii, ("a.py", "# \N{GREEK SMALL LETTER THETA}"), ("a.py", "# theta")),
     (no_docstring, ("a.py", "import os"), ("a.py", '"""Why."""\nimport os')),
@@ -346,6 +389,16 @@ def test_every_file_keeps_the_rule(rule: Rule) -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_every_exception_from_the_class_sizes_is_needed() -> None:
+    needed = {
+        f"{source.path}:{node.name}"
+        for source in read_sources()
+        for node in source.nodes
+        if isinstance(node, ast.ClassDef) and list(sizes_above(node))
+    }
+    assert LARGE.keys() == needed
+
+
 def test_the_rules_see_all_packages() -> None:
     folders = {source.path.split("/")[0] for source in read_sources()}
     assert folders >= {*PACKAGES, "tests"}
@@ -359,6 +412,20 @@ def rooms() -> dict[str, list[Source]]:
         if folder.count("/") == 1 and folder.startswith(tuple(f"{floor}/" for floor in FLOORS)):
             found.setdefault(folder, []).append(source)
     return found
+
+
+@pytest.mark.parametrize("floor", PACKAGES)
+def test_few_docstrings_begin_as_fragments(floor: str) -> None:
+    texts = [
+        ast.get_docstring(node)
+        for source in read_sources()
+        if source.path.startswith(f"{floor}/")
+        for node in source.nodes
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    written = [text for text in texts if text]
+    fragments = [text for text in written if FRAGMENT.match(text)]
+    assert len(fragments) <= FRAGMENTS_MAX * len(written)
 
 
 def test_rooms_are_small_enough_to_look_around_in() -> None:
