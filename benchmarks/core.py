@@ -12,8 +12,8 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import Identity
 from protocols.peer import PeerCore
+from sims.checkers import StepWorld, World
 from sims.node import Training
-from sims.simulator import StepWorld, World
 
 Life = tuple[Identity, str, list[tuple[float, v.Event]]]
 """(identity, address that it joins or "", its events with their times) of one peer."""

@@ -13,10 +13,9 @@ import typer
 
 from protocols.links import Identity
 from protocols.types import PeerId
+from sims.checkers import StepWorld, World
 from sims.node.node import Node
 from sims.scenarios.fault_plan import Fault, draw_plan
-from sims.simulator.step_world import StepWorld
-from sims.simulator.world import World
 from sims.step_sweep import STEPS, guard, has_witness
 from sims.sweep import SAFETY_S, SeedResult, draw_training, in_turn, play, report
 from sims.terminal import run

@@ -18,9 +18,9 @@ from lowcomm.startup import INTERVALS_AHEAD
 from protocols.interface import events as v
 from protocols.messages import peer as m
 from protocols.types import PEERS_MAX, ConfigError, PeerId
+from sims.checkers import World
 from sims.node.storage import COMPACT_ENTRIES
 from sims.node.toy_model import Value
-from sims.simulator.world import World
 
 WARM_UP_ROUNDS = 2
 """Rounds that are not counted: the first round begins while the last peers join."""

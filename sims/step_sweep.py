@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 
+from sims.checkers import StepWorld, World
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations
-from sims.simulator.step_world import StepWorld
-from sims.simulator.world import World
 from sims.sweep import SAFETY_S, SeedResult, again_with, in_turn, play, report
 from sims.terminal import run
 

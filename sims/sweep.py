@@ -27,6 +27,7 @@ from protocols.peer import describe
 from protocols.raft import MOVES
 from protocols.state import RunState
 from protocols.types import ConfigError, LowcommError, PeerId
+from sims.checkers import World
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.node.node import Node
 from sims.node.ranks import Training
@@ -34,7 +35,6 @@ from sims.scenarios.fault_plan import KINDS, Fault, draw_plan, inject
 from sims.scenarios.plan_files import read_plan
 from sims.scenarios.two_peers import ForkWorld, draw_faults
 from sims.simulator.limit_values import EXTREME_EVERY, EXTREME_IN
-from sims.simulator.world import World
 from sims.terminal import bar, run
 
 SAFETY_S = 30.0

@@ -39,6 +39,7 @@ MAY_SLEEP = ("tests/cluster/", "tests/peers/", "tests/conftest.py")  # They wait
 METHOD = "lowcomm/methods/a.py"
 CODEC = "lowcomm/codecs/b.py"
 CODECS = "lowcomm/codecs/__init__.py"
+TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sims.checkers.checkers"
 FLOORS = ("sims", "lowcomm", "peers", "protocols")
 ROOM_FILES_MAX = 12
 PLAIN = ("benchmarks/", "lowcomm/", "peers/", "protocols/", "sims/")
@@ -480,6 +481,8 @@ def test_imports_keep_the_contracts() -> None:
         ("rooms_of_protocols", {"protocols/raft/a.py": "import protocols.peer.core"}),
         ("rooms_of_peers", {"peers/ipc/a.py": "import peers.driver"}),
         ("rooms_of_lowcomm", {"lowcomm/config/a.py": "import lowcomm.daemon.daemon"}),
+        ("rooms_of_sims", {"sims/node/a.py": "import sims.simulator.world"}),
+        ("rooms_of_sims", {"sims/simulator/a.py": TYPED}),
         ("methods", {METHOD: "import lowcomm.methods.b", "lowcomm/methods/b.py": ""}),
         ("methods", {METHOD: "import lowcomm.codecs.b", CODEC: ""}),
         ("methods rooms_of_lowcomm", {METHOD: "", CODEC: "import lowcomm.methods.a"}),
@@ -508,7 +511,7 @@ def test_a_contract_sees_what_breaks_it_and_nothing_else(
 
 
 def test_the_contracts_name_every_room() -> None:
-    for floor in ("protocols", "peers", "lowcomm"):
+    for floor in FLOORS:
         named = read_contracts()[f"rooms_of_{floor}"]["layers"].replace("|", " ").split()
         there = {file.stem for file in (ROOT / floor).glob("*.py")} - {"__init__"}
         there |= {file.parent.name for file in (ROOT / floor).glob("*/__init__.py")}

@@ -1,264 +1,27 @@
 """What must hold in every simulated run, whatever fails: one module for each promise.
 
 In: what happens in a world, as it happens. Out: violations, each a line of text; the command that
-drew the world prints its story and its seed. I7 (convergence) is no property of one run in
-arithmetic modulo a prime, so no checker looks at it. Must NOT change what a run does, nor draw from
-its random source.
+drew the world prints its story and its seed. Worlds with all checkers attached are here too. I7
+(convergence) is no property of one run in arithmetic modulo a prime, so no checker looks at it.
+Must NOT change what a run does, nor draw from its random source.
 
-Start reading: Checkers below, then agreement.py.
+Start reading: worlds.py, checkers.py, then agreement.py.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from protocols.interface import commands as c
-from protocols.interface import events as v
-from protocols.messages import log_entries as e
-from protocols.messages import peer as m
-from protocols.types import PeerId, Stamp
-from sims.checkers.accounting import Accounting, Contribution
-from sims.checkers.admission import Admission
-from sims.checkers.agreement import Agreement
-from sims.checkers.containment import Containment
-from sims.checkers.decisions import Decisions
-from sims.checkers.disks import Disks
-from sims.checkers.durability import Durability
-from sims.checkers.elections import Elections
-from sims.checkers.fencing import Fencing
-from sims.checkers.hold_down import HoldDown
-from sims.checkers.pairs import Pairs
-from sims.checkers.progress import Progress
-from sims.checkers.revocation import Revocation
-from sims.checkers.rollback import Rollback
-from sims.checkers.samples import Samples
-from sims.checkers.staleness import Staleness
-from sims.checkers.transfers import TransferChecks
-from sims.checkers.waits import Waits
+from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from sims.node.node import Node
-    from sims.simulator.world import World
+    from sims.checkers.checkers import Checkers
+    from sims.checkers.worlds import StepWorld, World
 
-__all__ = ["Checkers", "Contribution"]
+__all__ = ["Checkers", "StepWorld", "World"]
 
-SUMMED = (v.SliceBegun, v.SliceReceived, v.ResultReceived)
-REPLICATED = (m.Append, m.Appended, m.HandOver)
-VOTES = (m.Vote, m.Voted)
-TOLD = (m.Have, m.Hold, m.ReportsComplete)
-
-
-class Checkers:
-    """All checkers, which add to one list of violations."""
-
-    def __init__(self, violations: list[str] | None = None) -> None:
-        """`violations`: the list that the checkers add to; None: a new list."""
-        self.violations: list[str] = [] if violations is None else violations
-        found = self.found
-        self.agreement = Agreement(found)
-        self.accounting = Accounting(found, self.agreement)
-        self.admission = Admission(found)
-        self.revocation = Revocation(found)
-        self.fencing = Fencing(found)
-        self.progress = Progress(found)
-        self.durability = Durability(found)
-        self.elections = Elections(found)
-        self.decisions = Decisions(found)
-        self.disks = Disks(found)
-        self.hold_down = HoldDown(found)
-        self.rollback = Rollback(found, self.agreement)
-        self.staleness = Staleness(found, self.accounting)
-        self.containment = Containment(found)
-        self.samples = Samples(self.violations)
-        self.pairs = Pairs(found)
-        self.transfers = TransferChecks(found)
-        self.waits = Waits(found)
-
-    def found(self, text: str) -> None:
-        self.violations.append(text)
-
-    # Results and settings -------------------------------------------------------------------
-
-    @property
-    def log(self) -> dict[int, e.Entry]:
-        """The entries that any peer has applied, by log index."""
-        return self.agreement.log
-
-    @property
-    def commits(self) -> dict[tuple[int, int, int], e.Commit]:
-        """All commits, by (lineage, fragment, round)."""
-        return self.accounting.commits
-
-    @property
-    def num_commits(self) -> int:
-        return len(self.commits)
-
-    @property
-    def restored(self) -> int:
-        """The number of times that the run went back to a checkpoint."""
-        return self.agreement.restored
-
-    @property
-    def corrupted(self) -> bool:
-        """A fault has changed the state of some peer: notes about diverged states are expected."""
-        return self.containment.corrupted
-
-    @corrupted.setter
-    def corrupted(self, value: bool) -> None:
-        self.containment.corrupted = value
-
-    @property
-    def tainted(self) -> bool:
-        """A peer with the true state may have died before the log named that state: no peer can
-        know the true state now."""
-        return self.agreement.tainted
-
-    @tainted.setter
-    def tainted(self, value: bool) -> None:
-        self.agreement.tainted = value
-
-    # Events of the run ----------------------------------------------------------------------
-
-    def woke(self, node: Node) -> None:
-        """An incarnation of a peer begins, with the content of its disk."""
-        self.durability.woke(node)
-
-    def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
-        """A core handled an event; its commands are not carried out yet."""
-        if isinstance(event, SUMMED):
-            self.fencing.received(node, event, commands)
-        elif isinstance(event, v.MessageReceived):
-            if isinstance(event.message, REPLICATED):
-                self.elections.received(node, event)
-            elif isinstance(event.message, m.Have):
-                self.decisions.hears_state(node, event.peer, event.message)
-            elif isinstance(event.message, m.Fetch):
-                self.decisions.asked(node, event.peer, event.message, commands)
-        elif isinstance(event, v.Persisted):
-            self.durability.claims(node)
-        elif isinstance(event, v.PeerConnected):
-            self.decisions.reconnected(node, event)
-        elif isinstance(event, v.DeadlineReached):
-            self.waits.looks(node)
-        elif isinstance(event, v.Encoded):
-            given = node.core.rounds[event.fragment].given
-            # A contribution that was being encoded when a Restore came is dropped.
-            if given is not None and given.manifest == event.manifest:
-                self.accounting.contributed(node, event.fragment, event.round)
-        if node.core.certificates.secure:
-            self.admission.handled(node, event, commands)
-            self.revocation.handled(node, event)
-        self.transfers.handled(node, event, commands)
-        self.disks.handled(node)
-        self.hold_down.handled(node, event)
-        self.rollback.handled(node, event)
-        for command in commands:
-            if isinstance(command, c.ReleaseRound):
-                self.decisions.released(node, command)
-            elif isinstance(command, c.SendResult):
-                self.decisions.shared(node, command, commands)
-            elif isinstance(command, c.Applied) and isinstance(command.entry, e.Member):
-                self.decisions.let_in(node, command.entry, commands)
-        reign = self.elections.reigns.get(node.peer)
-        if reign is not None or node.core.raft.leads:
-            reign = self.elections.led(node, event, self.agreement.log)
-            if reign is not None:
-                self.decisions.made(node, reign)
-                self.transfers.made(node, reign)
-
-    def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
-        """A peer sends a message."""
-        if isinstance(message, m.Appended):
-            self.durability.acknowledged(node, to, message, self.elections.leaders)
-        elif isinstance(message, VOTES):
-            self.durability.voted(node, to, message)
-            self.elections.asked_or_voted(node, to, message)
-        elif isinstance(message, m.CutRoots):
-            self.transfers.rooted(node, to, message)
-        elif isinstance(message, TOLD):
-            self.decisions.heard(node, to, message)
-        elif isinstance(message, m.Ready):
-            self.accounting.offered(node, message.stamp)
-            self.decisions.offered(node, to, message.stamp)
-
-    def survives(self, node: Node, index: int, entry: e.Entry) -> None:
-        """A peer is about to apply an entry, which must survive any crash."""
-        self.durability.applied(node, index, entry)
-        if index not in self.log and isinstance(entry, e.Commit):
-            members = len(node.core.run_state.members)
-            self.progress.named(node.world, entry, members=members)
-
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
-        """A peer applies an entry of the log."""
-        if not self.agreement.applied(peer, lineage, index, entry):
-            return
-        self.samples.applied(lineage, entry)
-        self.pairs.applied(lineage, entry)
-        self.revocation.applied(index, entry)
-        if isinstance(entry, e.TokenSpent):
-            self.admission.applied(entry)
-        if isinstance(entry, e.Run):
-            self.samples.began(lineage)
-        elif isinstance(entry, e.Restore):
-            self.samples.restored(self.agreement.origins.get((lineage, 0), 0), lineage, entry)
-        if isinstance(entry, e.Run | e.Restore):
-            self.accounting.began(lineage, entry)
-        elif isinstance(entry, e.Commit):
-            self.accounting.committed(lineage, entry)
-            self.staleness.committed(entry)
-
-    def encoded(self, manifest: str, made: Contribution) -> None:
-        """A peer encoded a contribution of its ranks."""
-        self.accounting.encoded(manifest, made)
-
-    def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
-        """A peer encoded a contribution; its inner steps saw these samples."""
-        self.samples.encoded(node, manifest, round_, samples)
-
-    def share(self, other: Checkers) -> None:
-        """Share the contributions, states and counted steps of another branch's checkers, now and
-        later: a branch may begin with a state that its log does not reach."""
-        self.accounting.contributions = other.accounting.contributions
-        self.accounting.counted_at = other.accounting.counted_at
-        self.agreement.states = other.agreement.states
-        self.samples.made = other.samples.made
-        self.samples.spent_at = other.samples.spent_at
-
-    def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
-        """A peer makes the outer step of a round from these means of its parts."""
-        commit = self.commits[stamp.lineage, stamp.fragment, stamp.round]
-        terms = self.pairs.terms(stamp.lineage, commit, peer)
-        self.accounting.means(stamp, terms, means)
-
-    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
-        """A peer reached the state after a round, with this digest."""
-        self.agreement.state(peer, lineage, fragment, round_, digest)
-
-    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
-        """True if this is not the digest of the true state. While half of the members are corrupt,
-        two equal reports may name a wrong state."""
-        known = self.agreement.states.get((lineage, fragment, round_))
-        return self.corrupted and known is not None and known[0] != digest
-
-    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
-        """Ranks go on from the outer state, without their inner steps [first, last)."""
-        self.accounting.dropped(peer, fragment, steps, lineage)
-
-    def memory(self, node: Node) -> None:
-        """A peer applied a round: check the sizes of its collections."""
-        self.containment.memory(node)
-
-    def note(self, kind: str, text: str) -> None:
-        """A core issued a note for the user."""
-        self.containment.note(kind, text)
-
-    def healed(self, world: World) -> None:
-        """No fault happens from now on."""
-        self.progress.healed(world)
-
-    def ended(self, world: World) -> None:
-        """The run is over, finished or not."""
-        self.progress.ended(world)
-        self.revocation.ended(world)
-        self.samples.at_the_end(world.nodes.values())
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "checkers": "Checkers",
+        "worlds": "StepWorld World",
+    },
+)

@@ -6,35 +6,13 @@ Must NOT compare peers with each other (agreement.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
 from protocols.types import PeerId, Stamp
 from sims.checkers.agreement import Agreement
+from sims.node.node import Node
+from sims.node.observer import Contribution
 from sims.node.toy_model import PRIME
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """An encoded contribution: the inner steps [first, last) of its peer, numbered through all
-    incarnations, which add up to `delta`."""
-
-    peer: PeerId
-    fragment: int
-    delta: int
-    first: int
-    last: int
-    expected: int
-    """The sum of these steps, added up one by one."""
-    sent: int
-    """The value that other peers received: the delta, or in a gossip run the parameter."""
-    base_round: int = 0
-    """The round of the outer state to which the ranks' parameters were last moved."""
-
 
 Counted = dict[PeerId, int]
 """For each peer, the number of its steps that are counted, or were given up before counted ones."""

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 
 class Admission:

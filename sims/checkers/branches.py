@@ -7,16 +7,13 @@ which has checkers of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
-    from sims.simulator.world import World
+from sims.node.node import Node
+from sims.node.world_view import WorldView
 
 Name = tuple[int, ...]
 """The name of a branch: its forks, oldest first."""
@@ -62,7 +59,7 @@ class Branches:
         self._final.pop(node.peer, None)
         self._knew[node.peer] = node.core.connectivity.other_branches.ours
 
-    def healed(self, world: World) -> None:
+    def healed(self, world: WorldView) -> None:
         self._healed = world.now
 
     def said(self, node: Node, to: PeerId, word: m.OnBranch) -> None:

@@ -6,10 +6,8 @@ Must NOT count bytes: here, a peer keeps only names and numbers for each round.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 KEPT_MAX = 64
 """Items of one kind that a peer may keep for each fragment. Healthy runs stay far below."""

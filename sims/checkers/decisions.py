@@ -7,7 +7,6 @@ until they may be dropped. Must NOT judge whether a decision was a good one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -16,9 +15,7 @@ from protocols.messages import peer as m
 from protocols.rounds import KEEP_ROUNDS, Fence
 from protocols.types import PeerId, Stamp
 from sims.checkers.elections import Reign
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 Life = tuple[PeerId, int]
 """An incarnation of a peer: (peer, incarnation)."""

@@ -7,15 +7,12 @@ judge the content of a disk (durability.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from protocols.leader import LAG_MAX, VOTERS_MAX
 from protocols.raft import RETRY_S
+from protocols.types import PeerId
+from sims.node.node import Node
 from sims.node.storage import SLOW_SYNC_S
-
-if TYPE_CHECKING:
-    from protocols.types import PeerId
-    from sims.node.node import Node
 
 LOOK_S = 0.1
 """Seconds between two checks of a leader's peers."""

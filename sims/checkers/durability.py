@@ -7,15 +7,12 @@ disk can be read: the process may be gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft import Voters, voters_after
 from protocols.types import PeerId
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 
 class Durability:

@@ -6,13 +6,10 @@ Must NOT judge dropped payloads: if too many are dropped, the run does not go on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 
 class Fencing:

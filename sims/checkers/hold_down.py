@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
 from protocols.leader import HOLD_DOWN_MAX_S, HOLD_DOWN_S
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 
 @dataclass(slots=True)

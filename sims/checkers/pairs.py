@@ -6,14 +6,11 @@ Must NOT add contributions up (accounting.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
 from protocols.state import pairs_of
 from protocols.types import PeerId, Stamp
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 
 class Pairs:

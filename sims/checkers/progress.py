@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
-    from sims.simulator.world import World
+from sims.checkers.agreement import Agreement
+from sims.node.node import Node
+from sims.node.world_view import WorldView
 
 CORRUPT_ROUNDS_MAX = 3
 """Rounds in which a corrupted state is replaced. The commit after the next one names the majority's
@@ -23,18 +21,20 @@ state; a diverged peer asks for it then."""
 class Progress:
     """Checks the world as a whole."""
 
-    def __init__(self, found: Callable[[str], None]) -> None:
+    def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
+        """`agreement` knows whether the true state may be lost."""
         self._found = found
+        self._agreement = agreement
         self._term = 0
         """The newest term at the end of all faults."""
         self._decided: set[tuple[int, int]] = set()
         """(fragment, round): rounds after which most members held one state."""
 
-    def healed(self, world: World) -> None:
+    def healed(self, world: WorldView) -> None:
         """No fault happens from now on."""
         self._term = max(node.core.raft.term for node in world.nodes.values())
 
-    def named(self, world: World, commit: e.Commit, *, members: int) -> None:
+    def named(self, world: WorldView, commit: e.Commit, *, members: int) -> None:
         """The first peer reads a commit; some states may be corrupt. If all holders of the true
         state died before the log named it, and all live peers hold the state that this commit
         names, then that is the run's state from now on, and none of its holders is corrupt."""
@@ -43,15 +43,15 @@ class Progress:
         digests = Counter(world.digest_of(version, node.outers[fragment]) for node in held)
         if 2 * max(digests.values(), default=0) > members:
             self._decided.add((fragment, version))
-        if world.checkers.tainted and digests.keys() == {commit.previous_state_digest}:
+        if self._agreement.tainted and digests.keys() == {commit.previous_state_digest}:
             for node in held:
                 node.corrupt.pop(fragment, None)
 
-    def ended(self, world: World) -> None:
+    def ended(self, world: WorldView) -> None:
         """The run is over: check that no corrupted state has lasted too long. Only rounds after
         which most members held one state count. There are others: a holder of the true state may
         have been dead and not yet excluded, or receiving another state."""
-        for node in world.nodes.values() if not world.checkers.tainted else ():
+        for node in world.nodes.values() if not self._agreement.tainted else ():
             # In a stepwise run each commit names the state: step_runs.py checks it.
             if node.outcome != "finished" or not node.core.rounds:
                 continue

@@ -6,17 +6,14 @@ Must NOT know which revocations were requested: faults do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.peer import FAREWELL_S
 from protocols.raft import Voters, voters_after
 from protocols.types import PeerId
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
-    from sims.simulator.world import World
+from sims.node.node import Node
+from sims.node.world_view import WorldView
 
 HANGS_UP_S = FAREWELL_S + 1.5
 """Seconds in which a connection with a revoked peer ends: FAREWELL_S, in which the peer may read
@@ -113,7 +110,7 @@ class Revocation:
 
     # The end --------------------------------------------------------------------------------
 
-    def ended(self, world: World) -> None:
+    def ended(self, world: WorldView) -> None:
         """Check that all peers that finished know each revocation that they read."""
         for node in world.nodes.values():
             run_state = node.core.run_state

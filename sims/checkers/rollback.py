@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.state import RunState
 from protocols.types import PeerId
-
-if TYPE_CHECKING:
-    from protocols.state import RunState
-    from sims.checkers.agreement import Agreement
-    from sims.node.node import Node
+from sims.checkers.agreement import Agreement
+from sims.checkers.containment import Containment
+from sims.checkers.transfers import TransferChecks
+from sims.node.node import Node
 
 Life = tuple[PeerId, int]
 
@@ -43,10 +42,19 @@ class Reign:
 class Rollback:
     """Checks the Restores of all leaders."""
 
-    def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
-        """`agreement` knows each state that the run went through."""
+    def __init__(
+        self,
+        found: Callable[[str], None],
+        agreement: Agreement,
+        containment: Containment,
+        transfers: TransferChecks,
+    ) -> None:
+        """`agreement` knows each state that the run went through; `containment`, whether a fault
+        has corrupted a state; `transfers`, the donors that lied."""
         self._found = found
         self._agreement = agreement
+        self._containment = containment
+        self._transfers = transfers
         self._reigns: dict[PeerId, Reign] = {}
 
     def handled(self, node: Node, event: v.Event) -> None:
@@ -83,7 +91,7 @@ class Rollback:
             reign.asking.add(life)
 
     def _goes_back(self, node: Node, reign: Reign, restore: e.Restore) -> None:
-        if node.world.checkers.corrupted:
+        if self._containment.corrupted:
             return  # Then it is not clear which state is right: see containment.py.
         for peer in sorted(node.core.raft.up):
             life = node.core.links.life(peer, -1)
@@ -95,7 +103,7 @@ class Rollback:
                 )
             fragments = range(len(reign.committed))
             have = [reign.have.get(((peer, life), fragment)) for fragment in fragments]
-            if peer in node.world.checkers.transfers.liars or (peer, life) in reign.asking:
+            if peer in self._transfers.liars or (peer, life) in reign.asking:
                 continue  # Its state is not the reported one, or is to be replaced.
             if self._is_newest(node, reign, have, peer):
                 self._found(f"{node.peer} goes back, and {peer} has the newest state")

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
 from protocols.types import PeerId
 from protocols.types import sample_ranges as s
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 ALIVE = 1 << 40
 """A view number that is newer than any view."""

@@ -7,13 +7,10 @@ model. Must NOT check the steps of a contribution (accounting.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
-
-if TYPE_CHECKING:
-    from protocols.types import PeerId
-    from sims.checkers.accounting import Accounting
+from protocols.types import PeerId
+from sims.checkers.accounting import Accounting
 
 STALE_ROUNDS = 4
 """Rounds: `staleness_rounds_max` of protocol.md."""

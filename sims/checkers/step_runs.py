@@ -1,34 +1,25 @@
 """The checkers of stepwise runs (protocol.md section 5).
 
-The counterpart of sims/checkers/__init__.py, which is for rounds; a violation is a line of text.
-Must NOT change a run.
+The counterpart of checkers.py, which is for rounds; a violation is a line of text. Must NOT change
+a run.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from protocols.messages import Stopped
 from protocols.messages import log_entries as e
 from protocols.state import RunState, drawn_at
 from protocols.types import PeerId, Stamp
-from sims.checkers import Checkers
+from sims.checkers.checkers import Checkers
 from sims.node.toy_model import PRIME, Value, state_digest
-
-if TYPE_CHECKING:
-    from sims.simulator.step_world import StepNode, StepWorld
-    from sims.simulator.world import World
-
-FACTOR = 3
-"""A state is multiplied by this before payloads are added, so that the order of steps matters."""
-
-Terms = tuple[tuple[PeerId, str], ...]
+from sims.node.world_view import WorldView
+from sims.simulator.step_world import FACTOR, BareStepWorld, StepNode, Terms
 
 
 class StepCheckers(Checkers):
     """The checkers of a stepwise world; `step_commits` takes the place of `commits`."""
 
-    def __init__(self, world: StepWorld) -> None:
+    def __init__(self, world: BareStepWorld) -> None:
         super().__init__()
         self._world = world
         self.step_commits: dict[tuple[int, int], str] = {}
@@ -60,7 +51,7 @@ class StepCheckers(Checkers):
     def num_commits(self) -> int:
         return len(self.step_commits)
 
-    def ended(self, world: World) -> None:
+    def ended(self, world: WorldView) -> None:
         """Nothing is left to check: each step was checked when it was made."""
 
     # The log --------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -16,9 +15,7 @@ from protocols.messages import peer as m
 from protocols.transfer import REFILL_CELLS
 from protocols.types import PeerId
 from sims.checkers.elections import Reign
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node import Node
 
 Cells = set[tuple[int, int]]
 """Cells of a state: (fragment, cell)."""

@@ -7,13 +7,10 @@ wait (sims/sweep.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from protocols.peer import WaitReason, describe
-
-if TYPE_CHECKING:
-    from protocols.types import PeerId
-    from sims.node.node import Node
+from protocols.types import PeerId
+from sims.node.node import Node
 
 LONG_S = 5.0
 """Seconds of the same wait after which its text is checked."""

@@ -2,8 +2,9 @@
 model.
 
 In: commands of the core. Out: events, in the order in which the real driver would queue them
-(turns.py). A fragment is one parameter, so that every result can be worked out. Must NOT decide
-what the core decides.
+(turns.py), and a report of each action to an observer (observer.py). A fragment is one parameter,
+so that every result can be worked out. Must NOT decide what the core decides, nor know more of the
+world than world_view.py names.
 
 Start reading: node.py, then toy_model.py.
 """

@@ -8,7 +8,6 @@ The shell keeps and drops payloads as the real one does, and runs jobs in order,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from peers.exchange import slice_key
 from protocols.interface import commands as c
@@ -20,7 +19,7 @@ from protocols.peer import PeerCore
 from protocols.state import checkpoint_progress
 from protocols.types import PeerId, Stamp, Version, digest_text, limits
 from protocols.wire import codec
-from sims.checkers import Contribution
+from sims.node.observer import Contribution
 from sims.node.ranks import Handed, Ranks, Result
 from sims.node.reductions import Reductions
 from sims.node.state_transfer import StateTransfers
@@ -28,9 +27,7 @@ from sims.node.storage import Disk, Store
 from sims.node.toy_model import Value
 from sims.node.turns import Turns
 from sims.node.wal_writer import WalWriter
-
-if TYPE_CHECKING:
-    from sims.simulator.world import World
+from sims.node.world_view import WorldView
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 
@@ -39,7 +36,7 @@ class Node:
     """One incarnation of one peer. After `kill` or Stop, actions scheduled for it are not run."""
 
     def __init__(
-        self, world: World, me: Identity, disk: Disk, *, contact: str, speed: float
+        self, world: WorldView, me: Identity, disk: Disk, *, contact: str, speed: float
     ) -> None:
         """`contact`: the address at which this peer joins; "": this peer founds the run."""
         self.world = world
@@ -119,11 +116,11 @@ class Node:
             self._keep(event, value, commands)
         elif isinstance(event, v.CellReceived):
             self.transfers.decided(event, value, commands)
-        self.world.checkers.handled(self, event, commands)
+        self.world.observer.handled(self, event, commands)
         for command in commands:
             self._do(command)
         if isinstance(event, v.RoundApplied):
-            self.world.checkers.memory(self)
+            self.world.observer.memory(self)
         if self.outcome:
             self.turns.end_jobs()
 
@@ -180,8 +177,8 @@ class Node:
             case c.Leased(samples=samples):
                 self.turns.in_turn(lambda: self.ranks.sample_leases.leased(samples))
             case c.Applied(entry=entry, index=index):
-                world.checkers.survives(self, index, entry)
-                world.checkers.applied(self.peer, command.lineage, index, entry)
+                world.observer.survives(self, index, entry)
+                world.observer.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
                 elif isinstance(entry, e.Lost):
@@ -196,13 +193,12 @@ class Node:
                 world.stopped(self, command)
                 self.outcome, self.why = outcome, why
                 world.lost_state()
-                world.ended_at = world.now
                 # Its last messages still arrive: a process that ends by itself closes its
                 # connections in order.
                 world.at(world.network.slowest_s, lambda: world.dialer.gone(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
-                world.checkers.note(kind, text)
+                world.observer.note(kind, text)
             case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
                 world.dialer.certification.do(self, command)
             case c.DropSlices() | c.DropResult():
@@ -273,7 +269,7 @@ class Node:
         lineage, versions = self.core.run_state.lineage, [known for known in self.versions if known]
         for version in versions:
             one = (version.fragment, 0, version.state_digest)
-            self.world.checkers.state(self.peer, lineage, *one)
+            self.world.observer.state(self.peer, lineage, *one)
         kept = Kept(lineage, tuple(versions), 0, 0)
         self.disk.kept, self.disk.outers = kept, tuple(self.outers)
         self.after(self.world.compute_s, lambda: self.give(v.Checkpointed(kept)))
@@ -334,9 +330,9 @@ class Node:
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
         made = Contribution(self.peer, fragment, delta, *steps, expected, sent, base)
-        self.world.checkers.encoded(manifest, made)
+        self.world.observer.encoded(manifest, made)
         if fragment == 0:
-            self.world.checkers.samples_of(self, manifest, round_, handed.samples)
+            self.world.observer.samples_of(self, manifest, round_, handed.samples)
         self.give(v.Encoded(fragment, round_, manifest))
 
     def _apply(self, stamp: Stamp, means: list[Value]) -> None:
@@ -344,21 +340,21 @@ class Node:
             return  # A Restore changed the lineage meanwhile.
         world, fragment = self.world, stamp.fragment
         if world.model.exact:
-            world.checkers.means(self.peer, stamp, {int(mean) for mean in means})
+            world.observer.means(self.peer, stamp, {int(mean) for mean in means})
         before = self.outers[fragment]
         after = means[0] if world.training.gossip else world.model.fold(before - means[0])
         self._stepped(stamp, after)
 
     def _skip(self, stamp: Stamp) -> None:
         if stamp.lineage == self.core.run_state.lineage:
-            self.world.checkers.pairs.skipped(self, stamp)
+            self.world.observer.skipped(self, stamp)
             self._stepped(stamp, self.outers[stamp.fragment])
 
     def _stepped(self, stamp: Stamp, outer: Value) -> None:
         fragment = stamp.fragment
         digest = self._at(fragment, stamp.round, outer)
         if fragment not in self.corrupt:
-            self.world.checkers.state(self.peer, stamp.lineage, fragment, stamp.round, digest)
+            self.world.observer.state(self.peer, stamp.lineage, fragment, stamp.round, digest)
         if fragment == 0 and stamp.round % self.disk.checkpoint_every == 0:
             self._checkpoint()
         self.give(v.RoundApplied(stamp, digest))
@@ -368,11 +364,11 @@ class Node:
         digest = self._at(fragment, round_, value)
         key = (self.core.run_state.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
-        if self.world.checkers.is_corrupt(*key, digest):
+        if self.world.observer.is_corrupt(*key, digest):
             self.corrupt[fragment] = round_  # The donor's state is corrupt too.
             return
         self._checkpoint()
-        self.world.checkers.state(self.peer, *key, digest)
+        self.world.observer.state(self.peer, *key, digest)
 
     def state_at(self, fragment: int, round_: int) -> Value | None:
         """The state after this round; None if our state is another one."""

@@ -289,7 +289,7 @@ class Ranks:
     def _take(self, result: Result) -> None:
         """Go on from a result, with the work that it does not contain."""
         resume, work = result.resume, self.works[result.resume.fragment]
-        fold, checkers = self._node.world.model.fold, self._node.world.checkers
+        fold, observer = self._node.world.model.fold, self._node.world.observer
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
         discards = self._training.discards_overlap
@@ -307,10 +307,10 @@ class Ranks:
                 if not self._excused(result, work):
                     gone = (work.first, self.last)
                 self._restart(work, result)
-        checkers.dropped(self._node.peer, resume.fragment, gone, result.lineage)
+        observer.dropped(self._node.peer, resume.fragment, gone, result.lineage)
         if work.first < self.last:
             of = {"base_round": work.base_round, "round_": resume.round}
-            checkers.staleness.kept(self._node.peer, **of)
+            observer.kept(self._node.peer, **of)
         work.base, work.base_round, work.over = result.outer, resume.round, resume.finish
         self._first = resume.first
         self._without.discard(resume.fragment)

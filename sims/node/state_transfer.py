@@ -135,7 +135,7 @@ class StateTransfers:
             value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
         if false:
-            node.world.checkers.transfers.lies(peer, event)
+            node.world.observer.lies(peer, event)
         self._sending.add(peer)
 
         def sent() -> None:

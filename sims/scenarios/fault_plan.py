@@ -8,9 +8,9 @@ from functools import partial
 from typing import Literal, get_args
 
 from protocols.messages import Append, Appended, Control, Hold, Ready, Restore
+from sims.checkers import World
 from sims.node.node import Node
 from sims.scenarios import multi_step_faults, revocations
-from sims.simulator.world import World
 
 FaultKind = Literal[
     "kill",  # A peer's processes end at once.

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 
 from protocols.interface import events as v
+from sims.checkers import World
 from sims.node.node import Node
 from sims.node.toy_model import PRIME
-from sims.simulator.world import World
 
 LOOK_S = 0.1
 DEAF_S = 20.0

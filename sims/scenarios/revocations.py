@@ -8,14 +8,11 @@ is down; or so many that no majority would remain, which must be refused. Must N
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
-    from sims.simulator.world import World
+from sims.checkers import World
+from sims.node.node import Node
 
 LOOK_S, LOOK_MAX_S = 0.05, 10.0
 """Seconds between two looks for a joiner, and seconds after which the search ends."""
@@ -26,7 +23,7 @@ NOTICED_S = 3.2
 BACK_S = 3.0
 ANSWERED_S = 12.0
 """Seconds after which the asked peer has learned of a refusal."""
-Plot = Callable[["World", "Node", int], None]
+Plot = Callable[[World, Node, int], None]
 
 
 def revoke(world: World, victim: Node, how: int) -> None:

@@ -17,12 +17,14 @@ from protocols.links import Identity
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId, Stamp
-from sims.checkers import Checkers, Contribution
+from sims.checkers import Checkers, World
 from sims.checkers.branches import Branches, Name
 from sims.node.node import Node
+from sims.node.observer import Contribution
 from sims.node.storage import COMPACT_ENTRIES
+from sims.node.world_view import WorldView
 from sims.scenarios.fault_plan import Fault, FaultKind, draw_revocations
-from sims.simulator.world import RULES, World
+from sims.simulator.world import RULES
 
 KINDS: tuple[FaultKind, ...] = (
     *("kill", "restart", "leader", "cut", "stall", "one_way", "partition", "lonely", "pause"),
@@ -166,11 +168,11 @@ class ForkCheckers(Checkers):
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         pass
 
-    def healed(self, world: World) -> None:
+    def healed(self, world: WorldView) -> None:
         super().healed(world)
         self.between.healed(world)
 
-    def ended(self, world: World) -> None:
+    def ended(self, world: WorldView) -> None:
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
@@ -196,6 +198,7 @@ class ForkWorld(World):
     def stopped(self, node: Node, stop: c.Stop) -> None:
         """If a peer gave its branch up, start another one at its address, with another id and an
         empty disk."""
+        super().stopped(node, stop)
         assert isinstance(self.checkers, ForkCheckers), "these worlds have checkers of their own"
         self.checkers.between.stopped(node, stop)
         if stop.outcome != "dropped":

@@ -16,10 +16,10 @@ from protocols.interface import events as v
 from protocols.messages import peer as m
 from protocols.state import Token, decode_token, encode_token, spending
 from protocols.types import PROTOCOL_VERSION, PeerId
+from sims.node.node import Node
 
 if TYPE_CHECKING:
-    from sims.node.node import Node
-    from sims.simulator.world import World
+    from sims.simulator.world import BareWorld
 
 USES = (1, 2, 3)
 """How many peers one token admits. More peers than that may come with the same token."""
@@ -31,7 +31,7 @@ EXPIRES = 1 << 40
 class Certification:
     """Admission of all peers of one world."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: BareWorld, seed: int) -> None:
         self.closed = False
         """False until `close`: all peers may connect, as in a run without encryption, so that a
         test in a small world may know every log entry."""

@@ -18,7 +18,7 @@ from sims.node.node import Node
 from sims.simulator.admission import Certification
 
 if TYPE_CHECKING:
-    from sims.simulator.world import World
+    from sims.simulator.world import BareWorld
 
 REDIAL_S = 0.5
 FIRST_DIAL_S = 5.0
@@ -28,7 +28,7 @@ FIRST_DIAL_S = 5.0
 class Dialer:
     """Dialling of all peers of one world."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: BareWorld, seed: int) -> None:
         self._world = world
         self.certification = Certification(world, seed)
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from protocols.interface import events as v
 from protocols.links import Identity
@@ -24,9 +23,7 @@ from protocols.types import (
     PeerId,
 )
 from protocols.wire import WireError, codec
-
-if TYPE_CHECKING:
-    from sims.simulator.world import World
+from sims.node.world_view import WorldView
 
 EXTREME_EVERY, EXTREME_IN = 15, (7, 11)
 """If seed % EXTREME_EVERY is in EXTREME_IN, values stand at their limits."""
@@ -73,7 +70,7 @@ class LimitValues:
             return replace(event, tokens=CONTRIBUTION_TOKENS_MAX)
         return event
 
-    def check(self, world: World) -> None:
+    def check(self, world: WorldView) -> None:
         """At the end of a world, check that each entry and each snapshot on a disk can be read
         (I6), and that no log accepts an entry that could not be read."""
         known: set[int] = set()
@@ -89,11 +86,11 @@ class LimitValues:
                 if saved.snapshot is not None:
                     codec.decode_image(saved.snapshot.image)
             except (LogError, WireError) as error:
-                world.checkers.found(f"{peer} cannot read its disk: {error}")
+                world.observer.found(f"{peer} cannot read its disk: {error}")
         if self._on:
             self._refuses(world)
 
-    def _refuses(self, world: World) -> None:
+    def _refuses(self, world: WorldView) -> None:
         """Check that values beyond a limit are refused and change nothing else."""
         for node in world.nodes.values():
             log = node.core.raft.log
@@ -104,6 +101,6 @@ class LimitValues:
                 except LogError:
                     self._happened["beyond a limit"] += 1
             if log.last_index != last:
-                world.checkers.found(
+                world.observer.found(
                     f"the log of {node.peer} accepted an entry that no peer can read"
                 )

@@ -1,13 +1,14 @@
 """A whole cluster in a stepwise run: per-step methods in virtual time, all from one seed.
 
 It is the world of world.py with other peers: in each step every member contributes a number, and
-all members add the sum to a state that is known exactly. Must NOT judge the run:
-checkers/step_runs.py does.
+all members add the sum to a state that is known exactly. Must NOT judge the run: an observer does.
 """
 
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
+from typing import Protocol
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -15,13 +16,17 @@ from protocols.links import Identity
 from protocols.messages import Control, Kept, Stopped
 from protocols.messages import log_entries as e
 from protocols.state import progress_at, remaining_at
-from protocols.types import PeerId, Version, digest_text
-from sims.checkers.step_runs import FACTOR, StepCheckers
+from protocols.types import PeerId, Stamp, Version, digest_text
 from sims.node.node import Node, Payload
+from sims.node.observer import Observer
 from sims.node.storage import Disk
 from sims.node.toy_model import PRIME, Value, state_digest
-from sims.simulator.world import World
+from sims.simulator.world import BareWorld
 
+Terms = tuple[tuple[PeerId, str], ...]
+"""The payloads that a step adds: (peer, digest) of each."""
+FACTOR = 3
+"""A state is multiplied by this before payloads are added, so that the order of steps matters."""
 SLOWNESS = 3
 """A step of the whole model takes this many times as long as an inner step, so that runs last
 longer than their faults."""
@@ -31,10 +36,10 @@ class StepNode(Node):
     """One incarnation of one peer in a stepwise run. Its ranks own the state; the shell keeps
     copies and payloads."""
 
-    world: StepWorld
+    world: BareStepWorld
 
     def __init__(
-        self, world: StepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
+        self, world: BareStepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
     ) -> None:
         super().__init__(world, me, disk, contact=contact, speed=speed)
         self.values: dict[str, tuple[int, Value]] = {}
@@ -55,7 +60,7 @@ class StepNode(Node):
     def take(self, event: v.Event, value: Value) -> None:
         super().take(event, value)
         if isinstance(event, v.StepApplied) and self.running:
-            self.world.step_checkers.names(self)
+            self.world.step_observer.names(self)
 
     def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
@@ -67,7 +72,7 @@ class StepNode(Node):
 
     def _told(self, message: Control) -> None:
         if isinstance(message, Stopped):
-            self.world.step_checkers.stopped(self, message)
+            self.world.step_observer.stopped(self, message)
 
     def _payload(self, command: c.Command) -> None:
         assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
@@ -109,7 +114,7 @@ class StepNode(Node):
             value = self.world.random.randrange(PRIME)
             digest = digest_text(f"{self.peer} {step} {value}")
             self.values[digest] = (step, value)
-            self.world.step_checkers.made(digest, value, batch)
+            self.world.step_observer.made(digest, value, batch)
             self.give(v.StepMade(step, batch, digest))
 
         self.after(self.speed * self.world.random.uniform(0.9, 1.1), made)
@@ -120,7 +125,7 @@ class StepNode(Node):
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.outers[0]
         after = self.outers[0] = (before * FACTOR + total) % PRIME
-        self.world.step_checkers.step(self, stamp, step.terms, before, after)
+        self.world.step_observer.step(self, stamp, step.terms, before, after)
         self.completed = (stamp.lineage, stamp.view, stamp.round)
         if step.keep:
             self.copies[stamp.round] = after
@@ -142,7 +147,7 @@ class StepNode(Node):
             self.copies[0] = self.outers[0]  # Only the founder gets here.
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
-        self.world.step_checkers.state(self.peer, lineage, 0, step, digest)
+        self.world.step_observer.state(self.peer, lineage, 0, step, digest)
         run_state = self.core.run_state
         remaining = remaining_at(run_state, step)
         if remaining is None:
@@ -169,23 +174,46 @@ class StepNode(Node):
         self.copies[round_] = value
 
 
-class StepWorld(World):
+class StepObserver(Observer, Protocol):
+    """An observer that sees each step of the model."""
+
+    def made(self, digest: str, value: Value, batch: int) -> None:
+        """A peer made a payload of this batch."""
+        ...
+
+    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
+        """A node made a step: it added the payloads of `terms` to the state `before`."""
+        ...
+
+    def stopped(self, node: StepNode, report: Stopped) -> None:
+        """A node reports that it stopped: it makes no further step until the log lets it go on."""
+        ...
+
+    def names(self, node: StepNode) -> None:
+        """A node has made a step; its collections have their usual sizes now."""
+        ...
+
+
+class BareStepWorld(BareWorld):
     """The world of a stepwise run. `outer_steps` counts steps of the model."""
+
+    step_observer: StepObserver
+    """The same as `observer`; `make_observer` sets it."""
 
     def __init__(self, seed: int, *, peers: int, outer_steps: int, witness: bool = False) -> None:
         """`witness`: add a witness to the peers that train."""
         source = random.Random(seed ^ 0x57E9)  # noqa: S311 (a simulation, no secrets)
         self.commit_every_steps = source.choice([4, 8, 32])
         self.snapshot_every_steps = self.commit_every_steps * source.choice([1, 2, 4])
-        self.step_checkers = StepCheckers(self)
         self.steps_made = 0
         """Steps made by all peers; a step that was rolled back and repeated counts again."""
         super().__init__(seed, peers=peers, outer_steps=outer_steps)
         if witness:
             self.add_peer(witness=True)
 
-    def make_checkers(self) -> StepCheckers:
-        return self.step_checkers
+    @abstractmethod
+    def make_observer(self) -> StepObserver:
+        """Make the observer, and set `step_observer`."""
 
     def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
         return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)

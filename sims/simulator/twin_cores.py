@@ -8,16 +8,13 @@ commands. Must NOT change the run: the second core's commands are compared and d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.peer import PeerCore, wakeups
 from protocols.types import PeerId
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
-    from sims.node.storage import Disk
+from sims.node.node import Node
+from sims.node.storage import Disk
 
 ONE_IN = 3
 """Of so many peers, one has a twin, which costs several times as much as its core. In every seed
@@ -86,7 +83,7 @@ class TwinCores:
             found = f"has its deadline at {ours}, its twin at {twin.deadline}"
         else:
             return
-        node.world.checkers.found(f"{me.peer}: at {now:.3f} after {event!r} the core {found}")
+        node.world.observer.found(f"{me.peer}: at {now:.3f} after {event!r} the core {found}")
 
 
 def _difference(ours: Sequence[c.Command], full: Sequence[c.Command]) -> str:

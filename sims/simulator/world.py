@@ -1,12 +1,13 @@
 """A whole cluster in one thread and virtual time: nodes, links and faults, all from one seed.
 
-Each control message passes through the real encoding. Must NOT judge the run: checkers do.
+Each control message passes through the real encoding. Must NOT judge the run: an observer does.
 """
 
 import heapq
 import itertools
 import math
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,8 +22,8 @@ from protocols.messages import log_entries as e
 from protocols.raft import Role
 from protocols.state import gossip_pairs
 from protocols.types import PeerId, ProtocolConfig
-from sims.checkers import Checkers
 from sims.node.node import Node
+from sims.node.observer import Observer
 from sims.node.ranks import Training
 from sims.node.state_transfer import STATE_CELLS
 from sims.node.storage import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
@@ -48,8 +49,8 @@ RULES = ProtocolConfig(
 )
 
 
-class World:
-    """`run()` to the end; `checkers` hold the violations."""
+class BareWorld(ABC):
+    """A world that knows no checker: a subclass makes its observer. `run()` to the end."""
 
     rules = RULES
 
@@ -88,7 +89,8 @@ class World:
         self.dialer = Dialer(self, seed)
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """Seconds that a job of the shell takes."""
-        self.checkers = self.make_checkers()
+        self.observer: Observer = self.make_observer()
+        """Sees each action of the world and its nodes."""
         self.happened: Counter[str] = Counter()
         self.limit_values = LimitValues(self.happened, on=self.training.extremes)
         self.story: list[str] = []
@@ -117,8 +119,9 @@ class World:
 
     # Parts of a world; a subclass makes other ones -------------------------------------------
 
-    def make_checkers(self) -> Checkers:
-        return Checkers()
+    @abstractmethod
+    def make_observer(self) -> Observer:
+        """Called once, before the first peer is added."""
 
     def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
         return Node(self, me, disk, contact=contact, speed=speed)
@@ -171,6 +174,7 @@ class World:
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
         """Called when a peer has stopped by itself."""
+        self.ended_at = self.now
 
     def revive(self, node: Node, after_s: float) -> None:
         """Start a dead peer again after this time."""
@@ -199,7 +203,7 @@ class World:
         """Called when a peer that held a state has gone. While another state is corrupt, the lost
         one may have been the last good one."""
         if any(node.corrupt for node in self.live):
-            self.checkers.tainted = True
+            self.observer.true_state_lost()
 
     def pause(self, node: Node, seconds: float) -> None:
         self.tell(f"pause {node.peer} for {seconds:.2f} s")
@@ -216,7 +220,7 @@ class World:
         self.busy_until = self.now + 30.0
         self.traps.clear()
         self.spring = self.ambush = None
-        self.checkers.healed(self)
+        self.observer.healed(self)
         self.network.heal()
         for disk in self.disks.values():
             disk.full_until = disk.slow_until = 0.0
@@ -278,7 +282,7 @@ class World:
         contact = "" if founds else self._way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
-        self.checkers.woke(node)
+        self.observer.woke(node)
         self._by_address[me.address] = me.peer
         self.dialer.certification.begins(node)
         if founds:
@@ -336,7 +340,7 @@ class World:
                 self.now = max(self.now, due)
                 node.give(v.DeadlineReached())
                 if node.running and node.turns.wakes_at <= due:
-                    self.checkers.found(f"{node.peer}: the deadline {due} stays in the past")
+                    self.observer.found(f"{node.peer}: the deadline {due} stays in the past")
                     return
             else:
                 return
@@ -363,7 +367,7 @@ class World:
 
     def sent(self, node: Node, to: PeerId, message: Control) -> None:
         """Called for each message that a peer is about to send."""
-        self.checkers.sent(node, to, message)
+        self.observer.sent(node, to, message)
         if isinstance(message, Relay) and self._planned != (node.peer, self.now):
             self._planned = (node.peer, self.now)  # One plan is a message to each relay.
             self.happened["relay plan"] += 1

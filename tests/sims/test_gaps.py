@@ -3,8 +3,8 @@
 import pytest
 
 from protocols.messages import log_entries as e
+from sims.checkers import World
 from sims.node.node import Node
-from sims.simulator.world import World
 from tests.sims.simulator.test_world import commits, entries, followers
 
 

@@ -9,10 +9,10 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
+from sims.checkers import World
 from sims.node.node import Node
 from sims.node.storage import Disk
 from sims.node.toy_model import Value
-from sims.simulator.world import World
 
 ROUND_TRIPS_MAX = 3.2
 SYNC_S = 0.002

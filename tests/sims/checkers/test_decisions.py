@@ -7,7 +7,7 @@ import pytest
 from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from sims.simulator.world import World
+from sims.checkers import World
 
 
 @pytest.mark.parametrize("attempts", [0, 1])

@@ -1,10 +1,10 @@
 """Which peers have votes while disks are full, as its checker sees it."""
 
 from protocols.interface.commands import Persist
+from sims.checkers import World
 from sims.checkers.disks import LOOK_S, NOTICE_S
 from sims.node.node import Node
 from sims.node.storage import SLOW_SYNC_S
-from sims.simulator.world import World
 
 LATE_S = NOTICE_S + 10 * LOOK_S
 

@@ -7,7 +7,7 @@ from protocols.leader.joins import HOLD_DOWN_S
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types.ids import PeerId, PeerInfo
-from sims.simulator.world import World
+from sims.checkers import World
 
 FLAPPER = PeerId("flapper.1")
 

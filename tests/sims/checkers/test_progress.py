@@ -3,8 +3,8 @@
 import pytest
 
 from protocols.messages import log_entries as e
+from sims.checkers import World
 from sims.checkers.progress import CORRUPT_ROUNDS_MAX
-from sims.simulator.world import World
 
 
 @pytest.mark.parametrize(("members", "found"), [(3, True), (4, False)])

@@ -4,8 +4,8 @@ from protocols.interface import events as v
 from protocols.leader import recovery
 from protocols.messages.peer import Kept
 from protocols.types.ids import Version
+from sims.checkers import World
 from sims.node.node import Node
-from sims.simulator.world import World
 
 
 def quiet() -> tuple[World, Node, Node]:

@@ -3,8 +3,9 @@
 import pytest
 
 from protocols.messages import log_entries as e
-from sims.checkers import Checkers, Contribution
+from sims.checkers import Checkers
 from sims.checkers.staleness import STALE_ROUNDS
+from sims.node.observer import Contribution
 from tests.protocols.scenes import BORDERS, A, contributor, manifest
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types.ids import Version
-from sims.simulator.world import World
+from sims.checkers import World
 from tests.protocols.scenes import B, info
 
 

@@ -5,8 +5,8 @@ import pytest
 import sims.checkers.waits
 from protocols.peer.core import PeerCore
 from protocols.peer.wait_reason import WaitReason
+from sims.checkers import World
 from sims.checkers.waits import LONG_S, LOOK_S
-from sims.simulator.world import World
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, *reasons: str) -> list[str]:

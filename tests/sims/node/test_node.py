@@ -10,7 +10,7 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.peer import wakeups
 from protocols.peer.core import PeerCore
-from sims.simulator.world import World
+from sims.checkers import World
 from sims.sweep import run_seed
 
 

@@ -5,9 +5,8 @@ import pytest
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.types.ids import PeerId, Stamp
+from sims.checkers import StepWorld, World
 from sims.node.node import Node
-from sims.simulator.step_world import StepWorld
-from sims.simulator.world import World
 
 OTHER = PeerId("x.00000001")
 
@@ -30,6 +29,11 @@ def node() -> Node:
     world = World(3, peers=3, outer_steps=30)
     world.run(until_s=6.0)
     return world.live[1]
+
+
+def world_of(node: Node) -> World:
+    assert isinstance(node.world, World)
+    return node.world
 
 
 def script(
@@ -66,7 +70,7 @@ def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
 def test_what_a_callback_feeds_is_taken_when_it_has_ended(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = script(node, {}, monkeypatch)
+    taken, world = script(node, {}, monkeypatch), world_of(node)
     seen: list[list[str]] = []
 
     def callback() -> None:
@@ -75,7 +79,7 @@ def test_what_a_callback_feeds_is_taken_when_it_has_ended(
         seen.append(list(taken))
 
     node.after(0.0, callback)
-    node.world.run(until_s=node.world.now + 1e-9)
+    world.run(until_s=world.now + 1e-9)
     assert seen == [[]]
     assert taken[:2] == ["TrainersAble", "DeadlineReached"]
 
@@ -130,22 +134,22 @@ def test_what_waits_in_the_inbox_of_a_peer_that_stops_is_not_taken(
 
 
 def test_a_pause_holds_the_inbox_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = script(node, {}, monkeypatch)
+    taken, world = script(node, {}, monkeypatch), world_of(node)
 
     def callback() -> None:
         node.give(v.TrainersAble())
-        node.world.pause(node, 2.0)
+        world.pause(node, 2.0)
 
     node.after(0.0, callback)
-    node.world.run(until_s=node.world.now + 1.0)
+    world.run(until_s=world.now + 1.0)
     assert taken == []
-    node.world.run(until_s=node.world.now + 2.0)
+    world.run(until_s=world.now + 2.0)
     assert taken[0] == "TrainersAble"
 
 
 def test_what_is_in_turn_comes_after_the_jobs_before_it_and_takes_no_time(node: Node) -> None:
     done: list[tuple[str, float]] = []
-    turns, world = node.turns, node.world
+    turns, world = node.turns, world_of(node)
     turns.end_jobs()
     turns.job(lambda: done.append(("job", world.now)))
     turns.in_turn(lambda: done.append(("in turn", world.now)))

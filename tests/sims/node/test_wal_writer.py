@@ -2,9 +2,9 @@
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
+from sims.checkers import World
 from sims.node.storage import SLOW_SYNC_S
 from sims.scenarios.fault_plan import ANY, KINDS, SLOW_DISKS_EVERY, SLOW_DISKS_IN, draw_plan, inject
-from sims.simulator.world import World
 from sims.sweep import run_seed
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 import pytest
 
 from protocols.messages import log_entries as e
+from sims.checkers import World
 from sims.scenarios.fault_plan import (
     FAULTS_PER_S,
     KINDS,
@@ -16,7 +17,6 @@ from sims.scenarios.fault_plan import (
     inject,
 )
 from sims.scenarios.multi_step_faults import corrupt_half
-from sims.simulator.world import World
 
 E = TypeVar("E", bound=e.Entry)
 SETTLED_S = 8.0

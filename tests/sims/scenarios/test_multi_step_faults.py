@@ -1,7 +1,7 @@
 """When a plot may strike: what no protocol could bear is no fault that a seed draws."""
 
+from sims.checkers import World
 from sims.scenarios import multi_step_faults
-from sims.simulator.world import World
 
 BEGUN_S = 10.0
 

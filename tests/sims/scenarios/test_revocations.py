@@ -4,10 +4,10 @@ import pytest
 
 from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
+from sims.checkers import World
 from sims.checkers.revocation import Revocation
 from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations, inject
 from sims.scenarios.revocations import PLOTS
-from sims.simulator.world import World
 from tests.sims.test_sweep import FAILED_ONCE
 
 SETTLED_S = 8.0

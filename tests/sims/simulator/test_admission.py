@@ -7,8 +7,8 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.state.tokens import Token, spending
 from protocols.types.ids import PeerId
+from sims.checkers import World
 from sims.checkers.admission import Admission
-from sims.simulator.world import World
 from sims.sweep import run_seed
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from protocols.messages import log_entries as e
 from protocols.types.limits import NAME_MAX, TEXT_MAX
+from sims.checkers import World
 from sims.simulator.limit_values import EXTREME_EVERY, EXTREME_IN
-from sims.simulator.world import World
 from sims.sweep import run_seed, summary
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
-from sims.checkers.step_runs import FACTOR
+from sims.checkers import StepWorld
 from sims.mutants import Hunt, hunt_all
 from sims.mutations.patch import Mutant
 from sims.mutations.steps import STEP_MUTANTS
 from sims.scenarios.fault_plan import Fault
-from sims.simulator.step_world import StepNode, StepWorld
+from sims.simulator.step_world import FACTOR, StepNode
 from sims.step_sweep import main, run_seed
 from sims.sweep import SeedResult
 from tests.sims.replaying import replayed

@@ -6,8 +6,8 @@ from protocols.interface import events as v
 from protocols.peer import wakeups
 from protocols.rounds.contributions import Holdings
 from sims import gossip_sweep, step_sweep, sweep
+from sims.checkers import World
 from sims.simulator.twin_cores import TwinCores
-from sims.simulator.world import World
 from sims.sweep import SeedResult
 
 SEED = 3

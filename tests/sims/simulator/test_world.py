@@ -4,8 +4,9 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
@@ -13,11 +14,13 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
+from sims.checkers import World
 from sims.node.node import Node
+from sims.node.observer import Observer
 from sims.node.storage import Disk
 from sims.scenarios.fault_plan import draw_plan, inject
 from sims.scenarios.two_peers import ForkWorld
-from sims.simulator.world import RULES, World
+from sims.simulator.world import RULES, BareWorld
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +32,7 @@ def played(seed: int, *, until_s: float = 60.0) -> World:
     return world
 
 
-def told(world: World) -> str:
+def told(world: BareWorld) -> str:
     """Everything that happened: the story, every log, every state, the time."""
     logs = [
         f"{peer} {node.core.me.incarnation} {node.outers} {node.core.raft.log.since(1)}"
@@ -96,6 +99,28 @@ def test_it_does_so_in_any_process() -> None:
     }
     here = "".join(told(played(seed)) for seed in (11, 15, 20))
     assert digests == {hashlib.sha256(here.encode()).hexdigest() + "\n"}
+
+
+class Blind:
+    """An observer that takes each call and knows no violation."""
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        return lambda *_, **__: False
+
+
+class Unchecked(BareWorld):
+    def make_observer(self) -> Observer:
+        return cast(Observer, Blind())
+
+
+def test_a_world_without_checkers_tells_the_same_story() -> None:
+    checked, unchecked = calm(), Unchecked(7, peers=3, outer_steps=10)
+    for world in (checked, unchecked):
+        victim = list(world.nodes.values())[1]
+        world.at(5.0, lambda world=world, victim=victim: world.restart(victim))
+        world.run(until_s=60.0)
+    assert unchecked.finished
+    assert told(unchecked) == told(checked)
 
 
 def test_without_faults_all_finish_with_everybody_in_every_round() -> None:
