@@ -122,8 +122,7 @@ class LeadershipTerm:
         """A peer outside the log asks to read it."""
         self.askers.add(peer)
         self.relay_plan.disconnected(peer)
-        self._raft.serve(self.readers())
-        self._raft.serve_from(peer, index)
+        self._raft.serve(self.readers(), begin_from={peer: index})
 
     def take(self, peer: PeerId, message: Control, now: float) -> list[tuple[PeerId, str]]:
         """Handle a report, or several from a relay. Returns peers that differ from the majority,
