@@ -115,7 +115,7 @@ class Leader:
                 if term == self.raft.term:
                     self.accounts.of(peer).told = True
             case Kept() if peer in self.run_state.seats and is_sound(message.remaining):
-                self.joins.kept[peer] = message
+                self.joins.rollback.kept[peer] = message
             case Durable(works=works, why=why):
                 self.accounts.of(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
@@ -204,7 +204,7 @@ class Leader:
             # Nor is any peer a member yet that holds the state to which the run has just gone back.
             waits = struck or (self.run_state.restored is not None and not self.run_state.views)
             patience_s = self.rules.silence_timeout_s if waits else 0.0
-            if body is None and (body := self.joins.restore(now, patience_s=patience_s)):
+            if body is None and (body := self.joins.rollback.restore(now, patience_s=patience_s)):
                 self.leaves_since.clear()  # They have to report again what they hold.
         body = body or self.joins.next_entry(now) or self.vote_changes.next_voter()
         return body or self.sample_leases.next_entry(self.run_state)
@@ -212,7 +212,7 @@ class Leader:
     def hopeless(self, now: float) -> bool:
         """No peer has the run's state, and none will."""
         patience_s = self.rules.silence_timeout_s
-        return self.joins.over(now, patience_s=patience_s) and self.informed(now)
+        return self.joins.rollback.over(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Have all connected peers repeated their reports in this term, or had the time to? What
@@ -226,7 +226,7 @@ class Leader:
         """The next time at which `next_entry` may decide something without a report."""
         times = [
             self.joins.deadline(),
-            self.joins.hopeless_since + self.rules.silence_timeout_s,
+            self.joins.rollback.hopeless_since + self.rules.silence_timeout_s,
             self.since + self.rules.election_timeout_s,
             *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
             self.step_views.deadline(self.rules.reduction_timeout_s),

@@ -94,7 +94,7 @@ class LeadershipTerm:
         self.leader.reports.missing_links.forget(peer)
         if peer not in self.head.readers:
             # A peer that left may report a checkpoint, which no peer can use any more.
-            self.leader.joins.kept.pop(peer, None)
+            self.leader.joins.rollback.kept.pop(peer, None)
         for reports in self.leader.reports.rounds.values():
             reports.hurried.discard(peer)  # The request may be lost.
 

@@ -71,7 +71,7 @@ BOUND_MUTANTS = (
     Mutant(
         "goes-back-though-a-member-has-the-state",
         "A request for a state rolls the run back, though another member has the state.",
-        Edit(Joins.restore, "not self._nobody_has_state()", "not self.joins"),
+        Edit(recovery.Rollback.restore, "not self._nobody_has_state()", "not self.asking"),
     ),
     Mutant(
         "concludes-an-older-term",
