@@ -349,4 +349,5 @@ class Components(ABC):
         self.raft.rules = self.raft.election.rules = rules
         self.part.rules(rules)
         if self.led_term is not None:
-            self.led_term.leader.rules = rules
+            leader = self.led_term.leader
+            leader.rules = leader.round_decisions.rules = rules
