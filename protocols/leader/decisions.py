@@ -49,6 +49,162 @@ from protocols.wire.codec import one_line
 
 
 @dataclass(slots=True)
+class RoundDecisions:
+    """Decisions on the open rounds: commits, attempts, and the views in which rounds are made."""
+
+    me: PeerId
+    run_state: RunState
+    """The state after the whole log, as in Leader."""
+    rules: ProtocolConfig
+    reports: Reports
+
+    def next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
+        for fragment, plan, reports in open_:
+            reports.start_clock(plan, now)
+            if not (digest := self._agreed(plan, reports, now)):
+                continue
+            stamp = plan.stamp
+            del self.reports.rounds[RoundKey(fragment, stamp.round)]
+            return e.Commit(
+                view=stamp.view,
+                fragment=fragment,
+                round=stamp.round,
+                attempt=stamp.attempt,
+                contributors=tuple(reports.ready[peer] for peer in plan.roster),
+                borders=plan.parts.borders,
+                result_digest=digest,
+                previous_state_digest=self.reports.sure_digest(fragment, stamp.round - 1),
+                samples=reports.covered(plan),
+                held_by_all=reports.is_held_by(self.run_state.receivers, plan, digest),
+            )
+        return None
+
+    def _agreed(self, plan: RoundPlan, reports: RoundReports, now: float) -> str:
+        """The result digest that may be committed now; "" if there is none.
+
+        Every live peer of the roster must hold the result; after the deadline a majority of the
+        roster; never fewer than two live members, or one if there is only one; and no contribution
+        of a revoked peer may be in it. In a gossip run no other peer has a missing result, so every
+        live peer must hold its own at any time.
+        """
+        live = self.run_state.members.keys()
+        if not self.run_state.spendings.revoked.keys().isdisjoint(plan.roster):
+            return ""  # Held or not: the next attempt excludes that contribution.
+        held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
+        if not held or not reports.everybody_ready(plan):
+            return ""
+        digest, _ = Counter(held.values()).most_common(1)[0]
+        holding = {peer for peer, theirs in held.items() if theirs == digest}
+        # Peers outside the roster count for the minimum of two only.
+        roster, least = set(plan.roster), 1 if plan.pairs else min(2, len(live))
+        late = not plan.pairs and now >= reports.plan_since + self.rules.reduction_timeout_s
+        enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
+        return digest if enough and len(holding) >= least else ""
+
+    def next_attempt(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
+        for fragment, plan, reports in open_:
+            if not reports.ready:
+                continue
+            roster, why = self._smaller_roster(plan, reports, now)
+            if not why:
+                continue
+            return e.Attempt(
+                view=plan.stamp.view,
+                fragment=fragment,
+                round=plan.stamp.round,
+                attempt=plan.stamp.attempt + 1,
+                roster=tuple(sorted(roster)),
+                owners=replace_owners(plan.parts, sorted(roster)),
+                why=one_line(why),  # The reason may name many peers.
+            )
+        return None
+
+    def _smaller_roster(
+        self, plan: RoundPlan, reports: RoundReports, now: float
+    ) -> tuple[set[PeerId], str]:
+        """The peers that stay in the round, and why others do not ("" if the plan may stand)."""
+        live = self._alive(plan, reports)
+        if not live:
+            return live, ""  # No peer is left: `next_view` opens the round again.
+        gone = set(plan.roster) - live
+        if gone:
+            return live, f"without {self._names(gone)}"
+        fit, why = self.reports.fit(plan, reports, live)
+        if why:
+            return fit, f"without {self._names(live - fit)}: {why}"
+        if now < self._patience(plan, reports, live):
+            return live, ""
+        missing = live - reports.ready.keys()
+        if missing:
+            return live - missing, f"{self._names(missing)} not ready within the grace window"
+        slow = reports.blamed(plan, live, but=self.me)
+        if live == slow:
+            reports.plan_since = now  # All peers are slow: excluding them would not help.
+            return live, ""
+        return live - slow, f"no result in time because of {self._names(slow)}"
+
+    def deadlines(self) -> list[float]:
+        """The times until which the latest attempts of the open rounds may stand."""
+        return [
+            self._patience(plan, reports, self._alive(plan, reports))
+            for _, plan, reports in self.reports.all_open()
+        ]
+
+    def _patience(self, plan: RoundPlan, reports: RoundReports, alive: set[PeerId]) -> float:
+        """The time until which the latest attempt may stand."""
+        if alive and reports.everybody_ready(plan):
+            return reports.plan_since + self.rules.reduction_timeout_s
+        # Only peers that can still be counted wait for the others.
+        return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
+
+    def next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
+        """The next View: its roster is all peers that can contribute and are connected with each
+        other; peers with a slow line own no part."""
+        run = None if self.run_state.stepwise else self.run_state.run
+        roster = tuple(sorted(linked))
+        newest = self.run_state.views[-1] if self.run_state.views else None
+        begun = newest is not None or self.run_state.restored is not None
+        if run is None or not roster or (not begun and len(roster) < run.peers_min):
+            return None
+        parts = self.reports.parts(run, roster)
+        if newest is not None and newest.roster == roster:
+            same = all(self.run_state.counts(peer, newest.view) for peer in roster)
+            # The round has a contribution, but no peer of its roster is left.
+            dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
+            known = self.reports.link_speeds.owners(roster)  # Unknown at the beginning of a term.
+            if same and not dead and (not known or parts == newest.parts):
+                return None
+        if self.run_state.is_over:
+            return None
+        return e.View(
+            view=newest.view + 1 if newest else 1,
+            roster=roster,
+            parts=parts,
+            first_round=tuple(map(self._next_first_round, range(self.run_state.fragments))),
+        )
+
+    def _next_first_round(self, fragment: int) -> int:
+        """The first round of the next view: an open round with contributions goes on in the old
+        view if it can."""
+        plan, reports = self.reports.open(fragment)
+        committed = self.run_state.committed(fragment)
+        if plan is None or reports is None or not reports.ready:
+            return committed + 1
+        return committed + 2 if self._alive(plan, reports) else committed + 1
+
+    def _alive(self, plan: RoundPlan, reports: RoundReports) -> set[PeerId]:
+        """Peers of the roster that can still be counted: they have contributed, or can."""
+        return {
+            peer for peer in plan.counted if peer in self.reports.said.able or peer in reports.ready
+        }
+
+    def _names(self, peers: set[PeerId]) -> str:
+        infos = self.run_state.readers
+        names = (infos[p].name if p in infos else p.rpartition(".")[0] for p in sorted(peers))
+        return ", ".join(names)
+
+
+@dataclass(slots=True)
 class Leader:
     """The leader's knowledge beyond the log, and the rules of its decisions."""
 
@@ -73,10 +229,12 @@ class Leader:
     """By peer that wants to leave, when it was first checked whether it may."""
     sample_leases: SampleLeases = field(default_factory=SampleLeases)
     vote_changes: Voters = field(init=False)
+    round_decisions: RoundDecisions = field(init=False)
 
     def __post_init__(self) -> None:
         mine = (self.me, self.run_state, self.raft)
         self.vote_changes = Voters(*mine, self.accounts, self.gone)
+        self.round_decisions = RoundDecisions(self.me, self.run_state, self.rules, self.reports)
 
     @property
     def has_of_gate(self) -> bool:
@@ -115,7 +273,7 @@ class Leader:
                 if term == self.raft.term:
                     self.accounts.of(peer).told = True
             case Kept() if peer in self.run_state.seats and is_sound(message.remaining):
-                self.joins.kept[peer] = message
+                self.joins.rollback.kept[peer] = message
             case Durable(works=works, why=why):
                 self.accounts.of(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
@@ -191,20 +349,22 @@ class Leader:
         self._looked_at, open_ = now, self.reports.all_open()
         body = self._strike() or self.vote_changes.next_revocation()
         if body is None and (
-            body := self._next_commit(open_, now) or self.step_views.next_commit()
+            body := self.round_decisions.next_commit(open_, now) or self.step_views.next_commit()
         ):
             self.leaves_since.clear()  # No peer has had time to report this step.
         if body is None and self.informed(now):
             timeout_s = self.rules.reduction_timeout_s
             linked = self.reports.linked(self.able & self.run_state.members.keys())
-            body = self._next_attempt(open_, now) or self._next_view(open_, linked)
+            body = self.round_decisions.next_attempt(open_, now) or self.round_decisions.next_view(
+                open_, linked
+            )
             body = body or self.step_views.next_change(now, linked, timeout_s=timeout_s)
             # Removed peers (all, if a witness leads) may be returning now, with the state.
             struck = self.began_with - self.run_state.readers.keys() or not self.run_state.members
             # Nor is any peer a member yet that holds the state to which the run has just gone back.
             waits = struck or (self.run_state.restored is not None and not self.run_state.views)
             patience_s = self.rules.silence_timeout_s if waits else 0.0
-            if body is None and (body := self.joins.restore(now, patience_s=patience_s)):
+            if body is None and (body := self.joins.rollback.restore(now, patience_s=patience_s)):
                 self.leaves_since.clear()  # They have to report again what they hold.
         body = body or self.joins.next_entry(now) or self.vote_changes.next_voter()
         return body or self.sample_leases.next_entry(self.run_state)
@@ -212,7 +372,7 @@ class Leader:
     def hopeless(self, now: float) -> bool:
         """No peer has the run's state, and none will."""
         patience_s = self.rules.silence_timeout_s
-        return self.joins.over(now, patience_s=patience_s) and self.informed(now)
+        return self.joins.rollback.over(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Have all connected peers repeated their reports in this term, or had the time to? What
@@ -226,13 +386,12 @@ class Leader:
         """The next time at which `next_entry` may decide something without a report."""
         times = [
             self.joins.deadline(),
-            self.joins.hopeless_since + self.rules.silence_timeout_s,
+            self.joins.rollback.hopeless_since + self.rules.silence_timeout_s,
             self.since + self.rules.election_timeout_s,
             *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
             self.step_views.deadline(self.rules.reduction_timeout_s),
         ]
-        for _, plan, reports in self.reports.all_open():
-            times.append(self._patience(plan, reports, self._alive(plan, reports)))
+        times += self.round_decisions.deadlines()
         # What was due at the last call could not be decided then: something else must happen first.
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
@@ -259,139 +418,3 @@ class Leader:
             if peer in self.run_state.readers:
                 return e.Left(peer, why) if left else e.Lost(peer, why)
         return None
-
-    def _next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
-        for fragment, plan, reports in open_:
-            reports.start_clock(plan, now)
-            if not (digest := self._agreed(plan, reports, now)):
-                continue
-            stamp = plan.stamp
-            del self.reports.rounds[RoundKey(fragment, stamp.round)]
-            return e.Commit(
-                view=stamp.view,
-                fragment=fragment,
-                round=stamp.round,
-                attempt=stamp.attempt,
-                contributors=tuple(reports.ready[peer] for peer in plan.roster),
-                borders=plan.parts.borders,
-                result_digest=digest,
-                previous_state_digest=self.reports.sure_digest(fragment, stamp.round - 1),
-                samples=reports.covered(plan),
-                held_by_all=reports.is_held_by(self.run_state.receivers, plan, digest),
-            )
-        return None
-
-    def _agreed(self, plan: RoundPlan, reports: RoundReports, now: float) -> str:
-        """The result digest that may be committed now; "" if there is none.
-
-        Every live peer of the roster must hold the result; after the deadline a majority of the
-        roster; never fewer than two live members, or one if there is only one; and no contribution
-        of a revoked peer may be in it. In a gossip run no other peer has a missing result, so every
-        live peer must hold its own at any time.
-        """
-        live = self.run_state.members.keys()
-        if not self.run_state.spendings.revoked.keys().isdisjoint(plan.roster):
-            return ""  # Held or not: the next attempt excludes that contribution.
-        held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
-        if not held or not reports.everybody_ready(plan):
-            return ""
-        digest, _ = Counter(held.values()).most_common(1)[0]
-        holding = {peer for peer, theirs in held.items() if theirs == digest}
-        # Peers outside the roster count for the minimum of two only.
-        roster, least = set(plan.roster), 1 if plan.pairs else min(2, len(live))
-        late = not plan.pairs and now >= reports.plan_since + self.rules.reduction_timeout_s
-        enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
-        return digest if enough and len(holding) >= least else ""
-
-    def _next_attempt(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
-        for fragment, plan, reports in open_:
-            if not reports.ready:
-                continue
-            roster, why = self._smaller_roster(plan, reports, now)
-            if not why:
-                continue
-            return e.Attempt(
-                view=plan.stamp.view,
-                fragment=fragment,
-                round=plan.stamp.round,
-                attempt=plan.stamp.attempt + 1,
-                roster=tuple(sorted(roster)),
-                owners=replace_owners(plan.parts, sorted(roster)),
-                why=one_line(why),  # The reason may name many peers.
-            )
-        return None
-
-    def _smaller_roster(
-        self, plan: RoundPlan, reports: RoundReports, now: float
-    ) -> tuple[set[PeerId], str]:
-        """The peers that stay in the round, and why others do not ("" if the plan may stand)."""
-        live = self._alive(plan, reports)
-        if not live:
-            return live, ""  # No peer is left: `_next_view` opens the round again.
-        gone = set(plan.roster) - live
-        if gone:
-            return live, f"without {self._names(gone)}"
-        fit, why = self.reports.fit(plan, reports, live)
-        if why:
-            return fit, f"without {self._names(live - fit)}: {why}"
-        if now < self._patience(plan, reports, live):
-            return live, ""
-        missing = live - reports.ready.keys()
-        if missing:
-            return live - missing, f"{self._names(missing)} not ready within the grace window"
-        slow = reports.blamed(plan, live, but=self.me)
-        if live == slow:
-            reports.plan_since = now  # All peers are slow: excluding them would not help.
-            return live, ""
-        return live - slow, f"no result in time because of {self._names(slow)}"
-
-    def _patience(self, plan: RoundPlan, reports: RoundReports, alive: set[PeerId]) -> float:
-        """The time until which the latest attempt may stand."""
-        if alive and reports.everybody_ready(plan):
-            return reports.plan_since + self.rules.reduction_timeout_s
-        # Only peers that can still be counted wait for the others.
-        return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
-
-    def _next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
-        """The next View: its roster is all peers that can contribute and are connected with each
-        other; peers with a slow line own no part."""
-        run = None if self.run_state.stepwise else self.run_state.run
-        roster = tuple(sorted(linked))
-        newest = self.run_state.views[-1] if self.run_state.views else None
-        begun = newest is not None or self.run_state.restored is not None
-        if run is None or not roster or (not begun and len(roster) < run.peers_min):
-            return None
-        parts = self.reports.parts(run, roster)
-        if newest is not None and newest.roster == roster:
-            same = all(self.run_state.counts(peer, newest.view) for peer in roster)
-            # The round has a contribution, but no peer of its roster is left.
-            dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
-            known = self.reports.link_speeds.owners(roster)  # Unknown at the beginning of a term.
-            if same and not dead and (not known or parts == newest.parts):
-                return None
-        if self.run_state.is_over:
-            return None
-        return e.View(
-            view=newest.view + 1 if newest else 1,
-            roster=roster,
-            parts=parts,
-            first_round=tuple(map(self._next_first_round, range(self.run_state.fragments))),
-        )
-
-    def _next_first_round(self, fragment: int) -> int:
-        """The first round of the next view: an open round with contributions goes on in the old
-        view if it can."""
-        plan, reports = self.reports.open(fragment)
-        committed = self.run_state.committed(fragment)
-        if plan is None or reports is None or not reports.ready:
-            return committed + 1
-        return committed + 2 if self._alive(plan, reports) else committed + 1
-
-    def _alive(self, plan: RoundPlan, reports: RoundReports) -> set[PeerId]:
-        """Peers of the roster that can still be counted: they have contributed, or can."""
-        return {peer for peer in plan.counted if peer in self.able or peer in reports.ready}
-
-    def _names(self, peers: set[PeerId]) -> str:
-        infos = self.run_state.readers
-        names = (infos[p].name if p in infos else p.rpartition(".")[0] for p in sorted(peers))
-        return ", ".join(names)

@@ -1,7 +1,7 @@
 """The leader that this peer follows, or its own term as leader; and which leader needs all reports
 again.
 
-Must NOT elect a leader (raft/node.py), nor decide what goes into the log (decisions.py).
+Must NOT elect a leader (raft/election.py), nor decide what goes into the log (decisions.py).
 """
 
 from protocols.leader.term import LeadershipTerm

@@ -94,7 +94,7 @@ class LeadershipTerm:
         self.leader.reports.missing_links.forget(peer)
         if peer not in self.head.readers:
             # A peer that left may report a checkpoint, which no peer can use any more.
-            self.leader.joins.kept.pop(peer, None)
+            self.leader.joins.rollback.kept.pop(peer, None)
         for reports in self.leader.reports.rounds.values():
             reports.hurried.discard(peer)  # The request may be lost.
 
@@ -122,8 +122,7 @@ class LeadershipTerm:
         """A peer outside the log asks to read it."""
         self.askers.add(peer)
         self.relay_plan.disconnected(peer)
-        self._raft.serve(self.readers())
-        self._raft.serve_from(peer, index)
+        self._raft.serve(self.readers(), begin_from={peer: index})
 
     def take(self, peer: PeerId, message: Control, now: float) -> list[tuple[PeerId, str]]:
         """Handle a report, or several from a relay. Returns peers that differ from the majority,

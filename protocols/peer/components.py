@@ -166,7 +166,9 @@ class Components(ABC):
         self._due[wakeups.RAFT] = raft.deadline
         self.raised |= wakeups.SAID
         settled = raft.leads and raft.settled
-        leads = (raft.term, raft.leader, raft.role, raft.disk.works, settled, raft.handing_over)
+        election, state = raft.election, raft.election.state
+        ours = (state.term, state.leader, state.role)
+        leads = (*ours, raft.disk.works, settled, election.handing_over)
         if leads != self._leads:
             self._leads = leads
             self.raised |= wakeups.ALL
@@ -328,7 +330,7 @@ class Components(ABC):
             self._stop(shutdown.when_out(self.member_status, finished=False))
             return True
         going = self.led_term.leader.unfit if self.led_term is not None else ()
-        return self.raft.hand_over(but=going)
+        return self.raft.election.hand_over(but=going)
 
     def _emit(self, command: c.Command, now: float) -> None:
         """Add a command; a message to this peer itself is handled at once."""
@@ -343,7 +345,9 @@ class Components(ABC):
             self._out.append(stop)
 
     def _rules(self, rules: ProtocolConfig) -> None:
-        self.rules = self.links.failure_detector.rules = self.raft.rules = rules
+        self.rules = self.links.failure_detector.rules = rules
+        self.raft.rules = self.raft.election.rules = rules
         self.part.rules(rules)
         if self.led_term is not None:
-            self.led_term.leader.rules = rules
+            leader = self.led_term.leader
+            leader.rules = leader.round_decisions.rules = rules

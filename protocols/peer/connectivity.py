@@ -275,14 +275,14 @@ class Connectivity:
 
     @property
     def _heard_until(self) -> float:
-        return self._raft.heard_at + 2 * self._raft.rules.election_timeout_s
+        return self._raft.election.state.heard_at + 2 * self._raft.rules.election_timeout_s
 
     def gives_way(self, now: float) -> bool:
         """Hand over as a leader that loses its vote, since another leader must take it; or as one
         that cannot be dialled, since joiners dial the leader."""
         led_term = self._leadership.led_term
         if led_term is not None and self._me.peer in led_term.leader.vote_changes.leaving:
-            return self._raft.hand_over(but=led_term.leader.unfit)
+            return self._raft.election.hand_over(but=led_term.leader.unfit)
         if self._me.address or led_term is None or self._part.finished:
             return False
         if not led_term.leader.informed(now):
@@ -290,7 +290,7 @@ class Connectivity:
             return False
         seats, going = self._run_state.readers, led_term.leader.unfit
         hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
-        return self._raft.hand_over(but=[*hidden, *going])
+        return self._raft.election.hand_over(but=[*hidden, *going])
 
     @property
     def reaches_who_decides(self) -> bool:

@@ -67,7 +67,7 @@ class PeerCore(Components):
             self._out += self.part.began(self.run_state.run, now)
             self._rules(self.rules)
         if known:
-            self.raft.wait(now)
+            self.raft.election.wait(now)
 
     def _take(self, event: v.Event, now: float) -> None:
         """Change the state that an event concerns, and wake the parts that read it; by default

@@ -6,7 +6,7 @@ Ongaro's thesis: pre-vote, check-quorum, leadership transfer, membership changes
 time. Must NOT know what a log entry means beyond which peers vote, and must not send a message that
 depends on a write before the disk has confirmed it (durability.py).
 
-Start reading: node.py, then replication.py.
+Start reading: node.py, then election.py and replication.py.
 """
 
 from typing import TYPE_CHECKING

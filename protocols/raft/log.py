@@ -1,7 +1,7 @@
 """The log of this peer: entries in order, committed or not, and the voters after each.
 
 Entries up to `base` are dropped: a snapshot has the state that they led to. Must NOT decide what is
-appended (leader/decisions.py), what is committed (node.py) nor what an entry means
+appended (leader/decisions.py), what is committed (commitment.py) nor what an entry means
 (state/run_state.py).
 """
 

@@ -2,7 +2,7 @@
 
 Entries are sent as they come, up to a window of unanswered messages. An answer that does not match
 moves the reader's position back, to a snapshot if the log has dropped the entries. Must NOT decide
-what is committed (node.py).
+what is committed (commitment.py).
 """
 
 from collections.abc import Callable, Collection, Iterable

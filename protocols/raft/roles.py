@@ -1,6 +1,6 @@
 """The role of a peer in its term, and the legal changes of roles (Raft).
 
-Must NOT decide when a peer changes its role (node.py).
+Must NOT decide when a peer changes its role (election.py).
 """
 
 from collections import Counter

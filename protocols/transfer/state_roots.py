@@ -2,7 +2,7 @@
 roots.
 
 The roots then go into the log, and a joiner compares each cell with them. Must NOT look into a
-state, nor choose donors (leader/joins.py).
+state, nor choose donors (leader/recovery.py).
 """
 
 from collections import Counter

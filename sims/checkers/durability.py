@@ -30,10 +30,10 @@ class Durability:
     def woke(self, node: Node) -> None:
         """Check that a peer begins with the term and the vote of its disk: else it could vote
         twice."""
-        raft, saved = node.core.raft, node.disk.saved
-        if saved is not None and (raft.term, raft.vote) != (saved.term, saved.vote):
+        state, saved = node.core.raft.election.state, node.disk.saved
+        if saved is not None and (state.term, state.vote) != (saved.term, saved.vote):
             self._found(
-                f"{node.peer} wakes in term {raft.term} with the vote {raft.vote!r}, "
+                f"{node.peer} wakes in term {state.term} with the vote {state.vote!r}, "
                 f"its disk has {saved.term} and {saved.vote!r}"
             )
 

@@ -1,7 +1,7 @@
 """A peer that was lost repeatedly waits before it is admitted, twice as long after each loss.
 
 The wait begins with its first request after it was excluded. Must NOT judge whether a donor could
-serve it then (protocols/leader/joins.py).
+serve it then (protocols/leader/recovery.py).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from protocols.links.log_relay import LogRelay
 from protocols.peer import wait_reason
 from protocols.peer.components import Components
 from protocols.peer.member_status import MemberStatus
+from protocols.raft import commitment
 from protocols.raft.durability import Durability
-from protocols.raft.node import Raft
 from protocols.rounds.fragment_rounds import FragmentRounds
 from sims.mutations.patch import Edit, Mutant
 
@@ -71,12 +71,12 @@ BOUND_MUTANTS = (
     Mutant(
         "goes-back-though-a-member-has-the-state",
         "A request for a state rolls the run back, though another member has the state.",
-        Edit(Joins.restore, "not self._nobody_has_state()", "not self.joins"),
+        Edit(recovery.Rollback.restore, "not self._nobody_has_state()", "not self.asking"),
     ),
     Mutant(
         "concludes-an-older-term",
         "A follower takes entries of an old term as committed; a later leader may replace them.",
-        Edit(Raft._conclude, " and self.log.term_at(index) == self.term", ""),
+        Edit(commitment.as_follower, " and log.term_at(index) == state.term", ""),
     ),
 )
 BOUND_UNIT_MUTANTS = (

@@ -4,8 +4,8 @@ Must NOT run anything (mutants.py).
 """
 
 from protocols.leader.decisions import Leader
-from protocols.leader.joins import Joins
 from protocols.leader.line_speeds import LinkSpeeds
+from protocols.leader.recovery import Donors
 from protocols.leader.term import LeadershipTerm
 from protocols.links import handshake, missing_links, tunnel_choice
 from protocols.links.failure_detector import FailureDetector
@@ -45,7 +45,7 @@ COMPANY_MUTANTS = (
     Mutant(
         "accusers-that-go-are-forgotten",
         "A donor that two peers found wrong is waited for again: no peer gets a state.",
-        Edit(Joins.keep, "if len(accusers) < ACCUSERS:", "if True:"),
+        Edit(Donors.keep, "if len(accusers) < ACCUSERS:", "if True:"),
         tests=of("leader/joins"),
     ),
     Mutant(

@@ -3,7 +3,7 @@
 Must NOT run anything (mutants.py).
 """
 
-from protocols.leader.decisions import Leader
+from protocols.leader.decisions import RoundDecisions
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.state.run_state import RunState
 from sims.mutations.patch import Edit, Mutant
@@ -12,7 +12,7 @@ GOSSIP_MUTANTS = (
     Mutant(
         "a-late-majority-commits-pairs",
         "A peer is counted without holding its result, which no other peer can send.",
-        Edit(Leader._agreed, "late = not plan.pairs and now", "late = now"),
+        Edit(RoundDecisions._agreed, "late = not plan.pairs and now", "late = now"),
         tests=("tests/protocols/state/test_gossip_pairs.py",),  # Seeds seldom come so late.
     ),
     Mutant(

@@ -3,7 +3,9 @@
 Must NOT run anything (mutants.py).
 """
 
+from protocols.raft import commitment
 from protocols.raft.durability import Durability
+from protocols.raft.election import Election
 from protocols.raft.log import Log
 from protocols.raft.node import Raft
 from protocols.raft.replication import Replication
@@ -20,7 +22,7 @@ LOG_MUTANTS = (
     Mutant(
         "votes-twice",
         "Two candidates of one term may both get a majority: two leaders write two logs.",
-        Edit(Raft._asked, 'self.vote in ("", peer)', "True"),
+        Edit(Election.asked, 'state.vote in ("", peer)', "True"),
     ),
     Mutant(
         "forgets-its-vote",
@@ -35,7 +37,7 @@ LOG_MUTANTS = (
     Mutant(
         "votes-for-a-shorter-log",
         "A leader that lacks committed entries overwrites them.",
-        Edit(Raft._asked, "(vote.last_term, vote.last_index) >= ours and ", ""),
+        Edit(Election.asked, "(vote.last_term, vote.last_index) >= ours and ", ""),
     ),
     Mutant(
         "half-is-a-majority",
@@ -46,7 +48,7 @@ LOG_MUTANTS = (
     Mutant(
         "commits-older-terms-by-counting",
         "Raft paper, figure 8: a leader of a term in between may still overwrite the entry.",
-        Edit(Raft._commit, " and self.log.term_at(index) == self.term", ""),
+        Edit(commitment.as_leader, " and log.term_at(index) == term", ""),
     ),
     Mutant(
         "promises-before-the-disk",
@@ -59,6 +61,7 @@ LOG_MUTANTS = (
         Edit(
             Raft._append,
             "self.disk.promise(peer, Appended(self.term, True, last))",
+            "from protocols.interface.commands import Send; "
             "self._out.append(Send(peer, Appended(self.term, True, last)))",
         ),
     ),
@@ -71,20 +74,20 @@ LOG_MUTANTS = (
         "concludes-before-its-own-disk",
         "A follower acts on an entry that its crash forgets, and a new leader may lack.",
         Edit(
-            Raft._conclude,
-            "min(self._leader_durable, self.durable_index)",
-            "min(self._leader_durable, self.log.last_index)",
+            commitment.as_follower,
+            "min(state.leader_durable, durable_index)",
+            "min(state.leader_durable, log.last_index)",
         ),
     ),
     Mutant(
         "concludes-before-the-leaders-disk",
         "One of three voters acts on an entry that a crash of the leader forgets.",
-        Edit(Raft._conclude, "min(self._leader_durable, self.durable_index)", "self.durable_index"),
+        Edit(commitment.as_follower, "min(state.leader_durable, durable_index)", "durable_index"),
     ),
     Mutant(
         "two-are-always-enough",
         "Two of five voters act on an entry that the other three never had.",
-        Edit(Raft._conclude, "self.log.is_majority({self.me, self.leader})", "True"),
+        Edit(commitment.as_follower, "log.is_majority({me, state.leader})", "True"),
     ),
     Mutant(
         "forgets-what-the-disk-refused",
@@ -99,14 +102,14 @@ LOG_MUTANTS = (
     Mutant(
         "no-pre-vote",
         "An isolated peer raises its term forever, and disturbs the run when it is back.",
-        Edit(Raft.advance, "self._ask_first(now)", "self._stand(now, urgent=False)"),
+        Edit(Election.advance, "self._ask_first(now)", "self._stand(now, urgent=False)"),
     ),
     Mutant(
         "no-check-quorum",
         "A leader that receives nothing is still followed, and nothing is ever committed.",
         Edit(
-            Raft._check_quorum,
-            "self.log.is_majority(self.replication.acknowledged | {self.me})",
+            Election._check_quorum,
+            "self._log.is_majority(self._replication.acknowledged | {self._me})",
             "True",
         ),
     ),

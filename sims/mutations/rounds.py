@@ -3,7 +3,7 @@
 Must NOT run anything (mutants.py).
 """
 
-from protocols.leader.decisions import Leader
+from protocols.leader.decisions import Leader, RoundDecisions
 from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports, RoundReports
 from protocols.peer.member_status import MemberStatus
@@ -60,7 +60,7 @@ ROUND_MUTANTS = (
         "commits-whom-an-attempt-left-out",
         "An excluded peer is listed as counted and rebases as if it were: its work is lost.",
         Edit(
-            Leader._next_commit,
+            RoundDecisions.next_commit,
             "reports.ready[peer] for peer in plan.roster",
             "reports.ready[peer] for peer in sorted(reports.ready)",
         ),
@@ -101,7 +101,7 @@ ROUND_MUTANTS = (
         "commits-with-one-holder",
         "If the only holder dies, the result is lost, though the log says it is held.",
         Edit(
-            Leader._agreed,
+            RoundDecisions._agreed,
             "return digest if enough and len(holding) >= least",
             "return digest if enough or holding",
         ),

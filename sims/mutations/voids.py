@@ -4,7 +4,7 @@ flight, and where a contribution cannot be averaged.
 Must NOT run anything (mutants.py).
 """
 
-from protocols.leader.decisions import Leader
+from protocols.leader.decisions import RoundDecisions
 from protocols.leader.recovery import usable
 from protocols.leader.reports import Reports
 from protocols.peer.participant import Participant
@@ -18,7 +18,7 @@ VOID_MUTANTS = (
     Mutant(
         "what-the-roster-holds-all-hold",
         "Results are dropped that a member outside the roster, or a joiner, still needs.",
-        Edit(Leader._next_commit, "self.run_state.receivers, plan", "plan.roster, plan"),
+        Edit(RoundDecisions.next_commit, "self.run_state.receivers, plan", "plan.roster, plan"),
     ),
     Mutant(
         "a-void-loses-samples",

@@ -278,7 +278,7 @@ class BareWorld(ABC):
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if me.peer in self.nodes:
-            self._moves.update(self.nodes[me.peer].core.raft.role_changes)
+            self._moves.update(self.nodes[me.peer].core.raft.election.state.role_changes)
         contact = "" if founds else self._way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
@@ -393,7 +393,7 @@ class BareWorld(ABC):
         """All changes of role, in ended incarnations too."""
         total = Counter(self._moves)
         for node in self.nodes.values():
-            total.update(node.core.raft.role_changes)
+            total.update(node.core.raft.election.state.role_changes)
         return total
 
     def steps_of(self, peer: PeerId) -> int:

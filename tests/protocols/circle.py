@@ -1,5 +1,5 @@
 """A few Raft objects, their disks, and what is under way between them: for the tests of
-raft/node.py.
+protocols/raft.
 
 Nothing moves by itself: a test delivers messages and lets disks answer, in any order it likes, or
 lets everything settle. Must NOT judge anything.
@@ -209,7 +209,7 @@ class Circle:
         snapshot = saved.snapshot if saved else None
         raft = Raft(peer, saved, voters_of(snapshot.image) if snapshot else ())
         self.rafts[peer] = raft
-        raft.wait(self.now)
+        raft.election.wait(self.now)
         self.back(peer)
 
     def _send(self, peer: PeerId, send: c.Send) -> None:

@@ -197,7 +197,7 @@ class Storm:
 
     def _hand_over(self) -> None:
         for peer in self.circle.leaders():
-            self.circle.rafts[peer].hand_over(but=())
+            self.circle.rafts[peer].election.hand_over(but=())
             self.circle.collect(peer)
 
     def _part(self) -> None:

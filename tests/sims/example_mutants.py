@@ -3,7 +3,7 @@
 `python -m sims.sweep --mutant tests/sims/example_mutants.py:example-counts-all` plants one of them.
 """
 
-from protocols.leader.decisions import Leader
+from protocols.leader.decisions import RoundDecisions
 from protocols.rounds.fragment_rounds import FragmentRounds
 from sims.mutations.patch import Edit, Mutant
 
@@ -20,6 +20,6 @@ MUTANTS = [
     Mutant(
         "example-commits-with-one-holder",
         "The death of that holder takes the result away, though the log says that it holds.",
-        Edit(Leader._agreed, "if enough and len(holding) >= least", "if enough or holding"),
+        Edit(RoundDecisions._agreed, "if enough and len(holding) >= least", "if enough or holding"),
     ),
 ]

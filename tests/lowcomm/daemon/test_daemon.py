@@ -65,7 +65,8 @@ def test_with_its_log_it_is_the_same_peer_in_its_next_life(tmp_path: Path) -> No
         assert second.core.me.peer == first.core.me.peer
         assert second.core.me.incarnation == 2
         assert second._record.run == 77
-        assert (second.core.raft.term, second.core.raft.vote) == (4, first.core.me.peer)
+        state = second.core.raft.election.state
+        assert (state.term, state.vote) == (4, first.core.me.peer)
         assert second.core.raft.log.last_index == 1
 
 

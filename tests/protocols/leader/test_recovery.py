@@ -7,14 +7,17 @@ import pytest
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
+from protocols.leader.decisions import Leader
 from protocols.leader.joins import Joins
 from protocols.leader.recovery import best, usable
 from protocols.leader.reports import Reports
+from protocols.leader.step_views import StepViews
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.raft.node import Raft
 from protocols.state.checkpoint_progress import progress_at
 from protocols.state.run_state import RunState
-from protocols.types.ids import Version, digest_text
+from protocols.types.ids import PeerId, Version, digest_text
 from protocols.types.sample_ranges import SampleRange
 from tests.protocols.room import RULES, Room
 from tests.protocols.scenes import (
@@ -24,6 +27,7 @@ from tests.protocols.scenes import (
     B,
     C,
     Follower,
+    caught_up,
     commit,
     contributor,
     follower,
@@ -36,6 +40,7 @@ from tests.protocols.scenes import (
     told,
     view,
 )
+from tests.protocols.scenes import RULES as SCENE_RULES
 
 LOST_S = 30.0
 """Until the others have asked everybody for the result, and given up."""
@@ -200,11 +205,13 @@ def test_donors_that_are_accused_have_time_to_report_a_new_round() -> None:
     for donor in (A, B):
         reports.has(donor, m.Have(run_state.lineage, 0, 2, state_digest(2)))
         joins.join(C, join(C, "a wrong state", against=donor), 0.0)
-    joins.kept[B] = m.Kept(run_state.lineage, state(1), 10, 100)
-    assert joins.restore(0.0, patience_s=0.0) is None
+    joins.rollback.kept[B] = m.Kept(run_state.lineage, state(1), 10, 100)
+    assert joins.rollback.restore(0.0, patience_s=0.0) is None
     for peer in (A, B):
         joins.join(peer, join(peer, "results of missed rounds are gone"), 0.0)
-    assert joins.restore(0.0, patience_s=0.0) is not None, "they say themselves that they lack"
+    assert joins.rollback.restore(0.0, patience_s=0.0) is not None, (
+        "they say themselves that they lack"
+    )
 
 
 # What a peer does when the run goes back ------------------------------------------------------
@@ -308,3 +315,176 @@ def test_a_member_goes_back_with_all_others() -> None:
     scene.gets_cut(1)
     scene.gets_state(1)
     assert scene.core.rounds[0].version == 1
+
+
+# Going back to a checkpoint -------------------------------------------------------------------
+
+
+BEGUN = (
+    run(),
+    e.Member(info(A)),
+    e.Cut(info(B, 1), (A,), (Version(0, 0, START),)),
+    e.Member(info(B, 1)),
+)
+
+
+def kept(run_state: RunState, round_: int, *, tokens: int) -> m.Kept:
+    versions = (Version(0, round_, state_digest(round_)),)
+    return m.Kept(run_state.lineage, versions, 10 * round_, tokens)
+
+
+def hopeless() -> Joins:
+    """A and B were both killed: round 3 is committed, and nobody has its state."""
+    terms = (contributor(A), contributor(B))
+    digest = digest_text("a result")
+    rounds = [e.Commit(1, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
+    run_state = members_of(log_of(*BEGUN, view(1, A, B), *rounds))
+    joins = Joins(A, run_state, Reports(A, run_state))
+    for peer, against in ((A, ""), (B, B)):  # B has looked at its own.
+        joins.join(peer, join(peer, incarnation=2, against=against), 0.0)
+    return joins
+
+
+def test_a_state_that_nobody_has_is_taken_from_the_best_checkpoint() -> None:
+    joins = hopeless()
+    joins.rollback.kept[A] = kept(joins.run_state, 1, tokens=100)
+    joins.rollback.kept[B] = kept(joins.run_state, 2, tokens=200)
+    assert joins.rollback.restore(5.0, patience_s=10.0) is None, "somebody may be coming back"
+    assert joins.rollback.restore(14.9, patience_s=10.0) is None
+    restore = joins.rollback.restore(15.0, patience_s=10.0)
+    assert restore is not None
+    assert (restore.versions, restore.tokens, restore.inner_step) == (
+        (Version(0, 2, state_digest(2)),),
+        200,
+        20,
+    )
+    assert (restore.voters, restore.fork) == ((), 0), "only a fork chooses voters"
+    assert restore.parent_lineage == joins.run_state.lineage
+    assert joins.joins == {}
+
+
+def test_a_checkpoint_that_turned_out_to_be_damaged_is_none() -> None:
+    joins = hopeless()
+    joins.rollback.kept[B] = m.Kept(joins.run_state.lineage, (), 0, 0)
+    assert joins.rollback.restore(15.0, patience_s=0.0) is None
+    assert joins.rollback.over(15.0, patience_s=0.0)
+
+
+def test_who_came_to_the_end_is_tried_again_whoever_accuses_it() -> None:
+    """Nobody can make that state again, and the rest of the run waits for the joiner."""
+    terms, digest = (contributor(A), contributor(B)), digest_text("a result")
+    last_round = run().outer_steps
+    rounds = [e.Commit(1, 0, n, 0, terms, BORDERS, digest, "") for n in range(1, last_round + 1)]
+    for over, bodies in ((False, rounds[:-1]), (True, rounds)):
+        run_state = members_of(log_of(*BEGUN, view(1, A, B), *bodies, e.Left(B, "finished")))
+        reports = Reports(A, run_state)
+        joins = Joins(A, run_state, reports)
+        reports.has(A, m.Have(run_state.lineage, 0, len(bodies), START))
+        joins.join(C, join(C, "a wrong state", against=A), 0.0)
+        cut = joins.next_entry(0.0)
+        assert (isinstance(cut, e.Cut) and cut.donors[0] == A) == over
+
+
+def test_while_somebody_may_have_the_state_nothing_is_restored() -> None:
+    joins = hopeless()
+    joins.rollback.kept[B] = kept(joins.run_state, 2, tokens=200)
+    assert joins.rollback.restore(5.0, patience_s=1.0) is None
+    del joins.joins[A]
+    assert joins.rollback.restore(9.0, patience_s=1.0) is None, "A has said nothing yet"
+    joins.join(A, join(A, incarnation=2), 9.0)
+    assert joins.rollback.restore(9.0, patience_s=1.0) is None, "and the clock starts anew"
+    have = m.Have(joins.run_state.lineage, 0, 3, state_digest(3))
+    for peer in (A, B):
+        joins.reports.has(peer, have)
+    assert joins.rollback.restore(99.0, patience_s=1.0) is None
+
+
+def test_two_that_differ_go_back_to_what_was_agreed() -> None:
+    """Neither can be healed by the other: each is as likely to be right.
+
+    Seed 900282: at once. With every round that they commit meanwhile they seem to agree again for
+    as long as their reports are on the way, and who waits for somebody to come back never ends.
+    """
+    joins = hopeless()
+    joins.joins.clear()
+    joins.rollback.kept[A] = kept(joins.run_state, 2, tokens=200)
+    for peer, digest in ((A, "one"), (B, "another")):
+        assert joins.rollback.restore(0.0, patience_s=9.0) is None
+        differs(joins, peer, digest)
+    assert joins.rollback.restore(1.0, patience_s=9.0) is not None
+
+
+def differs(joins: Joins, peer: PeerId, digest: str) -> None:
+    """It reports such a state after round 3."""
+    have = m.Have(joins.run_state.lineage, 0, 3, digest_text(digest))
+    joins.reports.has(peer, have)
+
+
+def test_while_members_differ_nobody_gets_a_copy_of_either_state() -> None:
+    """Seed 900122: a joiner had its state from the leader, and these two were the majority then."""
+    joins = hopeless()
+    joins.joins.clear()
+    differs(joins, A, "one")
+    differs(joins, B, "another")
+    joins.join(C, join(C), 0.0)
+    assert joins.next_entry(0.0) is None
+    differs(joins, B, "one")
+    cut = joins.next_entry(0.0)
+    assert isinstance(cut, e.Cut)
+    assert cut.versions[0].state_digest == digest_text("one")
+
+
+def test_without_a_state_and_without_a_checkpoint_it_is_over_after_a_while() -> None:
+    joins = hopeless()
+    assert not joins.rollback.over(99.0, patience_s=10.0), "nobody has looked yet"
+    assert joins.rollback.restore(0.0, patience_s=10.0) is None
+    assert not joins.rollback.over(9.9, patience_s=10.0)
+    assert joins.rollback.over(10.0, patience_s=10.0)
+    joins.rollback.kept[A] = kept(joins.run_state, 1, tokens=100)
+    assert not joins.rollback.over(10.0, patience_s=10.0)
+
+
+def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
+    joins = hopeless()
+    joins.rollback.kept[B] = kept(joins.run_state, 2, tokens=200)
+    joins.rollback.restore(0.0, patience_s=1.0)
+    restore = joins.rollback.restore(1.0, patience_s=1.0)
+    assert restore is not None
+    run_state = joins.run_state
+    run_state.apply(e.LogEntry(run_state.index + 1, 1, restore))
+    joins.caught_up[B] = caught_up(B, run_state.index - 1, incarnation=2)
+    assert joins.next_entry(2.0) is None, "of a cut in the old lineage"
+    joins.caught_up[B] = caught_up(B, run_state.index, incarnation=2)
+    assert joins.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
+
+
+def test_who_has_its_state_asks_a_new_leader_only_for_a_place() -> None:
+    """Simulated: after a Restore and an election nobody was a member any more, and nobody asked."""
+    joins = hopeless()
+    joins.rollback.kept[B] = kept(joins.run_state, 2, tokens=200)
+    joins.rollback.restore(0.0, patience_s=1.0)
+    restore = joins.rollback.restore(1.0, patience_s=1.0)
+    assert restore is not None
+    run_state = joins.run_state
+    run_state.apply(e.LogEntry(run_state.index + 1, 1, restore))
+    elected = Joins(A, run_state, Reports(A, run_state))
+    elected.caught_up[B] = caught_up(B, run_state.index, incarnation=2)
+    assert elected.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
+    assert elected.next_entry(2.0) is None, "and no cut"
+    assert elected.joins == {}
+
+
+def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
+    """Simulated: one Restore followed the other, thousands of them, each to the same checkpoint."""
+    joins = hopeless()
+    run_state = joins.run_state
+    versions = kept(run_state, 2, tokens=200).versions
+    restore = e.Restore(run_state.lineage, versions, 20, 200, (), 0, False, salt=1)
+    run_state.apply(e.LogEntry(run_state.index + 1, 1, restore))
+    rest = (joins, Raft(A), StepViews(A, run_state))
+    leader = Leader(A, run_state, SCENE_RULES, joins.reports, *rest)
+    for peer in (A, B):
+        joins.join(peer, join(peer, incarnation=2), 20.0)
+    joins.rollback.kept[C] = m.Kept(run_state.branches[0].lineage, restore.versions, 20, 200)
+    assert leader.next_entry(20.0) is None
+    assert isinstance(leader.next_entry(20.0 + SCENE_RULES.silence_timeout_s), e.Restore)

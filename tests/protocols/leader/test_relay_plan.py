@@ -179,7 +179,7 @@ def test_what_a_relay_passes_on_of_a_life_before_the_log_s_does_not_count() -> N
     scene.core.led_term.append(e.Cut(info(C, 2, incarnation=2), (A,), (Version(0, 0, START),)))
     word = m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0)
     passed(scene, (C, word), (D, word))
-    assert scene.leader.joins.kept == {D: word}
+    assert scene.leader.joins.rollback.kept == {D: word}
 
 
 def test_nobody_speaks_for_others_unasked() -> None:

@@ -297,9 +297,9 @@ def test_who_is_out_and_gone_keeps_nothing_that_the_run_could_go_back_to() -> No
     scene.hears(B, m.Leave("asked to"))
     word = m.Kept(scene.lineage, (Version(0, 0, START),), 0, 0)
     scene.hears(B, word)
-    assert scene.leader.joins.kept == {B: word}
+    assert scene.leader.joins.rollback.kept == {B: word}
     scene.on(v.PeerDisconnected(B, "end of stream"))
-    assert scene.leader.joins.kept == {}
+    assert scene.leader.joins.rollback.kept == {}
 
 
 # Lives ----------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_a_peer_s_words_count_only_if_they_are_of_the_life_that_the_log_has(life
     scene.hears(B, m.Durable(works=False, why="full"))
     scene.hears(B, m.Have(scene.lineage, 0, 0, START))
     leader = scene.leader
-    found = (B in leader.joins.kept, B in leader.reports.said.newest)
+    found = (B in leader.joins.rollback.kept, B in leader.reports.said.newest)
     assert (*found, leader.accounts.of(B).broken == "full") == 3 * (life == 2,)
 
 

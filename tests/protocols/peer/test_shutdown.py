@@ -307,7 +307,7 @@ def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back(
     asks(leader, A)
     asks(leader, B)
     state = (Version(0, 0, START),)
-    leader.joins.kept[B] = m.Kept(leader.run_state.lineage, state, 0, 0)
+    leader.joins.rollback.kept[B] = m.Kept(leader.run_state.lineage, state, 0, 0)
     says(leader, B, m.Leave("a person asked"))
     assert isinstance(decide(leader, NOW), e.Restore)
     late = NOW + RULES.transfer_timeout_s
@@ -344,7 +344,7 @@ def test_who_is_out_and_has_not_read_it_yet_is_not_let_in() -> None:
     for peer in (A, B):
         asks(leader, peer)
         state = (Version(0, 0, START),)
-        leader.joins.kept[peer] = m.Kept(leader.run_state.lineage, state, 0, 0)
+        leader.joins.rollback.kept[peer] = m.Kept(leader.run_state.lineage, state, 0, 0)
     assert isinstance(decide(leader, NOW), e.Restore)
     has(leader, A)
     says(leader, B, m.Leave("a person asked"))
@@ -395,7 +395,7 @@ def test_when_all_who_trained_are_out_the_run_goes_on_from_what_one_of_them_kept
     leader = leads(*WATCHED, e.Lost(B, "silent"))
     assert not leader.hopeless(NOW), "nobody asks, and somebody may come back"
     state = (Version(0, 0, START),)
-    leader.joins.kept[B] = m.Kept(leader.run_state.lineage, state, 0, 0)
+    leader.joins.rollback.kept[B] = m.Kept(leader.run_state.lineage, state, 0, 0)
     asks(leader, B)
     assert decide(leader, NOW) is None, "C may come, and keep more"
     assert isinstance(decide(leader, NOW + RULES.silence_timeout_s), e.Restore)

@@ -27,7 +27,7 @@ def test_in_a_storm_every_legal_change_happens_and_no_other() -> None:
             storm.blow(50)
             lives += [raft for raft in storm.circle.rafts.values() if raft not in lives]
         for raft in lives:
-            seen += raft.role_changes
+            seen += raft.election.state.role_changes
     assert set(seen) | {AGAIN} == MOVES
 
 
@@ -38,6 +38,6 @@ def test_who_votes_alone_stands_again_when_its_disk_was_too_slow() -> None:
     circle.restart(A)
     stands(circle, A)
     stands(circle, A)
-    assert circle.rafts[A].role_changes[AGAIN] == 1
+    assert circle.rafts[A].election.state.role_changes[AGAIN] == 1
     circle.settle()
     assert circle.leader() == A

@@ -175,7 +175,7 @@ def test_a_restarted_peer_has_its_log_and_applies_nothing_before_it_holds_again(
     """Its end may give way to another leader's."""
     log_applier = LogApplier(C, Saved(4, B, None, tuple(log_of(*BEGUN).entries)))
     raft = log_applier.raft
-    assert (raft.term, raft.vote, raft.run, raft.log.last_index) == (4, B, 1, 5)
+    assert (raft.term, raft.election.state.vote, raft.run, raft.log.last_index) == (4, B, 1, 5)
     assert (raft.commit_index, read(log_applier)) == (0, [])
     assert log_applier.known == {A: "a:1", B: "b:1"}
 

@@ -50,7 +50,7 @@ def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
     """Hanging up ends a connection, and the shell says so; the ticket of the first event comes to
     the disk before that of the second. The other way round the log on the disk had a gap."""
     other = next(peer for peer in node.core.links.up)
-    term, vote = node.core.raft.term, node.core.raft.vote
+    term, vote = node.core.raft.term, node.core.raft.election.state.vote
     first = c.Persist(901, term, vote, 10_000, (), None, 0)
     second = c.Persist(902, term, vote, 10_000, (), None, 0)
     taken = script(

@@ -33,7 +33,7 @@ def test_a_ticket_behind_one_that_failed_does_not_come_to_the_disk() -> None:
     world = begun()
     node = world.live[1]
     node.wal_writer.tickets.clear()
-    term, vote, saved = node.core.raft.term, node.core.raft.vote, node.disk.saved
+    term, vote, saved = node.core.raft.term, node.core.raft.election.state.vote, node.disk.saved
     failed: list[int] = []
     node.disk.full_until = world.now + 0.5
     node.disk.slow_until = 0.0

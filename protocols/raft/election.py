@@ -1,0 +1,216 @@
+"""Which peer leads: candidacy, votes, and handing over (protocol.md section 1).
+
+Sources: Ongaro's thesis for pre-vote (9.6), check-quorum (6.2) and leadership transfer (3.10). Must
+NOT append to the log, nor know what is committed beyond the index that it is told (node.py).
+"""
+
+from collections.abc import Collection, Iterable
+
+from protocols.interface.commands import Command, Send
+from protocols.messages.peer import Append, Control, HandOver, Vote, Voted
+from protocols.raft.durability import Durability
+from protocols.raft.election_timer import ElectionTimer
+from protocols.raft.log import Log
+from protocols.raft.replication import Replication
+from protocols.raft.roles import Role
+from protocols.raft.term_state import TermState
+from protocols.types.clock import NEVER
+from protocols.types.ids import PeerId
+from protocols.types.limits import TERM_LEAP_MAX
+from protocols.types.rules import ProtocolConfig
+
+
+class Election:
+    """One peer's part in the elections. It adds its messages to `out`, or to those that wait for
+    the disk."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        log: Log,
+        disk: Durability,
+        replication: Replication,
+        *,
+        up: set[PeerId],
+        out: list[Command],
+    ) -> None:
+        """`up`: the connected peers; `out`: the commands of the Raft node. The node changes
+        both."""
+        self.rules = ProtocolConfig()
+        self.state = TermState()
+        self.handing_over = False
+        """We have asked another voter to lead, and decide nothing unless it fails to."""
+        self._me, self._log, self._disk, self._replication = me, log, disk, replication
+        self._up, self._out = up, out
+        self._timer = ElectionTimer(me)
+        """The timer of the next election."""
+        self._granted = set[PeerId]()
+        """Voters that have answered our question for their votes with yes."""
+        self._quorum_at = NEVER
+        """When we step down as leader, unless a majority has answered by then."""
+
+    @property
+    def deadline(self) -> float:
+        return self._quorum_at if self.state.leads else self._timer.deadline
+
+    def advance(self, now: float, commit_index: int) -> None:
+        """Do what is due: begin an election, or step down if no majority answers."""
+        if self.state.leads:
+            if now >= self._quorum_at:
+                self._check_quorum(now)
+        elif now >= self._timer.deadline:
+            if not self._log.voted_since(self._me, commit_index):
+                self._timer.deadline = NEVER
+            elif not self._disk.works:
+                self._arm(now)  # No vote can be written to our disk.
+            elif self._log.voters == (self._me,):
+                self._stand(now, urgent=False)
+            else:
+                self._ask_first(now)
+
+    def admits(self, message: Control, now: float) -> bool:
+        """Does the message count? If it is of a newer term, that term begins."""
+        state = self.state
+        term = getattr(message, "term", 0)
+        asks = isinstance(message, Vote)
+        if asks and not message.pre and not message.urgent and self._follows(now):
+            return False  # Our leader lives: a peer that lost its connection must not disturb.
+        answers_pre = isinstance(message, Voted) and message.pre and message.granted
+        if term > state.term + TERM_LEAP_MAX and not isinstance(message, Append):
+            return False  # If we were away for so long, the leader sends its term as well.
+        if term > state.term and not (asks and message.pre) and not answers_pre:
+            self.step_down(now, term=term)
+        return True
+
+    def asked(self, peer: PeerId, vote: Vote, now: float) -> None:
+        """A candidate asks for our vote, or whether it would get it."""
+        state = self.state
+        ours = (self._log.last_term, self._log.last_index)
+        fits = (vote.last_term, vote.last_index) >= ours and vote.term >= state.term
+        if vote.pre:
+            granted = fits and vote.term > state.term and not self._follows(now)
+            term = vote.term if granted else state.term
+            self._out.append(Send(peer, Voted(term, granted, pre=True)))
+            return
+        granted = fits and vote.term == state.term and state.vote in ("", peer)
+        if granted:
+            if state.vote != peer:
+                self.vote(state.term, peer)
+            self._arm(now)
+        self._disk.promise(peer, Voted(state.term, granted, pre=False))
+
+    def answered(self, peer: PeerId, answer: Voted, now: float) -> bool:
+        """A voter answers. True if we have won the election with that: then `lead`."""
+        state = self.state
+        if not answer.granted or peer not in self._log.voters:
+            return False
+        if answer.pre and state.role is Role.ASKING and answer.term == state.term + 1:
+            self._granted.add(peer)
+            if self._log.is_majority(self._granted):
+                self._stand(now, urgent=False)
+        elif not answer.pre and state.role is Role.CANDIDATE and answer.term == state.term:
+            self._granted.add(peer)
+            return self._log.is_majority(self._granted)
+        return False
+
+    def asked_to_lead(self, peer: PeerId, message: HandOver, now: float, commit_index: int) -> None:
+        """The leader hands over to us."""
+        state = self.state
+        may_stand = self._disk.works and self._log.voted_since(self._me, commit_index)
+        if message.term == state.term and peer == state.leader and may_stand:
+            self._stand(now, urgent=True)
+
+    def hand_over(self, *, but: Collection[PeerId]) -> bool:
+        """Ask a voter that has our whole log to lead; False if there is none yet."""
+        heirs = self._replication.complete(self._log.voters) & self._up - set(but)
+        if self.state.leads and heirs and not self.handing_over:
+            self.handing_over = True
+            self._out.append(Send(min(heirs), HandOver(self.state.term)))
+        return self.handing_over
+
+    def lead(self, now: float) -> None:
+        """The term of this peer as leader begins."""
+        self.state.become(Role.LEADER, self._me)
+        self._disk.mute()
+        self._timer.deadline = NEVER
+        self._quorum_at = now + self.rules.election_timeout_s
+        self._replication.begin()
+
+    def vote(self, term: int, vote: str) -> None:
+        """Begin this term, or give our vote in it ("": to no peer yet)."""
+        self.state.begin(term, vote)
+        self._disk.vote_changed()
+
+    def step_down(self, now: float, *, term: int = 0) -> None:
+        """Become a follower: a newer `term` began, or no majority follows us."""
+        if term:
+            self.vote(term, "")
+        self.state.become(Role.FOLLOWER, None)
+        self._quorum_at, self.handing_over = NEVER, False
+        self._arm(now)
+
+    def heard(self, peer: PeerId, now: float) -> None:
+        """The leader of our term was heard."""
+        state = self.state
+        state.become(Role.FOLLOWER, peer)
+        state.heard_at = now
+        state.leader_down = peer not in self._up
+        self._arm(now)
+
+    def wait(self, now: float) -> None:
+        """An earlier incarnation of this peer was a voter: begin an election if no leader is
+        heard."""
+        alone = self._log.voters == (self._me,)
+        self._arm(now, least=0.0, spread=0.0) if alone else self._arm(now)
+
+    def connected(self, peer: PeerId, now: float) -> None:
+        """A connection was made while this peer does not lead."""
+        if peer == self.state.leader:
+            self.state.leader_down = False
+            self._arm(now)
+        elif self.state.role is Role.CANDIDATE and peer in self._log.voters:
+            self._ask([peer], pre=False)  # Our question may have been lost.
+
+    def disconnected(self, peer: PeerId, now: float) -> None:
+        if peer == self.state.leader and not self.state.leader_down:
+            self.state.leader_down, grace_s = True, self.rules.reconnect_grace_s
+            self._arm(now, least=grace_s, spread=grace_s)
+
+    def _follows(self, now: float) -> bool:
+        return self.state.follows(now, self.rules.election_timeout_s)
+
+    def _arm(self, now: float, *, least: float | None = None, spread: float | None = None) -> None:
+        timeout, term = self.rules.election_timeout_s, self.state.term
+        least = timeout if least is None else least
+        self._timer.arm(now, term, least=least, spread=timeout if spread is None else spread)
+
+    def _ask_first(self, now: float) -> None:
+        self.state.become(Role.ASKING, None)
+        self._granted = {self._me}
+        self._arm(now, least=self.rules.election_timeout_s / 4)
+        self._ask(self._log.voters, pre=True)
+
+    def _stand(self, now: float, *, urgent: bool) -> None:
+        self.vote(self.state.term + 1, self._me)
+        self.state.become(Role.CANDIDATE, None)
+        self._granted = set[PeerId]()
+        self._arm(now)
+        self._disk.promise(self._me, Voted(self.state.term, True, pre=False))
+        self._ask(self._log.voters, pre=False, urgent=urgent)
+
+    def _ask(self, peers: Iterable[PeerId], *, pre: bool, urgent: bool = False) -> None:
+        term = self.state.term + 1 if pre else self.state.term
+        question = Vote(term, self._log.last_index, self._log.last_term, pre, urgent)
+        for peer in peers:
+            if peer in self._up and pre:
+                self._out.append(Send(peer, question))
+            elif peer in self._up:
+                self._disk.promise(peer, question)  # It contains our own vote.
+
+    def _check_quorum(self, now: float) -> None:
+        if self._log.is_majority(self._replication.acknowledged | {self._me}):
+            self._replication.acknowledged.clear()
+            self._quorum_at = now + self.rules.election_timeout_s
+            self.handing_over = False
+        else:
+            self.step_down(now)

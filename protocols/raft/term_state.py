@@ -1,0 +1,50 @@
+"""What a peer knows of its present term: its vote, its role, and the leader.
+
+Must NOT decide when a term or a role begins (election.py).
+"""
+
+from dataclasses import dataclass, field
+
+from protocols.raft.roles import Role, RoleChanges
+from protocols.types.clock import NEVER
+from protocols.types.ids import PeerId
+
+
+@dataclass(slots=True)
+class TermState:
+    """The present term as one peer sees it. Term and vote survive a crash; the rest does not."""
+
+    term: int = 0
+    vote: str = ""
+    """The peer that has this peer's vote in the term; "" if none has."""
+    role: Role = Role.FOLLOWER
+    role_changes: RoleChanges = field(default_factory=RoleChanges)
+    leader: PeerId | None = None
+    """The leader of the term; None if it is not known."""
+    leader_down: bool = False
+    """The connection with the leader has ended; other peers may have noticed it too."""
+    leader_durable: int = 0
+    """Index up to which the leader's disk holds the same log as ours."""
+    heard_at: float = -NEVER
+    """When a leader was heard last, seconds."""
+
+    @property
+    def leads(self) -> bool:
+        return self.role is Role.LEADER
+
+    def begin(self, term: int, vote: str) -> None:
+        """A term begins, or this peer gives its vote in it."""
+        self.term, self.vote = term, vote
+        self.leader_durable = 0
+
+    def become(self, role: Role, leader: PeerId | None) -> None:
+        """Change the role, or the leader that this peer follows."""
+        self.role_changes.note(self.role, role)
+        self.role, self.leader, self.leader_down = role, leader, False
+
+    def follows(self, now: float, timeout_s: float) -> bool:
+        """This peer leads, or heard its leader within `timeout_s`."""
+        if self.leads:
+            return True
+        recent = now < self.heard_at + timeout_s
+        return self.leader is not None and not self.leader_down and recent
