@@ -18,7 +18,8 @@ from peers.transfer.receiver import StateReceiver
 from sims.mutations.patch import Edit, Mutant
 
 _REFUSALS = (
-    "tests/peers/test_driver.py::test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted",
+    "tests/peers/driver/test_driver.py"
+    "::test_what_cannot_belong_to_the_run_gets_no_memory_and_is_counted",
 )
 _EXCHANGE = ("tests/peers/exchange/test_data_plane.py",)
 _INBOUND = ("tests/peers/exchange/test_inbound.py",)
