@@ -105,8 +105,8 @@ class Daemon:
             rules=startup.known_rules(saved),
         )
         self.driver = Driver(self.core, listener=self, wal=self._wal)
-        congestion = known_congestion(config.node.congestion)
-        self.mesh = Mesh(self.driver, on_chunk_sent=self._fault_hook(), congestion=congestion)
+        hook, congestion = self._fault_hook(), known_congestion(config.node.congestion)
+        self.mesh = Mesh(self.driver.mesh_shell, on_chunk_sent=hook, congestion=congestion)
         self.driver.use(self.mesh)
         self.checkpoint_schedule = CheckpointSchedule(
             path,
@@ -216,7 +216,7 @@ class Daemon:
         if isinstance(replica, Replica):
             self.driver.data_plane.work = replica
         else:
-            self.driver.step_shell = self.node.step_shell(replica)
+            self.driver.begin_steps(self.node.step_shell(replica))
         self.event_log.write("layout", params=sum(replica.sizes))
         gc.freeze()  # These objects live on; each collection of them takes 20 to 50 ms.
 

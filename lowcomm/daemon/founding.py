@@ -21,5 +21,5 @@ async def refuse_joiners(daemon: "Daemon") -> None:
     if ending is None or ending.outcome != "failed" or daemon.core.raft.run:
         return
     daemon.event_log.note("founding", f"joiners are told that no run begins: {ending.why}")
-    daemon.driver.refuse_all(f"{daemon.core.me.name} cannot begin the run: {ending.why}")
+    daemon.driver.mesh_shell.refuse_all(f"{daemon.core.me.name} cannot begin the run: {ending.why}")
     await asyncio.sleep(REFUSING_S)

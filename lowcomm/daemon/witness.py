@@ -80,7 +80,7 @@ class WitnessDaemon:
         rules = startup.known_rules(saved)
         self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
         self._driver = Driver(self.core, listener=self, wal=self._wal)
-        self._mesh = Mesh(self._driver)
+        self._mesh = Mesh(self._driver.mesh_shell)
         self._driver.use(self._mesh)
         self.rejoins_at = ""
         """The address at which to join again, if our branch of the log was given up; else ""."""

@@ -1,6 +1,6 @@
 """The order of events, commands, jobs and pauses in a simulated shell.
 
-It is the order of peers/driver.py: an event waits in an inbox until all commands of the previous
+It is the order of peers/driver: an event waits in an inbox until all commands of the previous
 event are done and the callback that queued it has ended. Jobs run one at a time, in the order of
 the commands. Must NOT know the content of an event or a job.
 """

@@ -3,11 +3,14 @@
 Must NOT run anything (shell_mutants.py).
 """
 
-from peers.driver import Driver
+from peers.driver.driver import Driver
+from peers.driver.job_queue import JobQueue
+from peers.driver.mesh_shell import MeshShell
+from peers.driver.round_jobs import RoundJobs
 from peers.exchange.buffer_release import BufferReleases
 from sims.mutations.patch import Edit, Mutant
 
-_DRIVER = ("tests/peers/exchange/test_interfaces.py",)
+_DRIVER = ("tests/peers/driver/test_round_jobs.py",)
 _RELEASES = ("tests/peers/exchange/test_buffer_release.py",)
 
 ORDER_MUTANTS = (
@@ -15,8 +18,8 @@ ORDER_MUTANTS = (
         "resume-before-the-step",
         "The ranks get the parameters of the previous round.",
         Edit(
-            Driver._do,
-            "self.in_turn(lambda: self._resume(command, losses))",
+            RoundJobs.do,
+            "self._jobs.in_turn(lambda: self._resume(command, losses))",
             "self._resume(command, losses)",
         ),
         tests=_DRIVER,
@@ -25,8 +28,8 @@ ORDER_MUTANTS = (
         "lease-overtakes-the-result-before-it",
         "A result is sent with the lease that the core gave after a later contribution.",
         Edit(
-            Driver._do,
-            "self.in_turn(lambda: self._listener.handle(command))",
+            RoundJobs.do,
+            "self._jobs.in_turn(lambda: self._listener.handle(command))",
             "self._listener.handle(command)",
         ),
         tests=_DRIVER,
@@ -34,23 +37,23 @@ ORDER_MUTANTS = (
     Mutant(
         "new-ranks-get-the-result-of-lost-ones",
         "They train on parameters that they do not have, and draw contributed samples again.",
-        Edit(Driver._resume, "losses == self._losses", "losses <= self._losses"),
+        Edit(RoundJobs._resume, "losses == self._losses", "losses <= self._losses"),
         tests=_DRIVER,
     ),
     Mutant(
         "restored-before-the-jobs-of-the-branch-before",
         "A contribution that was begun before the Restore is sent after it.",
-        Edit(Driver._do, "self.in_turn(self._restored)", "self._restored()"),
+        Edit(RoundJobs.do, "self._jobs.in_turn(self._restored)", "self._restored()"),
         tests=_DRIVER,
     ),
     Mutant(
         "memory-is-released-before-the-step-that-reads-it",
         "The next round's results overwrite the input of the outer step.",
         Edit(
-            Driver._release,
-            "self._job(\n        lambda: self.work.settle(fragment), "
-            "lambda _: self.data_plane.release(fragment, round_)\n    )",
-            "self.data_plane.release(fragment, round_)",
+            RoundJobs._release,
+            "self._jobs.compute(\n        lambda: self.work.settle(fragment),\n"
+            "        lambda _: self._data_plane.release(fragment, round_),\n    )",
+            "self._data_plane.release(fragment, round_)",
         ),
         tests=_DRIVER,
     ),
@@ -58,10 +61,9 @@ ORDER_MUTANTS = (
         "a-contribution-is-begun-before-the-step",
         "The contribution is the difference to the parameters of the previous round.",
         Edit(
-            Driver._compute,
-            "self._jobs.put_nowait(\n                (lambda: "
-            "self.data_plane.encode(fragment, round_, name), None)\n            )",
-            "self.data_plane.encode(fragment, round_, name)",
+            RoundJobs.do,
+            "self._jobs.in_turn(lambda: self._data_plane.encode(fragment, round_, name))",
+            "self._data_plane.encode(fragment, round_, name)",
         ),
         tests=_DRIVER,
     ),
@@ -102,27 +104,27 @@ ORDER_MUTANTS = (
         "the-connection-ends-before-its-last-messages",
         "The last messages of a peer are taken for those of an unknown peer.",
         Edit(
-            Driver.disconnected,
-            "self.feed(v.PeerDisconnected(peer, why))",
-            "self._take(v.PeerDisconnected(peer, why))",
+            MeshShell.disconnected,
+            "self._feed(v.PeerDisconnected(peer, why))",
+            "self._feed.__self__._take(v.PeerDisconnected(peer, why))",
         ),
         tests=_DRIVER,
     ),
     Mutant(
         "a-slow-peer-keeps-its-connection",
         "Messages that did not fit are lost and never sent again.",
-        Edit(Driver._sent, "if not fits and self.mesh is not None:", "if False:"),
+        Edit(MeshShell.sent, "if not fits and self.mesh is not None:", "if False:"),
         tests=_DRIVER,
     ),
     Mutant(
         "the-driver-ends-before-its-last-step",
         "The run ends with a state that lacks its last round.",
         Edit(
-            Driver.run,
+            JobQueue.stop,
             "self._jobs.put_nowait(None)",
             "while not self._jobs.empty():\n"
-            "                    self._jobs.get_nowait()\n"
-            "                self._jobs.put_nowait(None)",
+            "        self._jobs.get_nowait()\n"
+            "    self._jobs.put_nowait(None)",
         ),
         tests=_DRIVER,
     ),

@@ -205,7 +205,7 @@ class Node:
         me = Identity(peer=peer, name=peer[:-9], incarnation=life, address=self.address)
         core = PeerCore(me, join=join, saved=self.saved, kept=kept)
         self.driver = Driver(core, listener=self, wal=self.wal)
-        self.mesh = Mesh(self.driver)
+        self.mesh = Mesh(self.driver.mesh_shell)
         self.driver.use(self.mesh)
         self.work = XorWork(peer, gathers=gathers)
         self.rules = RULES
@@ -344,12 +344,12 @@ def bring(node: Node, sender: PeerId, chunk: m.PieceChunk, elements: int) -> boo
         piece = replace(chunk, start=start, elements=elements)
         if isinstance(piece, m.ResultChunk):
             piece = replace(piece, digest=digest_of(zeros).hex())
-        place = node.driver.place(sender, piece, len(zeros))
-        node.driver.payload_received(sender, piece, len(zeros), kept=place is not None)
+        place = node.driver.mesh_shell.place(sender, piece, len(zeros))
+        node.driver.mesh_shell.payload_received(sender, piece, len(zeros), kept=place is not None)
         if place is None:
             return False
         place[:] = zeros
-        node.driver.chunk_received(sender, piece)
+        node.driver.mesh_shell.chunk_received(sender, piece)
     return True
 
 

@@ -198,7 +198,7 @@ async def test_new_ranks_do_not_get_what_the_lost_ones_waited_for(
 
 def do_jobs(made: Daemon) -> None:
     """Those of the driver, in order; they need no thread."""
-    jobs = made.driver._jobs
+    jobs = made.driver._jobs._jobs
     while not jobs.empty():
         job = jobs.get_nowait()
         assert job is not None

@@ -85,4 +85,4 @@ async def test_the_next_contribution_and_another_lineage_do_not_wait(
         await alpha.until(lambda: list(driver.data_plane.encoded) == [(0, 78)])
         driver._do(c.ReleaseRound(0, 78))
         driver._do(c.Applied(9, e.Left(xor_node.BETA, "over"), lineage + 1))
-        assert not driver._buffer_releases._waiting
+        assert not driver._round_jobs._buffer_releases._waiting

@@ -227,7 +227,7 @@ async def test_one_peer_gets_memory_for_one_fragment_of_a_view_that_we_have_not_
             else:
                 heads.append(ContributionChunk(later, part, name, 0, whole_size))
         places = [
-            alpha.driver.place(xor_node.BETA, head, ELEMENT_BYTES * PIECE_ELEMENTS)
+            alpha.driver.mesh_shell.place(xor_node.BETA, head, ELEMENT_BYTES * PIECE_ELEMENTS)
             for head in heads
         ]
         assert [place is not None for place in places] == [True] + 15 * [False]
@@ -256,7 +256,7 @@ async def test_states_on_their_way_give_way_to_what_is_wanted_only() -> None:
         for elements, wanted in ((size + 1, False), (size, True)):
             pace._last, pace._credit_bytes = float("-inf"), 0.0
             head = ContributionChunk(plan.stamp, 1 - wanted, name, 0, elements)
-            assert (alpha.driver.place(xor_node.BETA, head, cell) is not None) == wanted
+            assert (alpha.driver.mesh_shell.place(xor_node.BETA, head, cell) is not None) == wanted
             assert pace.may_send(cell) != wanted
 
 

@@ -1,4 +1,4 @@
-"""A simulated shell takes events and does jobs in the order of peers/driver.py."""
+"""A simulated shell takes events and does jobs in the order of peers/driver."""
 
 import pytest
 

@@ -35,7 +35,7 @@ class Scripted:
     def __init__(self, log: list[str]) -> None:
         self.stopped = False
         self.deadline = float("inf")
-        self.members = SimpleNamespace(lineage=2)
+        self.run_state = SimpleNamespace(lineage=2)
         self.answers: dict[type[v.Event], Sequence[c.Command]] = {}
         self._log = log
 
@@ -268,8 +268,8 @@ async def test_the_bytes_of_a_payload_are_there_when_it_is_summed() -> None:
 @pytest.mark.asyncio
 async def test_a_peer_is_gone_after_what_it_said() -> None:
     async with running() as shell:
-        shell.driver.received(BETA, m.Leave("asked to"))
-        shell.driver.disconnected(BETA, "end of stream")
+        shell.driver.mesh_shell.received(BETA, m.Leave("asked to"))
+        shell.driver.mesh_shell.disconnected(BETA, "end of stream")
         assert await shell.until("PeerDisconnected") == ["MessageReceived", "PeerDisconnected"]
 
 

@@ -328,7 +328,7 @@ async def test_a_result_gets_memory_for_as_many_slices_as_can_be_in_it(gathers: 
             for layers in (0, 1, 2, 3, 4, 5, 512):
                 of = (stamp, 1, (), "b" * 32, 0, stop - start, 0, layers, False)
                 size = ELEMENT_BYTES * min(stop - start, PIECE_ELEMENTS)
-                if alpha.driver.place(BETA, m.ResultChunk(*of), size) is not None:
+                if alpha.driver.mesh_shell.place(BETA, m.ResultChunk(*of), size) is not None:
                     taken.append(layers)
                 alpha.driver.data_plane.inbound.forget(BETA)
             wanted = [1] if not gathers else [2] if stamp == plan.stamp else [1, 2, 3, 4]
@@ -339,15 +339,15 @@ async def test_a_result_gets_memory_for_as_many_slices_as_can_be_in_it(gathers: 
 async def test_padding_is_no_more_than_a_slice_and_is_dropped_without_blame() -> None:
     async with open_round() as (alpha, _):
         driver = alpha.driver
-        assert driver.padding_bytes(BETA) == ELEMENT_BYTES * ELEMENTS // 2
-        assert driver.padding_bytes(EVE) == 0
+        assert driver.mesh_shell.padding_bytes(BETA) == ELEMENT_BYTES * ELEMENTS // 2
+        assert driver.mesh_shell.padding_bytes(EVE) == 0
         receivers = driver.core.run_state.receivers
         alpha.driver.core.run_state.members[EVE] = receivers[BETA]
-        assert driver.padding_bytes(BETA) == 0, "two share the line"
+        assert driver.mesh_shell.padding_bytes(BETA) == 0, "two share the line"
         del alpha.driver.core.run_state.members[EVE]
         (before,), discarded = driver.counters.traffic(time.monotonic()), driver.discarded
-        assert driver.place(BETA, m.Padding(), 1 << 20) is None
-        driver.payload_received(BETA, m.Padding(), 1 << 20, kept=False)
+        assert driver.mesh_shell.place(BETA, m.Padding(), 1 << 20) is None
+        driver.mesh_shell.payload_received(BETA, m.Padding(), 1 << 20, kept=False)
         (after,) = driver.counters.traffic(time.monotonic())
         assert after.received["control"] >= before.received["control"] + (1 << 20)
         assert after.received["payload"] == before.received["payload"]
@@ -360,7 +360,7 @@ async def test_what_was_refused_is_not_taken_later_on_the_same_connection() -> N
         who = Contributor(BETA, 1, 1, "a" * 32)
         false = m.ContributionChunk(plan.stamp, 0, who, 0, plan.parts.borders[1] + 1)
         before = alpha.driver.discarded
-        assert alpha.driver.place(BETA, false, 4) is None
+        assert alpha.driver.mesh_shell.place(BETA, false, 4) is None
         assert not bring(alpha, BETA, false, plan.parts.borders[1])
         assert alpha.driver.discarded == before + 1
 
@@ -399,7 +399,7 @@ async def test_memory_of_a_result_is_not_used_again_while_a_step_may_read_it() -
         results[ResultKey(plan.stamp, 0)] = Payload(1, lambda elements: elements, memoryview(b"."))
         alpha.work.due = ([b"."], [b"."])
         gate, ended = threading.Event(), list[object]()
-        driver._job(gate.wait, ended.append)
+        driver.compute(gate.wait, ended.append)
         driver._do(c.ReleaseRound(0, plan.stamp.round))
         kept = bool(results)
         gate.set()
