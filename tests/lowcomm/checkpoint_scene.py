@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_checkpoint
-from lowcomm.daemon.checkpoint_schedule import CheckpointSchedule
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
+from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
