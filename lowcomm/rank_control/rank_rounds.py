@@ -85,7 +85,7 @@ class RankRounds:
             return
         full = command.kind != "rebase" or command.finish  # The last result is always full.
         trimmed = replica.method.trims and command.kind == "counted" and not command.finish
-        if (trimmed or not full) and not replica.is_finite(fragment):
+        if (trimmed or not full) and not replica.contributions.is_finite(fragment):
             # No delta makes them finite, and the optimizer's state is not finite by now either.
             self._context.checkpoint_schedule.kept_rank_state = None
             self._group.restart("their parameters are not finite: new ranks start from the run's")
@@ -139,7 +139,7 @@ class RankRounds:
             )
             return
         attempt.uncounted[event.fragment] = (steps, tokens)
-        replica.take_local(event.fragment, local)
+        replica.contributions.take_local(event.fragment, local)
         context, core = self._context, self._context.core
         round_ = attempt.chosen.pop(event.fragment, None)
         line = context.mesh.line
@@ -167,7 +167,8 @@ class RankRounds:
             return
         for fragment in range(len(replica.sizes)):
             encoding = self._context.driver.data_plane.is_encoding(fragment)
-            if replica.needs(fragment, slots.contribution(fragment), encoding=encoding):
+            local = slots.contribution(fragment)
+            if replica.contributions.needs(fragment, local, encoding=encoding):
                 slots.contribute_elsewhere(fragment)
 
     def decide_boundary(self, question: Boundary) -> Answer:

@@ -16,6 +16,7 @@ from sims.mutations.patch import Edit, Mutant
 
 _REPLICA = (
     *("tests/lowcomm/outer_state/test_versions.py", "tests/lowcomm/outer_state/test_outer_step.py"),
+    "tests/lowcomm/outer_state/test_local_contributions.py",
     "tests/lowcomm/outer_state/test_replica.py",
 )
 _FEEDBACK = (

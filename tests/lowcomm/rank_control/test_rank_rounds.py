@@ -62,7 +62,7 @@ def lose(made: Daemon) -> None:
 def test_ranks_whose_parameters_are_not_finite_leave_nothing_to_others(made: Daemon) -> None:
     made.ranks._on_event(RanksSnapshotted(str(made.context.checkpoint_schedule.rank_state(10))))
     assert isinstance(made.context.replica, Replica)
-    made.context.replica.take_local(1, np.full(4, np.nan, np.float32).data.cast("B"))
+    made.context.replica.contributions.take_local(1, np.full(4, np.nan, np.float32).data.cast("B"))
     made.ranks.rounds.resume(c.Resume(1, 11, "rebase", first=False, finish=False))
     lose(made)
     assert given(made) == ""
