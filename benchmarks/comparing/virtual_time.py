@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcomm.daemon import fits
+from lowcomm.rank_control import fits
 
 SPEEDS = (1.0, 1.0, 2.0, 4.0)
 JITTER = 0.1

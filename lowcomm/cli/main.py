@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     class Life(Protocol):
         """The daemon of a node or of a witness."""
 
-        rejoins_at: str
+        @property
+        def rejoins_at(self) -> str: ...
 
         async def run(self) -> int: ...
 

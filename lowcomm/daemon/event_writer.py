@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.gauges import figures_of, gauges_of, served
-from lowcomm.daemon.program_notices import node_wait
+from lowcomm.rank_control.program_notices import node_wait
 from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
 from protocols.messages import log_entries as e
 from protocols.state import step_view, subject
@@ -19,9 +19,10 @@ from protocols.state import step_view, subject
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lowcomm.daemon.daemon import Daemon
+    from lowcomm.rank_control.context import DaemonContext
     from lowcomm.reports.event_log import EventLog
     from peers.metrics import Counters, Figures, PeerTraffic
+    from peers.ranks import RankGroup
     from protocols.interface import Applied, Stop
     from protocols.peer import PeerCore
     from protocols.state import RunState
@@ -38,44 +39,44 @@ TRAFFIC_IDLE_S = 60.0
 """So many seconds more lie between two events while neither payload nor state moves."""
 
 
-async def report(daemon: Daemon) -> None:
+async def report(context: DaemonContext, group: RankGroup) -> None:
     """Write metrics, waits and traffic until cancelled, and serve Prometheus if configured. Raises
     ConfigError."""
 
     def figures() -> Figures:
-        driver, gauges = daemon.driver, gauges_of(daemon)
-        return figures_of(driver.counters, driver.discarded, daemon.run_config, gauges)
+        driver, gauges = context.driver, gauges_of(context)
+        return figures_of(driver.counters, driver.discarded, context.run_config, gauges)
 
     async with (
-        served(daemon.config.node.metrics, daemon.event_log, figures),
-        asyncio.TaskGroup() as group,
+        served(context.config.node.metrics, context.event_log, figures),
+        asyncio.TaskGroup() as tasks,
     ):
         traffic = report_traffic(
-            daemon.event_log, daemon.driver.counters, method=lambda: _method(daemon)
+            context.event_log, context.driver.counters, method=lambda: _method(context)
         )
-        group.create_task(traffic, name="traffic")
-        group.create_task(report_metrics(daemon), name="metrics")
+        tasks.create_task(traffic, name="traffic")
+        tasks.create_task(report_metrics(context, group), name="metrics")
 
 
-async def report_metrics(daemon: Daemon) -> None:
+async def report_metrics(context: DaemonContext, group: RankGroup) -> None:
     """Until cancelled, about each second, write the metrics, and the reason of a new wait."""
     loop, told, samples = asyncio.get_running_loop(), "", (0, 0)
     while True:
         await asyncio.sleep(METRICS_INTERVAL_S)
-        wait = node_wait(daemon, loop.time())
+        wait = node_wait(context, group, loop.time())
         if wait.phase in ("joining", "waiting") and wait.reason != told:
-            daemon.event_log.write("waiting", reason=wait.reason)
+            context.event_log.write("waiting", reason=wait.reason)
         told = wait.reason
-        samples = tell_samples(daemon, told=samples)
-        node = daemon.node
-        if node.steps:
-            sent, received = daemon.mesh.bytes_moved()
-            daemon.event_log.write(
+        samples = tell_samples(context, told=samples)
+        figures = context.figures
+        if figures.steps:
+            sent, received = context.mesh.bytes_moved()
+            context.event_log.write(
                 "metrics",
-                step=node.steps,
-                tokens=node.tokens,
-                loss=node.loss,
-                tokens_per_s=node.tokens_per_s,
+                step=figures.steps,
+                tokens=figures.tokens,
+                loss=figures.loss,
+                tokens_per_s=figures.tokens_per_s,
                 bytes_sent=sent,
                 bytes_received=received,
             )
@@ -152,27 +153,27 @@ def tell_traffic(event_log: EventLog, counters: Counters, *, method: str = "") -
     )
 
 
-def _method(daemon: Daemon) -> str:
-    return daemon.run_config.method.name if daemon.run_config is not None else ""
+def _method(context: DaemonContext) -> str:
+    return context.run_config.method.name if context.run_config is not None else ""
 
 
-def tell_samples(daemon: Daemon, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+def tell_samples(context: DaemonContext, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     """If the counts of samples differ from `told`, write them as an event. Returns the counts."""
-    now = _samples(daemon)
+    now = _samples(context)
     if now != told:
-        daemon.event_log.write("samples", committed=now[0], again=now[1])
+        context.event_log.write("samples", committed=now[0], again=now[1])
     return now
 
 
-def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
-    """Write the last event; a failure also goes to stderr. `kept`: the directory for branches that
-    were given up."""
-    event_log, core = daemon.event_log, daemon.core
-    tell_traffic(event_log, daemon.driver.counters, method=_method(daemon))
-    sent, received = daemon.mesh.bytes_moved()
-    if stop.outcome == "finished" and daemon.replica is not None:
-        version, digest = daemon.replica.version(0)
-        tell_samples(daemon)
+def tell_end(context: DaemonContext, stop: Stop, *, contact: str, kept: Path) -> None:
+    """Write the last event; a failure also goes to stderr. `contact`: the address at which to join
+    again; `kept`: the directory for branches that were given up."""
+    event_log, core = context.event_log, context.core
+    tell_traffic(event_log, context.driver.counters, method=_method(context))
+    sent, received = context.mesh.bytes_moved()
+    if stop.outcome == "finished" and context.replica is not None:
+        version, digest = context.replica.version(0)
+        tell_samples(context)
         event_log.write(
             "finished",
             outer_steps=version,
@@ -181,8 +182,7 @@ def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
             state_digest=digest,
         )
     elif stop.outcome == "dropped":
-        contact, place = daemon.rejoins_at, str(kept / core.me.peer)
-        event_log.write("gave_up", why=stop.why, contact=contact, kept=place)
+        event_log.write("gave_up", why=stop.why, contact=contact, kept=str(kept / core.me.peer))
     elif stop.outcome == "left":
         event_log.write("stopped", why=stop.why)
     else:
@@ -190,23 +190,23 @@ def tell_end(daemon: Daemon, stop: Stop, *, kept: Path) -> None:
         print(f"lowcomm: {stop.why}", file=sys.stderr)  # noqa: T201
 
 
-def _samples(daemon: Daemon) -> tuple[int, int]:
+def _samples(context: DaemonContext) -> tuple[int, int]:
     """Counts of samples: (committed, leased again). A stepwise log counts batches of `data.batch`
     samples; a batch is leased only once its peer is certain, so never again."""
-    run_state, run = daemon.core.run_state, daemon.run_config
+    run_state, run = context.core.run_state, context.run_config
     if run_state.stepwise:
         return (run_state.tokens * run.data.batch if run is not None else 0), 0
     return run_state.ledger.consumed, run_state.ledger.again
 
 
-def status_json(daemon: Daemon) -> str:
+def status_json(context: DaemonContext, group: RankGroup) -> str:
     """One JSON object: the daemon's state, the peers that it waits for, its progress and its
     traffic."""
-    core, node, now = daemon.core, daemon.node, asyncio.get_running_loop().time()
-    wait = node_wait(daemon, now)
-    sent, received = daemon.mesh.bytes_moved()
+    core, figures, now = context.core, context.figures, asyncio.get_running_loop().time()
+    wait = node_wait(context, group, now)
+    sent, received = context.mesh.bytes_moved()
     run, run_state = core.run_state.run, core.run_state
-    counters = daemon.driver.counters
+    counters = context.driver.counters
     traffic, lag = counters.traffic(time.monotonic()), counters.lag()
     heartbeats, busy_lag = counters.heartbeats(time.monotonic()), counters.busy_lag()
     return json.dumps(
@@ -217,12 +217,12 @@ def status_json(daemon: Daemon) -> str:
             "reason": wait.reason,
             "since_s": now - wait.since,
             "until_s": wait.until - now if wait.until < float("inf") else None,
-            "inner_steps": node.steps,
-            "tokens": node.tokens,
-            "samples": _samples(daemon)[0],
-            "samples_again": _samples(daemon)[1],
-            "tokens_per_s": node.tokens_per_s,
-            "loss": node.loss,
+            "inner_steps": figures.steps,
+            "tokens": figures.tokens,
+            "samples": _samples(context)[0],
+            "samples_again": _samples(context)[1],
+            "tokens_per_s": figures.tokens_per_s,
+            "loss": figures.loss,
             "bytes_sent": sent,
             "bytes_received": received,
             "sent_bytes_per_s": sum(each.sent_per_s for each in traffic),
@@ -239,10 +239,10 @@ def status_json(daemon: Daemon) -> str:
             "roster": list(run_state.views[-1].roster) if run_state.views else [],
             "members": {peer: info.name for peer, info in run_state.members.items()},
             "leader": core.leader_id or "",
-            "ranks": daemon.config.node.ranks,
+            "ranks": context.config.node.ranks,
             "address": core.me.address,
-            "listen_cpu_s": daemon.listen_cpu_s,
-            "discarded": daemon.driver.discarded,
+            "listen_cpu_s": context.listen_cpu_s,
+            "discarded": context.driver.discarded,
         }
     )
 

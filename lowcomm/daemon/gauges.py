@@ -11,7 +11,7 @@ from peers.sockets import bind
 
 if TYPE_CHECKING:
     from lowcomm.config.schema import RunConfig
-    from lowcomm.daemon.daemon import Daemon
+    from lowcomm.rank_control.context import DaemonContext
     from lowcomm.reports.event_log import EventLog
     from peers.metrics import Counters, Figures
 
@@ -55,13 +55,13 @@ def figures_of(
     )
 
 
-def gauges_of(daemon: Daemon) -> dict[str, tuple[str, float]]:
+def gauges_of(context: DaemonContext) -> dict[str, tuple[str, float]]:
     """Gauges of the node's progress: {name: (help text, value)}."""
-    node, run_state = daemon.node, daemon.core.run_state
+    figures, run_state = context.figures, context.core.run_state
     return {
         "outer_step": ("Committed outer steps.", run_state.committed(0) if run_state.run else 0),
-        "inner_steps": ("Inner steps of this node's ranks.", node.steps),
-        "tokens": ("Tokens trained by this node's ranks.", node.tokens),
-        "tokens_per_second": ("Speed of this node's ranks.", node.tokens_per_s),
-        "training_loss": ("Loss of this node's last inner step.", node.loss),
+        "inner_steps": ("Inner steps of this node's ranks.", figures.steps),
+        "tokens": ("Tokens trained by this node's ranks.", figures.tokens),
+        "tokens_per_second": ("Speed of this node's ranks.", figures.tokens_per_s),
+        "training_loss": ("Loss of this node's last inner step.", figures.loss),
     }

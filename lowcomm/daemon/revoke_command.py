@@ -15,39 +15,41 @@ from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
 if TYPE_CHECKING:
-    from lowcomm.daemon.daemon import Daemon
+    from lowcomm.rank_control.context import DaemonContext
+    from lowcomm.startup.admission import NodeAdmission
     from peers.ipc import Revoke
+    from protocols.peer import PeerCore
 
 TEXT_MAX = 200
 """Characters of a text that a person typed."""
 
 
-def revoke_json(daemon: Daemon, asked: Revoke) -> str:
+def revoke_json(context: DaemonContext, admission: NodeAdmission, asked: Revoke) -> str:
     """The daemon's answer: {"done": ...}, {"asked": ...} or {"error": ...}. The command repeats its
     question (`again`); only the first one makes the daemon ask the run."""
-    run_state = daemon.core.run_state
-    if daemon.config.node.insecure:
+    run_state = context.core.run_state
+    if context.config.node.insecure:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
     try:
-        entry = _meant(daemon, asked)
+        entry = _meant(context.core, admission, asked)
     except ConfigError as error:
         return _error(str(error))
     if done := _done(run_state, entry):
         return json.dumps({"done": done})
-    refused = daemon.core.certificates.refused.get(subject(entry), "") if asked.again else ""
+    refused = context.core.certificates.refused.get(subject(entry), "") if asked.again else ""
     if why := cannot_revoke(run_state, entry) or refused:
         return _error(f"{subject(entry)} cannot be revoked: {why}")
     if not asked.again:
-        daemon.driver.feed(v.RevokeAsked(entry, asked.force))
+        context.driver.feed(v.RevokeAsked(entry, asked.force))
     return json.dumps({"asked": subject(entry)})
 
 
-def _meant(daemon: Daemon, asked: Revoke) -> Revocation:
+def _meant(core: PeerCore, admission: NodeAdmission, asked: Revoke) -> Revocation:
     """The log entry that revokes the named peer or token. Raises ConfigError."""
-    me, why = daemon.core.me.peer, one_line(asked.why)[:TEXT_MAX]
+    me, why = core.me.peer, one_line(asked.why)[:TEXT_MAX]
     if asked.what.startswith(PREFIX):
-        return TokenRevoked(daemon.node_admission.token_of(asked.what).number.hex(), me, why)
-    found = _named(daemon.core.run_state, asked.what)
+        return TokenRevoked(admission.token_of(asked.what).number.hex(), me, why)
+    found = _named(core.run_state, asked.what)
     if len(found) != 1:
         what = (
             f"{len(found)} peers have the name"

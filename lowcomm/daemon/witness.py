@@ -6,7 +6,6 @@ import torch, nor hold an array (startup/startup.py imports numpy): it must run 
 
 import asyncio
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,12 @@ from lowcomm.config.addresses import advertised
 from lowcomm.config.schema import FileConfig, RunConfig
 from lowcomm.daemon.event_writer import report_traffic, tell_entry, tell_traffic
 from lowcomm.daemon.gauges import figures_of, served
+from lowcomm.daemon.shutdown import Shutdown
 from lowcomm.daemon.witness_bus import witness_answer, witness_bus
-from lowcomm.exit_codes import LEAVE_TIMEOUT_S, exit_code_of
 from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import startup
 from lowcomm.startup.admission import NodeAdmission
-from lowcomm.startup.identity import NodeDirectory, exec_time
+from lowcomm.startup.identity import NodeDirectory, RunningRecord, exec_time
 from peers.connections import Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
@@ -57,10 +56,10 @@ class WitnessDaemon:
 
         Raises ConfigError.
         """
-        self._directory = NodeDirectory(directory)
-        self._wal, saved = startup.open_log(self._directory.path)
+        node_directory = NodeDirectory(directory)
+        self._wal, saved = startup.open_log(node_directory.path)
         record = startup.new_record(
-            self._directory,
+            node_directory,
             config,
             knows_log=saved is not None,
             join=encode_token(token) if token else address,
@@ -74,30 +73,33 @@ class WitnessDaemon:
             address=advertised(config.node, listening.address, address),
             witness=True,
         )
-        self._record = replace(record, address=me.address)
-        self._directory.write(self._record)
-        self.event_log = EventLog(self._directory.path, peer=me.peer, name=me.name)
+        self._record = RunningRecord(node_directory, replace(record, address=me.address))
+        self._record.write()
+        self.event_log = EventLog(node_directory.path, peer=me.peer, name=me.name)
         rules = startup.known_rules(saved)
         self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
         self._driver = Driver(self.core, listener=self, wal=self._wal)
         self._mesh = Mesh(self._driver.mesh_shell)
         self._driver.use(self._mesh)
-        self.rejoins_at = ""
-        """The address at which to join again, if our branch of the log was given up; else ""."""
-        note, path = self.event_log.note, self._directory.path
-        self._node_admission = NodeAdmission(path, config.node, token=token, note=note)
-        self._stop: c.Stop | None = None
-        self._signal = 0
-        self._stopped = asyncio.Event()
+        note, path = self.event_log.note, node_directory.path
+        self._node_admission = NodeAdmission(
+            path, config.node, token=token, contact=address, note=note
+        )
+        self._shutdown = Shutdown(self.core, self._driver, self._node_admission)
         self._metrics = config.node.metrics
         self._agreed: RunConfig | None = None
-        self._contact = address
         self._caught_up = False
+
+    @property
+    def rejoins_at(self) -> str:
+        """The address at which to join again, if our branch of the log was given up; else ""."""
+        ending = self._shutdown.ending
+        return ending.contact if ending is not None else ""
 
     async def run(self) -> int:
         """Run until the run ends, or a signal or a command ends this witness. All sockets and files
         are closed afterwards."""
-        me, loop = self.core.me, asyncio.get_running_loop()
+        me = self.core.me
         self.event_log.write(
             "start",
             pid=os.getpid(),
@@ -106,15 +108,14 @@ class WitnessDaemon:
             ranks=0,
             params=0,
         )
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signalled, number)
+        self._shutdown.listen_for_signals()
         try:
             async with asyncio.TaskGroup() as group:
                 bus = group.create_task(self._answer(), name="bus")
                 counters = self._driver.counters
                 driver = group.create_task(self._drive(), name="driver")
                 report = group.create_task(self._report(), name="report")
-                await self._stopped.wait()
+                await self._shutdown.requested.wait()
                 if self.core.stopped:
                     await driver
                 tell_traffic(self.event_log, counters)
@@ -125,13 +126,12 @@ class WitnessDaemon:
             self._tell_end()
             self.event_log.close()
             self._wal.close()
-            self._directory.close()
-        assert self._stop is not None
-        return exit_code_of(self._stop.outcome, signalled=self._signal)
+            self._record.directory.close()
+        return self._shutdown.code
 
     async def _enter(self) -> None:
         me = self.core.me
-        await self._node_admission.enter(self._mesh, me, self._contact, self._driver.feed)
+        await self._node_admission.enter(self._mesh, me, self._driver.feed)
         self._mesh.listen(self._listening.socket)
         self.event_log.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
 
@@ -144,11 +144,10 @@ class WitnessDaemon:
 
         try:
             with witness_bus() as (bus, endpoint):
-                self._record = replace(self._record, bus=endpoint)
-                self._directory.write(self._record)
+                self._record.remember_bus(endpoint)
                 await serve(bus, lambda asked: witness_answer(self.core, asked, loop.time()), left)
         except (ConfigError, OSError) as error:
-            self._end(c.Stop(f"its bus cannot be made: {error}", "failed"))
+            self._shutdown.stop(f"its bus cannot be made: {error}", "failed")
 
     async def _report(self) -> None:
         """Write traffic events until cancelled, and serve Prometheus if configured."""
@@ -161,7 +160,7 @@ class WitnessDaemon:
             async with served(self._metrics, self.event_log, figures):
                 await report_traffic(self.event_log, self._driver.counters)
         except ConfigError as error:
-            self._end(c.Stop(str(error), "failed"))
+            self._shutdown.stop(str(error), "failed")
 
     async def _drive(self) -> None:
         try:
@@ -169,30 +168,30 @@ class WitnessDaemon:
             self._driver.feed(v.DeadlineReached())  # The core starts to dial.
             await self._driver.run()
         except ConfigError as error:
-            self._end(c.Stop(str(error), "failed"))
+            self._shutdown.stop(str(error), "failed")
         except RefusedError as error:
-            self._end(c.Stop(str(error), "refused"))
+            self._shutdown.stop(str(error), "refused")
         except (LowcommError, OSError) as error:
-            self._end(c.Stop(str(error), "failed"))
+            self._shutdown.stop(str(error), "failed")
 
     # The listener's side --------------------------------------------------------------------
 
     def check_run(self, run: Run) -> None:
         """Check that the run is the same as before, and take its timing. A witness needs nothing
         else of it."""
-        if self._record.run and self._record.run != run.run:
+        known = self._record.record.run
+        if known and known != run.run:
             why = (
-                f"{self._directory.path} holds another run: give this node a "
+                f"{self._record.directory.path} holds another run: give this node a "
                 "directory of its own (--set node.directory=PATH)"
             )
-            self._end(c.Stop(why, "refused"))
+            self._shutdown.stop(why, "refused")
             return
-        self._record = replace(self._record, run=run.run)
-        self._directory.write(self._record)
+        self._record.remember_run(run.run)
         try:
             agreed = startup.agreed_run(run, None)
         except RefusedError as error:
-            self._end(c.Stop(str(error), "refused"))
+            self._shutdown.stop(str(error), "refused")
         else:
             self._agreed = agreed
             self._driver.feed(v.RunAccepted(agreed.protocol))
@@ -208,8 +207,8 @@ class WitnessDaemon:
                     tell_entry(self.event_log, command, self.core, step_tokens=tokens)
             case c.Note(kind=kind, text=text):
                 self.event_log.note(kind, text)
-            case c.Stop():
-                self._end(command)
+            case c.Stop(why=why, outcome=outcome, contact=contact):
+                self._shutdown.stop(why, outcome, contact=contact)
             case c.Resume() | c.Leased():
                 raise AssertionError("a witness has no ranks")
 
@@ -227,27 +226,12 @@ class WitnessDaemon:
 
     # Ending ---------------------------------------------------------------------------------
 
-    def _end(self, stop: c.Stop) -> None:
-        """End this daemon. If it is ending already, the first reason stays."""
-        if self._stop is None:
-            self._stop, self.rejoins_at = stop, stop.contact
-            self._stopped.set()
-
-    def _signalled(self, number: signal.Signals) -> None:
-        if self._stop is not None or self.core.member_status.leaving:
-            return
-        self._signal, left = number, c.Stop(number.name, "left")
-        if not self._node_admission.entered:
-            self._end(left)  # No peer knows us yet, and nothing is sent unencrypted.
-            return
-        self._driver.feed(v.LeaveRequested(number.name))
-        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self._end, left)
-
     def _tell_end(self) -> None:
-        if self._stop is None:
+        ending = self._shutdown.ending
+        if ending is None:
             return  # A programming error is propagating.
-        if self._stop.outcome in ("refused", "failed"):
-            self.event_log.record("stopped", why=self._stop.why)
-            print(f"lowcomm: {self._stop.why}", file=sys.stderr)  # noqa: T201
+        if ending.outcome in ("refused", "failed"):
+            self.event_log.record("stopped", why=ending.why)
+            print(f"lowcomm: {ending.why}", file=sys.stderr)  # noqa: T201
         else:
-            self.event_log.write("stopped", why=self._stop.why)
+            self.event_log.write("stopped", why=ending.why)

@@ -17,15 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
-from lowcomm.checkpoints.residue_file import find_residue
-from lowcomm.codecs import direct
 from lowcomm.methods.base import RoundMethod
 from lowcomm.numerics import operations
 from lowcomm.numerics.arrays import copy_of
 from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.operations import F32
-from lowcomm.outer_state.error_feedback import ErrorFeedback
 from lowcomm.outer_state.fragment_layout import fragment_elements
+from lowcomm.outer_state.local_contributions import LocalContributions
 from lowcomm.outer_state.outer_step import OuterStep
 from lowcomm.outer_state.results import Results, Scratch
 from lowcomm.outer_state.state_moment import FIRST_LINEAGE, FragmentMoment, Moment
@@ -34,18 +32,6 @@ from peers.exchange import Bytes, no_matter
 from peers.ipc import Slots, SlotsShape
 from protocols.state import gossip_pairs
 from protocols.types import Contributor, Stamp, TensorSpec
-
-_NOTHING: F32 = np.empty(0, np.float32)
-
-
-@dataclass(slots=True)
-class Contribution:
-    """Arrays of a contribution, fp32 [P] each. They do not change while `encode` reads them, except
-    where `encode` writes its own output to them."""
-
-    base_P: F32
-    local_P: F32
-    manifest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +60,6 @@ class Replica:
             OuterState(size, keeps_momentum=keeps_momentum, compared=method.replicas_equal)
             for size in self.sizes
         ]
-        self._local: dict[int, F32] = {}
-        """By fragment, the ranks' parameters: the slot of their last contribution."""
-        self._given: dict[int, Contribution] = {}
-        """By fragment, the contribution that `encode` reads."""
-        codec, decay = method.codec, method.feedback
-        self._feedback = (
-            [ErrorFeedback(codec, size, decay=decay) for size in self.sizes] if decay else []
-        )
-        """By fragment; empty if the method has no error feedback."""
         self._results = Results(method)
         self._directions = (
             [
@@ -96,10 +73,8 @@ class Replica:
         self._step = OuterStep(method, self._results)
         """The outer step; it contains the worker thread's scratch."""
         self._looping = Scratch()
+        self.contributions = LocalContributions(method, self._states, self._looping)
         self._slots: Slots | None = None
-        self._finite: dict[int, bool] = {}
-        """By fragment, whether the ranks' last contribution was finite, if its memory has been
-        freed."""
         self.in_flight = min(method.in_flight(len(self.sizes)), len(self.sizes))
         """Number of fragments that are exchanged at the same time; the others have no memory for an
         exchange meanwhile."""
@@ -111,7 +86,7 @@ class Replica:
 
         Call this before the ranks have received any parameters.
         """
-        self._slots = slots
+        self._slots = self.contributions.slots = slots
         for fragment, state in enumerate(self._states):
             with state.lock:
                 state.share(SharedPlaces(slots, fragment))
@@ -139,27 +114,15 @@ class Replica:
             next_momentum_P = state.room_for_momentum()
             next_momentum_P[:] = momentum_P
             state.momentum_P, state.due = next_momentum_P, None
-            return self._turn(fragment, version, lineage)
-
-    def take_local(self, fragment: int, local: memoryview) -> None:
-        """The ranks have written their parameters to `local`. Only `encode` writes there until the
-        next `place_result`, or, if those ranks are lost, as long as `needs` returns True."""
-        self._local[fragment] = np.frombuffer(local, np.float32)
-        self._finite.pop(fragment, None)
-        self._states[fragment].contributed()
-
-    def is_finite(self, fragment: int) -> bool:
-        """Whether the ranks' last contribution is finite, even if it was encoded in place; True if
-        there is none."""
-        if fragment in self._finite:
-            return self._finite[fragment]
-        return operations.all_finite(self._local.get(fragment, _NOTHING))
+            digest = state.turn(version, lineage, {})
+            self.contributions.continue_from(fragment, version, digest, self.checkpoints)
+            return digest
 
     def place_result(self, fragment: int, *, full: bool) -> Placed:
         """Place the parameters that the ranks continue with: the outer parameters (`full`), or the
         change of these since the ranks' base. They stay in their place until the next result."""
         state = self._states[fragment]
-        self._local.pop(fragment, None)
+        self.contributions.drop(fragment)
         with state.lock:
             if full and not state.is_shown:
                 self._step.settle(state)
@@ -169,11 +132,6 @@ class Replica:
         """The shape of the shared memory that the ranks need."""
         is_lasting = self.in_flight == len(self.sizes)
         return SlotsShape(ranks, tuple(4 * size for size in self.sizes), is_lasting=is_lasting)
-
-    def arrays(self, fragment: int) -> tuple[F32, F32]:
-        """Copies of (outer, momentum), fp32 [P] each."""
-        outer_P, momentum_P = self.lend(fragment)
-        return outer_P.copy(), momentum_P.copy()
 
     def lend(self, fragment: int) -> tuple[F32, F32]:
         """(outer, momentum) of the present version, fp32 [P] each. They do not change as long as
@@ -185,74 +143,33 @@ class Replica:
 
     def capture(self) -> Moment:
         """The state of all fragments, lent as `lend` does. Call this in the worker thread."""
-        return Moment(tuple(self._captured(fragment) for fragment in range(len(self.sizes))))
-
-    def _captured(self, fragment: int) -> FragmentMoment:
-        state = self._states[fragment]
-        outer_P, momentum_P = self.lend(fragment)
-        return FragmentMoment(
-            version=state.version,
-            lineage=state.lineage,
-            state_digest=state.digest,
-            outer_P=outer_P,
-            momentum_P=momentum_P,
-            residue_P=self._feedback[fragment].residue_P if self._feedback else None,
-        )
+        moments: list[FragmentMoment] = []
+        for fragment, state in enumerate(self._states):
+            outer_P, momentum_P = self.lend(fragment)
+            moments.append(
+                FragmentMoment(
+                    version=state.version,
+                    lineage=state.lineage,
+                    state_digest=state.digest,
+                    outer_P=outer_P,
+                    momentum_P=momentum_P,
+                    residue_P=self.contributions.residue(fragment),
+                )
+            )
+        return Moment(tuple(moments))
 
     def version(self, fragment: int) -> tuple[int, str]:
         """(the last round in the outer parameters, the state digest)."""
         state = self._states[fragment]
         return state.version, state.digest
 
-    def _turn(self, fragment: int, version: int, lineage: int) -> str:
-        """Make the next version, which no round led to, the present one. Returns the state
-        digest."""
-        digest = self._states[fragment].turn(version, lineage, {})
-        if self._feedback:
-            self._feedback[fragment].forget(self._kept_residue(fragment, version, digest))
-        return digest
-
-    def _kept_residue(self, fragment: int, version: int, digest: str) -> F32 | None:
-        """The residue that this node saved with this state, in any incarnation; None if it saved
-        none."""
-        if self.checkpoints is None:
-            return None
-        elements = self.sizes[fragment]
-        return find_residue(self.checkpoints, fragment, version, digest, elements=elements)
-
     # Work -----------------------------------------------------------------------------------
 
     def begin(self, fragment: int, manifest: str) -> memoryview | None:
-        local_P, state = self._local.get(fragment), self._states[fragment]
-        assert local_P is not None, "nothing was contributed"
-        self._given[fragment] = Contribution(state.base_P, local_P, manifest)
-        if not state.compared and state.base_P is not state.outer_P:
-            state.carry(local_P)
-        if self._feedback:
-            self._feedback[fragment].begin(manifest)
-            return None
-        return direct.in_place(self.method.codec, local_P)
-
-    def needs(self, fragment: int, local: memoryview, *, encoding: bool) -> bool:
-        """Whether a contribution is made from the parameters in `local`. `encoding`: the
-        contribution begun last is for an open round; if not, one that waits may still begin."""
-        given = self._given.get(fragment)
-        needed_P = given.local_P if encoding and given is not None else self._local.get(fragment)
-        return needed_P is not None and np.may_share_memory(needed_P, np.asarray(local))
+        return self.contributions.begin(fragment, manifest)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
-        given, codec = self._given.get(fragment), self.method.codec
-        assert given is not None, "nothing was contributed"
-        if not self.method.replicas_equal:
-            direct.encode(codec, given.local_P[start:stop], out)
-            return
-        delta = direct.to_encode(codec, out, self._looping.piece(0, stop - start))
-        operations.pseudo_gradient(given.base_P[start:stop], given.local_P[start:stop], delta)
-        if self._feedback:
-            scratch = self._looping.piece(1, stop - start)
-            self._feedback[fragment].encode(start, delta, out, scratch)
-        else:
-            direct.encode(codec, delta, out)
+        self.contributions.encode(fragment, start, stop, out)
 
     def reduce(
         self,
@@ -310,26 +227,10 @@ class Replica:
                 self._step.make_by_direction(state, made, of, self._directions[stamp.fragment])
             else:
                 self._step.make_rest(state, made, of)
-            if self._feedback:
-                self._feedback[stamp.fragment].counted(each.manifest for each in contributors)
+            self.contributions.counted(stamp.fragment, contributors)
             digest = state.turn(stamp.round, stamp.lineage, made.digests)
-        self._forget_contribution(stamp.fragment, contributors)
+        self.contributions.free(stamp.fragment, contributors)
         return digest
-
-    def _forget_contribution(self, fragment: int, contributors: Sequence[Contributor]) -> None:
-        """If this node's contribution was counted, free its memory: no peer asks for it any more,
-        and the ranks write the next one only after they are told of the result, which comes
-        later."""
-        given, slots = self._given.get(fragment), self._slots
-        if slots is None or slots.shape.is_lasting or given is None:
-            return
-        if given.manifest not in [each.manifest for each in contributors]:
-            return
-        place = slots.places[fragment]
-        if np.may_share_memory(given.local_P, np.asarray(slots.contribution(fragment))):
-            if self.method.trims:
-                self._finite[fragment] = operations.all_finite(given.local_P)
-            slots.forget_contribution(fragment, place)
 
     def skip(self, stamp: Stamp) -> str:
         state = self._states[stamp.fragment]
@@ -364,7 +265,7 @@ class Replica:
             return ""
         if not self.method.replicas_equal:
             return gossip_pairs.state_digest(round_)
-        return operations.state_digest(*self._split(fragment, state), before_cell)
+        return operations.state_digest(*_split(self.sizes[fragment], state), before_cell)
 
     def adopt_state(
         self,
@@ -376,16 +277,11 @@ class Replica:
         kept: bool = False,
     ) -> None:
         state = self._states[fragment]
-        outer_P, momentum_P = self._split(fragment, [buffer])
+        outer_P, momentum_P = _split(self.sizes[fragment], [buffer])
         with state.lock:
             state.take(copy_of(outer_P) if kept else outer_P, momentum_P)
-            self._turn(fragment, round_, lineage)
-
-    def _split(self, fragment: int, state: Sequence[Bytes]) -> tuple[F32, F32]:
-        """(outer, momentum), from one buffer or from the buffers of `lend_state`."""
-        first, *rest = (np.frombuffer(buffer, np.float32) for buffer in state)
-        size = self.sizes[fragment]
-        return first[:size], rest[0] if rest else first[size:]
+            digest = state.turn(round_, lineage, {})
+            self.contributions.continue_from(fragment, round_, digest, self.checkpoints)
 
     def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
         try:
@@ -416,3 +312,10 @@ class Replica:
             return 0
         state = self._states[fragment]
         return state.outer_P.nbytes + state.momentum_P.nbytes
+
+
+def _split(size: int, state: Sequence[Bytes]) -> tuple[F32, F32]:
+    """(outer, momentum) of a fragment of this size, from one buffer or from the buffers of
+    `lend_state`."""
+    first, *rest = (np.frombuffer(buffer, np.float32) for buffer in state)
+    return first[:size], rest[0] if rest else first[size:]

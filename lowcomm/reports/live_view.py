@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -90,6 +90,48 @@ class _Peer:
     lag_s: float = 0.0
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far the run is, from commits and statuses."""
+
+    outer_step: int = 0
+    outer_steps: int = 0
+    """Outer steps of the whole run; 0 until they are known."""
+    roster: tuple[str, ...] = ()
+    leader: str = ""
+    last_round: int = -1
+    commits: deque[float] = field(default_factory=lambda: deque[float](maxlen=ETA_ROUNDS))
+    """Times of the last commits."""
+
+    def take_commit(self, commit: Commit) -> None:
+        """Count a commit of the anchor, which several peers report."""
+        if commit.round > self.last_round:
+            self.last_round, self.roster = commit.round, commit.roster
+            self.outer_step += 1
+            self.commits.append(commit.t)
+
+    def take_status(self, status: Mapping[str, Any]) -> None:
+        """Take what one daemon knows of the run."""
+        self.outer_step = max(self.outer_step, int(_number(status, "outer_step", 0)))
+        self.outer_steps = max(self.outer_steps, int(_number(status, "outer_steps", 0)))
+        roster = status.get("roster")
+        if isinstance(roster, list) and roster:
+            self.roster = tuple(printable(str(each)) for each in cast(list[object], roster))
+        self.leader = _text(status, "leader") or self.leader
+
+    def eta_s(self, now: float) -> float | None:
+        """Seconds until the last outer step, at the speed of the last rounds; None: unknown."""
+        left = self.outer_steps - self.outer_step
+        if len(self.commits) < 2 or left <= 0:
+            return None
+        round_s = (self.commits[-1] - self.commits[0]) / (len(self.commits) - 1)
+        return max(0.0, left * round_s - max(0.0, now - self.commits[-1]))
+
+    @property
+    def step_text(self) -> str:
+        return f"outer step {self.outer_step}" + f"/{self.outer_steps}" * bool(self.outer_steps)
+
+
 class LiveView:
     """Shows one run. Use it as a context manager, and call `update` about once a second.
 
@@ -112,12 +154,7 @@ class LiveView:
         self._peers: dict[str, _Peer] = {}
         self._stories: deque[tuple[float, str]] = deque(maxlen=STORIES_SHOWN)
         self._told: dict[str, float] = {}
-        self._commits: deque[float] = deque(maxlen=ETA_ROUNDS)
-        self._last_round = -1
-        self._outer_step = 0
-        self._outer_steps = 0
-        self._roster: tuple[str, ...] = ()
-        self._leader = ""
+        self._progress = _Progress()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -180,10 +217,8 @@ class LiveView:
             case Traffic():
                 peer.sent_per_s = event.sent_bytes_per_s
                 peer.received_per_s, peer.lag_s = event.received_bytes_per_s, event.lag_p99_s
-            case Commit() if event.fragment == ANCHOR and event.round > self._last_round:
-                self._last_round, self._roster = event.round, event.roster
-                self._outer_step += 1
-                self._commits.append(event.t)
+            case Commit() if event.fragment == ANCHOR:
+                self._progress.take_commit(event)
             case _:
                 pass
         self._tell(event)
@@ -207,12 +242,7 @@ class LiveView:
         peer.sent_per_s = _number(status, "sent_bytes_per_s", peer.sent_per_s)
         peer.received_per_s = _number(status, "received_bytes_per_s", peer.received_per_s)
         peer.lag_s = _number(status, "lag_p99_s", peer.lag_s)
-        self._outer_step = max(self._outer_step, int(_number(status, "outer_step", 0)))
-        self._outer_steps = max(self._outer_steps, int(_number(status, "outer_steps", 0)))
-        roster = status.get("roster")
-        if isinstance(roster, list) and roster:
-            self._roster = tuple(printable(str(each)) for each in cast(list[object], roster))
-        self._leader = _text(status, "leader") or self._leader
+        self._progress.take_status(status)
 
     def _tell(self, event: Event) -> None:
         text = story(event, self._names)
@@ -232,29 +262,18 @@ class LiveView:
         line = Text(f"{self._elapsed(t):8.1f}  {text}")
         self._console.print(line, soft_wrap=True, highlight=False)  # Rich flushes each print.
 
-    def _eta_s(self) -> float | None:
-        """Seconds until the last outer step, at the speed of the last rounds; None: unknown."""
-        left = self._outer_steps - self._outer_step
-        if len(self._commits) < 2 or left <= 0:
-            return None
-        round_s = (self._commits[-1] - self._commits[0]) / (len(self._commits) - 1)
-        return max(0.0, left * round_s - max(0.0, self._clock() - self._commits[-1]))
-
-    def _step_text(self) -> str:
-        return f"outer step {self._outer_step}" + f"/{self._outer_steps}" * bool(self._outer_steps)
-
     def _sum_up(self) -> str:
         live = [peer for peer in self._peers.values() if not peer.gone]
         losses = [peer.loss for peer in live if math.isfinite(peer.loss)]
         parts = [
-            f"{self._step_text()} with {roster_text(self._roster, self._names)}",
+            f"{self._progress.step_text} with {roster_text(self._progress.roster, self._names)}",
             f"{count_text(sum(peer.tokens_per_s for peer in live))} tokens/s",
             f"sent {bytes_text(sum(peer.bytes_sent for peer in self._peers.values()))}"
             f" ({bytes_text(sum(peer.sent_per_s for peer in live))}/s)",
         ]
         if losses:
             parts.insert(2, f"loss {sum(losses) / len(losses):.3f}")
-        eta_s = self._eta_s()
+        eta_s = self._progress.eta_s(self._clock())
         return "; ".join(parts if eta_s is None else [*parts, f"{seconds_text(eta_s)} left"])
 
     def _render(self) -> RenderableType:
@@ -262,8 +281,9 @@ class LiveView:
         # Seven lines: the head, the roster, the titles, two gaps, and two for "and 9 more".
         rows = min(len(self._peers), max(3, height - 7 - STORIES_MIN))
         stories = [*self._stories][-max(STORIES_MIN, height - 7 - rows) :]
-        lead = f"; {self._names.get(self._leader, self._leader)} leads" if self._leader else ""
-        roster = f"roster: {roster_text(self._roster, self._names)}{lead}"
+        leader = self._progress.leader
+        lead = f"; {self._names.get(leader, leader)} leads" if leader else ""
+        roster = f"roster: {roster_text(self._progress.roster, self._names)}{lead}"
         return Group(
             self._render_head(),
             Text(roster, "dim", no_wrap=True, overflow="ellipsis"),
@@ -282,11 +302,12 @@ class LiveView:
         head.add_column(no_wrap=True)
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
-        eta_s = self._eta_s()
+        eta_s = self._progress.eta_s(self._clock())
         now = seconds_text(self._elapsed(self._clock()))
         times = now if eta_s is None else f"{now}, {seconds_text(eta_s)} left"
-        bar = ProgressBar(total=max(self._outer_steps, 1), completed=self._outer_step)
-        head.add_row(Text(self._run_name, "bold"), self._step_text(), bar, times)
+        progress = self._progress
+        bar = ProgressBar(total=max(progress.outer_steps, 1), completed=progress.outer_step)
+        head.add_row(Text(self._run_name, "bold"), progress.step_text, bar, times)
         return head
 
     def _render_peers(self, width: int, rows: int) -> Table:

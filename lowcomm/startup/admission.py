@@ -39,16 +39,18 @@ class NodeAdmission:
         node: NodeConfig,
         *,
         token: Token | None,
+        contact: str,
         note: Callable[[str, str], None],
     ) -> None:
         """`directory`: the node's own, which this process has locked; `token`: the token to join
-        with, None on a founder; `note` is called with (topic, text) if the admission has to
-        wait."""
+        with, None on a founder; `contact`: the address of a peer of the run, if there is no token;
+        `note` is called with (topic, text) if the admission has to wait."""
         self.entered = False
         """This node can communicate with other peers."""
         self._directory = directory
         self._insecure = node.insecure
         self._token = token
+        self._contact = contact
         self._note = note
         self._gate: CertificateIssuer | None = None
 
@@ -69,14 +71,11 @@ class NodeAdmission:
         if known is None:
             invite(authority, me.address)
 
-    async def enter(
-        self, mesh: Mesh, me: Identity, address: str, feed: Callable[[Event], None]
-    ) -> None:
+    async def enter(self, mesh: Mesh, me: Identity, feed: Callable[[Event], None]) -> None:
         """Get a certificate if this node has none, and give the mesh its TLS contexts. Call this
         before the mesh listens or dials.
 
-        `address`: the address of a peer of the run, if there is no token. `feed` takes the events
-        for the core. Raises ConfigError and RefusedError.
+        `feed` takes the events for the core. Raises ConfigError and RefusedError.
         """
         if self._insecure:
             self.entered = True
@@ -84,7 +83,7 @@ class NodeAdmission:
         self._check_run()
         own, here = OwnKey(self._directory), ""
         if own.certified() != me.peer:
-            here = await self._ask(own, me.peer, address)
+            here = await self._ask(own, me.peer)
         mesh.secure(contexts(self._directory))
         if here:
             mesh.connect(here, peer="")  # The first peer that the core dials may be gone.
@@ -113,7 +112,7 @@ class NodeAdmission:
                 "of its own (--set node.directory=PATH)"
             )
 
-    async def _ask(self, own: OwnKey, peer: PeerId, address: str) -> str:
+    async def _ask(self, own: OwnKey, peer: PeerId) -> str:
         """Ask for a certificate and keep it. Returns the address of the peer that issued it. Raises
         RefusedError."""
         token = self._token
@@ -121,7 +120,7 @@ class NodeAdmission:
             authority, addresses = token.authority, token.addresses
             admit = Admit(PROTOCOL_VERSION, encode_token(token), peer, own.public, b"", b"")
         elif own.certified():  # The certificate of our earlier peer: its branch was given up.
-            authority, addresses = public_of(root_of(self._directory)), (address,)
+            authority, addresses = public_of(root_of(self._directory)), (self._contact,)
             certificate, proof = own.renewal(peer)
             admit = Admit(PROTOCOL_VERSION, "", peer, own.public, certificate, proof)
         else:

@@ -11,7 +11,7 @@ import secrets
 import shlex
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,6 +87,27 @@ class NodeDirectory:
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+class RunningRecord:
+    """The record of the running daemon; node.json follows each change of it."""
+
+    def __init__(self, directory: NodeDirectory, record: NodeRecord) -> None:
+        self.directory = directory
+        self.record = record
+
+    def write(self) -> None:
+        self.directory.write(self.record)
+
+    def remember_run(self, run: int) -> None:
+        """The run is known: its 64 bits."""
+        self.record = replace(self.record, run=run)
+        self.write()
+
+    def remember_bus(self, endpoint: str) -> None:
+        """Local commands are answered at this ZeroMQ endpoint from now on."""
+        self.record = replace(self.record, bus=endpoint)
+        self.write()
 
 
 def in_use(directory: Path) -> bool:

@@ -121,7 +121,8 @@ class Lockstep:
     def arrays(self, fragment: int, node: int = 0) -> tuple[F32, F32]:
         """Copies of a node's (outer parameters, momentum), fp32 [P] each; except in a gossip run,
         they are the same on all nodes."""
-        return self._replicas[node].arrays(fragment)
+        outer_P, momentum_P = self._replicas[node].lend(fragment)
+        return outer_P.copy(), momentum_P.copy()
 
     def close(self) -> None:
         """Free the memory. Idempotent."""
@@ -148,7 +149,7 @@ class Lockstep:
         """Encode a contribution, written to where the node's ranks would have written it."""
         replica, place = self._replicas[node], self._slots[node].contribution(fragment)
         place[:] = _bytes(local_P)
-        replica.take_local(fragment, place)
+        replica.contributions.take_local(fragment, place)
         size = replica.sizes[fragment]
         encoding = Encoding(replica, fragment, size, self._pool, manifest=name)
         self.payload_bytes += encoding.cut(0, size).nbytes

@@ -1,7 +1,7 @@
 """The samples of one simulated node: leased with the anchor's results, drawn step by step.
 
-The node's half works as lowcomm/daemon/rank_control.py; the ranks' half is the real code. Must NOT
-know the value of a sample, nor which samples are counted.
+The node's half works as lowcomm/rank_control/rank_rounds.py; the ranks' half is the real code. Must
+NOT know the value of a sample, nor which samples are counted.
 """
 
 from collections.abc import Callable

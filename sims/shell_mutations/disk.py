@@ -4,7 +4,7 @@ Must NOT run anything (shell_mutants.py).
 """
 
 from lowcomm.checkpoints import checkpoint, residue_file, tensor_files
-from lowcomm.daemon.checkpoint_schedule import CheckpointSchedule
+from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
 from peers.storage import fsync, wal_format
 from peers.storage.wal import Wal
 from peers.storage.wal_format import State
@@ -17,7 +17,7 @@ _SCRIBE = ("tests/peers/storage/test_wal_writer.py",)
 _DURABLE = ("tests/peers/storage/test_fsync.py",)
 _CHECKPOINT = ("tests/lowcomm/checkpoints/test_checkpoint.py",)
 _CHECKPOINTER = (
-    "tests/lowcomm/daemon/test_checkpoint_schedule.py",
+    "tests/lowcomm/rank_control/test_checkpoint_schedule.py",
     "tests/lowcomm/outer_state/test_state_moment.py",
 )
 _RESIDUES = ("tests/lowcomm/checkpoints/test_residue_file.py",)

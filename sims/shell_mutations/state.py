@@ -3,19 +3,20 @@
 Must NOT run anything (shell_mutants.py).
 """
 
-from lowcomm.daemon.rank_control import RankControl
 from lowcomm.data.lease import NodeLease
 from lowcomm.outer_state.error_feedback import ErrorFeedback
 from lowcomm.outer_state.outer_step import OuterStep
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica
 from lowcomm.outer_state.versions import OuterState
+from lowcomm.rank_control.rank_rounds import RankRounds
 from peers.ipc.shared_memory import Slots
 from peers.ranks.attempt import Attempt
 from sims.mutations.patch import Edit, Mutant
 
 _REPLICA = (
     *("tests/lowcomm/outer_state/test_versions.py", "tests/lowcomm/outer_state/test_outer_step.py"),
+    "tests/lowcomm/outer_state/test_local_contributions.py",
     "tests/lowcomm/outer_state/test_replica.py",
 )
 _FEEDBACK = (
@@ -23,7 +24,7 @@ _FEEDBACK = (
     "tests/lowcomm/checkpoints/test_residue_file.py",
 )
 _LEASE = ("tests/lowcomm/data/test_lease.py",)
-_NODE_SIDE = ("tests/lowcomm/daemon/test_rank_control.py",)
+_RANK_ROUNDS = ("tests/lowcomm/rank_control/test_rank_rounds.py",)
 _ATTEMPT = ("tests/peers/ranks/test_attempt.py",)
 _SLOTS = ("tests/peers/ipc/test_shared_memory.py",)
 
@@ -201,8 +202,8 @@ LEASE_MUTANTS = (
     Mutant(
         "the-last-result-waits-for-no-samples",
         "If a Restore set back another fragment, the ranks have no samples for its rounds.",
-        Edit(RankControl.resume, "last = command.finish and all(", "last = command.finish or all("),
-        tests=_NODE_SIDE,
+        Edit(RankRounds.resume, "last = command.finish and all(", "last = command.finish or all("),
+        tests=_RANK_ROUNDS,
     ),
     Mutant(
         "a-lease-adds-to-the-one-before",
@@ -239,41 +240,41 @@ RANK_MUTANTS = (
         "uncounted-tokens-survive-a-full-result",
         "Tokens of discarded steps give the next contribution weight.",
         Edit(
-            RankControl.resume,
+            RankRounds.resume,
             "if full:\n        attempt.uncounted",
             "if False:\n        attempt.uncounted",
         ),
-        tests=_NODE_SIDE,
+        tests=_RANK_ROUNDS,
     ),
     Mutant(
         "uncounted-tokens-survive-the-ranks",
         "Tokens of ranks that died give the next contribution weight.",
-        Edit(RankControl._on_event, "_Attempt()", "_Attempt(uncounted=self._attempt.uncounted)"),
-        tests=_NODE_SIDE,
+        Edit(RankRounds.ranks_lost, "_Attempt()", "_Attempt(uncounted=self._attempt.uncounted)"),
+        tests=_RANK_ROUNDS,
     ),
     Mutant(
         "a-result-that-waits-survives-the-ranks",
         "New ranks get the result that the lost ranks waited for, and another one after it.",
-        Edit(RankControl._on_event, "_Attempt()", "_Attempt(waiting=self._attempt.waiting)"),
-        tests=_NODE_SIDE,
+        Edit(RankRounds.ranks_lost, "_Attempt()", "_Attempt(waiting=self._attempt.waiting)"),
+        tests=_RANK_ROUNDS,
     ),
     Mutant(
         "new-ranks-write-over-what-is-still-sent",
         "Half of a contribution is that of the lost ranks, half that of the new ones.",
-        Edit(RankControl._on_event, "self._keep_given()", "pass"),
-        tests=_NODE_SIDE,
+        Edit(RankRounds.ranks_lost, "self._keep_given()", "pass"),
+        tests=_RANK_ROUNDS,
     ),
     Mutant(
         "ranks-go-on-without-samples",
         "The result names fewer samples than an interval takes: the loader runs dry.",
-        Edit(RankControl.resume, "anchor and count(self._lease) < needed", "False"),
-        tests=_NODE_SIDE,
+        Edit(RankRounds.resume, "anchor and count(self._lease) < needed", "False"),
+        tests=_RANK_ROUNDS,
     ),
     Mutant(
         "a-contribution-without-tokens-counts",
         "The contribution has no weight: the mean divides by zero.",
-        Edit(RankControl._contribution, "if event.steps < 1 or event.tokens < 1:", "if False:"),
-        tests=_NODE_SIDE,
+        Edit(RankRounds.contributed, "if event.steps < 1 or event.tokens < 1:", "if False:"),
+        tests=_RANK_ROUNDS,
     ),
     Mutant(
         "a-contribution-of-one-rank-counts",

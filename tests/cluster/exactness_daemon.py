@@ -9,7 +9,8 @@ import json
 import sys
 
 from lowcomm.cli import main
-from lowcomm.daemon import daemon, rank_control
+from lowcomm.daemon import daemon
+from lowcomm.rank_control import rank_control
 from protocols.types.ids import Stamp
 
 RECORD = "daemon.json"
@@ -21,7 +22,7 @@ class RecordingDaemon(daemon.Daemon):
     def applied(self, stamp: Stamp, state_digest: str) -> None:
         """Called by the driver for each committed round."""
         super().applied(stamp, state_digest)
-        commit = self.core.run_state.commit(stamp.fragment, stamp.round)
+        commit = self.context.core.run_state.commit(stamp.fragment, stamp.round)
         if commit is not None:
             MANIFESTS[str(stamp.round)] = {each.peer: each.manifest for each in commit.contributors}
 
@@ -29,7 +30,7 @@ class RecordingDaemon(daemon.Daemon):
         """Until the run is finished."""
         code = await super().run()
         record = {"manifests": MANIFESTS, "modules": sorted(sys.modules)}
-        (self._directory.path / RECORD).write_text(json.dumps(record), encoding="utf-8")
+        (self.context.path / RECORD).write_text(json.dumps(record), encoding="utf-8")
         return code
 
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_checkpoint
-from lowcomm.daemon.checkpoint_schedule import CheckpointSchedule
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
+from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
@@ -33,7 +33,7 @@ from protocols.types.ids import (
 from protocols.types.rules import ProtocolConfig
 from protocols.types.sample_ranges import Samples
 from protocols.wire.layout import pack_layout
-from tests.lowcomm.replicas import stamp
+from tests.lowcomm.replicas import arrays, stamp
 
 ALPHA, BETA = PeerId("alpha.1f0c9a2e"), PeerId("beta.00000002")
 GAMMA = PeerId("gamma.00000003")
@@ -135,9 +135,9 @@ class Scene:
     def count(self, round_: int) -> None:
         """This node contributes to fragment 0, and that alone is the round."""
         self.commit(round_)
-        base_P, _ = self.replica.arrays(0)
+        base_P, _ = arrays(self.replica, 0)
         local_P = base_P + np.arange(1, 1 + base_P.size, dtype=np.float32) / round_
-        self.replica.take_local(0, local_P.data.cast("B"))
+        self.replica.contributions.take_local(0, local_P.data.cast("B"))
         name = f"{round_:032x}"
         self.replica.begin(0, name)
         sent = bytearray(self.replica.contribution_bytes(0, base_P.size))
@@ -168,7 +168,7 @@ class Scene:
         self.checkpoint_schedule._thread.submit(self.gate.wait)
 
     def state(self) -> list[bytes]:
-        return bits([self.replica.arrays(f) for f in (0, 1)])
+        return bits([arrays(self.replica, f) for f in (0, 1)])
 
     def on_disk(self) -> tuple[str, list[bytes]]:
         """Name and bits of the newest checkpoint."""

@@ -136,6 +136,12 @@ def share(replica: Replica) -> Slots:
     return slots
 
 
+def arrays(replica: Replica, fragment: int) -> tuple[F32, F32]:
+    """Copies of (outer, momentum)."""
+    outer_P, momentum_P = replica.lend(fragment)
+    return outer_P.copy(), momentum_P.copy()
+
+
 def placed(replica: Replica, fragment: int, *, full: bool) -> F32:
     """What the ranks see."""
     return shown(replica, fragment, replica.place_result(fragment, full=full).place)

@@ -13,7 +13,7 @@ from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
 from protocols.types.ids import Contributor, PeerId, TensorSpec
-from tests.lowcomm.replicas import LINEAGE, encoded, gaussian, share, stamp, view
+from tests.lowcomm.replicas import LINEAGE, arrays, encoded, gaussian, share, stamp, view
 
 SIZE = 5000
 ME = PeerId("p0.0")
@@ -36,8 +36,8 @@ def begun(codec: str = "topk") -> Replica:
 
 def play(replica: Replica, round_: int) -> tuple[bytes, str]:
     """A round that this node makes alone: what it sent, and the state after it."""
-    base_P, _ = replica.arrays(0)
-    replica.take_local(0, view((base_P + gaussian(round_, SIZE)).astype(np.float32)))
+    base_P, _ = arrays(replica, 0)
+    replica.contributions.take_local(0, view((base_P + gaussian(round_, SIZE)).astype(np.float32)))
     name = f"{round_:032x}"
     sent = encoded(replica, 0, name)
     digest = replica.apply(stamp(0, round_), (0, SIZE), [sent], [Contributor(ME, 1, 1, name)])
@@ -55,7 +55,7 @@ def cut_of(replica: Replica) -> Cut:
 def keep(directory: Path, replica: Replica) -> Path:
     """As the checkpointer does."""
     cut, layout = cut_of(replica), [[("w", (SIZE,), 0)]]
-    outer_P, momentum_P = replica.arrays(0)
+    outer_P, momentum_P = arrays(replica, 0)
     residues = replica.capture().residues
     return write_checkpoint(
         directory,
@@ -103,7 +103,7 @@ def test_a_state_of_another_version_has_none(tmp_path: Path) -> None:
     # The same number, but another state: the run went back, and came by another way.
     other = begun()
     play(other, 7)
-    outer_P, momentum_P = other.arrays(0)
+    outer_P, momentum_P = arrays(other, 0)
     replica.restore(0, 1, outer_P, momentum_P, lineage=LINEAGE)
     assert not replica.capture().residues[0].any()
 

@@ -37,8 +37,8 @@ def daemon(directory: Path, start: StartOptions = AGAIN) -> Generator[Daemon]:
     try:
         yield made
     finally:
-        made.checkpoint_schedule.close()
-        made.event_log.close()
+        made.context.checkpoint_schedule.close()
+        made.context.event_log.close()
         made._wal.close()
         made._directory.close()
         listening.close()
@@ -46,45 +46,45 @@ def daemon(directory: Path, start: StartOptions = AGAIN) -> Generator[Daemon]:
 
 def promise(made: Daemon) -> None:
     """It votes, and its log holds an entry."""
-    entry = e.LogEntry(1, 1, e.Elected(made.core.me.peer))
-    made._wal.write(c.Persist(1, 4, made.core.me.peer, 1, (entry,), None))
+    entry = e.LogEntry(1, 1, e.Elected(made.context.core.me.peer))
+    made._wal.write(c.Persist(1, 4, made.context.core.me.peer, 1, (entry,), None))
 
 
 def test_a_new_peer_has_a_name_that_nobody_had(tmp_path: Path) -> None:
     with daemon(tmp_path / "a") as one, daemon(tmp_path / "b") as other:
-        assert one.core.me.name == other.core.me.name == "alpha"
-        assert one.core.me.peer != other.core.me.peer
-        assert one.core.me.incarnation == 1
+        assert one.context.core.me.name == other.context.core.me.name == "alpha"
+        assert one.context.core.me.peer != other.context.core.me.peer
+        assert one.context.core.me.incarnation == 1
 
 
 def test_with_its_log_it_is_the_same_peer_in_its_next_life(tmp_path: Path) -> None:
     with daemon(tmp_path) as first:
-        first._remember(77)
+        first._record.remember_run(77)
         promise(first)
     with daemon(tmp_path) as second:
-        assert second.core.me.peer == first.core.me.peer
-        assert second.core.me.incarnation == 2
-        assert second._record.run == 77
-        state = second.core.raft.election.state
-        assert (state.term, state.vote) == (4, first.core.me.peer)
-        assert second.core.raft.log.last_index == 1
+        assert second.context.core.me.peer == first.context.core.me.peer
+        assert second.context.core.me.incarnation == 2
+        assert second._record.record.run == 77
+        state = second.context.core.raft.election.state
+        assert (state.term, state.vote) == (4, first.context.core.me.peer)
+        assert second.context.core.raft.log.last_index == 1
 
 
 def test_without_its_log_it_is_another_peer_that_promised_nothing(tmp_path: Path) -> None:
     """Its old name may have voted, and acknowledged entries that this disk does not have."""
     with daemon(tmp_path) as first:
-        first._remember(77)
+        first._record.remember_run(77)
         promise(first)
     (tmp_path / FILE).unlink()
     with daemon(tmp_path) as second:
-        assert second.core.me.peer != first.core.me.peer
-        assert second.core.me.incarnation == 1
-        assert second._record.run == 0
-        assert second.core.raft.term == 0
+        assert second.context.core.me.peer != first.context.core.me.peer
+        assert second.context.core.me.incarnation == 1
+        assert second._record.record.run == 0
+        assert second.context.core.raft.term == 0
         second._note_start()
         record = read_record(tmp_path)
         assert record is not None
-        assert record.peer == second.core.me.peer
+        assert record.peer == second.context.core.me.peer
 
 
 def test_before_it_took_part_in_a_run_it_promised_nothing_and_stays_who_it_is(
@@ -93,13 +93,13 @@ def test_before_it_took_part_in_a_run_it_promised_nothing_and_stays_who_it_is(
     with daemon(tmp_path) as first:
         first._note_start()
     with daemon(tmp_path) as second:
-        assert second.core.me.peer == first.core.me.peer
-        assert second.core.me.incarnation == 2
+        assert second.context.core.me.peer == first.context.core.me.peer
+        assert second.context.core.me.incarnation == 2
 
 
 def test_a_damaged_log_is_refused_in_one_line(tmp_path: Path) -> None:
     with daemon(tmp_path) as first:
-        first._remember(77)
+        first._record.remember_run(77)
         promise(first)
     whole = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(b"x" + whole[1:])
@@ -113,11 +113,11 @@ def test_a_damaged_log_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_daemon_that_starts_again_says_what_it_kept(tmp_path: Path) -> None:
     with daemon(tmp_path) as first:
-        first._remember(77)
+        first._record.remember_run(77)
         promise(first)
     write_checkpoint(tmp_path / "checkpoints", 4)
     with daemon(tmp_path) as second:
-        kept = second.core.member_status.kept
+        kept = second.context.core.member_status.kept
         assert kept is not None
         assert [version.round for version in kept.versions] == [4, 4]
 
@@ -128,10 +128,10 @@ def test_the_core_hears_of_every_checkpoint_that_is_complete(tmp_path: Path) -> 
         write_checkpoint(tmp_path / "checkpoints", 4)
         path = tmp_path / "checkpoints" / "round-000004"
         cut, _, _ = read_checkpoint(path)
-        made.checkpoint_schedule._written(path, cut)
+        made.context.checkpoint_schedule._written(path, cut)
         told: list[v.Event] = []
-        while not made.driver._inbox.empty():
-            told.append(made.driver._inbox.get_nowait())
+        while not made.context.driver._inbox.empty():
+            told.append(made.context.driver._inbox.get_nowait())
         kept = [event.kept for event in told if isinstance(event, v.Checkpointed)]
         assert [[version.round for version in each.versions] for each in kept] == [[4, 4]]
 
@@ -147,12 +147,12 @@ async def test_no_step_is_made_while_the_last_checkpoint_is(tmp_path: Path) -> N
         steps.append(1)
 
     with daemon(tmp_path) as made:
-        driver = asyncio.create_task(made.driver.run())
-        made.driver.compute(step, lambda _: None)
+        driver = asyncio.create_task(made.context.driver.run())
+        made.context.driver.compute(step, lambda _: None)
         assert await asyncio.to_thread(begun.wait, 10)
         goes_on.set()
         await made._end_driver(driver)
         assert driver.done()
         assert steps == [1], "the one that was being made is whole"
-        made.driver.feed(v.StepApplied(Stamp(7, 7, 1, 0, 1, 0), "00"))
-        assert not made.driver._inbox.empty(), "it was taken at once"
+        made.context.driver.feed(v.StepApplied(Stamp(7, 7, 1, 0, 1, 0), "00"))
+        assert not made.context.driver._inbox.empty(), "it was taken at once"

@@ -18,7 +18,7 @@ from protocols.state.gossip_pairs import pairs_of, state_digest
 from protocols.types.errors import ConfigError
 from protocols.types.ids import Contributor, PeerId, Stamp, TensorSpec
 from sims.lockstep.exchange import LocalContribution, Lockstep
-from tests.lowcomm.replicas import LINEAGE
+from tests.lowcomm.replicas import LINEAGE, arrays
 
 SIZE = PIECE_ELEMENTS + 4097
 LAYOUT = (TensorSpec(0, "w", (SIZE,), 0),)
@@ -126,7 +126,7 @@ def test_what_ranks_contribute_moves_along_with_a_state_that_came_meanwhile() ->
     assert replica.version(0) == (4, state_digest(4))
     place = slots.contribution(0)
     place[:] = local_P.view(np.uint8).data
-    replica.take_local(0, place)
+    replica.contributions.take_local(0, place)
     encoding = Encoding(replica, 0, SIZE, Pool(), manifest="x")
     expected_P = local_P.copy()
     expected_P -= first_P - other_P
@@ -134,7 +134,7 @@ def test_what_ranks_contribute_moves_along_with_a_state_that_came_meanwhile() ->
     terms = [Contributor(NAMES[0], 1, 1, "x")]
     replica.apply(Stamp(0, 0, 1, 0, 5, 0), (0, SIZE), [bytes(encoding.cut(0, SIZE))], terms)
     outer_P, _ = pulled(other_P, state[SIZE:], expected_P)
-    assert replica.arrays(0)[0].tobytes() == outer_P.tobytes()
+    assert arrays(replica, 0)[0].tobytes() == outer_P.tobytes()
     slots.close()
 
 

@@ -14,7 +14,7 @@ from lowcomm.numerics.kernels import NORM_ELEMENTS
 from lowcomm.numerics.operations import F32, WeightsError
 from lowcomm.outer_state.replica import Replica
 from protocols.types.ids import TensorSpec
-from tests.lowcomm.replicas import contributors, cut, encoded, gaussian, share, stamp, view
+from tests.lowcomm.replicas import arrays, contributors, cut, encoded, gaussian, share, stamp, view
 
 SHAPES = {"embed": (30, 100), "a": (70, 90), "none": (0,), "b": (), "c": (5000,), "d": (777,)}
 TOKENS = (300, 100, 200)
@@ -130,7 +130,7 @@ def play(borders: tuple[int, ...], *, ahead: bool) -> tuple[str, F32]:
     for seed, replica in enumerate(replicas):
         share(replica)
         replica.initialise(0, view(np.zeros(SIZE, np.float32)))
-        replica.take_local(0, view(gaussian(seed, SIZE)))
+        replica.contributions.take_local(0, view(gaussian(seed, SIZE)))
     wholes, terms, parts = [encoded(x, 0) for x in replicas], contributors(*TOKENS), list[bytes]()
     for start, stop in pairwise((0, *borders, SIZE)):
         slices = [cut(replicas[0], whole, start, stop) for whole in wholes]
@@ -142,7 +142,7 @@ def play(borders: tuple[int, ...], *, ahead: bool) -> tuple[str, F32]:
     marks = (0, *borders, SIZE)
     found = {replica.apply(stamp(0, 1), marks, parts, terms) for replica in replicas}
     assert len(found) == 1
-    return found.pop(), replicas[0].arrays(0)[0]
+    return found.pop(), arrays(replicas[0], 0)[0]
 
 
 def test_a_round_ends_with_equal_bits_wherever_parts_are_cut() -> None:

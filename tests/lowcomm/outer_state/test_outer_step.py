@@ -18,6 +18,7 @@ from tests.lowcomm.replicas import (
     LAYOUT,
     LINEAGE,
     LR,
+    arrays,
     contributors,
     gaussian,
     slow_step,
@@ -36,7 +37,7 @@ HALVES = (0, PIECE_ELEMENTS, CELLS)
 @pytest.mark.parametrize("borders", [(0, 23), (0, 7, 7, 23), (0, 1, 22, 23)])
 def test_a_step_takes_the_decoded_parts_wherever_they_were_cut(borders: tuple[int, ...]) -> None:
     replica = started(Replica(two_codecs(), LAYOUT))
-    other = replica.version(1), [array.tobytes() for array in replica.arrays(1)]
+    other = replica.version(1), [array.tobytes() for array in arrays(replica, 1)]
     outer, momentum = gaussian(0, 23), np.zeros(23, np.float32)
     for round_ in (1, 2, 3):
         mean = gaussian(10 + round_, 23)
@@ -45,8 +46,11 @@ def test_a_step_takes_the_decoded_parts_wherever_they_were_cut(borders: tuple[in
         digest = state_digest(outer, momentum)
         assert replica.apply(stamp(0, round_), borders, parts, ONE) == digest
         assert replica.version(0) == (round_, digest)
-    assert [array.tobytes() for array in replica.arrays(0)] == [outer.tobytes(), momentum.tobytes()]
-    assert (replica.version(1), [array.tobytes() for array in replica.arrays(1)]) == other
+    assert [array.tobytes() for array in arrays(replica, 0)] == [
+        outer.tobytes(),
+        momentum.tobytes(),
+    ]
+    assert (replica.version(1), [array.tobytes() for array in arrays(replica, 1)]) == other
 
 
 def large() -> Replica:
@@ -96,18 +100,18 @@ def test_a_version_is_known_before_its_momentum_is_made(
             lent = replica.lend_state(0, round_)
             assert [bytes(x) for x in lent] == [x.tobytes() for x in expected]
             del lent
-    assert [x.tobytes() for x in replica.arrays(0)] == [x.tobytes() for x in steps(means)]
+    assert [x.tobytes() for x in arrays(replica, 0)] == [x.tobytes() for x in steps(means)]
 
 
 def test_what_is_not_committed_leaves_the_momentum_as_it_is() -> None:
     replica, lost, mean = large(), gaussian(3, CELLS), gaussian(4, CELLS)
     goes_ahead(replica, stamp(0, 1), halves(lost))
     before = [gaussian(1, CELLS).tobytes(), gaussian(2, CELLS).tobytes()]
-    assert [x.tobytes() for x in replica.arrays(0)] == before
+    assert [x.tobytes() for x in arrays(replica, 0)] == before
     goes_ahead(replica, stamp(0, 1, attempt=1), halves(mean)[:1])
     digest = replica.apply(stamp(0, 1, attempt=1), HALVES, halves(mean), ONE)
     assert digest == whole_digest(*steps([mean]))
-    assert [x.tobytes() for x in replica.arrays(0)] == [x.tobytes() for x in steps([mean])]
+    assert [x.tobytes() for x in arrays(replica, 0)] == [x.tobytes() for x in steps([mean])]
 
 
 def test_a_result_that_comes_again_with_other_bytes_is_made_anew() -> None:
@@ -116,7 +120,7 @@ def test_a_result_that_comes_again_with_other_bytes_is_made_anew() -> None:
     goes_ahead(replica, stamp(0, 1), halves(lost))
     digest = replica.apply(stamp(0, 1), HALVES, halves(mean), ONE)
     assert digest == whole_digest(*steps([mean]))
-    assert [x.tobytes() for x in replica.arrays(0)] == [x.tobytes() for x in steps([mean])]
+    assert [x.tobytes() for x in arrays(replica, 0)] == [x.tobytes() for x in steps([mean])]
 
 
 def test_a_state_that_replaces_ours_needs_nothing_of_what_was_due() -> None:
@@ -126,7 +130,7 @@ def test_a_state_that_replaces_ours_needs_nothing_of_what_was_due() -> None:
     replica.restore(0, 7, gaussian(5, CELLS), gaussian(6, CELLS), lineage=LINEAGE)
     replica.settle(0)
     expected = [gaussian(5, CELLS).tobytes(), gaussian(6, CELLS).tobytes()]
-    assert [x.tobytes() for x in replica.arrays(0)] == expected
+    assert [x.tobytes() for x in arrays(replica, 0)] == expected
 
 
 def test_beside_the_momentum_there_is_none() -> None:

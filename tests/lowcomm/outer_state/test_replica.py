@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.codecs import known_codecs
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import WeightsError
 from lowcomm.outer_state.replica import Replica
 from lowcomm.startup.startup import common_grain
 from peers.exchange.interfaces import SlicesError
-from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Pool
 from protocols.types.ids import TensorSpec
 from tests.lowcomm.replicas import (
     LAYOUT,
     LINEAGE,
     SIZES,
+    arrays,
     contributors,
     cut,
     encoded,
@@ -27,7 +26,6 @@ from tests.lowcomm.replicas import (
     placed,
     plain,
     reduced,
-    share,
     slow_mean,
     slow_step,
     stamp,
@@ -51,79 +49,17 @@ def test_the_first_parameters_are_version_zero() -> None:
     assert replica.version(0) == (0, expected)
     assert replica.version(1) == (0, "")
     first[:] = 0  # The ranks write their next contribution there.
-    outer, momentum = replica.arrays(0)
+    outer, momentum = arrays(replica, 0)
     assert outer.tobytes() == gaussian(1, 23).tobytes()
     assert momentum.tobytes() == bytes(4 * 23)
-
-
-@pytest.mark.parametrize("fragment", [0, 1])
-def test_a_contribution_is_where_we_began_minus_where_we_are(fragment: int) -> None:
-    replica, size = started(plain()), SIZES[fragment]
-    local = gaussian(5, size)
-    replica.take_local(fragment, view(local))
-    base = gaussian(fragment, size)
-    expected = np.array([base[i] - local[i] for i in range(size)], np.float32)
-    assert encoded(replica, fragment) == expected.tobytes()
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_a_contribution_is_made_in_pieces_in_any_order(order: tuple[int, ...]) -> None:
-    replica, local, borders = started(plain()), gaussian(5, 23), (0, 7, 8, 23)
-    replica.take_local(0, view(local))
-    out = bytearray(4 * 23)
-    replica.begin(0, "")
-    for piece in order:
-        start, stop = borders[piece : piece + 2]
-        replica.encode(0, start, stop, memoryview(out)[4 * start : 4 * stop])
-    assert bytes(out) == (gaussian(0, 23) - local).tobytes()
-
-
-def test_contributions_count_from_what_the_ranks_were_given_not_from_the_newest() -> None:
-    replica = started(plain())
-    base, local = gaussian(0, 23), gaussian(6, 23)
-    replica.take_local(0, view(local))
-    before = encoded(replica, 0)
-    replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
-    assert encoded(replica, 0) == before  # A later attempt of the round sends the same bytes.
-    assert before == (base - local).tobytes()
-
-
-def test_without_a_contribution_there_is_nothing_to_encode() -> None:
-    replica = started(plain())
-    replica.take_local(0, view(gaussian(1, 23)))
-    replica.place_result(0, full=False)
-    for fragment in (0, 1):
-        with pytest.raises(AssertionError, match="nothing was contributed"):
-            replica.begin(fragment, "")
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_known_of_the_last_contribution(value: float) -> None:
-    """Also of what lies behind the first cell, and once it is encoded in its place."""
-    size = PIECE_ELEMENTS + 3
-    replica = Replica(DiLoCo(), [TensorSpec(0, "x", (size,), 0)])
-    share(replica)
-    assert replica.is_finite(0), "nothing was contributed"
-    for place, finite in ((None, True), (0, False), (size - 1, False)):
-        local = gaussian(3, size)
-        if place is not None:
-            local[place] = value
-        replica.take_local(0, view(local))
-        assert replica.is_finite(0) == finite
-        in_place = replica.begin(0, "")
-        assert in_place is not None
-        replica.encode(0, 0, PIECE_ELEMENTS, in_place[: 4 * PIECE_ELEMENTS])
-        assert replica.is_finite(0) == finite
-    replica.place_result(0, full=False)
-    assert replica.is_finite(0), "it has its result"
 
 
 def test_a_full_result_is_the_outer_parameters_and_the_next_base() -> None:
     replica = started(plain())
     replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
-    outer, _ = replica.arrays(0)
+    outer, _ = arrays(replica, 0)
     assert placed(replica, 0, full=True).tobytes() == outer.tobytes()
-    replica.take_local(0, view(outer))
+    replica.contributions.take_local(0, view(outer))
     assert encoded(replica, 0) == bytes(4 * 23)  # Nobody has trained since.
 
 
@@ -132,11 +68,11 @@ def test_a_delta_moves_the_ranks_and_keeps_what_they_learned() -> None:
     replica = started(plain())
     old = gaussian(0, 23)
     replica.apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
-    new, _ = replica.arrays(0)
+    new, _ = arrays(replica, 0)
     delta = placed(replica, 0, full=False).copy()
     assert delta.tobytes() == np.array([a - b for a, b in zip(new, old, strict=True)]).tobytes()
     local = gaussian(8, 23) + delta
-    replica.take_local(0, view(local))
+    replica.contributions.take_local(0, view(local))
     assert encoded(replica, 0) == (new - local).tobytes()
     delta = placed(replica, 0, full=False)
     assert delta.tobytes() == bytes(4 * 23)  # Nothing was committed since.
@@ -145,7 +81,7 @@ def test_a_delta_moves_the_ranks_and_keeps_what_they_learned() -> None:
 @pytest.mark.parametrize("borders", [(0, 23), (0, 1, 1, 8, 23), (0, 22, 23)])
 def test_parts_are_cut_from_the_bytes_of_the_whole(borders: tuple[int, ...]) -> None:
     replica = started(Replica(two_codecs(), LAYOUT))
-    replica.take_local(0, view(gaussian(5, 23)))
+    replica.contributions.take_local(0, view(gaussian(5, 23)))
     whole = (gaussian(0, 23) - gaussian(5, 23)).astype("<f2")
     assert encoded(replica, 0) == whole.tobytes()
     for start, stop in pairwise(borders):
@@ -185,20 +121,12 @@ def test_a_slice_or_a_weight_that_cannot_be_is_the_senders_fault() -> None:
         reduced(plain(), 5, [bytes(20)], contributors(0))
 
 
-def test_the_arrays_are_copies() -> None:
-    replica = started(plain())
-    before = [array.tobytes() for array in replica.arrays(0)]
-    for array in replica.arrays(0):
-        array[:] = 9
-    assert [array.tobytes() for array in replica.arrays(0)] == before
-
-
 @pytest.mark.parametrize("fragment", [0, 1])
 def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     donor, joiner, size = started(plain()), plain(), SIZES[fragment]
     donor.apply(stamp(fragment, 4), (0, size), [gaussian(7, size).tobytes()], ONE)
     lent = donor.lend_state(fragment, donor.version(fragment)[0])
-    outer, momentum = donor.arrays(fragment)
+    outer, momentum = arrays(donor, fragment)
     donor.apply(stamp(fragment, 5), (0, size), [gaussian(8, size).tobytes()], ONE)
     payload = bytearray(b"".join(lent))
     assert payload == outer.tobytes() + momentum.tobytes()
@@ -208,7 +136,7 @@ def test_a_state_moves_to_another_replica_bit_by_bit(fragment: int) -> None:
     joiner.adopt_state(fragment, 4, payload, lineage=LINEAGE)
     assert joiner.version(fragment) == (4, digest)
     assert joiner.version(1 - fragment) == (0, "")
-    assert [x.tobytes() for x in joiner.arrays(fragment)] == [outer.tobytes(), momentum.tobytes()]
+    assert [x.tobytes() for x in arrays(joiner, fragment)] == [outer.tobytes(), momentum.tobytes()]
     mean = gaussian(8, size).tobytes()
     assert joiner.apply(stamp(fragment, 5), (0, size), [mean], ONE) == donor.version(fragment)[1]
 
@@ -219,7 +147,7 @@ def test_a_state_that_stays_the_caller_s_is_copied() -> None:
     payload = bytearray(b"".join(donor.lend_state(0, 4)))
     joiner.adopt_state(0, 4, payload, lineage=LINEAGE, kept=True)
     payload[:] = bytes(len(payload))  # Cells of the next cut, say.
-    assert [x.tobytes() for x in joiner.arrays(0)] == [x.tobytes() for x in donor.arrays(0)]
+    assert [x.tobytes() for x in arrays(joiner, 0)] == [x.tobytes() for x in arrays(donor, 0)]
 
 
 def test_a_state_s_digest_can_be_ended_before_each_cell() -> None:
@@ -250,8 +178,8 @@ def test_a_checkpoint_is_taken_up_where_it_was() -> None:
     assert replica.version(1) == (12, digest)
     assert digest == state_digest(outer, momentum)
     outer[:] = 0
-    assert replica.arrays(1)[0].tobytes() == gaussian(1, 8).tobytes()
-    assert replica.arrays(1)[1].tobytes() == momentum.tobytes()
+    assert arrays(replica, 1)[0].tobytes() == gaussian(1, 8).tobytes()
+    assert arrays(replica, 1)[1].tobytes() == momentum.tobytes()
 
 
 def test_the_state_of_the_newest_checkpoint_is_taken_up_if_it_is_of_that_round(
@@ -261,15 +189,15 @@ def test_the_state_of_the_newest_checkpoint_is_taken_up_if_it_is_of_that_round(
     outer, momentum = kept(tmp_path, 4)
     replica = started(plain())
     replica.checkpoints = tmp_path
-    before = [array.tobytes() for f in (0, 1) for array in replica.arrays(f)]
+    before = [array.tobytes() for f in (0, 1) for array in arrays(replica, f)]
     for fragment, round_ in ((0, 3), (0, 5), (2, 4)):
         assert replica.adopt_kept(fragment, round_, lineage=LINEAGE) == ""
-    assert [array.tobytes() for f in (0, 1) for array in replica.arrays(f)] == before
+    assert [array.tobytes() for f in (0, 1) for array in arrays(replica, f)] == before
     for fragment in (0, 1):
         digest = replica.adopt_kept(fragment, 4, lineage=LINEAGE)
         assert digest == state_digest(outer[fragment], momentum[fragment])
         assert replica.version(fragment) == (4, digest)
-        found = [array.tobytes() for array in replica.arrays(fragment)]
+        found = [array.tobytes() for array in arrays(replica, fragment)]
         assert found == [outer[fragment].tobytes(), momentum[fragment].tobytes()]
 
 
@@ -294,7 +222,7 @@ def test_peers_that_exchange_parts_end_with_equal_bits() -> None:
     tokens, borders = (300, 100, 200), (0, 9, 16, 23)
     wholes: list[bytes] = []
     for number, peer in enumerate(peers):
-        peer.take_local(0, view(gaussian(20 + number, 23)))
+        peer.contributions.take_local(0, view(gaussian(20 + number, 23)))
         wholes.append(encoded(peer, 0))
     parts: list[bytes] = []
     for owner, (start, stop) in zip(peers, pairwise(borders), strict=True):
@@ -303,7 +231,7 @@ def test_peers_that_exchange_parts_end_with_equal_bits() -> None:
     assert len({peer.apply(stamp(0, 1), borders, parts, ONE) for peer in peers}) == 1
     mean = slow_mean([gaussian(0, 23) - gaussian(20 + i, 23) for i in range(3)], tokens)
     expected, _ = slow_step(gaussian(0, 23), np.zeros(23, np.float32), mean)
-    assert peers[0].arrays(0)[0].tobytes() == expected.tobytes()
+    assert arrays(peers[0], 0)[0].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -318,7 +246,7 @@ def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, re
     wholes: list[bytes] = []
     for seed, replica in enumerate(peers):
         replica.initialise(0, view(np.zeros(size, np.float32)))
-        replica.take_local(0, view(gaussian(seed, size)))
+        replica.contributions.take_local(0, view(gaussian(seed, size)))
         wholes.append(encoded(replica, 0))
     parts: list[bytes] = []
     for owner, (start, stop) in zip(peers, pairwise(borders), strict=True):
@@ -326,62 +254,6 @@ def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, re
         assert len(slices[0]) == owner.contribution_bytes(0, stop - start)
         parts.append(reduced(owner, stop - start, slices, contributors(3, 5)))
     assert len({replica.apply(stamp(0, 1), borders, parts, ONE) for replica in peers}) == 1
-    outer, _ = peers[0].arrays(0)
+    outer, _ = arrays(peers[0], 0)
     exact = slow_mean([-gaussian(seed, size) for seed in range(2)], (3, 5))
     assert np.corrcoef(outer, -exact)[0, 1] > 0.5
-
-
-@pytest.mark.parametrize("name", known_codecs())
-def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str) -> None:
-    """Cut at borders of parts, out of order: the bytes of all values at once."""
-    named: dict[str, Any] = {"contribution_codec": name}
-    made, size = DiLoCo(**named), PIECE_ELEMENTS + 5000
-    replica, grain = Replica(made, (TensorSpec(0, "w", (size,), 0),)), common_grain(made)
-    share(replica)
-    replica.initialise(0, view(gaussian(1, size)))
-    replica.place_result(0, full=True)
-    replica.take_local(0, view(gaussian(2, size)))
-    one = made.codec
-    whole = bytearray(one.encoded_bytes(size))
-    one.encode(gaussian(1, size) - gaussian(2, size), whole)
-    encoding = Encoding(replica, 0, size, Pool())
-    for start, stop in ((PIECE_ELEMENTS - grain, size), (0, grain), (grain, PIECE_ELEMENTS)):
-        wanted = whole[one.encoded_bytes(start) : one.encoded_bytes(stop)]
-        assert bytes(encoding.cut(start, stop)) == wanted
-    assert bytes(encoding.cut(0, size)) == whole
-
-
-def test_a_contribution_of_fp32_is_made_where_the_ranks_wrote_it() -> None:
-    replica = plain()
-    slots = share(replica)
-    replica.initialise(0, view(gaussian(0, 23)))
-    replica.place_result(0, full=True)
-    local = slots.contribution(0)
-    local[:] = view(gaussian(1, 23))
-    replica.take_local(0, local)
-    encoding = Encoding(replica, 0, 23, Pool())
-    assert encoding.cut(0, 23).tobytes() == (gaussian(0, 23) - gaussian(1, 23)).tobytes()
-    assert local == encoding.cut(0, 23), "no array of its own"
-    del encoding, local
-
-
-def test_what_lost_ranks_wrote_is_needed_until_nobody_asks_for_it() -> None:
-    replica = plain()
-    slots = share(replica)
-    replica.initialise(0, view(gaussian(0, 23)))
-    replica.place_result(0, full=True)
-    first = slots.contribution(0)
-    assert not replica.needs(0, first, encoding=False), "nothing was contributed"
-    replica.take_local(0, first)
-    assert replica.needs(0, first, encoding=False), "its round may be about to open"
-    replica.begin(0, "")
-    replica.place_result(0, full=True)
-    assert replica.needs(0, first, encoding=True)
-    assert not replica.needs(0, first, encoding=False), "its round is over"
-
-    slots.contribute_elsewhere(0)
-    second = slots.contribution(0)
-    replica.take_local(0, second)
-    assert not replica.needs(0, second, encoding=True), "it is the first one that is on its way"
-    assert replica.needs(0, second, encoding=False)
-    del first, second

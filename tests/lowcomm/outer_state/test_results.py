@@ -23,6 +23,7 @@ from protocols.types.ids import TensorSpec
 from tests.lowcomm.replicas import (
     LINEAGE,
     Coded,
+    arrays,
     contributors,
     cut,
     encoded,
@@ -188,7 +189,7 @@ def replicas_of(method: RoundMethod, count: int, size: int = SIZE) -> list[Repli
     for seed, replica in enumerate(replicas):
         share(replica)
         replica.initialise(0, view(np.zeros(size, np.float32)))
-        replica.take_local(0, view(gaussian(seed, size)))
+        replica.contributions.take_local(0, view(gaussian(seed, size)))
     return replicas
 
 
@@ -212,7 +213,7 @@ def played(
     assert len(found) == 1
     given = [-gaussian(seed, borders[-1]) for seed in range(3)]
     exact = np.average(given, axis=0, weights=TOKENS)
-    assert np.corrcoef(replicas[0].arrays(0)[0], -exact)[0, 1] > least
+    assert np.corrcoef(arrays(replicas[0], 0)[0], -exact)[0, 1] > least
     return found.pop()
 
 
@@ -248,7 +249,7 @@ def test_a_piece_that_no_codec_reads_is_refused_also_where_nothing_is_made_of_it
 
 def idle(replica: Replica) -> F32:
     """What the ranks contribute when they have not moved since they got the outer parameters."""
-    replica.take_local(0, view(placed(replica, 0, full=True).copy()))
+    replica.contributions.take_local(0, view(placed(replica, 0, full=True).copy()))
     decoded = np.empty(SIZE, np.float32)
     codec("topk").decode(encoded(replica, 0, "next"), decoded)
     return decoded
@@ -276,7 +277,7 @@ def test_a_run_may_go_without_error_feedback() -> None:
     made = DiLoCo(contribution_codec="topk", feedback_decay=0.0)
     one = Replica(made, (TensorSpec(0, "w", (SIZE,), 0),))
     share(one)
-    one.take_local(0, view(gaussian(0, SIZE)))
+    one.contributions.take_local(0, view(gaussian(0, SIZE)))
     first = encoded(one, 0, "mine")
     one.apply(stamp(0, 1), (0, SIZE), [first], [replace(contributors(1)[0], manifest="mine")])
     assert not idle(one).any()

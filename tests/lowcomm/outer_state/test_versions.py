@@ -20,6 +20,7 @@ from tests.lowcomm.replicas import (
     LR,
     SHARED,
     SIZES,
+    arrays,
     contributors,
     gaussian,
     keep,
@@ -48,7 +49,7 @@ def test_ranks_read_the_outer_parameters_where_they_were_made() -> None:
         assert replica.place_result(0, full=True).place == places[-1], (
             "ranks that are back take it too"
         )
-        assert shown(replica, 0, places[-1]).tobytes() == replica.arrays(0)[0].tobytes()
+        assert shown(replica, 0, places[-1]).tobytes() == arrays(replica, 0)[0].tobytes()
     assert places in ([0, 1, 0], [1, 0, 1])
 
 
@@ -56,15 +57,15 @@ def test_ranks_read_the_outer_parameters_where_they_were_made() -> None:
 def test_ranks_that_are_slow_keep_their_base(rounds: int) -> None:
     """They train from what they were given last, however many rounds go by without them."""
     replica = started(plain())
-    base, place = replica.arrays(0)[0], replica.place_result(0, full=True).place
+    base, place = arrays(replica, 0)[0], replica.place_result(0, full=True).place
     for round_ in range(1, rounds + 1):
         replica.apply(stamp(0, round_), (0, 23), [gaussian(round_, 23).tobytes()], ONE)
         assert shown(replica, 0, place).tobytes() == base.tobytes()
-    now = replica.arrays(0)[0]
+    now = arrays(replica, 0)[0]
     assert placed(replica, 0, full=False).tobytes() == (now - base).tobytes()
     for round_ in range(rounds + 1, rounds + 4):
         replica.apply(stamp(0, round_), (0, 23), [gaussian(round_, 23).tobytes()], ONE)
-        assert placed(replica, 0, full=True).tobytes() == replica.arrays(0)[0].tobytes()
+        assert placed(replica, 0, full=True).tobytes() == arrays(replica, 0)[0].tobytes()
     assert_same_as_alone(replica, rounds + 3)
 
 
@@ -98,7 +99,7 @@ def test_a_state_that_was_there_before_the_ranks_is_what_they_get() -> None:
     assert placed(replica, 0, full=True).tobytes() == gaussian(3, 23).tobytes()
     assert replica.apply(stamp(0, 6), (0, 23), [gaussian(7, 23).tobytes()], ONE)
     expected = slow_step(gaussian(3, 23), gaussian(4, 23), gaussian(7, 23))
-    assert [array.tobytes() for array in replica.arrays(0)] == [x.tobytes() for x in expected]
+    assert [array.tobytes() for array in arrays(replica, 0)] == [x.tobytes() for x in expected]
 
 
 # Without momentum -----------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def test_what_is_lent_stays_and_the_ranks_see_what_they_would_see_otherwise(coun
     """Whatever rounds go by, and whether they count the ranks or not."""
     for lent_at in (0, 1, 2, 3):
         replica = started(plain())
-        seen = replica.arrays(0)[0]
+        seen = arrays(replica, 0)[0]
         lent, before = tuple[Bytes, ...](), b""
         for round_ in range(1, 9):
             if round_ - 1 == lent_at:
@@ -133,7 +134,7 @@ def test_what_is_lent_stays_and_the_ranks_see_what_they_would_see_otherwise(coun
             step(replica, round_)
             assert not lent or b"".join(lent) == before, round_
             if counted or round_ % 3 == 0:
-                now = replica.arrays(0)[0]
+                now = arrays(replica, 0)[0]
                 wanted = now if counted else now - seen
                 assert placed(replica, 0, full=counted).tobytes() == wanted.tobytes()
                 seen = now
@@ -187,7 +188,7 @@ def test_what_was_made_ahead_in_the_only_place_left_is_made_again() -> None:
         step(replica, round_)
     part = gaussian(4, 23).tobytes()
     replica.ahead(stamp(0, 4), 0, part, part, 23, ONE)
-    assert placed(replica, 0, full=True).tobytes() == replica.arrays(0)[0].tobytes()
+    assert placed(replica, 0, full=True).tobytes() == arrays(replica, 0)[0].tobytes()
     replica.apply(stamp(0, 4), (0, 23), [part], ONE)
     assert_same_as_alone(replica, 4)
     assert replica.check_state(0, 4, replica.lend_state(0, 4)) == replica.version(0)[1]
@@ -218,7 +219,7 @@ def test_a_state_that_is_taken_is_shown_to_the_ranks_beside_what_is_lent() -> No
         lent = replica.lend_state(0, replica.version(0)[0])
         before = b"".join(lent)
         replica.adopt_state(0, 6, bytearray(b"".join(other.lend_state(0, 6))), lineage=LINEAGE)
-        assert placed(replica, 0, full=True).tobytes() == other.arrays(0)[0].tobytes()
+        assert placed(replica, 0, full=True).tobytes() == arrays(other, 0)[0].tobytes()
         assert replica.version(0) == other.version(0)
         assert b"".join(lent) == before
         replica = started(plain())
@@ -285,7 +286,7 @@ class Turns:
     def contribute(self, fragment: int) -> None:
         local = self.slots.contribution(fragment)
         local[:] = view(gaussian(9 + self.version[fragment], self.size))
-        self.replica.take_local(fragment, local)
+        self.replica.contributions.take_local(fragment, local)
         self.replica.begin(fragment, f"m{fragment}")
 
     def commit(self, fragment: int, manifest: str) -> int:
@@ -310,7 +311,7 @@ def test_fragments_that_are_not_in_flight_hold_their_outer_parameters_alone() ->
             turns.replica.settle(fragment)
             # Three outer ones, the last one before, and the memory taken for the next in turn.
             assert turns.places_held <= 6
-            outer_P, _ = turns.replica.arrays(fragment)
+            outer_P, _ = arrays(turns.replica, fragment)
             assert turns.shown(fragment, place) == outer_P.tobytes(), (round_, fragment)
     assert turns.places_held == 5, "of one fragment: a contribution, and a next version"
 

@@ -18,6 +18,7 @@ from lowcomm.startup.identity import (
     RECORD,
     NodeDirectory,
     NodeRecord,
+    RunningRecord,
     exec_time,
     in_use,
     is_node,
@@ -76,6 +77,16 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     node.write(record)
     assert node.read() == record == read_record(tmp_path)
     node.close()
+
+
+def test_what_a_running_node_learns_is_in_its_record_at_once(tmp_path: Path) -> None:
+    with closing(NodeDirectory(tmp_path)) as node:
+        running = RunningRecord(node, NodeRecord(peer="a.1", name="a", incarnation=3))
+        assert node.read() is None
+        running.remember_bus("ipc://x")
+        running.remember_run(7)
+        assert node.read() == running.record
+        assert (running.record.bus, running.record.run) == ("ipc://x", 7)
 
 
 @pytest.mark.parametrize(

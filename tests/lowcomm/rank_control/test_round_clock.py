@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowcomm.daemon.round_clock import RoundClock, fits
+from lowcomm.rank_control.round_clock import RoundClock, fits
 
 
 def steps_made(clock: RoundClock, step_s: float, *, start: float, before: int = 0) -> int:

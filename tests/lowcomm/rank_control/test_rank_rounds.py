@@ -1,58 +1,37 @@
-"""What a node tells the ranks that replace others. Whole lives of ranks are in tests/cluster."""
+"""What ranks get for their contributions, and what is left to ranks that replace them."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lowcomm.config.schema import RunConfig
 from lowcomm.daemon.daemon import Daemon
 from lowcomm.data.lease import NodeLease
-from lowcomm.methods import DiLoCo
 from lowcomm.outer_state.replica import Replica
 from peers.ipc.messages import Result
-from peers.ipc.shared_memory import Slots
 from peers.ranks.events import RankContribution, RanksLost, RanksSnapshotted
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.types.ids import TensorSpec
 from protocols.types.sample_ranges import SampleRange, Samples
-from tests.lowcomm.daemon.test_daemon import daemon
 from tests.lowcomm.replicas import stamp
-
-LAYOUT = (TensorSpec(0, "embed", (2, 3), 0), TensorSpec(1, "norm", (4,), 0))
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Daemon]:
-    """Its ranks are attached, as far as it knows."""
-    with daemon(tmp_path) as made:
-        made.run_config = RunConfig()
-        made.replica = Replica(DiLoCo(), LAYOUT)
-        slots = Slots.create(made.replica.shape(1))
-        made.node._provide(slots)
-        yield made
-        slots.close()
 
 
 def given(made: Daemon) -> str:
     """What the next attempt of its ranks begins with."""
-    attached = made.node.group._attached
+    attached = made.ranks.group._attached
     assert attached is not None
     return attached.rank_state
 
 
 def contribute(made: Daemon, *, steps: int = 10, tokens: int = 100) -> None:
-    made.node._on_event(RankContribution(0, 1, steps, tokens))
+    made.ranks._on_event(RankContribution(0, 1, steps, tokens))
 
 
 def announced(made: Daemon) -> list[tuple[int, int]]:
     """(steps, tokens) of each contribution that the core will hear of."""
-    inbox = made.driver._inbox
+    inbox = made.context.driver._inbox
     events = [inbox.get_nowait() for _ in range(inbox.qsize())]
     return [(x.steps, x.tokens) for x in events if isinstance(x, v.ContributionReady)]
 
@@ -60,11 +39,11 @@ def announced(made: Daemon) -> list[tuple[int, int]]:
 @pytest.fixture
 def results(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> list[Result]:
     """What the ranks got, in order."""
-    assert isinstance(made.replica, Replica)
-    assert made.node.group.slots is not None
-    made.replica.share(made.node.group.slots)
+    assert isinstance(made.context.replica, Replica)
+    assert made.ranks.group.slots is not None
+    made.context.replica.share(made.ranks.group.slots)
     given: list[Result] = []
-    monkeypatch.setattr(made.node.group, "post_result", given.append)
+    monkeypatch.setattr(made.ranks.group, "post_result", given.append)
     return given
 
 
@@ -73,33 +52,18 @@ def goes_on(round_: int, kind: c.Verdict) -> c.Resume:
 
 
 def enough(made: Daemon) -> None:
-    made.node.leased(c.Leased((SampleRange(0, 1 << 20),)))
+    made.ranks.rounds.leased(c.Leased((SampleRange(0, 1 << 20),)))
 
 
 def lose(made: Daemon) -> None:
-    made.node._on_event(RanksLost(0, "signal 9"))
-
-
-def test_ranks_go_on_with_what_those_before_them_wrote_last(made: Daemon) -> None:
-    lose(made)
-    assert given(made) == ""
-    for round_ in (10, 20):
-        made.node._on_event(RanksSnapshotted(str(made.checkpoint_schedule.rank_state(round_))))
-    lose(made)
-    assert given(made) == str(made.checkpoint_schedule.rank_state(20))
-
-
-def test_ranks_go_on_with_what_an_earlier_life_of_the_node_wrote(made: Daemon) -> None:
-    made.checkpoint_schedule.kept_rank_state = place = made.checkpoint_schedule.rank_state(20)
-    lose(made)
-    assert given(made) == str(place)
+    made.ranks._on_event(RanksLost(0, "signal 9"))
 
 
 def test_ranks_whose_parameters_are_not_finite_leave_nothing_to_others(made: Daemon) -> None:
-    made.node._on_event(RanksSnapshotted(str(made.checkpoint_schedule.rank_state(10))))
-    assert isinstance(made.replica, Replica)
-    made.replica.take_local(1, np.full(4, np.nan, np.float32).data.cast("B"))
-    made.node.resume(c.Resume(1, 11, "rebase", first=False, finish=False))
+    made.ranks._on_event(RanksSnapshotted(str(made.context.checkpoint_schedule.rank_state(10))))
+    assert isinstance(made.context.replica, Replica)
+    made.context.replica.contributions.take_local(1, np.full(4, np.nan, np.float32).data.cast("B"))
+    made.ranks.rounds.resume(c.Resume(1, 11, "rebase", first=False, finish=False))
     lose(made)
     assert given(made) == ""
 
@@ -112,9 +76,9 @@ async def test_work_that_no_round_counted_adds_up_until_it_is_counted(
     and tokens of steps that are gone would give the next contribution too much weight."""
     enough(made)
     contribute(made)
-    made.node.resume(goes_on(1, "rebase"))
+    made.ranks.rounds.resume(goes_on(1, "rebase"))
     contribute(made)
-    made.node.resume(goes_on(2, "counted"))
+    made.ranks.rounds.resume(goes_on(2, "counted"))
     contribute(made)
     assert [result.kind for result in results] == ["delta", "full"]
     assert announced(made) == [(10, 100), (20, 200), (10, 100)]
@@ -127,8 +91,8 @@ async def test_ranks_that_begin_anew_bring_no_uncounted_work(
     """They begin from the run's parameters: nothing of that work is in their next ones."""
     enough(made)
     contribute(made)
-    made.node.resume(goes_on(1, "rebase"))
-    made.node.resume(goes_on(2, "anew"))
+    made.ranks.rounds.resume(goes_on(1, "rebase"))
+    made.ranks.rounds.resume(goes_on(2, "anew"))
     contribute(made)
     assert [result.kind for result in results] == ["delta", "full"]
     assert announced(made) == [(10, 100), (10, 100)]
@@ -143,9 +107,9 @@ def test_work_of_ranks_that_are_lost_is_not_counted(made: Daemon) -> None:
 
 @pytest.mark.asyncio
 async def test_a_result_waits_for_samples_to_train_on(made: Daemon, results: list[Result]) -> None:
-    assert isinstance(made.replica, Replica)
-    made.replica.apply(stamp(0, 1), (0, 6), [np.ones(6, np.float32).tobytes()], ())
-    made.node.resume(goes_on(1, "counted"))
+    assert isinstance(made.context.replica, Replica)
+    made.context.replica.apply(stamp(0, 1), (0, 6), [np.ones(6, np.float32).tobytes()], ())
+    made.ranks.rounds.resume(goes_on(1, "counted"))
     assert results == []
     enough(made)
     assert [(result.version, len(result.samples)) for result in results] == [(1, 1)]
@@ -157,15 +121,16 @@ async def test_the_last_result_waits_for_samples_while_another_fragment_has_roun
 ) -> None:
     """Seed 304657047: a Restore found the other one nine rounds back. Of what ranks can train on
     its rounds is all that they have: the anchor's last result brought none."""
-    other = FragmentRounds(made.core.me.peer, Fence(made.core.run_state, 1), outer_steps=10)
+    core = made.context.core
+    other = FragmentRounds(core.me.peer, Fence(core.run_state, 1), outer_steps=10)
     other.version = 1
-    made.core.rounds.append(other)
-    assert isinstance(made.replica, Replica)
-    made.replica.apply(stamp(0, 1), (0, 6), [np.ones(6, np.float32).tobytes()], ())
-    made.node.resume(replace(goes_on(1, "counted"), finish=True))
+    core.rounds.append(other)
+    assert isinstance(made.context.replica, Replica)
+    made.context.replica.apply(stamp(0, 1), (0, 6), [np.ones(6, np.float32).tobytes()], ())
+    made.ranks.rounds.resume(replace(goes_on(1, "counted"), finish=True))
     assert results == []
     other.version = 10
-    made.node.resume(c.Resume(1, 0, "anew", first=False, finish=True))
+    made.ranks.rounds.resume(c.Resume(1, 0, "anew", first=False, finish=True))
     assert [result.fragment for result in results] == [1, 0], "nothing is left to train on"
 
 
@@ -174,13 +139,13 @@ async def test_what_is_said_of_a_result_that_waited_is_of_what_is_in_it(
     made: Daemon, results: list[Result]
 ) -> None:
     """Else the snapshot of the ranks' state for round 10 would be of round 11's parameters."""
-    replica, every = made.replica, made.config.node.checkpoint_every_rounds
+    replica, every = made.context.replica, made.context.config.node.checkpoint_every_rounds
     assert isinstance(replica, Replica)
     for round_ in (every, every + 1):
         mean = np.ones(6, np.float32).tobytes()
         replica.apply(stamp(0, round_), (0, 6), [mean], ())
         if round_ == every:
-            made.node.resume(goes_on(round_, "counted"))
+            made.ranks.rounds.resume(goes_on(round_, "counted"))
     enough(made)
     assert [(each.version, each.snapshot) for each in results] == [(every + 1, "")]
 
@@ -190,7 +155,7 @@ async def test_new_ranks_do_not_get_what_the_lost_ones_waited_for(
     made: Daemon, results: list[Result]
 ) -> None:
     """They get a result of their own, once they are ready: it would be followed by an older one."""
-    made.node.resume(goes_on(1, "counted"))
+    made.ranks.rounds.resume(goes_on(1, "counted"))
     lose(made)
     enough(made)
     assert results == []
@@ -198,7 +163,7 @@ async def test_new_ranks_do_not_get_what_the_lost_ones_waited_for(
 
 def do_jobs(made: Daemon) -> None:
     """Those of the driver, in order; they need no thread."""
-    jobs = made.driver._jobs._jobs
+    jobs = made.context.driver._jobs._jobs
     while not jobs.empty():
         job = jobs.get_nowait()
         assert job is not None
@@ -212,7 +177,7 @@ async def test_no_sample_is_drawn_twice_by_new_ranks_after_a_result_for_lost_one
 ) -> None:
     """Two results in a row: the ranks take the second one for the answer to what they contribute
     after the first, while the core still counts on that contribution's samples."""
-    driver = made.driver
+    driver = made.context.driver
     samples = (SampleRange(0, 1 << 20),)
     driver._do(c.Leased(samples if leased else ()))
     driver._do(goes_on(0, "rebase"))
@@ -233,7 +198,7 @@ async def test_no_sample_is_drawn_twice_by_new_ranks_after_a_result_for_lost_one
 
 
 def test_new_ranks_do_not_write_over_what_is_still_needed_of_the_lost_ones(made: Daemon) -> None:
-    slots = made.node.group.slots
+    slots = made.ranks.group.slots
     assert slots is not None
     lose(made)
     assert slots.places == [0, 0]
@@ -247,7 +212,7 @@ def test_ranks_whose_contribution_has_no_weight_begin_anew(
     made: Daemon, steps: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why: list[str] = []
-    monkeypatch.setattr(made.node.group, "restart", why.append)
+    monkeypatch.setattr(made.ranks.group, "restart", why.append)
     contribute(made, steps=steps, tokens=tokens)
     assert announced(made) == []
     assert why == [

@@ -12,35 +12,36 @@ from lowcomm.reports.event_log import EVENTS
 from protocols.peer import describe
 
 if TYPE_CHECKING:
-    from lowcomm.daemon.daemon import Daemon
+    from lowcomm.rank_control.context import DaemonContext
+    from peers.ranks import RankGroup
     from protocols.peer import WaitReason
 
 OWN_RANKS = "its ranks"
 """The reason that `protocols.peer.wait_reason` gives if the ranks of a member are not ready."""
 
 
-def node_wait(daemon: Daemon, now: float) -> WaitReason:
+def node_wait(context: DaemonContext, group: RankGroup, now: float) -> WaitReason:
     """The wait of `describe`; if the node waits for its own ranks, with the reason why they are not
     ready."""
-    wait, group = describe(daemon.core, now), daemon.node.group
-    founds = daemon.core.run_state.run is None and daemon.founds
+    wait = describe(context.core, now)
+    founds = context.core.run_state.run is None and context.founds
     if not (founds or wait.reason == OWN_RANKS) or wait.phase == "stopping":
         return wait
-    since = daemon.node.loading_since if founds else wait.since
+    since = context.figures.loading_since if founds else wait.since
     if not group.unattached:
         return replace(wait, reason="its own ranks, which build the model", since=since)
     before = f"; the last attempt: {group.fault.why}" if group.fault is not None else ""
-    ranks = daemon.config.node.ranks
+    ranks = context.config.node.ranks
     some = f" ({group.unattached} of {ranks} ranks)" if ranks > 1 else ""
     return replace(wait, reason=f"{group.program} to attach{some}{before}", since=since)
 
 
-def mending(daemon: Daemon) -> str:
+def mending(context: DaemonContext) -> str:
     """The next command after the program has failed for good, as the end of a sentence."""
     again = "start this node again, as before"
-    if daemon.core.run_state.run is not None:
-        again = f"run `lowcomm resume {daemon.path}`"
+    if context.core.run_state.run is not None:
+        again = f"run `lowcomm resume {context.path}`"
     return (
-        f"its output is above, the node's event log is {daemon.path / EVENTS}; correct the "
+        f"its output is above, the node's event log is {context.path / EVENTS}; correct the "
         f"program, then {again}"
     )

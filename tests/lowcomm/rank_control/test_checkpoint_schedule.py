@@ -17,6 +17,7 @@ from lowcomm.checkpoints.residue_file import find_residue
 from lowcomm.methods import DiLoCo
 from lowcomm.outer_state.replica import Replica
 from tests.lowcomm.checkpoint_scene import ALPHA, EVERY, LAYOUT, SIZES, Scene
+from tests.lowcomm.replicas import arrays
 
 
 @pytest.fixture
@@ -220,7 +221,7 @@ async def test_rounds_that_come_again_are_written_again(scene: Scene) -> None:
     await scene.write(5)
     scene.begin()
     scene.take_back(3)
-    outer, momentum = scene.replica.arrays(0)
+    outer, momentum = arrays(scene.replica, 0)
     scene.replica.restore(
         0, 3, outer, momentum, lineage=scene.core.run_state.lineage
     )  # As if it had been kept.

@@ -1,0 +1,221 @@
+"""Controls the node's own ranks: starts them, founds the run with them, takes their events.
+
+It stands between peers.ranks.rank_group (processes and shared memory) and the core. What the ranks
+get and contribute is in rank_rounds.py and rank_steps.py. Must NOT communicate with peers.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from lowcomm.config.schema import RunConfig, run_to_json
+from lowcomm.methods import RoundMethod
+from lowcomm.outer_state.replica import Replica
+from lowcomm.rank_control.context import DaemonContext
+from lowcomm.rank_control.program_notices import mending
+from lowcomm.rank_control.rank_rounds import RankRounds, makes_evaluation
+from lowcomm.rank_control.rank_steps import RankSteps
+from lowcomm.rank_control.round_clock import RoundClock
+from lowcomm.startup.startup import layout_difference
+from peers.ipc import Answer, Boundary, Question, Slots
+from peers.processes import CommandSpawner, Spawner, ZygoteSpawner
+from peers.ranks import RankGroup, RanksConfig
+from peers.ranks import events as r
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.types import TensorSpec
+
+PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
+"""Modules that the zygote imports once, so that a rank starts in a fraction of a second."""
+WORKER = "lowcomm.worker:main"
+
+
+class RankControl:
+    """The processes of the node's ranks, and their state: one for the life of the daemon."""
+
+    def __init__(
+        self,
+        context: DaemonContext,
+        *,
+        command: tuple[str, ...],
+        stop: Callable[[str, c.Outcome], None],
+        answer: Callable[[Question], str],
+    ) -> None:
+        """`command`: the user's training program; empty: the built-in one. `stop` ends the daemon
+        with a reason; `answer` answers local commands."""
+        node = context.config.node
+        self._context = context
+        self._stop = stop
+        self._slot = -1
+        self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
+        self._initial: asyncio.Future[tuple[str, ...]] | None = None
+        """On the founder, the future digests of the initial state, which its ranks make; on other
+        nodes None."""
+        self._digests: dict[int, str] = {}
+        """Digests of the initial state that are known so far, by fragment."""
+        self._finished = asyncio.Event()
+        spawner: Spawner = (
+            CommandSpawner(command) if command else ZygoteSpawner(PRELOAD, target=WORKER)
+        )
+        self.group = RankGroup(
+            RanksConfig(
+                ranks=node.ranks,
+                port_range=node.port_range,
+                hang_timeout_s=node.hang_timeout_s,
+                restarts_max=node.rank_restarts_max,
+            ),
+            spawner=spawner,
+            on_event=self._on_event,
+            decide_boundary=self._decide_boundary,
+            answer=answer,
+        )
+        self.rounds = RankRounds(context, self.group)
+        self.steps = RankSteps(context, self.group)
+
+    async def run(self) -> None:
+        """Run the ranks until they have finished."""
+        self._context.figures.loading_since = asyncio.get_running_loop().time()
+        try:
+            await self.group.run()
+        except r.ProgramFailed as error:
+            raise r.ProgramFailed(f"{error}; {mending(self._context)}") from error
+
+    # Starting -------------------------------------------------------------------------------
+
+    def configure(self, run: RunConfig) -> None:
+        """Give the ranks the configuration, with which they build their model."""
+        if isinstance(run.method, RoundMethod):
+            self.rounds.clock = RoundClock(run.method.round_s)
+        self.group.configure(
+            run=run_to_json(run),
+            node=json.dumps(asdict(self._context.config.node)),
+            corpus=str(self._context.corpus_directory),
+        )
+
+    async def initial_layout(self) -> tuple[TensorSpec, ...]:
+        """On the founder: wait for the layout of the ranks' model."""
+        self._layout = asyncio.get_running_loop().create_future()
+        return await self._layout
+
+    async def initial_state(self) -> tuple[str, ...]:
+        """On the founder: let the ranks attach, make version 0 from their initial parameters, and
+        return its digests by fragment."""
+        self._initial = asyncio.get_running_loop().create_future()
+        self._slot = 0
+        self._attach()
+        return await self._initial
+
+    def provide(self, slot: int) -> None:
+        """The log admits this node with this data slot: let the ranks attach."""
+        if self._slot < 0:
+            self._slot = slot
+            self._attach()
+
+    def _attach(self) -> None:
+        """Create the shared memory in the worker thread, since memory of the model's size takes
+        time. Call this once."""
+        replica, ranks = self._context.replica, self._context.config.node.ranks
+        assert replica is not None
+
+        def made() -> Slots:
+            slots = Slots.create(replica.shape(ranks))
+            if isinstance(replica, Replica):
+                replica.share(slots)
+            return slots
+
+        self._context.driver.compute(made, self._provide)
+
+    def _provide(self, slots: Slots) -> None:
+        """Give the ranks the shared memory and the path of their optimizers' state, which differs
+        between attempts."""
+        self.group.provide(
+            slots,
+            initial=self._initial is not None,
+            slot=self._slot,
+            rank_state=str(self._context.checkpoint_schedule.kept_rank_state or ""),
+        )
+
+    # Events ---------------------------------------------------------------------------------
+
+    def _on_event(self, event: r.RankEvent) -> None:
+        context = self._context
+        match event:
+            case r.RanksLayout(tensors=tensors):
+                self._check_layout(tensors)
+            case r.RanksReady(attempt=attempt):
+                context.event_log.write("ranks_ready", attempt=attempt)
+                if self._initial is None or self._initial.done():
+                    context.driver.feed(v.TrainersReady())
+                elif self.steps.shell is not None:
+                    self.steps.shell.found(self._founded)
+            case r.RanksObeyed(number=number):
+                if self.steps.shell is not None:
+                    self.steps.shell.obeyed(number)
+            case r.RankContribution():
+                self._contribution(event)
+            case r.RankMetrics():
+                if event.rank == 0:
+                    context.figures.measured(event)
+            case r.RanksEvaluated(loss=loss, windows=windows, sample=sample):
+                context.event_log.write("evaluated", loss=loss, windows=windows, sample=sample)
+            case r.RanksSnapshotted(directory=directory):
+                context.checkpoint_schedule.kept_rank_state = Path(directory)
+            case r.RanksLost(attempt=attempt, why=why):
+                context.event_log.write("ranks_lost", attempt=attempt, why=why)
+                context.figures.ranks_lost()
+                self.rounds.ranks_lost()
+                if self.group.slots is not None:
+                    self._provide(self.group.slots)
+                if self.steps.shell is not None:
+                    self.steps.shell.ranks_lost()
+                context.driver.feed(v.TrainersLost(why))
+            case r.RanksFinished():
+                self._finished.set()
+            case r.StopAsked():
+                context.driver.feed(v.LeaveRequested("asked to stop"))
+
+    def _decide_boundary(self, question: Boundary) -> Answer:
+        return self.rounds.decide_boundary(question)
+
+    def _check_layout(self, tensors: tuple[TensorSpec, ...]) -> None:
+        if self._layout is not None and not self._layout.done():
+            self._layout.set_result(tensors)
+        elif self._context.replica is not None:
+            difference = layout_difference(self._context.replica.layout, tensors)
+            if difference:
+                self._stop(f"this node trains another model: {difference}", "refused")
+                self.group.refuse(f"another model: {difference}")
+
+    def _contribution(self, event: r.RankContribution) -> None:
+        replica, slots = self._context.replica, self.group.slots
+        assert slots is not None
+        if not isinstance(replica, Replica):
+            return  # The rank waits for an order in vain, and is restarted as hanging.
+        local = slots.contribution(event.fragment)
+        if self._initial is None or self._initial.done():
+            self.rounds.contributed(event, replica, local)
+            return
+        self._digests[event.fragment] = replica.initialise(event.fragment, local)
+        if len(self._digests) == len(replica.sizes):
+            self._founded(*(digest for _, digest in sorted(self._digests.items())))
+
+    def _founded(self, *digests: str) -> None:
+        """The ranks have made the initial state, with these digests by fragment."""
+        assert self._initial is not None, "another peer began the run"
+        self._initial.set_result(digests)
+        self._context.driver.feed(v.TrainersReady())
+
+    # Ending ---------------------------------------------------------------------------------
+
+    async def wait_finished(self, timeout_s: float) -> None:
+        """Wait, at most so many seconds, until the ranks have applied the last result, evaluated it
+        and ended."""
+        if self.steps.shell is not None:
+            self.steps.shell.finish(evaluate=makes_evaluation(self._context.core))
+        if self.rounds.finishing or self.steps.finishing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._finished.wait()
