@@ -140,7 +140,8 @@ class Participant:
             case v.StateHashed():
                 commands, damaged = member_status.hashed(event, now)
                 if damaged:
-                    (self.steps or self.rounds[event.fragment]).damaged = True
+                    of = self.steps.copy if self.steps else self.rounds[event.fragment]
+                    of.damaged = True
                 return commands
             case v.StateReceived():
                 return self.state(event, now)
@@ -158,7 +159,7 @@ class Participant:
         assert self.steps is not None, "a step was made in a run of rounds"
         match event:
             case v.StepMade():
-                self.steps.made(event)
+                self.steps.own.made(event)
             case v.StepApplied():
                 self.steps.applied(event)
             case v.BaseLoaded():
@@ -216,7 +217,11 @@ class Participant:
         if peer not in self.run_state.receivers:
             return []
         if isinstance(message, FetchSteps):
-            return [command for steps in self._steps for command in steps.fetched(peer, message)]
+            return [
+                command
+                for steps in self._steps
+                for command in steps.payload_fetch.give(peer, message, steps.payloads)
+            ]
         stamp, part = message.stamp, message.part
         return [x for r in self.of(stamp) for x in r.exchange.fetched(peer, stamp, part)]
 
@@ -358,7 +363,7 @@ class Participant:
         commands, self._released = self._released + self.member_status.adopt_kept(), []
         commands += self.member_status.request(now, connected)
         if self.steps is not None:
-            return commands + self.member_status.state_donor.advance([self.steps.base], now)
+            return commands + self.member_status.state_donor.advance([self.steps.copy.step], now)
         lacked, self._lacked = self._lacked, self.member_status.catchup.needed
         if lacked and not self._lacked:
             # Reports about a state before all of it was here did not count.
@@ -409,6 +414,6 @@ class Participant:
         joint_trainers.able = ready and steps.able and not lacks
         if steps.behind and not lacks:
             # The steps since the state led two peers elsewhere: the state itself is wrong.
-            against = self.member_status.only_donor if steps.strayed else ""
+            against = self.member_status.only_donor if steps.copy.strayed else ""
             self.member_status.ask_cut("payloads of missed steps are gone", now, against=against)
         return commands, (able, lacks) != (joint_trainers.able, catchup.needed)
