@@ -175,15 +175,15 @@ class RankRounds:
         """The fragment to which the ranks contribute now, or NONE if the round goes on. In a
         joiner's first round, and with a method that answers, the round ends early if other peers
         wait for this node."""
-        rounds, now = self._context.core.rounds, asyncio.get_running_loop().time()
-        fragment = next_fragment(rounds, question.left)
+        works = [rounds.work for rounds in self._context.core.rounds]
+        now, fragment = asyncio.get_running_loop().time(), next_fragment(works, question.left)
         over = question.due or self.clock.is_over(now, question.steps)
         if not over and self.clock.may_be_early(now):
             self._context.driver.feed(v.TrainersAble())
-            over = rounds[fragment].others_wait
+            over = works[fragment].others_wait
         if not over:
             return Answer(fragment=NONE)
-        self._attempt.chosen[fragment] = rounds[fragment].next_round
+        self._attempt.chosen[fragment] = works[fragment].next_round
         return Answer(fragment=fragment)
 
 

@@ -210,7 +210,7 @@ class DataPlane:
         stamp, part = event.stamp, event.part
         wanted = c.Discard(event) not in commands
         if wanted and self._core.run_state.run is not None:
-            held = self._core.rounds[stamp.fragment].held
+            held = self._core.rounds[stamp.fragment].exchange.held
             if isinstance(event, v.ResultReceived):
                 wanted = held.result(stamp, part) == PartResult.of(event)
             else:
@@ -340,7 +340,7 @@ class DataPlane:
         # All parts together are one fragment: a peer gets memory for one at most.
         beside = self.inbound.elements_beside(peer, key_of(chunk))
         fits = fits and beside + chunk.elements <= sizes[stamp.fragment]
-        fence = self._core.rounds[stamp.fragment].fence
+        fence = self._core.rounds[stamp.fragment].exchange.fence
         if isinstance(chunk, m.ContributionChunk):
             fits = fits and fence.may_slice(stamp, chunk.part, peer, self._core.me.peer)
             return partial(work.contribution_bytes, stamp.fragment) if fits else None

@@ -267,14 +267,14 @@ class Components(ABC):
             self._out += following
             self._due[wakeups.STEPS] = steps.deadline
             return
-        base = steps.base
+        base = steps.copy.step
         commands, changed = self.part.make_steps(now, self.links.up, self._hears)
         for command in commands:
             self._emit(command, now)
         self._due[wakeups.STEPS] = steps.deadline
         if changed:
             self.raised |= wakeups.ALL
-        if steps.base != base:
+        if steps.copy.step != base:
             self.raised |= wakeups.OUR_STEP
 
     def _ours(self, commands: list[c.Command], before: object, now: float) -> None:

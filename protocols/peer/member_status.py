@@ -175,7 +175,7 @@ class MemberStatus:
     def start_training(self, rounds: Sequence[FragmentRounds]) -> list[Command]:
         """Give ranks their first parameters once this peer is a member and rounds may begin."""
         joint_trainers, views = self.joint_trainers, self.run_state.views
-        if not self.catchup.needed and any(r.own is not None for r in rounds):
+        if not self.catchup.needed and any(r.work.own is not None for r in rounds):
             joint_trainers.able = True
         if not joint_trainers.ready or not self.is_member:
             return []
@@ -184,7 +184,7 @@ class MemberStatus:
         elif not joint_trainers.started and all(r.version >= 0 for r in rounds):
             joint_trainers.started = True
             first = self.me.peer not in views[-1].roster
-            return [command for r in rounds for command in r.start(first=first)]
+            return [command for r in rounds for command in r.work.start(r.version, first=first)]
         return []
 
     def restored(self, now: float) -> list[Command]:

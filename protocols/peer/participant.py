@@ -23,7 +23,7 @@ from protocols.messages.peer import (
 from protocols.peer.member_status import MemberStatus
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
-from protocols.rounds.retries import ResultRequest, plan_of_others
+from protocols.rounds.retries import ResultRequest
 from protocols.state.run_state import RunState
 from protocols.steps.step_machine import StepMachine
 from protocols.types.clock import NEVER
@@ -90,7 +90,9 @@ class Participant:
         transfer = self.member_status.catchup.transfer
         needed = set(transfer.givers) if transfer is not None else set[PeerId]()
         for rounds in self.rounds:
-            plan = self.run_state.open_plan(rounds.fragment) if rounds.own is not None else None
+            plan = (
+                self.run_state.open_plan(rounds.fragment) if rounds.work.own is not None else None
+            )
             needed.update(plan.makers_for(self.me.peer) if plan is not None else ())
         if self.steps is not None and self.run_state.views:
             needed.update(self.run_state.views[-1].roster)
@@ -111,12 +113,13 @@ class Participant:
                 for part in (*self.rounds, *self._steps):
                     part.trainers_lost()
             case v.ContributionReady():
-                return self.rounds[event.fragment].contribute(event, now)
+                rounds = self.rounds[event.fragment]
+                return rounds.work.contribute(event, rounds.version, now)
             case v.Encoded():
-                self.rounds[event.fragment].encoded(event.round, event.manifest)
+                self.rounds[event.fragment].work.encoded(event.round, event.manifest)
                 self.woken.add(event.fragment)
             case v.PartReduced(stamp=stamp):
-                self.rounds[stamp.fragment].part_reduced(event)
+                self.rounds[stamp.fragment].exchange.part_reduced(event)
                 self.woken.add(stamp.fragment)
             case v.RoundApplied(stamp=stamp, state_digest=digest):
                 rounds = self.rounds[stamp.fragment]
@@ -137,7 +140,8 @@ class Participant:
             case v.StateHashed():
                 commands, damaged = member_status.hashed(event, now)
                 if damaged:
-                    (self.steps or self.rounds[event.fragment]).damaged = True
+                    of = self.steps.copy if self.steps else self.rounds[event.fragment]
+                    of.damaged = True
                 return commands
             case v.StateReceived():
                 return self.state(event, now)
@@ -155,7 +159,7 @@ class Participant:
         assert self.steps is not None, "a step was made in a run of rounds"
         match event:
             case v.StepMade():
-                self.steps.made(event)
+                self.steps.own.made(event)
             case v.StepApplied():
                 self.steps.applied(event)
             case v.BaseLoaded():
@@ -165,10 +169,11 @@ class Participant:
     def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
         """A payload of another peer: keep it, or drop and count it (I3)."""
         known = event.sender in self.run_state.receivers
-        if not (known and any(rounds.received(event) for rounds in self.of(event.stamp))):
+        all_rounds = self.of(event.stamp) if known else []
+        if not any(rounds.exchange.received(event, rounds.version) for rounds in all_rounds):
             return [c.Discard(event)]
         fragment = event.stamp.fragment
-        plan, held = self.run_state.open_plan(fragment), self.rounds[fragment].held
+        plan, held = self.run_state.open_plan(fragment), self.rounds[fragment].exchange.held
         if held.wakes(event, plan, self.me.peer):
             self.woken.add(fragment)
         return []
@@ -184,7 +189,7 @@ class Participant:
     def hurried(self, stamp: Stamp) -> None:
         """The leader asks for an early contribution."""
         for rounds in self.of(stamp):
-            rounds.hurried = stamp
+            rounds.work.hurried = stamp
 
     def asked(self, peer: PeerId, message: Asked | Given, now: float) -> list[c.Command]:
         """A peer asks for state or payloads, or answers such a request."""
@@ -212,9 +217,13 @@ class Participant:
         if peer not in self.run_state.receivers:
             return []
         if isinstance(message, FetchSteps):
-            return [command for steps in self._steps for command in steps.fetched(peer, message)]
-        known = self.of(message.stamp)
-        return [x for rounds in known for x in rounds.fetched(peer, message.stamp, message.part)]
+            return [
+                command
+                for steps in self._steps
+                for command in steps.payload_fetch.give(peer, message, steps.payloads)
+            ]
+        stamp, part = message.stamp, message.part
+        return [x for r in self.of(stamp) for x in r.exchange.fetched(peer, stamp, part)]
 
     def reconnected(self, peer: PeerId) -> None:
         """A new connection: messages under way are lost in both directions."""
@@ -241,7 +250,7 @@ class Participant:
 
     def rules(self, rules: ProtocolConfig) -> None:
         for rounds in self.rounds:
-            rounds.stall.after_s = rules.reduction_timeout_s / 2
+            rounds.exchange.stall.after_s = rules.reduction_timeout_s / 2
         for asking in self.asking:
             asking.after_s = rules.reduction_timeout_s / 2
         for steps in self._steps:  # The leader acts on them at once.
@@ -271,7 +280,7 @@ class Participant:
             for f in range(self.run_state.fragments)
         ]
         self.asking = [ResultRequest() for _ in self.rounds]
-        self.member_status.sample_requests.anchor = self.rounds[0]
+        self.member_status.sample_requests.anchor = self.rounds[0].work
         if not self.member_status.accepted:
             return [c.CheckRun(run)]
         for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):
@@ -354,7 +363,7 @@ class Participant:
         commands, self._released = self._released + self.member_status.adopt_kept(), []
         commands += self.member_status.request(now, connected)
         if self.steps is not None:
-            return commands + self.member_status.state_donor.advance([self.steps.base], now)
+            return commands + self.member_status.state_donor.advance([self.steps.copy.step], now)
         lacked, self._lacked = self._lacked, self.member_status.catchup.needed
         if lacked and not self._lacked:
             # Reports about a state before all of it was here did not count.
@@ -373,11 +382,12 @@ class Participant:
         commands, moved, behind = list[c.Command](), False, False
         for fragment in sorted(self.woken):
             rounds = self.rounds[fragment]
+            given, applying = rounds.work.given, rounds.applying
             commands += rounds.advance(now, connected, leader)
-            plan = plan_of_others(rounds) if self.member_status.is_member else None
+            moved = moved or rounds.work.given is not given or rounds.applying is not applying
+            plan = rounds.plan_of_others if self.member_status.is_member else None
             ask = self.asking[fragment].ask
-            commands += ask(now, plan, held=rounds.held, connected=connected)
-            moved, rounds.moved = moved or rounds.moved, False
+            commands += ask(now, plan, held=rounds.exchange.held, connected=connected)
             behind = behind or rounds.behind
         self.woken.clear()
         # If all others ask for a state as well, the run goes back to the versions that we have
@@ -404,6 +414,6 @@ class Participant:
         joint_trainers.able = ready and steps.able and not lacks
         if steps.behind and not lacks:
             # The steps since the state led two peers elsewhere: the state itself is wrong.
-            against = self.member_status.only_donor if steps.strayed else ""
+            against = self.member_status.only_donor if steps.copy.strayed else ""
             self.member_status.ask_cut("payloads of missed steps are gone", now, against=against)
         return commands, (able, lacks) != (joint_trainers.able, catchup.needed)

@@ -8,7 +8,7 @@ nor which sample a rank draws (the shell).
 from protocols.interface.commands import Command, Leased
 from protocols.links.handshake import Identity
 from protocols.messages.peer import WantSamples
-from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.rounds.local_work import LocalWork
 from protocols.state.run_state import RunState
 from protocols.types.sample_ranges import Samples, count
 
@@ -19,7 +19,7 @@ class SampleRequests:
     def __init__(self, me: Identity, run_state: RunState) -> None:
         self.ahead = 0
         """Samples that the ranks want to hold ahead; 0: samples are not accounted for."""
-        self.anchor: FragmentRounds | None = None
+        self.anchor: LocalWork | None = None
         self._me = me
         self._run_state = run_state
         self._told: Samples = ()

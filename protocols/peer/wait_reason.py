@@ -57,8 +57,8 @@ def describe(core: PeerCore, now: float) -> WaitReason:
     if core.part.steps is not None:
         return _stepping(core, core.part.steps, now)
     for rounds in core.rounds:
-        if rounds.own is not None:
-            return WaitReason("reducing", _reduction(core, rounds), rounds.own.since, until)
+        if rounds.work.own is not None:
+            return WaitReason("reducing", _reduction(core, rounds), rounds.work.own.since, until)
     return WaitReason(
         "training", "" if core.member_status.joint_trainers.started else "its ranks", now, until
     )
@@ -140,8 +140,8 @@ def _start(core: PeerCore) -> str:
 
 def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
     """The ranks have contributed, and wait for the result."""
-    assert rounds.own is not None, "no ranks wait"
-    number, next_ = rounds.own.round, rounds.version + 1
+    assert rounds.work.own is not None, "no ranks wait"
+    number, next_ = rounds.work.own.round, rounds.version + 1
     if next_ <= core.run_state.committed(rounds.fragment) and next_ != number:
         others = core.run_state.members.keys() - {core.me.peer}
         awaited, here = f"the result of round {next_}", sorted(others & core.links.up)
@@ -150,7 +150,7 @@ def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
         away = _names(core, sorted(others))
         why = f"{away} cannot be reached" if away else "no member is left to give it"
         return f"{awaited}: {why}"
-    whom = _names(core, rounds.missing()) or _commit(core, rounds.fragment)
+    whom = _names(core, rounds.exchange.missing()) or _commit(core, rounds.fragment)
     return f"round {number}: {whom}"
 
 

@@ -5,7 +5,7 @@ Out: commands to encode a contribution, send a slice, reduce a part, send a resu
 step. Payloads of another lineage, view or attempt are dropped (fencing.py). Must NOT touch bytes,
 and must not decide which contributions count: the log does.
 
-Start reading: fragment_rounds.py.
+Start reading: fragment_rounds.py, then round_exchange.py and local_work.py.
 """
 
 from typing import TYPE_CHECKING

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class FragmentSchedule(Protocol):
-    """The rounds of one fragment, as `FragmentRounds` implements them."""
+    """The rounds of one fragment, as `LocalWork` implements them."""
 
     @property
     def next_round(self) -> int:

@@ -4,11 +4,8 @@ Must NOT decide which peer is excluded (leader/decisions.py), nor what is missin
 (contributions.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from protocols.interface.commands import Command, DropResult, ReleaseRound, Send
 from protocols.messages.log_entries import Commit
@@ -18,9 +15,6 @@ from protocols.rounds.done_once import DoneOnce
 from protocols.state.round_plan import RoundPlan
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Stamp
-
-if TYPE_CHECKING:
-    from protocols.rounds.fragment_rounds import FragmentRounds
 
 FETCH_RETRY_S = 1.0
 FETCHES_MAX = 6
@@ -104,15 +98,6 @@ class ResultRequest:
         self.at = now + self.after_s
         asked = [part for part in missing if owners[part] in connected]
         return [Send(owners[part], Fetch(plan.stamp, part)) for part in asked]
-
-
-def plan_of_others(rounds: FragmentRounds) -> RoundPlan | None:
-    """The plan of the open round, if we could hold its result and it is not sent to us again."""
-    plan = rounds.run_state.open_plan(rounds.fragment)
-    if plan is None or rounds.version != plan.stamp.round - 1 or plan.pairs:
-        return None
-    comes = rounds.takes_part(plan) and rounds.held.usurped != plan.stamp
-    return None if comes or rounds.finished else plan
 
 
 def disown(plan: RoundPlan, connected: Set[PeerId], *, held: Holdings) -> list[Command]:

@@ -209,6 +209,11 @@ class StepBounds:
         view = step_view(self.run_state, stamp.round)
         return view is not None and view.view == stamp.view and event.peer in view.roster
 
+    def fits(self, view: int, step: int, floor: int) -> bool:
+        """May a held payload still be needed? `floor`: the last step of which none is."""
+        owner = step_view(self.run_state, step)
+        return step > floor and (view > self.newest or (owner is not None and owner.view == view))
+
     def floor(self, ours: int) -> int:
         """Payloads up to this step are not needed: the state after them is here, or will be
         transferred. `ours`: the step of our copy of the state; negative if there is none."""

@@ -14,29 +14,26 @@ from protocols.interface.commands import (
     ApplyStep,
     Command,
     LoadBase,
-    MakeStep,
-    Note,
     ReleaseSteps,
     Send,
-    SendStep,
 )
-from protocols.interface.events import BaseLoaded, StepApplied, StepMade, StepReceived
+from protocols.interface.events import BaseLoaded, StepApplied, StepReceived
 from protocols.links.handshake import Identity
 from protocols.messages import step_progress
 from protocols.messages.log_entries import View
-from protocols.messages.peer import FetchSteps, Waiting
+from protocols.messages.peer import Waiting
 from protocols.messages.snapshot import ReturnedInView
 from protocols.rounds.retries import StallReport
 from protocols.state.run_state import RunState
 from protocols.state.step_entries import step_view
 from protocols.steps.bounds import StepBounds, StepReach
+from protocols.steps.kept_copy import NONE, KeptCopy
+from protocols.steps.own_payloads import OwnPayloads
 from protocols.steps.payload_fetch import FETCH_STEPS, PayloadFetch
 from protocols.steps.payloads import Payloads
 from protocols.steps.step_position import StepReports
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Stamp
-
-NONE = -1
 
 
 class StepMachine:
@@ -49,19 +46,12 @@ class StepMachine:
         self.version = NONE
         """The step of the ranks' state; NONE if they have none."""
         self.state_digest = ""
-        self.base = NONE
-        """The step of the kept copy of the state."""
-        self.base_digest = ""
         self.awaited: int | None = None
         """The step of the state that a transfer brings."""
         self.applying: Stamp | None = None
-        self.own: StepMade | None = None
-        """The newest payload of this peer's ranks."""
+        self.copy = KeptCopy(run_state)
+        self.own = OwnPayloads(me.peer, self.bounds)
         self.payloads = Payloads()
-        self.digests: dict[int, tuple[int, str]] = {}
-        """By step since the base, (view, state digest) of steps that all peers report."""
-        self.damaged = False
-        """The copy differs from its digest: it is not reported until it is replaced."""
         self.stall, self.payload_fetch = StallReport(), PayloadFetch(self.bounds)
         self.able = False
         """At the last check the ranks could make steps with the others: they are up to date, or
@@ -73,26 +63,13 @@ class StepMachine:
         """A payload came on which the core can act."""
         self._steady: StepReach | None = None
         """The reach, if the last pass found a steady run; None otherwise."""
-        self._unsent = True
-        """A peer may lack our newest payloads."""
         self._recheck = False
         """The log went on while a step was being applied."""
         self._at = 0
         """The view in which `version` was made; 0 if it is the base."""
-        self._reached = (0, NONE)
-        """(view, step) of the furthest completed step, even if the ranks must make it again."""
         self._loading = False
-        self.making: MakeStep | None = None
-        """The payload that the ranks are making."""
-        self._strays = 0
-        """How often our copy led to another state than the committed one. Once may be a memory
-        error; then the copy is not given to others until it has led to a committed state."""
         self._returned: ReturnedInView | None = None
         """The last exclusion of this peer by the log."""
-        self.sent: dict[tuple[int, int], set[PeerId]] = {}
-        """By (view, step), the receivers of our payloads, each on its present connection."""
-        self._receivers: tuple[PeerId, ...] = ()
-        """The connected peers that get our payloads, in order."""
         self._pruned = (0, NONE)
         """(log index, floor) at the last removal of payloads."""
         self._reports = StepReports(me, run_state, self.bounds)
@@ -106,8 +83,10 @@ class StepMachine:
         # It is two steps ahead: its sender has made the step that we are making.
         near = ahead == 1 or (ahead == 2 and self.applying is not None)
         usual = near and steady is not None and not self.woken and steady.is_ours(event)
-        if not (usual or self._is_expected(event)):
-            return False
+        if not usual:  # The full check: the log admits it, and it was not sent unasked.
+            expected = self.expects(stamp, event.sender, whose)
+            if not (expected and self.bounds.is_of_roster(event)):
+                return False
         kept = self.payloads.add(stamp.view, stamp.round, whose, event.digest)
         if usual and steady is not None:
             if ahead == 1:
@@ -121,17 +100,6 @@ class StepMachine:
         self.awake = self.woken or not waits
         return kept
 
-    def _is_expected(self, event: StepReceived) -> bool:
-        """The full check: the log admits its step and roster, and it was not sent unasked."""
-        expected = self.expects(event.stamp, event.sender, event.peer)
-        return expected and self.bounds.is_of_roster(event)
-
-    def made(self, event: StepMade) -> None:
-        """The ranks have made a payload; its bytes are the same for every view."""
-        making = self.making
-        if making is not None and making.step == event.step and making.batch == event.batch:
-            self.making, self.own = None, event
-
     def applied(self, event: StepApplied) -> None:
         """The ranks have the state after the step."""
         if event.stamp != self.applying:
@@ -141,62 +109,53 @@ class StepMachine:
         told = self._recheck or self.run_state.step_progress.halted > 0
         self._recheck = False
         self.version, self.state_digest, self._at = step, event.state_digest, view
-        self.sent.pop((view, step - 1), None)  # If the ranks go back, the payload is sent again.
-        if step > self._reached[1] or self._reached[0] != view:
-            self._reached = (view, step)
-        if step_progress.commits(self.bounds.run, step):
-            self.digests[step] = (view, event.state_digest)
-            told = True
+        # If the ranks go back, the payload is sent again.
+        self.own.sent.pop((view, step - 1), None)
+        told = self.copy.stepped(view, step, event.state_digest) or told
         self.woken = self.woken or told
 
     def loaded(self, event: BaseLoaded) -> bool:
         """The ranks have loaded the base; False if its digest differs."""
-        if not self._loading or event.step != self.base:
+        copy = self.copy
+        if not self._loading or event.step != copy.step:
             return True  # It is of ranks that are gone.
         self._loading, self._steady = False, None
-        if event.state_digest != self.base_digest:
-            self.base = NONE
+        if event.state_digest != copy.digest:
+            copy.step = NONE
             return False
-        self.version, self.state_digest, self._at = self.base, self.base_digest, 0
+        self.version, self.state_digest, self._at = copy.step, copy.digest, 0
         return True
 
     def state_received(self, step: int, digest: str) -> list[Command]:
         """A copy of the run's state is here, from this peer or from a donor."""
         self._void()
         self.payload_fetch.over()
-        same = (step, digest) == (self.base, self.base_digest)
-        self._strays = min(self._strays, 1) if same else 0
-        self.base, self.base_digest, self.awaited, self.damaged = step, digest, None, False
-        self._reached, self.digests = (0, step), {}
+        self.copy.replace(step, digest)
+        self.awaited = None
         return [ReleaseSteps(step)]
 
     def trainers_lost(self) -> None:
         """The ranks are lost, and their state with them. Payloads are not: new ranks apply them
         again."""
         self.version, self.applying, self._steady = NONE, None, None
-        self._loading, self.making = False, None
+        self._loading, self.own.making = False, None
 
     def restored(self) -> None:
         """The run went back to another version: state and payloads are void."""
         self._void()
-        self.base, self.base_digest, self.awaited, self.damaged = NONE, "", None, False
-        self._reached, self._returned, self._strays = (0, NONE), None, 0
-        self.payloads, self.digests, self.payload_fetch = Payloads(), {}, PayloadFetch(self.bounds)
+        self.copy.clear()
+        self.awaited, self._returned = None, None
+        self.payloads, self.payload_fetch = Payloads(), PayloadFetch(self.bounds)
         self._reports.clear()
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: payloads that it may lack are sent again."""
-        for peers in self.sent.values():
-            peers.discard(peer)
+        self.own.forget(peer)
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it gets all reports again."""
         self._reports.clear()
         self.stall.over()
-
-    def fetched(self, peer: PeerId, message: FetchSteps) -> list[Command]:
-        """A peer asks for payloads; send those that are here."""
-        return self.payload_fetch.give(peer, message, self.payloads)
 
     # Queries --------------------------------------------------------------------------------
 
@@ -213,12 +172,7 @@ class StepMachine:
     @property
     def finished(self) -> bool:
         """The last step is committed, and the state after it is here."""
-        return self.base >= self.bounds.run.outer_steps
-
-    @property
-    def strayed(self) -> bool:
-        """The committed state cannot be reached from our copy."""
-        return self._strays > 1
+        return self.copy.step >= self.bounds.run.outer_steps
 
     @property
     def behind(self) -> bool:
@@ -226,26 +180,8 @@ class StepMachine:
         needed."""
         if self.awaited is not None:
             return False
-        return self.strayed or self.payload_fetch.is_hopeless(max(self.version, self.base))
-
-    @property
-    def completed(self) -> int:
-        """The furthest completed step that the log has not made void."""
-        view, step = self._reached
-        owner = step_view(self.run_state, step)
-        stands = step <= self.base or (owner is not None and owner.view == view)
-        return max(step, self.base) if stands else self.base
-
-    @property
-    def sure(self) -> bool:
-        """Our copy is the run's state after its step, as far as this peer knows."""
-        return not (self._strays or self.damaged)
-
-    @property
-    def frontier(self) -> int:
-        """The last step that this peer may complete now."""
-        last = self.bounds.last
-        return last if last is not None else self.bounds.frontier(self.completed)
+        ours = max(self.version, self.copy.step)
+        return self.copy.strayed or self.payload_fetch.is_hopeless(ours)
 
     @property
     def deadline(self) -> float:
@@ -268,12 +204,12 @@ class StepMachine:
         if reach is None or self.woken:
             return None
         self.awake = False
-        commands = self._make(reach)
-        if self._unsent:
-            commands += self._send(reach.view, self.version + 1)
-        if self.applying is not None:
+        step, view, applying = self.version + 1, reach.view, self.applying is not None
+        commands = self.own.make(reach, step, self.payloads, applying=applying)
+        if self.own.unsent:
+            commands += self.own.send(view, step, self.payloads)
+        if applying:
             return commands
-        step, view = self.version + 1, reach.view
         held = self.payloads.of(view.view, step)
         if len(held) == len(view.roster) and step <= reach.last:
             commands += self._apply(view, reach)
@@ -282,31 +218,30 @@ class StepMachine:
         return commands
 
     def advance(
-        self,
-        now: float,
-        connected: Set[PeerId],
-        leader: PeerId | None,
-        *,
-        ready: bool,
+        self, now: float, connected: Set[PeerId], leader: PeerId | None, *, ready: bool
     ) -> list[Command]:
         """Do everything that is possible and not done yet. `ready`: the ranks can be given a
         state."""
         woken, self.woken, self.awake = self.woken, False, False
         commands = self._follow() if woken else []
-        if ready and self.version < 0 <= self.base and not (self._loading or self.strayed):
+        copy = self.copy
+        if ready and self.version < 0 <= copy.step and not (self._loading or copy.strayed):
             self._loading = True
-            commands.append(LoadBase(self.base))
+            commands.append(LoadBase(copy.step))
         reach = self.bounds.reach
         if reach is not None:
-            commands += self._make(reach)
+            own, payloads, step = self.own, self.payloads, self.version + 1
+            commands += own.make(reach, step, payloads, applying=self.applying is not None)
             if woken:
-                self._receivers = tuple(sorted(connected & self.run_state.receivers.keys()))
-                commands += self._send(reach.view, self.version)
-            if woken or self._unsent:
-                commands += self._send(reach.view, self.version + 1)
-        if self.applying is None and 0 <= self.version < self.frontier:
+                own.receivers = tuple(sorted(connected & self.run_state.receivers.keys()))
+                commands += own.send(reach.view, self.version, payloads)
+            if woken or own.unsent:
+                commands += own.send(reach.view, step, payloads)
+        last = self.bounds.last
+        frontier = last if last is not None else self.bounds.frontier(copy.completed)
+        if self.applying is None and 0 <= self.version < frontier:
             commands += self._apply(step_view(self.run_state, self.version + 1), reach)
-        first = max(self.version, self.base) + 1 if self.awaited is None else self.awaited + 1
+        first = max(self.version, copy.step) + 1 if self.awaited is None else self.awaited + 1
         highest = self.bounds.highest(self.payloads)
         if 0 < first <= highest:
             commands += self.payload_fetch.ask(first, self.payloads, now, connected)
@@ -316,106 +251,45 @@ class StepMachine:
         reaches = near >= highest or self.bounds.reach_target(near, self.payloads)
         self.able = self.version >= 0 and reaches
         steady = self.able and self.awaited is None and self.payload_fetch.at == NEVER
-        self._steady = reach if steady and self._is_up_to_date(reach) else None
+        if reach is not None:  # Have the ranks the committed state?
+            agreed = self.run_state.step_progress.step
+            steady = steady and self.version >= max(agreed, copy.step, reach.begun) >= 0
+        self._steady = reach if steady else None
         if woken:
             self._recheck = self.applying is not None
             commands += self._reports.news(leader, self)
         return commands + self._complain(reach, now, leader)
 
-    def _is_up_to_date(self, reach: StepReach | None) -> bool:
-        """The ranks have the committed state."""
-        agreed = self.run_state.step_progress.step
-        return reach is not None and self.version >= max(agreed, self.base, reach.begun) >= 0
-
     def _follow(self) -> list[Command]:
         """Drop steps that the log made void; take a newly committed step as the base."""
-        run_state, agreed, commands = self.run_state, self.run_state.step_progress, list[Command]()
+        run_state, copy = self.run_state, self.copy
+        agreed = run_state.step_progress
         returned = run_state.returned.get(self.me)
         if returned != self._returned:
             self._returned = returned
             self._void()  # Our state may be wrong, which is why we were excluded.
-        view = step_view(run_state, self.version) if self.version > self.base else None
-        if (view is not None and view.view != self._at) or self._beyond_end:
+        view = step_view(run_state, self.version) if self.version > copy.step else None
+        close = agreed.close
+        beyond = close is not None and self.version > max(close.last_step, copy.step)
+        if (view is not None and view.view != self._at) or beyond:
             self._void()  # The others ended that view before this step.
-        for step, digest in ((agreed.base, agreed.base_digest), (agreed.step, agreed.digest)):
-            made_in, ours = self.digests.get(step, (0, ""))
-            if ours == digest and step > self.base:
-                self._strays = 0
-            elif ours not in ("", digest):
-                owner = step_view(run_state, step)
-                if owner is not None and owner.view == made_in:
-                    text = f"our state at step {step} is not the one that is committed"
-                    commands.append(Note("diverged", text))
-                    self._strays += 1
-                self._void()
-                self.digests.pop(step, None)
-        stay = self.awaited is not None  # Another base is coming: keep the payloads after it.
-        if agreed.base > self.base >= 0 and agreed.base in self.digests and not stay:
-            self.base, (_, self.base_digest) = agreed.base, self.digests[agreed.base]
-            self._strays = 0
-            commands.append(ReleaseSteps(self.base))
+        differs, commands = copy.compare()
+        if differs:
+            self._void()
+        if self.awaited is None:  # Else another base is coming: keep the payloads after it.
+            commands += copy.follow()
         self._prune()
         return commands
 
-    @property
-    def _beyond_end(self) -> bool:
-        close = self.run_state.step_progress.close
-        return close is not None and self.version > max(close.last_step, self.base)
-
     def _prune(self) -> None:
-        newest, floor = self.bounds.newest, self._floor
-        for key in [x for x in self.sent if x[0] != newest or x[1] < self.version]:
-            del self.sent[key]
+        floor = self._floor
+        self.own.prune(self.bounds.newest, self.version)
         if self._pruned == (self.run_state.index, floor):
-            return  # `fits` depends on nothing else, and new payloads are checked when they arrive.
+            return  # It depends on nothing else, and new payloads are checked when they arrive.
         self._pruned = (self.run_state.index, floor)
-
-        def fits(view: int, step: int) -> bool:
-            owner = step_view(self.run_state, step)
-            return step > floor and (view > newest or (owner is not None and owner.view == view))
-
-        self.payloads.prune(fits)
+        self.payloads.prune(lambda view, step: self.bounds.fits(view, step, floor))
         self.payload_fetch.prune(floor)
-        for step in [step for step in self.digests if step < self.base]:
-            del self.digests[step]
-
-    def _make(self, reach: StepReach) -> list[Command]:
-        """Have the ranks make their payload as soon as they have the state for it."""
-        step, view = self.version + 1, reach.view.view
-        if not reach.begun < step <= reach.last:
-            return []
-        own, batch = self.own, reach.batch(step)
-        if own is not None and own.step == step and own.batch == batch:
-            if self.me not in self.payloads.of(view, step):
-                self.payloads.add(view, step, self.me, own.digest)
-                self._unsent = True
-            return []
-        making = self.making
-        same = making is not None and making.step == step and making.batch == batch
-        if same or self.applying is not None:
-            return []
-        self.making = MakeStep(step, batch)
-        return [self.making]
-
-    def _send(self, view: View, step: int) -> list[Command]:
-        """Send our payload of a step to all other peers of the roster, since none can go on without
-        it.
-
-        Over a new connection also the payload of the step before: a roster is never more than one
-        step apart.
-        """
-        self._unsent = False
-        digest = self.payloads.of(view.view, step).get(self.me)
-        if self.version < 0 or digest is None:
-            return []
-        stamp, lacking = self.bounds.stamp(view.view, step), self._receivers
-        sent = self.sent.get((view.view, step))
-        if sent is None:
-            self.sent[view.view, step] = set(lacking)
-        else:
-            lacking = tuple(peer for peer in lacking if peer not in sent)
-            sent.update(lacking)
-        return [SendStep(lacking, stamp, self.me, digest)] if lacking else []
+        self.copy.prune()
 
     def _apply(self, view: View | None, reach: StepReach | None) -> list[Command]:
         """Have the ranks apply the next step of this view as soon as all of its payloads are
@@ -428,19 +302,10 @@ class StepMachine:
         if len(terms) < len(view.roster):
             return []  # Some are of peers that joined later: their sender has read more of the log.
         self.applying, run = self.bounds.stamp(view.view, step), self.bounds.run
-        following = self._following(reach) if reach is not None and view is reach.view else None
+        following = None
+        if reach is not None and view is reach.view and self.awaited is None:
+            following = self.own.following(reach, step)
         return [ApplyStep(self.applying, terms, step_progress.keeps(run, step), following)]
-
-    def _following(self, reach: StepReach) -> MakeStep | None:
-        """The payload that the ranks make by themselves after the next step; None if the step must
-        be checked first, or the payload is made already."""
-        step = self.version + 1
-        made = self.own is not None and self.own.step > step
-        if made or step >= reach.last or self.awaited is not None:
-            return None
-        if step_progress.commits(reach.run, step):
-            return None
-        return MakeStep(step + 1, reach.batch(step + 1))
 
     def _complain(
         self, reach: StepReach | None, now: float, leader: PeerId | None
@@ -461,14 +326,11 @@ class StepMachine:
 
     @property
     def _floor(self) -> int:
-        return self.bounds.floor(self.base if self.awaited is None else self.awaited)
+        return self.bounds.floor(self.copy.step if self.awaited is None else self.awaited)
 
     def _void(self) -> None:
         """Our steps since the last commit are void: go back to the base, and on from there with the
         payloads that count."""
-        self.version, self.applying, self.own, self._steady = NONE, None, None, None
-        self._loading, self.making = False, None
-        agreed = self.run_state.step_progress.step
-        self.digests = {step: made for step, made in self.digests.items() if step <= agreed}
-        if self._reached[1] > max(agreed, self.base):
-            self._reached = (0, self.base)
+        self.version, self.applying, self._steady, self._loading = NONE, None, None, False
+        self.own.void()
+        self.copy.void()

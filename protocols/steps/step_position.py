@@ -50,15 +50,15 @@ class StepReports:
             self.run_state.step_progress,
             dict[object, Control](),
         )
-        if steps.base >= 0:
-            step = max(steps.version, steps.base)
-            known = steps.sure and self.bounds.reaches(step, steps.payloads)
-            digest = steps.base_digest if known else ""
-            reports["have"] = Have(run_state.lineage, 0, steps.base, digest)
-        for step, (view, digest) in steps.digests.items():
+        if steps.copy.step >= 0:
+            step = max(steps.version, steps.copy.step)
+            known = steps.copy.sure and self.bounds.reaches(step, steps.payloads)
+            digest = steps.copy.digest if known else ""
+            reports["have"] = Have(run_state.lineage, 0, steps.copy.step, digest)
+        for step, (view, digest) in steps.copy.digests.items():
             if step > agreed.step:
                 reports[step] = Stepped(self.bounds.stamp(view, step), digest)
-        if agreed.halted and steps.base >= 0 and steps.applying is None:
+        if agreed.halted and steps.copy.step >= 0 and steps.applying is None:
             view = run_state.views[-1].view
             if agreed.close is None:
                 reports["stopped"] = self._stopped(steps, view)
@@ -70,9 +70,9 @@ class StepReports:
     def _stopped(self, steps: StepMachine, view: int) -> Control:
         """The report of a stopped peer. Later payloads are kept for the Close, but not reported
         again."""
-        held = steps.payloads.listed(view, steps.completed + 1, HELD_STEPS_MAX)
+        held = steps.payloads.listed(view, steps.copy.completed + 1, HELD_STEPS_MAX)
         stamp, halted = (
-            self.bounds.stamp(view, steps.completed),
+            self.bounds.stamp(view, steps.copy.completed),
             self.run_state.step_progress.halted,
         )
         said, report = self._said.get("stopped"), Stopped(stamp, halted, held)

@@ -50,7 +50,7 @@ class Accounting:
     def contributed(self, node: Node, fragment: int, round_: int) -> None:
         """Check that an incarnation contributes to a round once: else owners would sum other bytes
         than the commit names."""
-        given = node.core.rounds[fragment].given
+        given = node.core.rounds[fragment].work.given
         if given is None or given.round != round_:
             return  # A Restore ended its lineage meanwhile, and the core dropped it.
         me = node.core.me

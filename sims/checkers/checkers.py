@@ -137,7 +137,7 @@ class Checkers:
         elif isinstance(event, v.DeadlineReached):
             self.waits.looks(node)
         elif isinstance(event, v.Encoded):
-            given = node.core.rounds[event.fragment].given
+            given = node.core.rounds[event.fragment].work.given
             # A contribution that was being encoded when a Restore came is dropped.
             if given is not None and given.manifest == event.manifest:
                 self.accounting.contributed(node, event.fragment, event.round)

@@ -109,7 +109,7 @@ class Decisions:
         rounds, plan = core.rounds[fragment], core.run_state.open_plan(fragment)
         if plan is None or to not in core.run_state.receivers or rounds.version < 0:
             return
-        given = rounds.given
+        given = rounds.work.given
         counts = me.peer in plan.roster and core.run_state.counts(me.peer, plan.stamp.view)
         if given is None or given.round != plan.stamp.round or not (given.manifest and counts):
             return
@@ -216,7 +216,7 @@ class Decisions:
         said = self._held.get((stamp, commit.result_digest), set())
         holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
         for rounds in core.part.of(stamp):  # A witness has no rounds.
-            mine = rounds.held.digest(stamp, len(commit.borders) - 1)
+            mine = rounds.exchange.held.digest(stamp, len(commit.borders) - 1)
             if mine == commit.result_digest or rounds.version >= commit.round:
                 holding.add(node.peer)
         new = {x.info.peer for x in later if isinstance(x, e.Cut)}
@@ -311,5 +311,5 @@ def _has(node: Node, lineage: int, fragment: int, round_: int) -> bool:
         return False
     rounds = core.rounds[fragment]
     return rounds.version >= round_ or (
-        rounds.version >= 0 and any(stamp.round == round_ for stamp in rounds.held.results)
+        rounds.version >= 0 and any(stamp.round == round_ for stamp in rounds.exchange.held.results)
     )

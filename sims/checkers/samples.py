@@ -59,7 +59,7 @@ class Samples:
         saw = frozenset(samples)
         made = Made(me.peer, me.incarnation, round_, saw, repeats=len(saw) < len(samples))
         self.made[manifest] = made
-        given = node.core.rounds[0].given
+        given = node.core.rounds[0].work.given
         counts = given is not None and given.round == round_
         # If the node has not read a Restore yet, no round of the new lineage counts it.
         if counts and node.core.run_state.lineage == self._lineage:

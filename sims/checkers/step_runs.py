@@ -229,7 +229,7 @@ class StepCheckers(Checkers):
         most = 2 * run.snapshot_every_steps + 8 * run.commit_every_steps
         kept = {
             "payloads": len(steps.payloads.held),
-            "digests": len(steps.digests),
+            "digests": len(steps.copy.digests),
             "values": len(node.values) // 16,
             "copies": len(node.copies),
             "views": len(node.core.run_state.views),

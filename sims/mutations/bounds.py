@@ -13,7 +13,7 @@ from protocols.peer.components import Components
 from protocols.peer.member_status import MemberStatus
 from protocols.raft import commitment
 from protocols.raft.durability import Durability
-from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.rounds.local_work import LocalWork
 from sims.mutations.patch import Edit, Mutant
 
 BOUND_MUTANTS = (
@@ -49,7 +49,7 @@ BOUND_MUTANTS = (
         "old-work-is-contributed",
         "Ranks that were away for long contribute work on a model many rounds old.",
         Edit(
-            FragmentRounds.contribute,
+            LocalWork.contribute,
             "if round_ - 1 - self.base > STALENESS_ROUNDS_MAX:",
             "if False:",
         ),
@@ -58,8 +58,8 @@ BOUND_MUTANTS = (
         "old-work-moves-along",
         "A transfer brings a state many rounds newer, and work on the old state is kept.",
         Edit(
-            FragmentRounds._resume,
-            "if self.version - self.base > STALENESS_ROUNDS_MAX:",
+            LocalWork.resume,
+            "if version - self.base > STALENESS_ROUNDS_MAX:",
             "if False:",
         ),
     ),

@@ -4,7 +4,7 @@ Must NOT run anything (mutants.py).
 """
 
 from protocols.leader.recovery import back_to
-from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.rounds.local_work import LocalWork
 from protocols.state.run_state import RunState
 from protocols.state.sample_ledger import SampleLedger
 from sims.mutations.patch import Edit, Mutant
@@ -33,7 +33,7 @@ LEASE_MUTANTS = (
         "a-rebase-forgets-its-samples",
         "The work stays in the parameters and counts later, without its samples.",
         Edit(
-            FragmentRounds._resume,
+            LocalWork.resume,
             'self.own.samples if self.own is not None and kind == "rebase" else ()',
             "()",
         ),
@@ -42,7 +42,7 @@ LEASE_MUTANTS = (
         "draws-what-a-crash-left-in-flight",
         "New ranks train samples that the lost ranks' contribution, still open, contains.",
         Edit(
-            FragmentRounds.left,
+            LocalWork.left,
             "subtract(held, self.given.samples) if self.given and undecided else held",
             "held",
         ),

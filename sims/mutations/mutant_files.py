@@ -9,7 +9,7 @@ The file defines MUTANTS, a sequence of `sims.mutations.patch.Mutant`:
         Mutant("no-rebase", "Steps are lost.", Edit(FragmentRounds.applied, "rebase", "counted"))
     ]
 
-or one function `plant()` that replaces any code (`FragmentRounds._counted = ...`); such a file is
+or one function `plant()` that replaces any code (`LocalWork.counted = ...`); such a file is
 one mutant, named after the file. Must NOT plant anything.
 """
 

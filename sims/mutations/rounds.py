@@ -11,19 +11,21 @@ from protocols.peer.participant import Participant
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.rounds.local_work import LocalWork
+from protocols.rounds.round_exchange import RoundExchange
 from protocols.state.run_state import RunState
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.raft import LOG_MUTANTS
 
 APPLY_STALE = """\
 parts = len(commit.borders) - 1
-    whole = [s for s in self.held.results if s.round == commit.round and self.held.digest(s, parts)]
+    whole = [s for s in held.results if s.round == commit.round and held.digest(s, parts)]
     stamp = whole[0] if whole else stamp
     if not whole:"""
 APPLY_EARLY = """\
 plan = self.run_state.open_plan(self.fragment)
     early = plan is not None and plan.stamp.round == self.version + 1 and not self.applying
-    if commit is None and early and self.held.digest(plan.stamp, plan.num_parts):
+    if commit is None and early and self.exchange.held.digest(plan.stamp, plan.num_parts):
         self.applying = plan.stamp
         return [ApplyRound(plan.stamp, plan.parts.borders, False)]
     if commit is None or self.applying:"""
@@ -34,7 +36,7 @@ ROUND_MUTANTS = (
         "The committed attempt has a smaller roster: two peers hold different states.",
         Edit(
             FragmentRounds._apply,
-            "if self.held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:",
+            "if held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:",
             APPLY_STALE,
         ),
     ),
@@ -51,7 +53,7 @@ ROUND_MUTANTS = (
         "contributes-twice-to-one-round",
         "Restarted ranks contribute again: owners sum different bytes of one peer.",
         Edit(
-            FragmentRounds.contribute,
+            LocalWork.contribute,
             "round_ = union(self.carried, made.samples), self.next_round",
             "round_ = union(self.carried, made.samples), self.fence.open_round",
         ),
@@ -80,7 +82,7 @@ ROUND_MUTANTS = (
         "a-late-sum-joins-the-new-attempt",
         "A sum of the previous attempt is listed with the terms of the new one.",
         Edit(
-            FragmentRounds.part_reduced,
+            RoundExchange.part_reduced,
             "plan.stamp == event.stamp:\n        self.held.reduced(event)",
             "plan.stamp.round == event.stamp.round:\n"
             "        sums = self.held.sums\n"
@@ -110,8 +112,8 @@ ROUND_MUTANTS = (
         "holds-with-a-gap",
         "A peer that lacks an earlier round counts as able to take this step.",
         Edit(
-            FragmentRounds._hold,
-            "leader is None or self.version != plan.stamp.round - 1",
+            RoundExchange._hold,
+            "leader is None or version != plan.stamp.round - 1",
             "leader is None",
         ),
     ),
@@ -120,8 +122,8 @@ ROUND_MUTANTS = (
         "A peer that was not counted loses the steps that it made.",
         Edit(
             FragmentRounds.applied,
-            'self._resume("counted" if self._counted(round_) else "rebase")',
-            'self._resume("counted")',
+            'work.resume("counted" if work.counted(round_) else "rebase", round_)',
+            'work.resume("counted", round_)',
         ),
     ),
     Mutant(
@@ -129,8 +131,8 @@ ROUND_MUTANTS = (
         "Work that was counted stays in the parameters, and is counted again.",
         Edit(
             FragmentRounds.applied,
-            'self._resume("counted" if self._counted(round_) else "rebase")',
-            'self._resume("rebase")',
+            'work.resume("counted" if work.counted(round_) else "rebase", round_)',
+            'work.resume("rebase", round_)',
         ),
     ),
     Mutant(
@@ -138,7 +140,7 @@ ROUND_MUTANTS = (
         "Work that a skipped round counted is in the new state, and is counted again.",
         Edit(
             FragmentRounds.state_received,
-            '"counted" if any(map(self._counted, skipped)) else "rebase"',
+            '"counted" if any(map(work.counted, skipped)) else "rebase"',
             '"rebase"',
         ),
     ),
@@ -171,7 +173,7 @@ LEADER_MUTANTS = (
     Mutant(
         "joiner-receives-nothing",
         "Results that are committed during a transfer do not reach the joiner.",
-        Edit(FragmentRounds.advance, "self.run_state.receivers", "self.run_state.members"),
+        Edit(RoundExchange.advance, "run_state.receivers", "run_state.members"),
         Edit(Participant.fetched, "self.run_state.receivers", "self.run_state.members"),
     ),
     Mutant(

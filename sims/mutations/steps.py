@@ -6,7 +6,7 @@ As rounds.py for rounds. Must NOT run anything (mutants.py).
 from protocols.leader.step_views import StepViews
 from protocols.state.step_entries import forget_views, step_view
 from protocols.steps.bounds import StepBounds
-from protocols.steps.step_machine import StepMachine
+from protocols.steps.own_payloads import OwnPayloads
 from sims.mutations.patch import Edit, Mutant
 
 ALL_REPORTED = """\
@@ -53,7 +53,7 @@ STEP_MUTANTS = (
         "keeps-a-payload-of-a-batch-that-is-anothers",
         "Its view ended first: two peers train on that batch, and none on this peer's.",
         Edit(
-            StepMachine._make,
+            OwnPayloads.make,
             "own.step == step and own.batch == batch",
             "own.step == step",
         ),

@@ -28,7 +28,7 @@ VOID_MUTANTS = (
     Mutant(
         "a-void-throws-work-away",
         "A peer that goes on from its own state loses the work since.",
-        Edit(FragmentRounds.voided, 'self._resume("rebase")', 'self._resume("anew")'),
+        Edit(FragmentRounds.voided, 'work.resume("rebase", ', 'work.resume("anew", '),
     ),
     Mutant(
         "a-lost-round-is-never-taken-back",

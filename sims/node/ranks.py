@@ -196,7 +196,7 @@ class Ranks:
             while not self._free:
                 if not self._take_earliest():
                     return
-            fragment = next_fragment(self._node.core.rounds, self._free)
+            fragment = next_fragment([x.work for x in self._node.core.rounds], self._free)
             if self.works[fragment].first == self.last:
                 break  # A result has just replaced all work: make one more step.
             self._contribute(fragment)
@@ -281,9 +281,9 @@ class Ranks:
         early = new or self._training.answers
         if early:
             self._node.give(v.TrainersAble())
-        rounds = self._node.core.rounds
+        works = [rounds.work for rounds in self._node.core.rounds]
         free = self._free
-        asked = early and bool(free) and rounds[next_fragment(rounds, free)].others_wait
+        asked = early and bool(free) and works[next_fragment(works, free)].others_wait
         self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
 
     def _take(self, result: Result) -> None:

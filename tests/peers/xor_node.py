@@ -327,7 +327,7 @@ async def open_round() -> AsyncGenerator[tuple[Node, RoundPlan]]:
 
         def rests() -> bool:
             plan = core.run_state.open_plan(0)
-            given = core.rounds[0].given
+            given = core.rounds[0].work.given
             return bool(plan and given and given.manifest and given.round == plan.stamp.round)
 
         await alpha.until(rests)

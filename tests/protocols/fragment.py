@@ -63,14 +63,23 @@ class Peer:
         return self.rounds.advance(self.now, self.up, leader)
 
     def trains(self) -> None:
-        self.rounds.start(first=False)
+        self.rounds.work.start(self.rounds.version, first=False)
         self.does()
+
+    def made(self, tokens: int, steps: int, now: float | None = None) -> list[c.Command]:
+        """The ranks contribute. The commands of that alone."""
+        made, at = ContributionReady(0, tokens, steps), self.now if now is None else now
+        return self.rounds.work.contribute(made, self.rounds.version, at)
+
+    def receives(self, event: SliceBegun | SliceReceived | ResultReceived) -> bool:
+        """A payload arrives. True if it is kept."""
+        return self.rounds.exchange.received(event, self.rounds.version)
 
     def contributes(self, round_: int = 1) -> list[c.Command]:
         """The ranks contribute, and it is encoded. Commands after that."""
-        made = self.rounds.contribute(ContributionReady(0, 100, 10), self.now)
+        made = self.made(100, 10)
         made += self.does()
-        self.rounds.encoded(round_, manifest(B, round_))
+        self.rounds.work.encoded(round_, manifest(B, round_))
         return made + self.does()
 
     def gets_slices(
@@ -78,19 +87,17 @@ class Peer:
     ) -> bool:
         stamp = self.stamp(round_, attempt=attempt)
         slices = [SliceReceived(s, stamp, part, contributor(s, round_)) for s in senders]
-        return all(list(map(self.rounds.received, slices)))
+        return all(list(map(self.receives, slices)))
 
     def slice_begins(self, sender: PeerId, *, made_in: int = 1) -> bool:
-        return self.rounds.received(
-            SliceBegun(sender, self.stamp(), 1, contributor(sender, made_in))
-        )
+        return self.receives(SliceBegun(sender, self.stamp(), 1, contributor(sender, made_in)))
 
     def gets_result(
         self, owner: PeerId, part: int, *terms: PeerId, stamp: Stamp | None = None
     ) -> bool:
         stamp = stamp or self.stamp()
         made = tuple(contributor(peer, stamp.round) for peer in terms)
-        return self.rounds.received(ResultReceived(owner, stamp, part, made, part_digest(part)))
+        return self.receives(ResultReceived(owner, stamp, part, made, part_digest(part)))
 
     def gets_results(
         self, *terms: PeerId, round_: int = 1, attempt: int = 0, number: int = 1
@@ -102,7 +109,9 @@ class Peer:
         for part, owner in enumerate(plan.parts.owners):
             made = tuple(contributor(peer, round_) for peer in terms)
             if owner == B:
-                self.rounds.held.add_result(stamp, part, PartResult(made, part_digest(part)))
+                self.rounds.exchange.held.add_result(
+                    stamp, part, PartResult(made, part_digest(part))
+                )
             else:
                 assert self.gets_result(owner, part, *terms, stamp=stamp)
 

@@ -62,7 +62,8 @@ class Stepper(Follower):
         """Our ranks made their payload."""
         steps = self.core.part.steps
         assert steps is not None
-        batch = steps.making.batch if steps.making is not None else 0
+        making = steps.own.making
+        batch = making.batch if making is not None else 0
         return self.on(v.StepMade(step, batch, payload(self.core.me.peer, step)))
 
     def gets(

@@ -13,8 +13,8 @@ MUTANTS = [
         "A peer that was not counted loses its steps.",
         Edit(
             FragmentRounds.applied,
-            'self._resume("counted" if self._counted(round_) else "rebase")',
-            'self._resume("counted")',
+            'work.resume("counted" if work.counted(round_) else "rebase", round_)',
+            'work.resume("counted", round_)',
         ),
     ),
     Mutant(

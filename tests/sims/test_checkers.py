@@ -297,7 +297,7 @@ def test_an_acknowledgement_is_for_who_leads() -> None:
 
 def test_a_life_begins_with_what_its_disk_has() -> None:
     world, _, follower = settled()
-    follower.core.raft.term -= 1
+    follower.core.raft.election.state.term -= 1
     world.checkers.woke(follower)
     assert "wakes in term" in world.checkers.violations[0]
 
@@ -314,7 +314,7 @@ def test_what_is_applied_is_on_the_disks_of_a_majority() -> None:
 
 def test_a_peer_contributes_to_a_round_once_and_in_one_life() -> None:
     world, _, follower = settled()
-    given = follower.core.rounds[0].given
+    given = follower.core.rounds[0].work.given
     assert given is not None
     world.checkers.accounting.contributed(follower, 0, given.round + 1)  # No such one.
     assert world.checkers.violations == []
@@ -344,7 +344,7 @@ def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
 def test_what_a_restore_overtook_while_it_was_encoded_is_no_contribution() -> None:
     """Seed 910022: the same round is encoded again in the new lineage."""
     world, _, follower = settled()
-    given = follower.core.rounds[0].given
+    given = follower.core.rounds[0].work.given
     assert given is not None
     world.checkers.handled(follower, v.Encoded(0, given.round, digest_text("older")), [])
     assert world.checkers.violations == []

@@ -9,6 +9,7 @@ import pytest
 
 from protocols.raft.node import Raft
 from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.rounds.local_work import LocalWork
 from protocols.state.step_entries import step_view
 from protocols.steps import step_machine
 from protocols.types.errors import ConfigError
@@ -138,16 +139,16 @@ def test_an_edit_that_does_not_fit_any_more_is_refused() -> None:
 
 def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that the old ones come back when this test is over.
-    for what in (FragmentRounds.start, FragmentRounds.finished):
+    for what in (LocalWork.start, FragmentRounds.finished):
         function = Edit(what, "", "").function
         monkeypatch.setattr(function, "__code__", function.__code__)
-    contribute = FragmentRounds.contribute
-    Edit(FragmentRounds.start, '"anew"', '"rebase"').plant()
+    contribute = LocalWork.contribute
+    Edit(LocalWork.start, '"anew"', '"rebase"').plant()
     Edit(FragmentRounds.finished, ">=", "<").plant()
     assert '"rebase"' not in repr(contribute.__code__.co_consts)
-    assert "rebase" in FragmentRounds.start.__code__.co_consts
+    assert "rebase" in LocalWork.start.__code__.co_consts
     assert isinstance(vars(FragmentRounds)["finished"], property)
-    assert FragmentRounds.contribute is contribute
+    assert LocalWork.contribute is contribute
 
 
 def test_who_imported_a_function_has_the_bug_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +161,9 @@ def test_who_imported_a_function_has_the_bug_too(monkeypatch: pytest.MonkeyPatch
 def test_a_mutant_of_another_author_is_planted(tmp_path: Path) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(
-        "from protocols.rounds.fragment_rounds import FragmentRounds\n"
+        "from protocols.rounds.local_work import LocalWork\n"
         "def plant():\n"
-        "    FragmentRounds._counted = lambda self, round_: True\n"
+        "    LocalWork.counted = lambda self, round_: True\n"
     )
     assert hunt("theirs", seeds=10, file=file)["theirs"][0]
 

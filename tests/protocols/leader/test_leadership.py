@@ -6,7 +6,7 @@ from tests.protocols.scenes import RULES, A, B, C, Follower, follower
 
 
 def hurried(scene: Follower) -> bool:
-    return scene.core.rounds[0].others_wait
+    return scene.core.rounds[0].work.others_wait
 
 
 def voter() -> Follower:

@@ -273,7 +273,7 @@ def test_in_a_run_that_asks_all_who_are_late_are_told_as_soon_as_a_quorum_has_co
     assert scene.sent(m.ContributeNow) == [(D, m.ContributeNow(scene.stamp(1)))], (
         "in a first round too"
     )
-    assert scene.core.rounds[0].others_wait, "nor are our own ranks waited for"
+    assert scene.core.rounds[0].work.others_wait, "nor are our own ranks waited for"
     say(scene, "ready", D)
     assert scene.sent(m.ContributeNow) == [], "each is told once"
 

@@ -320,7 +320,7 @@ def test_nothing_that_a_stranger_says_changes_anything(message: m.Control) -> No
     log = list(scene.core.raft.log.entries)
     assert scene.hears(STRANGER, message) == []
     assert scene.core.raft.log.entries == log
-    assert not scene.core.rounds[0].others_wait
+    assert not scene.core.rounds[0].work.others_wait
     assert scene.leader.reports.rounds == {}
 
 
@@ -338,9 +338,9 @@ def test_what_a_leader_tells_itself_is_decided_upon_at_once() -> None:
 def test_only_the_leader_hurries_our_ranks() -> None:
     scene = follower(B, C)
     scene.hears(C, m.ContributeNow(scene.stamp(1)))
-    assert not scene.core.rounds[0].others_wait
+    assert not scene.core.rounds[0].work.others_wait
     scene.hears(A, m.ContributeNow(scene.stamp(1)))
-    assert scene.core.rounds[0].others_wait
+    assert scene.core.rounds[0].work.others_wait
 
 
 def test_a_stranger_gets_no_result() -> None:

@@ -191,4 +191,4 @@ def test_work_in_more_pieces_than_a_message_holds_is_given_up() -> None:
         start = may_draw(at, "c")[0].start
         numbers = range(start, start + 2 * pieces, 2)
         at.contribute("c", samples=ranges(*((number, number + 1) for number in numbers)))
-        assert (at.peers["c"].rounds[0].own is not None) == is_counted
+        assert (at.peers["c"].rounds[0].work.own is not None) == is_counted

@@ -41,7 +41,7 @@ def test_an_open_rounds_result_is_asked_for_now_and_then_until_it_is_here() -> N
 
 def test_a_slow_round_is_reported_with_whom_it_waits_for() -> None:
     peer = training()
-    peer.rounds.stall.after_s = 30.0
+    peer.rounds.exchange.stall.after_s = 30.0
     peer.contributes()
     assert peer.rounds.deadline == 30.0
     peer.gets_slices(A)
@@ -59,14 +59,14 @@ def test_a_slow_round_is_reported_with_whom_it_waits_for() -> None:
 
 def test_an_owner_waits_for_slices_first_and_then_for_results() -> None:
     peer = training()
-    assert peer.rounds.missing() == (A, C)
+    assert peer.rounds.exchange.missing() == (A, C)
     peer.contributes()
     peer.gets_slices(A, C)
-    assert peer.rounds.missing() == (A, C), "their parts"
+    assert peer.rounds.exchange.missing() == (A, C), "their parts"
     peer.gets_result(A, 0, A, B, C)
-    assert peer.rounds.missing() == (C,)
+    assert peer.rounds.exchange.missing() == (C,)
     peer.gets_results(A, B, C)
-    assert peer.rounds.missing() == ()
+    assert peer.rounds.exchange.missing() == ()
 
 
 def test_a_complaint_ends_with_its_round() -> None:
@@ -155,9 +155,9 @@ def test_what_came_from_somebody_else_than_its_owner_makes_room_for_the_owners()
     assert not peer.gets_result(C, 0, A, B, stamp=later)
     peer.gets_slices(A, C, attempt=1)
     sums = only(c.ReducePart, peer.does())
-    peer.rounds.part_reduced(PartReduced(later, 1, part_digest(1)))
+    peer.rounds.exchange.part_reduced(PartReduced(later, 1, part_digest(1)))
     assert sums != []
-    held = peer.rounds.held.results[later]
+    held = peer.rounds.exchange.held.results[later]
     assert {part: x.sender for part, x in held.items()} == {0: A, 1: OURS, 2: C}
 
 
@@ -180,7 +180,7 @@ def test_what_an_owner_gave_us_early_stays() -> None:
     peer.leaves(A, B)
     made = peer.does()
     assert (only(c.DropResult, made), sent(m.Fetch, made)) == ([], [])
-    assert peer.rounds.held.usurped is None
+    assert peer.rounds.exchange.held.usurped is None
 
 
 # Fetching -------------------------------------------------------------------------------------
@@ -220,9 +220,11 @@ def test_what_is_fetched_is_served_byte_for_byte() -> None:
     peer = training()
     peer.goes_through(A, C)
     stamp, terms = peer.stamp(attempt=1), (contributor(A), contributor(C))
-    assert peer.rounds.fetched(C, stamp, 2) == [c.SendResult(C, stamp, 2, terms)]
-    assert peer.rounds.fetched(C, stamp, 3) == []
-    assert peer.rounds.fetched(C, peer.stamp(), 2) == [], "of an attempt that came to nothing"
+    assert peer.rounds.exchange.fetched(C, stamp, 2) == [c.SendResult(C, stamp, 2, terms)]
+    assert peer.rounds.exchange.fetched(C, stamp, 3) == []
+    assert peer.rounds.exchange.fetched(C, peer.stamp(), 2) == [], (
+        "of an attempt that came to nothing"
+    )
 
 
 def test_after_enough_fetches_only_a_transfer_helps() -> None:

@@ -132,7 +132,7 @@ def passes_by(peer: Peer) -> list[c.Command]:
 
 def brings(peer: Peer, sender: PeerId) -> list[c.Command]:
     stamp = plan_of(peer).stamp
-    assert peer.rounds.received(SliceReceived(sender, stamp, 0, contributor(sender, stamp.round)))
+    assert peer.receives(SliceReceived(sender, stamp, 0, contributor(sender, stamp.round)))
     return peer.does()
 
 
@@ -144,7 +144,7 @@ def test_all_of_a_contribution_goes_to_the_partner_and_to_nobody_else() -> None:
     assert only(c.SendSlice, made) == [c.SendSlice(partner, stamp, 0, *WHOLE, me)]
     terms = tuple(contributor(one, stamp.round) for one in sorted((B, partner)))
     assert brings(peer, partner) == [c.ReducePart(stamp, 0, *WHOLE, terms)]
-    peer.rounds.part_reduced(PartReduced(stamp, 0, digest_text("ours alone")))
+    peer.rounds.exchange.part_reduced(PartReduced(stamp, 0, digest_text("ours alone")))
     made = peer.does()
     assert only(c.SendResult, made) == []
     assert sent(m.Hold, made) == [(A, m.Hold(stamp, digest_of(stamp)))]
@@ -169,18 +169,18 @@ def test_nobody_but_the_partner_makes_us_keep_a_slice() -> None:
     stamp = plan_of(peer).stamp
     peer.contributes(stamp.round)
     other = SliceReceived(alone, stamp, 0, contributor(alone, stamp.round))
-    assert not peer.rounds.received(other)
+    assert not peer.receives(other)
     ahead = replace(stamp, view=stamp.view + 1)
-    assert peer.rounds.received(replace(other, stamp=ahead)), "of a view that we have not read of"
+    assert peer.receives(replace(other, stamp=ahead)), "of a view that we have not read of"
     peer.leaves(*sorted({A, B, C} - {partner}))
     late = SliceReceived(partner, stamp, 0, contributor(partner, stamp.round))
-    assert not peer.rounds.received(late)
+    assert not peer.receives(late)
 
 
 def test_it_waits_for_its_partner_alone() -> None:
     peer, partner, _ = paired()
     peer.contributes(plan_of(peer).stamp.round)
-    assert peer.rounds.missing() == (partner,)
+    assert peer.rounds.exchange.missing() == (partner,)
     assert plan_of(peer).makers_for(B) == {B, partner}
 
 
@@ -206,9 +206,9 @@ def test_nobody_sends_us_a_result_and_nobody_gets_ours() -> None:
     peer, partner, _ = paired()
     stamp = plan_of(peer).stamp
     terms = tuple(contributor(one, stamp.round) for one in plan_of(peer).summed_by(B))
-    assert not peer.rounds.received(ResultReceived(partner, stamp, 0, terms, digest_text("x")))
-    peer.rounds.held.add_result(stamp, 0, PartResult(terms, digest_text("x")))
-    assert peer.rounds.fetched(partner, stamp, 0) == []
+    assert not peer.receives(ResultReceived(partner, stamp, 0, terms, digest_text("x")))
+    peer.rounds.exchange.held.add_result(stamp, 0, PartResult(terms, digest_text("x")))
+    assert peer.rounds.exchange.fetched(partner, stamp, 0) == []
 
 
 # Its leader -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.wait_reason import describe
 from protocols.steps.step_machine import StepMachine
-from protocols.types.ids import PeerId, Provider, StepPayloads, Version, digest_text
+from protocols.types.ids import PeerId, Provider, StepPayloads, digest_text
 from tests.protocols.scenes import RULES, START, A, B, C, D, Scene, caught_up, info
 from tests.protocols.stepping import Stepper, applied, payload, state, stepper, stepwise, view
 
@@ -63,14 +63,6 @@ def test_a_copy_that_is_damaged_is_asked_for_anew() -> None:
     assert asked.why == "our copy of the state is damaged"
 
 
-def test_a_payload_goes_straight_to_everybody() -> None:
-    scene = stepper(C)
-    assert scene.all(c.MakeStep) == [c.MakeStep(1, 1)]
-    scene.makes(1)
-    stamp = scene.at(1)
-    assert scene.all(c.SendStep) == [c.SendStep((A, C), stamp, B, payload(B, 1))]
-
-
 def test_a_step_is_applied_when_all_of_the_roster_is_here_and_in_its_order() -> None:
     scene = stepper(C)
     scene.makes(1)
@@ -109,16 +101,6 @@ def test_payloads_of_strangers_of_other_steps_and_of_other_lineages_are_dropped(
         assert scene.on(event) == [c.Discard(event)]
 
 
-def test_over_a_new_connection_the_last_two_payloads_come_once_more() -> None:
-    scene = stepper(C)
-    scene.steps_to(2, A, C)
-    scene.makes(3)
-    scene.on(v.PeerDisconnected(C, "end of stream"))
-    scene.meets(C)
-    sent = [(x.peers, x.stamp.round) for x in scene.all(c.SendStep)]
-    assert sent == [((C,), 2), ((C,), 3)]
-
-
 def test_steps_stop_when_commits_stay_away() -> None:
     """What is tentative is kept by everybody, so there must be an end."""
     scene = stepper()
@@ -138,76 +120,6 @@ def test_a_state_is_reported_at_each_commit_step() -> None:
     scene.gets(4, A)
     scene.completes(4)
     assert scene.told(m.Stepped) == [m.Stepped(scene.at(4), state(4))]
-
-
-def test_a_copy_becomes_the_base_once_its_step_is_committed() -> None:
-    scene = stepper()
-    scene.steps_to(7, A)
-    scene.makes(8)
-    scene.gets(8, A)
-    assert [x.keep for x in scene.all(c.ApplyStep)] == [True]
-    scene.completes(8)
-    scene.reads(e.StepCommit(1, 4, state(4)))
-    assert not scene.all(c.ReleaseSteps)
-    scene.reads(e.StepCommit(1, 8, state(8)))
-    assert scene.all(c.ReleaseSteps) == [c.ReleaseSteps(8)]
-    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 8, state(8))]
-
-
-def test_a_donor_that_goes_on_at_once_copies_the_base_before() -> None:
-    scene = stepper(C)
-    scene.steps_to(8, A, C)
-    scene.reads(e.Cut(info(D, 7), (B,), (Version(0, 0, START),)), e.StepCommit(1, 8, state(8)))
-    copied, released = scene.one(c.CopyState), scene.one(c.ReleaseSteps)
-    assert scene.said.index(copied) < scene.said.index(released)
-
-
-def test_who_differs_from_what_is_committed_makes_its_state_again() -> None:
-    scene = stepper()
-    scene.steps_to(3, A)
-    scene.makes(4)
-    scene.gets(4, A)
-    scene.completes(4, digest=WRONG)
-    scene.reads(e.Halt(1, (B,), "without b"), e.StepCommit(1, 4, state(4)))
-    assert scene.notes("diverged") == ["our state at step 4 is not the one that is committed"]
-    assert scene.all(c.LoadBase) == [c.LoadBase(0)]
-    scene.on(v.BaseLoaded(0, START))
-    assert applied(scene) == [1]
-
-
-def strayed() -> Stepper:
-    """Twice B made another state of step 4 than the committed one, from its copy of step 0."""
-    scene = stepper()
-    scene.steps_to(3, A)
-    scene.makes(4)
-    scene.gets(4, A)
-    scene.completes(4, digest=WRONG)
-    scene.reads(e.Halt(1, (B,), "without b"), e.StepCommit(1, 4, state(4)))
-    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 0, "")]
-    scene.on(v.BaseLoaded(0, START))
-    for step in range(1, 4):
-        scene.completes(step)
-    assert not scene.told(m.Join)
-    return scene
-
-
-def test_who_differs_twice_asks_for_a_state_and_gives_none() -> None:
-    """Seeds 52087 and 52014: what was committed could not be reached from anybody's copy, and
-    all made their states again, for ever."""
-    scene = strayed()
-    scene.completes(4, digest=WRONG)
-    assert scene.told(m.Join)
-    assert not scene.all(c.LoadBase)
-    index = scene.gets_cut()
-    scene.on(v.StateReceived(index, 0, 0, START))
-    assert scene.all(c.LoadBase) == [c.LoadBase(0)]  # The same copy: it has one try.
-    assert m.Have(scene.core.run_state.lineage, 0, 0, START) not in scene.told(m.Have)
-
-
-def test_who_gets_there_after_all_may_give_its_copy_again() -> None:
-    scene = strayed()
-    scene.completes(4)
-    assert scene.told(m.Have) == [m.Have(scene.core.run_state.lineage, 0, 0, START)]
 
 
 def test_ranks_that_come_back_get_their_state_step_by_step() -> None:
@@ -370,7 +282,7 @@ def test_an_earlier_life_in_the_roster_is_not_us() -> None:
     scene.on(v.RunAccepted(RULES))
     scene.on(v.TrainersReady())
     assert not scene.all(c.MakeStep)
-    assert steps_of(scene).base == -1
+    assert steps_of(scene).copy.step == -1
 
 
 def test_the_last_step_is_a_commit_and_ends_the_run() -> None:

@@ -169,7 +169,7 @@ def test_a_diverged_peer_goes_back_to_the_cut_and_on_from_there() -> None:
         assert c.ApplyRound(stamp, BORDERS, counted=False) in peer.does()
         peer.rounds.applied(round_, state_digest(round_))
     assert peer.rounds.awaited is None
-    assert len(peer.rounds.held.results) == KEEP_ROUNDS
+    assert len(peer.rounds.exchange.held.results) == KEEP_ROUNDS
 
 
 def test_results_do_not_pile_up_while_a_state_is_long_in_coming() -> None:
@@ -180,7 +180,7 @@ def test_results_do_not_pile_up_while_a_state_is_long_in_coming() -> None:
         peer.gets_results(A, B, C, round_=round_)
         peer.commits(A, B, C)
         released += peer.does()
-        assert len(peer.rounds.held.results) <= KEEP_COMMITS
+        assert len(peer.rounds.exchange.held.results) <= KEEP_COMMITS
     assert released[-1] == c.ReleaseRound(0, 39 - KEEP_COMMITS), "the shell drops them as well"
 
 

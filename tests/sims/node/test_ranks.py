@@ -33,7 +33,7 @@ def rounds_at_once(training: Training, monkeypatch: pytest.MonkeyPatch) -> Count
 
     def give(self: Node, event: v.Event, value: float = 0) -> None:
         given(self, event, value)
-        most[sum(rounds.own is not None for rounds in self.core.rounds)] += 1
+        most[sum(rounds.work.own is not None for rounds in self.core.rounds)] += 1
 
     monkeypatch.setattr(Node, "give", give)
     finish(world)
