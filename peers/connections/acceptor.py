@@ -11,7 +11,7 @@ import socket
 import ssl
 from typing import Protocol
 
-from peers.connections.control import Link
+from peers.connections.control import Link, LinkOwner
 from peers.tunnels.client import TUNNEL
 from protocols.types import TICKET_BYTES
 
@@ -29,10 +29,8 @@ FULL_S = 1.0
 """Seconds without accepting after this process had no descriptor left."""
 
 
-class AcceptorHost(Protocol):
+class AcceptorHost(LinkOwner, Protocol):
     """Callbacks of a reception to its owner. No method may raise or block."""
-
-    def new_link(self, *, accepted: bool) -> Link: ...
 
     def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
         """A bulk connection has shown a ticket; the host owns it now."""
@@ -171,7 +169,7 @@ class Acceptor:
 
     def _make_link(self, unknown: UnknownConnection, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        unknown.link = link = self._host.new_link(accepted=True)
+        unknown.link = link = Link(self._host, accepted=True)
         unknown.task = loop.create_task(self._shake_hands(unknown, link, connection))
 
     async def _shake_hands(

@@ -6,13 +6,13 @@ Must NOT decide which peers to dial, keep sessions, or accept connections.
 import asyncio
 import socket
 import ssl
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from peers.connections.acceptor import MAGIC
 from peers.connections.clock_skew import tls_fault
-from peers.connections.control import Link
+from peers.connections.control import Link, LinkOwner
 from peers.connections.encryption import Keys
 from peers.connections.session import MeshOwner
 from peers.sockets.address import parse_address, require_loopback
@@ -31,14 +31,16 @@ ANSWERS = 2
 """Answers to our hello: the other hello, and the keys of the bulk connection."""
 
 
+BulkDialled = Callable[[Link, socket.socket | None, Keys], None]
+"""Called when another bulk connection is open; None: it has failed."""
+
+
 class DialError(OSError):
     """This try has failed."""
 
 
-class Host(Protocol):
+class DialerHost(LinkOwner, Protocol):
     """What dialling needs from the mesh. No method may raise or block."""
-
-    def new_link(self, *, accepted: bool) -> Link: ...
 
     def is_connected(self, peer: str, address: str) -> bool:
         """Is there a session with this peer ("": any peer) or at this address?"""
@@ -52,18 +54,6 @@ class Host(Protocol):
         self, address: str, hello: Hello, control: Link, bulk: socket.socket, keys: Keys
     ) -> None:
         """Control and bulk connection are open."""
-        ...
-
-    async def tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
-        """Connect with a peer that cannot be dialled. Raises OSError."""
-        ...
-
-    def bulk_dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
-        """Another bulk connection is open; None: it has failed."""
-        ...
-
-    def dialling_refused(self, why: str) -> None:
-        """The address that a person gave has refused us, or does not answer."""
         ...
 
 
@@ -87,12 +77,20 @@ class Dial:
 class Dialer:
     """All dialled addresses, each with a task that ends when there is a session."""
 
-    def __init__(self, host: Host, owner: MeshOwner, *, tls: ssl.SSLContext | None) -> None:
-        """`owner`: that of the mesh. `tls` None: unencrypted, and then to loopback addresses
-        only."""
+    def __init__(
+        self,
+        host: DialerHost,
+        owner: MeshOwner,
+        *,
+        tunnel: Callable[[PeerId, PeerId], Awaitable[socket.socket]],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """`owner`: that of the mesh. `tunnel(peer, relay)` connects with a peer that cannot be
+        dialled, or raises OSError. `tls` None: unencrypted, and then to loopback addresses only."""
         self.tls = tls
         self._host = host
         self._owner = owner
+        self._tunnel = tunnel
         self._dials: dict[str, Dial] = {}
         """By address."""
         self._answers: dict[Link, asyncio.Queue[Control | None]] = {}
@@ -134,10 +132,10 @@ class Dialer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def open_bulk(self, control: Link, keys: Keys) -> None:
-        """Open another bulk connection; `bulk_dialled` follows unless this object is closed."""
+    def open_bulk(self, control: Link, keys: Keys, done: BulkDialled) -> None:
+        """Open another bulk connection; `done` follows unless this object is closed."""
         if not self._closing:
-            self._spawn(self._try_bulk(control, keys), f"bulk to {control.peer}")
+            self._spawn(self._try_bulk(control, keys, done), f"bulk to {control.peer}")
 
     def received(self, link: Link, message: Control) -> bool:
         """True if the message answers our hello."""
@@ -184,7 +182,7 @@ class Dialer:
                 final = loop.time() - started > FIRST_DIAL_S
             if final and not dial.peer:
                 self._dials.pop(dial.address, None)
-                self._host.dialling_refused(failure)
+                self._owner.refused(failure)
                 return
         dial.hosts.clear()  # Next time the name may have other addresses.
 
@@ -210,7 +208,7 @@ class Dialer:
 
     async def _try(self, dial: Dial, host: str) -> str:
         """One try; returns why the other side refused us, or "". Raises OSError if it failed."""
-        control, answers = self._host.new_link(accepted=False), asyncio.Queue[Control | None]()
+        control, answers = Link(self._host, accepted=False), asyncio.Queue[Control | None]()
         self._answers[control] = answers
         try:
             await self._open(control, dial, host)
@@ -249,7 +247,7 @@ class Dialer:
             if self._answers.pop(control, None) is not None:
                 control.close("dialling failed")
 
-    async def _try_bulk(self, control: Link, keys: Keys) -> None:
+    async def _try_bulk(self, control: Link, keys: Keys, done: BulkDialled) -> None:
         bulk: socket.socket | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -259,7 +257,7 @@ class Dialer:
         except OSError:
             # The present connections carry all data, only slower; another request will follow.
             pass
-        self._host.bulk_dialled(control, bulk, keys)
+        done(control, bulk, keys)
 
     async def _open(self, link: Link, dial: Dial, host: str) -> None:
         """Connect and handshake. Raises OSError."""
@@ -269,7 +267,7 @@ class Dialer:
             await loop.create_connection(lambda: link, host, port, ssl=self.tls)
             return
         link.through = dial.via[dial.tries % len(dial.via)]
-        connection = await self._host.tunnel(PeerId(dial.peer), link.through)
+        connection = await self._tunnel(PeerId(dial.peer), link.through)
         name = None if self.tls is None else ""
         await loop.create_connection(
             lambda: link, sock=connection, ssl=self.tls, server_hostname=name
@@ -279,4 +277,4 @@ class Dialer:
         """Connect to the other end of this control connection. Raises OSError."""
         if not control.through:
             return await connect(control.remote)
-        return await self._host.tunnel(peer, control.through)
+        return await self._tunnel(peer, control.through)

@@ -3,10 +3,11 @@
 A frame (frames.py) travels as records, each encrypted by itself: the head, then the payload in
 records of RECORD_BYTES. The two lengths before it are not encrypted, but authenticated with every
 record of the frame. Records that are changed, missing or in another order do not decrypt. The keys
-come from a secret that the control connection carries. Must NOT touch a socket, nor know the other
-side.
+come from a secret that the control connection carries; Tickets has those that are not used yet.
+Must NOT touch a socket, nor know the other side.
 """
 
+import secrets
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
@@ -14,9 +15,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from peers.connections.control import Link
 from peers.connections.frames import PREFIX, STAGE_BYTES, Sink, decode_head, grown, unpack_prefix
 from protocols.messages import Chunk
-from protocols.types import TICKET_BYTES
+from protocols.types import SECRET_BYTES, TICKET_BYTES
 from protocols.wire import WireError, codec
 
 TAG_BYTES = 16
@@ -46,6 +48,41 @@ class Keys:
             _derived(secret, "dialling", KEY_BYTES),
             _derived(secret, "accepting", KEY_BYTES),
         )
+
+
+class Tickets:
+    """Secrets for peers that dialled this one, each for one bulk connection: at most one
+    open secret for each control connection."""
+
+    def __init__(self) -> None:
+        self._given: dict[Link, tuple[bytes, Keys]] = {}
+        self._whose: dict[bytes, Link] = {}
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def give(self, control: Link) -> bytes:
+        """The secret for the next bulk connection; the same one until that connection is open."""
+        if control not in self._given:
+            secret = secrets.token_bytes(SECRET_BYTES)
+            keys = Keys.of(secret)
+            self._given[control] = secret, keys
+            self._whose[keys.ticket] = control
+        return self._given[control][0]
+
+    def take(self, ticket: bytes) -> tuple[Link, Keys] | None:
+        """The control connection and the keys of this ticket, once; None if it is unknown."""
+        control = self._whose.pop(ticket, None)
+        if control is None:
+            return None
+        _, keys = self._given.pop(control)
+        return control, keys
+
+    def void(self, control: Link) -> None:
+        """The control connection has ended: drop its secret."""
+        _, keys = self._given.pop(control, (b"", None))
+        if keys is not None:
+            del self._whose[keys.ticket]
 
 
 class Seal:

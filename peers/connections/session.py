@@ -1,16 +1,26 @@
-"""The connections with one peer, and the callbacks of a mesh to its owner. Must NOT act."""
+"""The connections with one peer, connections on their way to that, and the owner of a mesh.
+
+Must NOT decide which peer is refused (the owner), nor open a connection.
+"""
 
 import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from peers.connections.bulk import Bulk, BulkOwner
 from peers.connections.control import Link
+from peers.connections.encryption import Tickets
 from peers.connections.frames import Frame
 from peers.sockets.rate_limit import RateLimit
 from peers.sockets.tcp_info import NO_LINE, NOTHING, Flow, Line
-from protocols.messages import Admit, Control, Hello
-from protocols.types import PeerId
+from protocols.messages import Admit, Admitted, BulkKeys, Control, Hello, NotAdmitted, Refused
+from protocols.types import PEERS_MAX, PeerId
+
+ANSWER_TIMEOUT_S = 15.0
+"""Seconds that a node without a certificate waits for the run's answer."""
+SESSIONS_MAX = 2 * PEERS_MAX
+"""Peers of a run, and as many again that wait or are leaving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +119,107 @@ class Session:
     def congested(self) -> bool:
         """There is more bulk data to send than the other side takes."""
         return any(bulk.congested for bulk in self.bulks)
+
+
+class HalfOpen:
+    """The accepted control connections that wait for their bulk connection: one for each peer."""
+
+    def __init__(
+        self, sessions: Mapping[PeerId, Session], owner: MeshOwner, tickets: Tickets
+    ) -> None:
+        """`sessions`: the mesh's own table."""
+        self._sessions = sessions
+        self._owner = owner
+        self._tickets = tickets
+        self._halves: dict[PeerId, Half] = {}
+
+    def __len__(self) -> int:
+        return len(self._halves)
+
+    def take_hello(self, link: Link, hello: Hello, *, certified: bool) -> None:
+        """Handle the hello of an accepted connection. `certified`: with a certificate."""
+        if link.peer or not link.accepted:
+            link.close("a second hello")
+        elif certified and hello.peer != link.certified:
+            link.close(f"it has the certificate of {link.certified}, and is another peer")
+        else:
+            self._answer(link, hello)
+
+    def _answer(self, link: Link, hello: Hello) -> None:
+        old = self._sessions.get(hello.peer)
+        why = self._owner.refusal(hello)
+        if not why and old is None and len(self._sessions) >= SESSIONS_MAX:
+            why = f"there are {SESSIONS_MAX} connections already"
+        if why:
+            link.send(Refused(why, self._owner.is_revoked(hello.peer)))
+            link.close(f"refused: {why}")
+            return
+        same = old is not None and old.hello.incarnation == hello.incarnation
+        if same and old is not None and old.address and self._goes_first(hello.peer):
+            link.close("we dialled it already")
+            return
+        self.drop(hello.peer, "it connected again")
+        link.become(hello.peer)
+        link.pause()
+        self._halves[hello.peer] = Half(hello, link)
+        link.send(self._owner.hello())
+        link.send(BulkKeys(self._tickets.give(link)))
+
+    def take(self, control: Link) -> Half | None:
+        """The connection ends, or becomes a session; None if it is not one of these."""
+        half = self._halves.get(PeerId(control.peer))
+        if half is None or half.control is not control:
+            return None
+        return self._halves.pop(half.hello.peer)
+
+    def drop(self, peer: PeerId, why: str) -> None:
+        """Close the connection of this peer."""
+        half = self._halves.pop(peer, None)
+        if half is not None:
+            self._tickets.void(half.control)
+            half.control.close(why)
+
+    def yields_to(self, peer: PeerId) -> bool:
+        """Does a connection that this peer made win over one that we make?"""
+        if peer in self._sessions:
+            return True
+        return peer in self._halves and not self._goes_first(peer)
+
+    def _goes_first(self, peer: PeerId) -> bool:
+        """If two peers dial each other at once, the connection of the smaller id wins."""
+        return self._owner.hello().peer < peer
+
+
+class CertificateRequests:
+    """The connections without a certificate that wait for one."""
+
+    def __init__(self, owner: MeshOwner, extend: Callable[[Link, float, str], None]) -> None:
+        """`extend(link, seconds, why)`: the connection may wait so long, and is then closed."""
+        self._owner = owner
+        self._extend = extend
+        self._asking: dict[int, Link] = {}
+        """By number of a request, its connection."""
+        self._asked = 0
+
+    def __len__(self) -> int:
+        return len(self._asking)
+
+    def take(self, link: Link, message: Control) -> None:
+        """Handle the only message of a connection without a certificate."""
+        if not isinstance(message, Admit) or link in self._asking.values():
+            link.close("it has no certificate, and asks for none, or twice")
+            return
+        self._extend(link, ANSWER_TIMEOUT_S, "no answer in time")
+        self._asked += 1
+        self._asking[self._asked] = link
+        self._owner.admission_asked(self._asked, message)
+
+    def answer(self, number: int, message: Admitted | NotAdmitted) -> None:
+        """Answer the request of this number, if its connection is still open."""
+        link = self._asking.pop(number, None)
+        if link is not None:
+            link.send(message)
+            link.close("answered")
+
+    def closed(self, link: Link) -> None:
+        self._asking = {n: other for n, other in self._asking.items() if other is not link}

@@ -3,9 +3,8 @@
 Must NOT run anything (shell_mutants.py).
 """
 
-from peers.connections.bulk_tickets import Tickets
 from peers.connections.control import Link
-from peers.connections.encryption import Keys, Seal, SealedReader
+from peers.connections.encryption import Keys, Seal, SealedReader, Tickets
 from peers.exchange import pieces
 from peers.exchange.data_plane import DataPlane
 from peers.exchange.inbound import Inbound
@@ -27,7 +26,7 @@ _OUTBOUND = ("tests/peers/exchange/test_outbound.py",)
 _PIECES = ("tests/peers/exchange/test_pieces.py",)
 _REDUCTION = ("tests/peers/exchange/test_reducer.py",)
 _SEALS = ("tests/peers/connections/test_encryption.py",)
-_TICKETS = ("tests/peers/connections/test_bulk_tickets.py",)
+_TICKETS = ("tests/peers/connections/test_encryption.py",)
 _TRANSFER = ("tests/peers/transfer/test_receiver.py",)
 _KEYS = ("tests/peers/exchange/test_payload_keys.py",)
 _LINK = ("tests/peers/connections/test_control.py",)

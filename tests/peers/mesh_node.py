@@ -254,10 +254,10 @@ async def nodes(
     for node in made:
         assert not node.mesh._tunnel_service
         assert not node.mesh._links
-        assert not node.mesh._bulks
+        assert not node.mesh._bulk_connections.open
         assert not node.mesh._acceptor
-        assert not node.mesh._halves
-        assert not node.mesh._tickets
+        assert not node.mesh._half_open
+        assert not node.mesh._bulk_connections.tickets
 
 
 @asynccontextmanager

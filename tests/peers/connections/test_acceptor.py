@@ -33,10 +33,6 @@ class Host:
         self.port = int(address.rpartition(":")[2])
         self.acceptor.open(bound, None)
 
-    def new_link(self, *, accepted: bool) -> Link:
-        assert accepted
-        return Link(self, accepted=True)
-
     def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
         self.came.append((connection, ticket))
 

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 
 from peers.connections import encryption
+from peers.connections.control import Link
 from peers.connections.encryption import (
     RECORD_BYTES,
     TAG_BYTES,
@@ -17,6 +18,7 @@ from peers.connections.encryption import (
     Seal,
     SealedReader,
     SealedWriter,
+    Tickets,
 )
 from peers.connections.frames import PREFIX, STAGE_BYTES
 from protocols.messages.peer import ResultChunk
@@ -25,6 +27,7 @@ from protocols.types.ids import Contributor, PeerId, Stamp
 from protocols.wire import codec
 from protocols.wire.validators import WireError
 from tests.peers.chunk_room import CUTS, SIZES, Taker, payloads_of, pour, state_chunk, written
+from tests.peers.link_room import Recorder
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 PAYLOADS = [b"one!" * 1000, b"two!" * (RECORD_BYTES // 2), b"3"]
@@ -200,3 +203,32 @@ def test_both_go_on_with_the_next_key_and_no_nonce_comes_again(
     monkeypatch.setattr(encryption, "RECORDS_PER_KEY", 4)
     with pytest.raises(WireError):
         opened(stream, Taker())
+
+
+# Tickets ------------------------------------------------------------------------------------------
+
+
+def new_link() -> Link:
+    return Link(Recorder(), accepted=True)
+
+
+def test_a_ticket_is_good_once_and_the_next_one_is_another() -> None:
+    tickets, link = Tickets(), new_link()
+    secret = tickets.give(link)
+    assert tickets.give(link) == secret, "it was not used yet"
+    keys = Keys.of(secret)
+    assert tickets.take(keys.ticket) == (link, keys)
+    assert tickets.take(keys.ticket) is None
+    assert tickets.give(link) != secret
+    assert len(tickets) == 1
+
+
+def test_a_ticket_ends_with_its_connection() -> None:
+    tickets, one, other = Tickets(), new_link(), new_link()
+    gone, stays = Keys.of(tickets.give(one)), Keys.of(tickets.give(other))
+    tickets.void(one)
+    tickets.void(one)
+    assert tickets.take(gone.ticket) is None
+    assert tickets.take(b"x" * 16) is None
+    assert tickets.take(stays.ticket) == (other, stays)
+    assert len(tickets) == 0

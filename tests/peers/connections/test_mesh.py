@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.connections import acceptor, mesh
+from peers.connections import acceptor, session
 from peers.connections.acceptor import MAGIC, STRANGERS_MAX
 from peers.connections.control import STAGE_BYTES
 from peers.connections.encryption import TAG_BYTES, Keys, Seal, SealedReader, SealedWriter
@@ -224,7 +224,7 @@ async def test_who_does_not_come_to_the_point_is_cut_off_in_time(
         answers = await stranger.messages(within_s=2)
         assert answers[:1] == ([alpha.hello()] if says == "only its control hello" else [])
         assert all(isinstance(answer, BulkKeys) for answer in answers[1:])
-        assert not alpha.mesh._halves
+        assert not alpha.mesh._half_open
         await still_works(alpha, beta)
 
 
@@ -261,7 +261,7 @@ async def test_many_strangers_make_room_for_each_other_and_for_a_peer() -> None:
 
 @pytest.mark.asyncio
 async def test_the_number_of_sessions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh, "SESSIONS_MAX", 1)
+    monkeypatch.setattr(session, "SESSIONS_MAX", 1)
     async with pair() as (alpha, beta):
         stranger = Stranger(alpha.address)
         await stranger.send(hello(EVE))

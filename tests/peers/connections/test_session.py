@@ -83,7 +83,7 @@ async def test_the_number_of_bulk_connections_is_limited() -> None:
             await alpha.until_bulks(BETA, len(bulks))
         await control.send(frame(WantBulk()) * 3, frame(ReadLog(1)))
         await alpha.until_seen((BETA, ReadLog(1)))
-        assert not alpha.mesh._tickets
+        assert not alpha.mesh._bulk_connections.tickets
         assert len(bulks_of(alpha, BETA)) == CONNECTIONS_MAX
         bulks[3].raw.close()
         await alpha.until_seen(Down(BETA, "end of stream"))
@@ -122,7 +122,7 @@ async def test_another_bulk_connection_that_cannot_be_had_harms_nobody(
 async def test_keys_that_were_used_and_come_again_are_not_used_again() -> None:
     """Whoever gave them says the same until the connection has arrived."""
     async with pair() as (alpha, beta):
-        secret = alpha.mesh._tickets.give(alpha.mesh.sessions[BETA].control)
+        secret = alpha.mesh._bulk_connections.tickets.give(alpha.mesh.sessions[BETA].control)
         for _ in range(2):
             alpha.mesh.sessions[BETA].control.send(BulkKeys(secret))
             await beta.until_bulks(ALPHA, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.connections import acceptor, mesh
+from peers.connections import acceptor, session
 from peers.connections.acceptor import MAGIC
 from peers.connections.frames import PREFIX
 from peers.security import certificate_client
@@ -146,7 +146,7 @@ async def test_an_admit_is_answered_once_and_a_second_one_ends_it(tmp_path: Path
         alpha.mesh.answer(2, NotAdmitted("too late", final=False))
         alpha.mesh.answer(7, NotAdmitted("nobody", final=False))
         await soon(lambda: not alpha.strangers)
-        assert not alpha.mesh._asking
+        assert not alpha.mesh._certificate_requests
         await still_works(alpha, beta)
 
 
@@ -159,7 +159,7 @@ async def test_who_has_no_certificate_may_not_stay(
     words = {"nothing": b"", "half an admit": whole[:-1], "an admit that nobody answers": whole}
     async with pair(tls=certified(tmp_path, ALPHA, BETA)) as (alpha, beta):
         monkeypatch.setattr(acceptor, "HELLO_TIMEOUT_S", 0.5)
-        monkeypatch.setattr(mesh, "ANSWER_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(session, "ANSWER_TIMEOUT_S", 0.1)
         reader, writer = await dial(alpha)
         writer.write(words[says])
         assert await hung_up(reader) == b""
