@@ -415,7 +415,7 @@ class RankControl:
         if slots is None or not isinstance(replica, Replica):
             return
         for fragment in range(len(replica.sizes)):
-            encoding = self._daemon.driver.data_plane.is_encoding(fragment)
+            encoding = self._daemon.driver.data_plane.own.is_encoding(fragment)
             if replica.needs(fragment, slots.contribution(fragment), encoding=encoding):
                 slots.contribute_elsewhere(fragment)
 
