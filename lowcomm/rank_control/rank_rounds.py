@@ -166,7 +166,7 @@ class RankRounds:
         if slots is None or not isinstance(replica, Replica):
             return
         for fragment in range(len(replica.sizes)):
-            encoding = self._context.driver.data_plane.is_encoding(fragment)
+            encoding = self._context.driver.data_plane.own.is_encoding(fragment)
             local = slots.contribution(fragment)
             if replica.contributions.needs(fragment, local, encoding=encoding):
                 slots.contribute_elsewhere(fragment)

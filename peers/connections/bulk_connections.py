@@ -30,7 +30,6 @@ class BulkConnections:
         *,
         dial: Callable[[Link, Keys, BulkDialled], None],
         ended: Callable[[Bulk, str], None],
-        encrypted: bool,
         on_chunk_sent: Callable[[PeerId, Chunk, Bulk], None] | None,
         congestion: str,
     ) -> None:
@@ -38,7 +37,8 @@ class BulkConnections:
         called when one has ended. `on_chunk_sent`: for fault injection."""
         self.open: set[Bulk] = set()
         self.tickets = tickets
-        self.encrypted = encrypted
+        self.encrypted = False
+        """With the keys of their tickets."""
         self._sessions = sessions
         self._owner = owner
         self._dial = dial

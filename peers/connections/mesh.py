@@ -58,10 +58,10 @@ class Mesh:
             tickets,
             dial=self._dialer.open_bulk,
             ended=self._bulk_ended,
-            encrypted=tls is not None,
             on_chunk_sent=on_chunk_sent,
             congestion=congestion,
         )
+        self._bulk_connections.encrypted = tls is not None
         self._links: set[Link] = set()
         self._moved = [0, 0]
         """Bytes [sent, received] on connections that have ended."""

@@ -70,7 +70,7 @@ class Driver:
     def use(self, mesh: Mesh) -> None:
         """Set the mesh, which is made after this object, before `run`."""
         self.mesh_shell.mesh = mesh
-        self.data_plane.wake = mesh.wake
+        self.data_plane.outbounds.wake = mesh.wake
 
     def begin_steps(self, step_shell: StepShell) -> None:
         """The run is stepwise, and its sizes are known."""
@@ -130,7 +130,7 @@ class Driver:
         return self._round_jobs.states
 
     def send(self, peer: PeerId, stream: Stream) -> None:
-        self.mesh_shell.sent(peer, self.data_plane.send(peer, stream))
+        self.mesh_shell.sent(peer, self.data_plane.outbounds.send(peer, stream))
 
     def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         self._jobs.compute(work, done)

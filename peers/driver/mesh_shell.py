@@ -138,7 +138,7 @@ class MeshShell:
             self._listener.handle(c.Stop(why, "refused"))
 
     def next_chunk(self, peer: PeerId) -> Frame | None:
-        frame = self._data_plane.next_chunk(peer)
+        frame = self._data_plane.outbounds.next_chunk(peer)
         if frame is not None and not isinstance(frame[0], m.StateChunk):
             self._snapshots.pace.moved(memoryview(frame[1]).nbytes)
         return frame

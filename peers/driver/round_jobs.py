@@ -113,7 +113,7 @@ class RoundJobs:
     def _apply(self, command: c.ApplyRound) -> None:
         stamp, borders = command.stamp, command.borders
         parts, terms = self._data_plane.parts(stamp, len(borders) - 1)
-        seconds = self._data_plane.seconds(stamp)
+        seconds = self._data_plane.own.seconds(stamp)
         if seconds is not None:
             self._listener.reduced(stamp, seconds)
         self._jobs.compute(

@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from peers.connections.frames import Frame
 from peers.exchange.inbound import Inbound, Received
 from peers.exchange.interfaces import Bytes, RoundWork, SlicesError, StateStore
-from peers.exchange.outbound import CellStream, Outbound, ResultStream, SliceStream, Stream
-from peers.exchange.payload_keys import ResultKey, SliceKey, key_of, slice_key
+from peers.exchange.outbound import Outbounds, ResultStream, SliceStream
+from peers.exchange.own_contributions import OwnContributions
+from peers.exchange.payload_keys import ResultKey, SliceKey, slice_key
+from peers.exchange.payload_limits import borders_of, is_part, size_of
 from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Payload, Pool
 from peers.exchange.reducer import Reducer
 from protocols.interface import commands as c
@@ -41,23 +42,18 @@ class DataPlane:
         in a stepwise run."""
         self.states: StateStore | None = None
         """As `work`, but set in every run."""
-        self.wake: Callable[[PeerId], None] = lambda peer: None
-        """Called when there is something to send to this peer."""
         self.feed = feed
-        self.encoded: dict[tuple[int, int], Encoding] = {}
-        """By (fragment, round), our own contributions."""
+        self.own = OwnContributions()
+        self.outbounds = Outbounds(failed)
         self._core = core
         self._note = note
         self._failed = failed
         self._pool = Pool()
         self.inbound = Inbound(self, self._pool)
-        self._outbound: dict[PeerId, Outbound] = {}
         self._reducer = Reducer(
             grew=self._sum_grew, done=self._reduced, damaged=self._damaged, failed=failed
         )
         self._damages = 0
-        self._times: dict[tuple[int, int], tuple[float, float]] = {}
-        """By (fragment, round), the times when encoding began and when the result grew last."""
 
     @property
     def discarded(self) -> int:
@@ -73,68 +69,30 @@ class DataPlane:
         assert run is not None
         assert work is not None
         now = asyncio.get_running_loop().time()
-        self._times[fragment, round_] = (now, now)
         elements = run.fragment_elements[fragment]
         encoding = Encoding(work, fragment, elements, self._pool, manifest=manifest)
-        self.encoded[fragment, round_] = encoding
+        self.own.begin(fragment, round_, encoding, now)
         self.feed(v.Encoded(fragment, round_, manifest))
-
-    def is_encoding(self, fragment: int) -> bool:
-        """May pieces of our contribution to an open round still be needed?"""
-        return any(key[0] == fragment for key in self.encoded)
 
     def send_slice(self, command: c.SendSlice) -> bool:
         """False if the peer is too slow: too much waits for it."""
         stamp = command.stamp
-        encoding = self.encoded.get((stamp.fragment, stamp.round))
+        encoding = self.own.encoded.get((stamp.fragment, stamp.round))
         if encoding is None:
             return True
         elements = command.stop - command.start
         header = m.ContributionChunk(stamp, command.part, command.contributor, 0, elements)
-        return self.send(command.peer, SliceStream(header, encoding, command.start))
+        return self.outbounds.send(command.peer, SliceStream(header, encoding, command.start))
 
     def send_result(self, command: c.SendResult) -> bool:
         stamp, part = command.stamp, command.part
         payload = self.inbound.results.get(ResultKey(stamp, part))
         if payload is None:
             return True
-        left_out = self._owned_there(command, payload)
+        left_out = owned_there(self.inbound, command, payload)
         of = (stamp, part, command.contributors, "", 0, payload.elements)
         header = m.ResultChunk(*of, 0, payload.layers, left_out is not None)
-        return self.send(command.peer, ResultStream(header, payload, left_out=left_out))
-
-    def _owned_there(self, command: c.SendResult, payload: Payload) -> int | None:
-        """The slice of a gather that the receiver has: its own, if it contributed it in its present
-        incarnation. None for an earlier incarnation's slice, and for a committed round, of which it
-        is not known any more."""
-        if payload.layers == 1:
-            return None
-        for layer, term in enumerate(command.contributors):
-            key = slice_key(command.stamp, command.part, term)
-            if term.peer == command.peer and (slice_ := self.inbound.slices.get(key)) is not None:
-                return layer if slice_.life == self.inbound.lives.get(term.peer) else None
-        return None
-
-    def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
-        """Of states, send the peer only this stream from now on."""
-        outbound = self._outbound.get(peer)
-        if outbound is not None:
-            outbound.replace(CellStream.rank, stream)
-            self.wake(peer)
-
-    def wake_all(self) -> None:
-        """Wake all peers: pieces that were missing may be there."""
-        for peer in self._outbound:
-            self.wake(peer)
-
-    def send(self, peer: PeerId, stream: Stream) -> bool:
-        """False if the peer is too slow: too much waits for it."""
-        outbound = self._outbound.get(peer)
-        if outbound is None:
-            return True  # Not connected any more: the core learns that, and repeats the command.
-        fits = outbound.add(stream)
-        self.wake(peer)
-        return fits
+        return self.outbounds.send(command.peer, ResultStream(header, payload, left_out=left_out))
 
     def reduce(self, command: c.ReducePart) -> None:
         """Begin a sum: our own slice is encoded when it is needed, the others arrive in pieces."""
@@ -143,7 +101,7 @@ class DataPlane:
         slices: list[Payload | Encoding] = []
         for term in command.contributors:
             if term.peer == self._core.me.peer:
-                slices.append(self.encoded[stamp.fragment, stamp.round])
+                slices.append(self.own.encoded[stamp.fragment, stamp.round])
             else:
                 slices.append(self.inbound.slices[slice_key(stamp, part, term)])
         size_of = partial(work.result_bytes, stamp.fragment)
@@ -173,32 +131,21 @@ class DataPlane:
         self._end(fragment, round_, released=True)
         run = self._core.run_state.run
         self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
-        for key in [key for key in self._times if key[0] == fragment and key[1] <= round_]:
-            del self._times[key]
+        self.own.forget_times(fragment, round_)
 
     def _end(self, fragment: int, round_: int, *, released: bool) -> None:
         self._reducer.drop(fragment, round_)
-        for outbound in self._outbound.values():
-            outbound.drop(fragment, round_, released=released)
+        self.outbounds.drop(fragment, round_, released=released)
         self.inbound.end(fragment, round_, released=released)
-        for key in [key for key in self.encoded if key[0] == fragment and key[1] <= round_]:
-            self.encoded.pop(key).release()
+        self.own.end(fragment, round_)
 
     def restored(self, lineage: int) -> None:
         """The run is in this lineage: drop payloads of all others. Their memory is not reused,
         since a step may still read a result."""
         self._reducer.keep(lineage)
-        for outbound in self._outbound.values():
-            outbound.keep(lineage)
+        self.outbounds.keep(lineage)
         self.inbound.keep(lineage)
-        self.encoded.clear()  # All of these are of the earlier lineage.
-        self._times.clear()
-
-    def seconds(self, stamp: Stamp) -> float | None:
-        """Seconds from the beginning of our contribution to the last piece of the round's result;
-        None if we made none."""
-        began, last = self._times.get((stamp.fragment, stamp.round), (None, 0.0))
-        return None if began is None else last - began
+        self.own.clear()  # All of these are of the earlier lineage.
 
     def parts(self, stamp: Stamp, count: int) -> tuple[list[Bytes], tuple[Contributor, ...]]:
         """(buffers of all parts of a round's result, its contributors)."""
@@ -229,7 +176,7 @@ class DataPlane:
         return self.work.layers(contributors) if self.work is not None else 0
 
     def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
-        encoding = self.encoded.get((key.stamp.fragment, key.stamp.round))
+        encoding = self.own.encoded.get((key.stamp.fragment, key.stamp.round))
         if encoding is None:
             return None
         ours = (self._core.me.peer, encoding.manifest)
@@ -237,11 +184,11 @@ class DataPlane:
         return names.index(ours) if ours in names else None
 
     def own_piece(self, key: ResultKey, payload: Payload, number: int) -> Bytes | None:
-        stamp, borders = key.stamp, self._borders(key.stamp)
-        encoding = self.encoded.get((stamp.fragment, stamp.round))
+        stamp, borders = key.stamp, borders_of(self._core.run_state, key.stamp)
+        encoding = self.own.encoded.get((stamp.fragment, stamp.round))
         if encoding is None or borders is None or self.own_layer(key, payload) != payload.own:
             return None  # The round or the view is over.
-        if not _is_part(borders, key.part, payload.elements):
+        if not is_part(borders, key.part, payload.elements):
             return None
         start = borders[key.part] + number * PIECE_ELEMENTS
         stop = min(start + PIECE_ELEMENTS, borders[key.part] + payload.elements)
@@ -253,14 +200,11 @@ class DataPlane:
 
     def result_grew(self, key: ResultKey, payload: Payload, number: int) -> bool:
         stamp, part = key
-        began = self._times.get((stamp.fragment, stamp.round))
-        if began is not None:
-            now = asyncio.get_running_loop().time()
-            self._times[stamp.fragment, stamp.round] = (began[0], now)
-        borders, terms, work = self._borders(stamp), payload.terms, self.work
+        self.own.result_grew(stamp)
+        borders, terms, work = borders_of(self._core.run_state, stamp), payload.terms, self.work
         if work is None:
             return False
-        if borders is not None and not _is_part(borders, part, payload.elements):
+        if borders is not None and not is_part(borders, part, payload.elements):
             return False  # It began before we read of this view.
         start, piece = number * PIECE_ELEMENTS, payload.piece(number)
         elements = min(PIECE_ELEMENTS, payload.elements - start)
@@ -275,7 +219,7 @@ class DataPlane:
         return True
 
     def _sum_grew(self, key: ResultKey, payload: Payload, number: int) -> None:
-        self.wake_all()
+        self.outbounds.wake_all()
         self.result_grew(key, payload, number)
 
     def _reduced(self, command: c.ReducePart, digest: str) -> None:
@@ -292,22 +236,14 @@ class DataPlane:
 
     # The links' side ------------------------------------------------------------------------
 
-    def next_chunk(self, peer: PeerId) -> Frame | None:
-        outbound = self._outbound.get(peer)
-        try:
-            return outbound.next() if outbound is not None else None
-        except LowcommError as error:
-            self._failed(error)
-            return None
-
     def meet(self, peer: PeerId, incarnation: int, *, far: bool = False) -> None:
         """The peer is connected. `far`: round trips are long."""
         self.inbound.lives[peer] = incarnation
-        self._outbound[peer] = Outbound(far=far)
+        self.outbounds.meet(peer, far=far)
 
     def forget(self, peer: PeerId) -> None:
         """The peer is disconnected: the core commands again what it still needs."""
-        self._outbound.pop(peer, None)
+        self.outbounds.forget(peer)
         self.inbound.forget(peer)
 
     def padding_bytes(self, peer: PeerId) -> int:
@@ -321,55 +257,10 @@ class DataPlane:
         return max(work.contribution_bytes(fragment, size // 2) for fragment, size in sizes)
 
     def size_of(self, peer: PeerId, chunk: m.PieceChunk) -> Callable[[int], int] | None:
-        """A function of encoded sizes if this payload may come from this peer; else None. Memory is
-        given only to members, and only for payloads that the core could count by the log that it
-        has read."""
-        run_state, work, states = self._core.run_state, self.work, self.states
-        run = run_state.run
-        if run is None or states is None or peer not in run_state.receivers or not chunk.elements:
+        """A function of encoded sizes if this payload may come from this peer; else None."""
+        if self.work is None or self.states is None:
             return None
-        stamp, sizes = chunk.stamp, run.fragment_elements
-        if work is None:
-            return None
-        if stamp.run != run.run or stamp.fragment >= len(sizes):
-            return None
-        borders = self._borders(stamp)
-        fits = True  # Without borders: the sender may have read more of the log.
-        if borders is not None:
-            fits = _is_part(borders, chunk.part, chunk.elements)
-        # All parts together are one fragment: a peer gets memory for one at most.
-        beside = self.inbound.elements_beside(peer, key_of(chunk))
-        fits = fits and beside + chunk.elements <= sizes[stamp.fragment]
-        fence = self._core.rounds[stamp.fragment].exchange.fence
-        if isinstance(chunk, m.ContributionChunk):
-            fits = fits and fence.may_slice(stamp, chunk.part, peer, self._core.me.peer)
-            return partial(work.contribution_bytes, stamp.fragment) if fits else None
-        fits = fits and fence.may_result(stamp, chunk.part, peer)
-        fits = fits and self._may_have(chunk.layers, work, stamp)
-        return partial(work.result_bytes, stamp.fragment) if fits else None
-
-    def _may_have(self, layers: int, work: RoundWork, stamp: Stamp) -> bool:
-        """Can a result of this attempt have so many layers? Each costs memory."""
-        run_state = self._core.run_state
-        commit = run_state.commit(stamp.fragment, stamp.round)
-        plan = run_state.plan(stamp.fragment, stamp.round)
-        if commit is not None:
-            return layers == work.layers(len(commit.contributors))
-        if plan is not None and plan.stamp == stamp:
-            return layers == work.layers(len(plan.roster))
-        # Its sender has read more of the log: a few more peers may have joined.
-        return 1 <= layers <= work.layers(2 * len(run_state.receivers))
-
-    def _borders(self, stamp: Stamp) -> tuple[int, ...] | None:
-        """The borders of the round's parts in this view; None if our log does not have them."""
-        run_state = self._core.run_state
-        commit = run_state.commit(stamp.fragment, stamp.round)
-        if commit is not None:
-            return commit.borders if commit.view == stamp.view else None
-        plan = run_state.open_plan(stamp.fragment)  # It is cached, and needed for each piece.
-        if plan is None or plan.stamp.round != stamp.round:
-            plan = run_state.plan(stamp.fragment, stamp.round)
-        return plan.parts.borders if plan is not None and plan.stamp.view == stamp.view else None
+        return size_of(self._core, self.work, peer, chunk, beside=self.inbound.elements_beside)
 
 
 def _of_other_sizes(slices: Sequence[Payload | Encoding], elements: int) -> tuple[int, ...]:
@@ -379,6 +270,14 @@ def _of_other_sizes(slices: Sequence[Payload | Encoding], elements: int) -> tupl
     return tuple(n for n, x in numbered if isinstance(x, Payload) and x.elements != elements)
 
 
-def _is_part(borders: Sequence[int], part: int, elements: int) -> bool:
-    """Is there a part of this number, with so many elements?"""
-    return part < len(borders) - 1 and elements == borders[part + 1] - borders[part]
+def owned_there(inbound: Inbound, command: c.SendResult, payload: Payload) -> int | None:
+    """The slice of a gather that the receiver has: its own, if it contributed it in its present
+    incarnation. None for an earlier incarnation's slice, and for a committed round, of which it
+    is not known any more."""
+    if payload.layers == 1:
+        return None
+    for layer, term in enumerate(command.contributors):
+        key = slice_key(command.stamp, command.part, term)
+        if term.peer == command.peer and (slice_ := inbound.slices.get(key)) is not None:
+            return layer if slice_.life == inbound.lives.get(term.peer) else None
+    return None

@@ -15,7 +15,7 @@ from peers.connections.frames import Frame
 from peers.exchange.background_rate import BackgroundRate
 from peers.exchange.pieces import Encoding, Payload, spans
 from protocols.messages import ContributionChunk, ResultChunk, StateChunk
-from protocols.types import Stamp
+from protocols.types import LowcommError, PeerId, Stamp
 
 STREAMS_MAX = 1024
 """Payloads that wait for one peer; their bytes are elsewhere and read when due."""
@@ -179,6 +179,62 @@ class Outbound:
             return (stream.rank,)
         # By round: else results of one round would wait for contributions of the next one.
         return 0, stamp.round, stamp.fragment, -stream.rank
+
+
+class Outbounds:
+    """The payloads for all connected peers."""
+
+    def __init__(self, failed: Callable[[LowcommError], None]) -> None:
+        """`failed`: called if our own arithmetic fails."""
+        self.wake: Callable[[PeerId], None] = lambda peer: None
+        """Called when there is something to send to this peer."""
+        self._failed = failed
+        self._outbound: dict[PeerId, Outbound] = {}
+
+    def meet(self, peer: PeerId, *, far: bool) -> None:
+        self._outbound[peer] = Outbound(far=far)
+
+    def forget(self, peer: PeerId) -> None:
+        self._outbound.pop(peer, None)
+
+    def send(self, peer: PeerId, stream: Stream) -> bool:
+        """False if the peer is too slow: too much waits for it."""
+        outbound = self._outbound.get(peer)
+        if outbound is None:
+            return True  # Not connected any more: the core learns that, and repeats the command.
+        fits = outbound.add(stream)
+        self.wake(peer)
+        return fits
+
+    def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
+        """Of states, send the peer only this stream from now on."""
+        outbound = self._outbound.get(peer)
+        if outbound is not None:
+            outbound.replace(CellStream.rank, stream)
+            self.wake(peer)
+
+    def wake_all(self) -> None:
+        """Wake all peers: pieces that were missing may be there."""
+        for peer in self._outbound:
+            self.wake(peer)
+
+    def next_chunk(self, peer: PeerId) -> Frame | None:
+        outbound = self._outbound.get(peer)
+        try:
+            return outbound.next() if outbound is not None else None
+        except LowcommError as error:
+            self._failed(error)
+            return None
+
+    def drop(self, fragment: int, round_: int, *, released: bool) -> None:
+        """Drop payloads of this round and earlier ones that are not needed any more."""
+        for outbound in self._outbound.values():
+            outbound.drop(fragment, round_, released=released)
+
+    def keep(self, lineage: int) -> None:
+        """Drop payloads of other lineages."""
+        for outbound in self._outbound.values():
+            outbound.keep(lineage)
 
 
 def _is_of(stamp: Stamp, fragment: int, round_: int) -> bool:

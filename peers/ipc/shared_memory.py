@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocols.types import LowcommError
@@ -89,6 +90,49 @@ class SlotsShape:
         """Size of the memfd: that, contributions at their second place, what results moved by."""
         return self.present_bytes + self.model_bytes + self.moves_bytes
 
+    def result_offset(self, place: int) -> int:
+        """Where in the file results begin of which each is in this place."""
+        if place == MOVE:
+            return self.total_bytes - self.moves_bytes
+        return self.header_bytes + (1 + place) * self.model_bytes
+
+    def contribution_offset(self, place: int) -> int:
+        """Where in the file contributions begin of which each is in this place."""
+        return self.present_bytes if place else self.header_bytes
+
+
+class SlotMemory:
+    """Gives memory to slots that were made without it, and takes it back."""
+
+    def __init__(self, fd: int, maps: Sequence[mmap.mmap]) -> None:
+        """`maps`: of the whole file, in order."""
+        self._fd = fd
+        self._maps = maps
+        self._given: set[int] = set()
+        """Where in the file there is memory now that was not there at first."""
+
+    def give(self, start: int, size: int) -> None:
+        """To the slot that begins there in the file. Raises SlotsError when the system refuses."""
+        if start in self._given:
+            return
+        try:
+            os.posix_fallocate(self._fd, start, size)  # It reports what is refused; a touch kills.
+        except OSError as error:
+            raise SlotsError(
+                f"the system gives no {size >> 20} MiB more to share with the ranks: {error}"
+            ) from error
+        self._given.add(start)
+
+    def take(self, start: int, size: int) -> None:
+        """From the slot that begins there in the file."""
+        self._given.discard(start)
+        at = 0
+        for mapped in self._maps:
+            if start < at + len(mapped):
+                mapped.madvise(mmap.MADV_REMOVE, start - at, _round_up(size, mmap.PAGESIZE))
+                return
+            at += len(mapped)
+
 
 class Slots:
     """A mapped memfd. The daemon creates it, ranks attach to it; use `close()` on both sides."""
@@ -130,8 +174,7 @@ class Slots:
         self.places = [0] * len(shape.fragment_bytes)
         """By fragment, the place (of two) to which its ranks contribute. The second place has no
         memory until it is needed."""
-        self._given_memory: set[int] = set()
-        """Where in the file there is some now that was without."""
+        self._memory = SlotMemory(fd, self._maps)
 
     @classmethod
     def create(cls, shape: SlotsShape) -> "Slots":
@@ -190,7 +233,7 @@ class Slots:
         Raises SlotsError when the system refuses the memory.
         """
         self.places[fragment] = 1 - self.places[fragment]
-        self._give_memory(fragment, self._first_contribution(1))
+        self._give(fragment, self.shape.contribution_offset(1))
 
     def result(self, fragment: int, place: int) -> memoryview:
         """The whole fragment, uint8 [fragment_bytes], in this place (MOVE: what it moved by);
@@ -229,14 +272,14 @@ class Slots:
         Raises SlotsError when the system refuses the memory.
         """
         if (place == MOVE or not self.shape.is_lasting) and self.fd >= 0:
-            self._give_memory(fragment, self._first(place))
+            self._give(fragment, self.shape.result_offset(place))
 
     def forget_result(self, fragment: int, place: int) -> None:
         """No rank reads there any more: give the memory back, unless all of it lasts."""
         if self.shape.is_lasting or self.fd < 0:
             return
         self._words[self._generation(fragment, place)] = 0
-        self._take_memory(fragment, self._first(place))
+        self._take(fragment, self.shape.result_offset(place))
 
     def expect_contribution(self, fragment: int) -> None:
         """The ranks will write there: take memory now, so that they need not wait for its zeros.
@@ -244,13 +287,13 @@ class Slots:
         Raises SlotsError when the system refuses the memory.
         """
         if not self.shape.is_lasting and self.fd >= 0:
-            self._give_memory(fragment, self._first_contribution(self.places[fragment]))
+            self._give(fragment, self.shape.contribution_offset(self.places[fragment]))
 
     def forget_contribution(self, fragment: int, place: int) -> None:
         """The contribution in this place is not needed any more, and ranks do not write there until
         they are told to: give the memory back, unless all of it lasts."""
         if not self.shape.is_lasting and self.fd >= 0:
-            self._take_memory(fragment, self._first_contribution(place))
+            self._take(fragment, self.shape.contribution_offset(place))
 
     def publish_result(self, fragment: int, place: int, generation: int) -> None:
         """After the last byte."""
@@ -295,39 +338,13 @@ class Slots:
             with contextlib.suppress(BufferError):
                 mapped.close()
 
-    def _first(self, place: int) -> int:
-        """Where in the file results begin of which each is in this place."""
-        shape = self.shape
-        if place == MOVE:
-            return shape.total_bytes - shape.moves_bytes
-        return shape.header_bytes + (1 + place) * shape.model_bytes
-
-    def _first_contribution(self, place: int) -> int:
-        return self.shape.present_bytes if place else self.shape.header_bytes
-
-    def _take_memory(self, fragment: int, first: int) -> None:
-        """From a fragment among those that begin there in the file."""
-        start, size = first + self._starts[fragment], self.shape.fragment_bytes[fragment]
-        self._given_memory.discard(start)
-        at = 0
-        for mapped in self._maps:
-            if start < at + len(mapped):
-                mapped.madvise(mmap.MADV_REMOVE, start - at, _round_up(size, mmap.PAGESIZE))
-                return
-            at += len(mapped)
-
-    def _give_memory(self, fragment: int, first: int) -> None:
+    def _give(self, fragment: int, first: int) -> None:
         """To a fragment among those that begin there in the file."""
-        start, size = first + self._starts[fragment], self.shape.fragment_bytes[fragment]
-        if start in self._given_memory:
-            return
-        try:
-            os.posix_fallocate(self.fd, start, size)  # It reports what is refused; a touch kills.
-        except OSError as error:
-            raise SlotsError(
-                f"the system gives no {size >> 20} MiB more to share with the ranks: {error}"
-            ) from error
-        self._given_memory.add(start)
+        self._memory.give(first + self._starts[fragment], self.shape.fragment_bytes[fragment])
+
+    def _take(self, fragment: int, first: int) -> None:
+        """From a fragment among those that begin there in the file."""
+        self._memory.take(first + self._starts[fragment], self.shape.fragment_bytes[fragment])
 
     def _flags(self, fragment: int) -> int:
         """Offset of the fragment's words."""

@@ -15,8 +15,9 @@ import xxhash
 
 from peers.exchange.interfaces import Bytes, StepWork
 from peers.exchange.outbound import Stream
-from peers.ipc.step_orders import Order, OrderKind, StepSlots
-from peers.steps.payload_store import StepPayloads, StepStream, digest_of
+from peers.ipc.step_orders import Order, StepSlots
+from peers.steps.order_data import OrderData, Task
+from peers.steps.payload_store import StepPayloads, StepStream
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import StepChunk, step_progress
@@ -60,35 +61,12 @@ class StepHost(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class _Task:
-    """An order with its data."""
-
-    kind: OrderKind
-    step: int
-    batch: int = 0
-    apply: c.ApplyStep | None = None
-    payloads: Sequence[Bytes] = ()
-    """The payloads of an "apply", or the state of a "load"."""
-    counted: bool = False
-    """Is the ranks' last payload among them?"""
-    shown: Callable[[str], None] | None = None
-    """The callback of a "show"."""
-    evaluate: bool = False
-    number: int = 0
-    """The number of the order, once it is given."""
-    void: bool = False
-    """Its result is not needed any more."""
-    ahead: bool = False
-    """The ranks went on to it by themselves, before the core has asked for it."""
-
-
 @dataclass(slots=True)
 class _Ranks:
     """The position of the ranks."""
 
-    task: _Task | None = None
-    waiting: deque[_Task] = field(default_factory=deque[_Task])
+    task: Task | None = None
+    waiting: deque[Task] = field(default_factory=deque[Task])
     made: v.StepMade | None = None
     """A payload that they made of their present state, which the core may ask for."""
     have_state: bool = False
@@ -111,9 +89,9 @@ class StepShell:
         """`based(step)`: called when the base is the committed state after this step."""
         self.payloads = StepPayloads(self._may_come, shell.feed)
         self._core = core
-        self._me = core.me.peer
         self._work = work
         self._ranks = ranks
+        self._data = OrderData(work, ranks)
         self._shell = shell
         self._based = based
         self._at = _Ranks()
@@ -130,11 +108,11 @@ class StepShell:
 
     def found(self, done: Callable[[str], None]) -> None:
         """The ranks' state is the initial state of the run; `done` gets its digest."""
-        self._begin(_Task("show", 0, shown=done))
+        self._begin(Task("show", 0, shown=done))
 
     def finish(self, *, evaluate: bool) -> None:
         """The run is over: end the ranks."""
-        self._begin(_Task("finish", 0, evaluate=evaluate))
+        self._begin(Task("finish", 0, evaluate=evaluate))
 
     def obeyed(self, number: int) -> None:
         """All ranks have obeyed the order."""
@@ -146,13 +124,13 @@ class StepShell:
         if task.void:
             self._over(task)
         elif task.kind == "make":
-            self._large(self._work.payload_bytes, self._take_payload, task, self._made)
+            self._large(self._work.payload_bytes, self._data.take_payload, task, self._made)
         elif task.kind == "load":
             self._at.have_state = True
             self._over(task)
             self._shell.feed(v.BaseLoaded(task.step, self._at.digest))
         elif task.kind == "show" or self._is_shown(task):
-            self._large(self._work.state_bytes(0), self._take_state, task, self._seen)
+            self._large(self._work.state_bytes(0), self._data.take_state, task, self._seen)
         else:
             terms = task.apply.terms if task.apply is not None else ()
             led = "".join((self._at.digest, *(digest for _, digest in terms)))
@@ -172,7 +150,7 @@ class StepShell:
                 held = self.payloads.held
                 payloads = [held[digest] for _, digest in command.terms]
                 batch = command.following.batch if command.following is not None else 0
-                self._begin(_Task("apply", command.stamp.round, batch, command, payloads))
+                self._begin(Task("apply", command.stamp.round, batch, command, payloads))
             case c.SendStep(stamp=stamp, whose=whose, digest=digest):
                 payload = self.payloads.held.get(digest)
                 if payload is not None:
@@ -226,9 +204,9 @@ class StepShell:
 
     def _load(self, step: int, number: int) -> None:
         if number == self._num_loads:
-            self._begin(_Task("load", step, payloads=(self._work.base(step),)))
+            self._begin(Task("load", step, payloads=(self._work.base(step),)))
 
-    def _begin(self, task: _Task) -> None:
+    def _begin(self, task: Task) -> None:
         self._at.waiting.append(task)
         if self._at.task is None:
             self._next()
@@ -242,16 +220,16 @@ class StepShell:
         elif made is not None and (made.step, made.batch) == (make.step, make.batch):
             self._shell.feed(made)
         else:
-            self._begin(_Task("make", make.step, make.batch))
+            self._begin(Task("make", make.step, make.batch))
 
-    def _go_on(self, task: _Task, make: c.MakeStep) -> None:
+    def _go_on(self, task: Task, make: c.MakeStep) -> None:
         """The ranks go on by themselves to the payload of the next step."""
         self._orders += 1
-        ahead = _Task("make", make.step, make.batch, number=self._orders, ahead=True)
+        ahead = Task("make", make.step, make.batch, number=self._orders, ahead=True)
         ahead.void = task.void
         self._at.task = ahead
 
-    def _over(self, task: _Task) -> None:
+    def _over(self, task: Task) -> None:
         """A task is done, even if its ranks have been replaced meanwhile."""
         if self._at.task is task:
             self._at.task = None
@@ -265,14 +243,14 @@ class StepShell:
                 continue  # For ranks that are gone: the core learns of it.
             at.task, at.made = task, None
             if task.kind == "apply":
-                self._large(self._work.mean_bytes, self._write_mean, task, self._counts)
+                self._large(self._work.mean_bytes, self._data.write_mean, task, self._counts)
             elif task.kind == "load":
-                self._large(self._work.state_bytes(0), self._write_base, task, self._loads)
+                self._large(self._work.state_bytes(0), self._data.write_base, task, self._loads)
             else:
                 self._order(task)
 
     def _large(
-        self, size: int, work: Callable[[_Task], T], task: _Task, done: Callable[[_Task, T], None]
+        self, size: int, work: Callable[[Task], T], task: Task, done: Callable[[Task, T], None]
     ) -> None:
         """Run `work` in this thread or in the worker, by size; then `done` unless the ranks are
         lost meanwhile."""
@@ -290,7 +268,7 @@ class StepShell:
         else:
             self._shell.compute(lambda: work(task), over)
 
-    def _order(self, task: _Task) -> None:
+    def _order(self, task: Task) -> None:
         self._orders += 1
         task.number = self._orders
         order = Order(
@@ -306,41 +284,28 @@ class StepShell:
         if not self._ranks.order(order):
             self._at = _Ranks()
 
-    def _is_shown(self, task: _Task) -> bool:
+    def _is_shown(self, task: Task) -> bool:
         """Is the state after this step reported, or kept?"""
         run = self._core.run_state.run
         if task.apply is None or run is None:
             return False
         return task.apply.keep or step_progress.commits(run, task.step)
 
-    # Data of each order -----------------------------------------------------------------------
+    # Orders with data -------------------------------------------------------------------------
 
-    def _write_mean(self, task: _Task) -> Sequence[int]:
-        return self._work.mean(task.step, task.payloads, self._ranks.memory.mean)
-
-    def _counts(self, task: _Task, numbers: Sequence[int]) -> None:
+    def _counts(self, task: Task, numbers: Sequence[int]) -> None:
         """A payload of the roster may not count, even our own: the ranks must then not treat it as
         sent."""
         assert task.apply is not None, "only a step has a mean"
-        ours = (self._me, self._newest)
+        ours = (self._core.me.peer, self._newest)
         task.counted = any(task.apply.terms[number] == ours for number in numbers)
         self._order(task)
 
-    def _write_base(self, task: _Task) -> str:
-        (base,) = task.payloads
-        self._ranks.memory.given[:] = base
-        return self._work.state_digest(base)
-
-    def _loads(self, task: _Task, digest: str) -> None:
+    def _loads(self, task: Task, digest: str) -> None:
         self._at.digest = digest
         self._order(task)
 
-    def _take_payload(self, task: _Task) -> tuple[str, Bytes]:
-        del task
-        payload = self._work.payload(self._ranks.memory.payload)
-        return digest_of(payload), payload
-
-    def _made(self, task: _Task, made: tuple[str, Bytes]) -> None:
+    def _made(self, task: Task, made: tuple[str, Bytes]) -> None:
         digest, payload = made
         self._newest = digest
         self.payloads.keep(digest, payload)
@@ -351,12 +316,7 @@ class StepShell:
         if not task.ahead:
             self._shell.feed(event)
 
-    def _take_state(self, task: _Task) -> tuple[str, Bytes | None]:
-        shown = self._ranks.memory.shown
-        kept = bytes(shown) if task.apply is None or task.apply.keep else None
-        return self._work.state_digest(shown if kept is None else kept), kept
-
-    def _seen(self, task: _Task, seen: tuple[str, Bytes | None]) -> None:
+    def _seen(self, task: Task, seen: tuple[str, Bytes | None]) -> None:
         digest, kept = seen
         if kept is not None:
             lineage = task.apply.stamp.lineage if task.apply is not None else 0
@@ -368,7 +328,7 @@ class StepShell:
         else:
             self._applied(task, digest)
 
-    def _applied(self, task: _Task, digest: str) -> None:
+    def _applied(self, task: Task, digest: str) -> None:
         assert task.apply is not None, "only a step is applied"
         self._at.digest = digest
         self._over(task)

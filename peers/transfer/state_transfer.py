@@ -48,7 +48,7 @@ class StateTransfers:
         self._shell = shell
         self._data_plane = data_plane
         self._tree_hashing = TreeHashing()
-        self.pace = BackgroundRate(data_plane.wake_all)
+        self.pace = BackgroundRate(data_plane.outbounds.wake_all)
         self.state_lender = StateLender(self, self._tree_hashing, self.pace)
         self.transfer = StateReceiver(lambda: shell.states, shell.feed, self._tree_hashing)
 
@@ -132,7 +132,7 @@ class StateTransfers:
         self._shell.compute(work, done)
 
     def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
-        self._data_plane.replace_cells(peer, stream)
+        self._data_plane.outbounds.replace_cells(peer, stream)
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self._listener.served(peer, size_bytes)

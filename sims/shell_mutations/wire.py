@@ -6,10 +6,12 @@ Must NOT run anything (shell_mutants.py).
 from peers.connections.control import Link
 from peers.connections.encryption import Keys, Seal, SealedReader, Tickets
 from peers.exchange import pieces
-from peers.exchange.data_plane import DataPlane
+from peers.exchange.data_plane import DataPlane, owned_there
 from peers.exchange.inbound import Inbound
 from peers.exchange.outbound import Outbound, ResultStream, SliceStream
+from peers.exchange.own_contributions import OwnContributions
 from peers.exchange.payload_keys import ResultKey
+from peers.exchange.payload_limits import size_of
 from peers.exchange.pieces import Encoding, Payload
 from peers.exchange.reducer import Reducer, Sum
 from peers.steps.step_shell import StepShell
@@ -157,8 +159,8 @@ PAYLOAD_MUTANTS = (
         "a-slice-of-an-earlier-life-is-left-out",
         "A restarted peer does not get the slice that its earlier incarnation contributed.",
         Edit(
-            DataPlane._owned_there,
-            "layer if slice_.life == self.inbound.lives.get(term.peer) else None",
+            owned_there,
+            "layer if slice_.life == inbound.lives.get(term.peer) else None",
             "layer",
         ),
         tests=_EXCHANGE,
@@ -166,15 +168,13 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-part-of-another-size-gets-memory",
         "A peer makes this node hold more than the fragment.",
-        Edit(
-            DataPlane.size_of, "fits and beside + chunk.elements <= sizes[stamp.fragment]", "fits"
-        ),
+        Edit(size_of, "fits and others + chunk.elements <= sizes[stamp.fragment]", "fits"),
         tests=_EXCHANGE,
     ),
     Mutant(
         "a-stranger-gets-memory",
         "A peer that is not in the run makes this node hold bytes.",
-        Edit(DataPlane.size_of, "peer not in run_state.receivers or ", ""),
+        Edit(size_of, "peer not in run_state.receivers or ", ""),
         tests=_REFUSALS,
     ),
     Mutant(
@@ -190,7 +190,7 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "contributions-of-a-void-branch-stay",
         "This node's contribution to a void branch is sent for a round of the same number.",
-        Edit(DataPlane.restored, "self.encoded.clear()", "pass"),
+        Edit(OwnContributions.clear, "self.encoded.clear()", "pass"),
         tests=_KEYS,
     ),
     Mutant(

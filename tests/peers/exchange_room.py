@@ -35,11 +35,11 @@ class Alone:
             failed=self.failed.append,
         )
         self.data_plane.work = self.data_plane.states = self.work
-        self.data_plane.wake = self.woken.append
+        self.data_plane.outbounds.wake = self.woken.append
 
     def reduce(self) -> None:
         """A sum of our own contribution only."""
-        self.data_plane.encoded[0, STAMP.round] = Encoding(self.work, 0, ELEMENTS, Pool())
+        self.data_plane.own.encoded[0, STAMP.round] = Encoding(self.work, 0, ELEMENTS, Pool())
         terms = (contributor(ME),)
         self.data_plane.reduce(c.ReducePart(STAMP, 0, 0, ELEMENTS, terms))
         for peer in (ALPHA, BETA):
@@ -47,4 +47,4 @@ class Alone:
 
     def fetch(self, peer: PeerId) -> list[Frame]:
         """What a link does when it is woken."""
-        return list(iter(lambda: self.data_plane.next_chunk(peer), None))
+        return list(iter(lambda: self.data_plane.outbounds.next_chunk(peer), None))

@@ -75,7 +75,7 @@ async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
             data_plane = node.driver.data_plane
             assert data_plane.inbound.slices == {}
             assert {stamp.round for stamp, _ in data_plane.inbound.results} <= {5, 6}
-            assert data_plane.encoded == {}
+            assert data_plane.own.encoded == {}
             assert data_plane.inbound._undecided == {}
             assert data_plane._reducer._sums == data_plane._reducer._waiting == {}
 
@@ -121,7 +121,8 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId, gathe
         victim = next(node for node in nodes if node.peer == who)
         alive = [node for node in nodes if node is not victim]
         # In the middle: it has reduced its part and sent it to nobody.
-        victim.driver.data_plane.next_chunk = lambda peer: None  # type: ignore[method-assign]
+        outbounds = victim.driver.data_plane.outbounds
+        outbounds.next_chunk = lambda peer: None  # type: ignore[method-assign]
         await victim.until(lambda: victim.driver.data_plane.inbound.slices)
         await victim.die()
         reached = alive[0].round

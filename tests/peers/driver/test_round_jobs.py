@@ -64,7 +64,7 @@ class Shell:
         self.driver.use(itself)
         exchange = cast(Any, self.driver.data_plane)
         exchange.work = exchange.states = self
-        exchange.parts, exchange.seconds = self.parts, self.seconds
+        exchange.parts, exchange.own.seconds = self.parts, self.seconds
         for name in ("encode", "release", "restored", "decided", "reduce"):
             setattr(exchange, name, self.noted(name))
 

@@ -74,15 +74,15 @@ async def test_the_next_contribution_and_another_lineage_do_not_wait(
     monkeypatch.setattr(releases_module, "COPIED_BYTES_PER_S", 1e-6)
     async with xor_node.open_round() as (alpha, _):
         driver, lineage = alpha.driver, alpha.driver.core.run_state.lineage
-        await alpha.until(lambda: bool(driver.data_plane.encoded))
-        (mine,) = driver.data_plane.encoded
+        await alpha.until(lambda: bool(driver.data_plane.own.encoded))
+        (mine,) = driver.data_plane.own.encoded
         driver._do(c.Applied(8, e.Left(xor_node.BETA, "over"), lineage))
         driver._do(c.ReleaseRound(0, 77))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert list(driver.data_plane.encoded) == [mine], "the ranks copy"
+        assert list(driver.data_plane.own.encoded) == [mine], "the ranks copy"
         driver._do(c.Encode(0, 78))
-        await alpha.until(lambda: list(driver.data_plane.encoded) == [(0, 78)])
+        await alpha.until(lambda: list(driver.data_plane.own.encoded) == [(0, 78)])
         driver._do(c.ReleaseRound(0, 78))
         driver._do(c.Applied(9, e.Left(xor_node.BETA, "over"), lineage + 1))
         assert not driver._round_jobs._buffer_releases._waiting

@@ -39,17 +39,17 @@ def test_what_is_sent_to_nobody_is_not_kept() -> None:
         def stream() -> CellStream:
             return CellStream(cells, BackgroundRate(lambda: None), lambda _size: None)
 
-        alone.data_plane.replace_cells(ALPHA, stream())
-        assert alone.data_plane._outbound == {}
+        alone.data_plane.outbounds.replace_cells(ALPHA, stream())
+        assert alone.data_plane.outbounds._outbound == {}
         alone.data_plane.meet(ALPHA, 1)
         assert alone.fetch(ALPHA) == [], "nor for whoever comes later"
-        alone.data_plane.replace_cells(ALPHA, stream())
+        alone.data_plane.outbounds.replace_cells(ALPHA, stream())
         assert alone.woken == [ALPHA]
         assert alone.fetch(ALPHA) == cells
-        alone.data_plane.replace_cells(ALPHA, stream())
-        alone.data_plane.replace_cells(ALPHA, None)
+        alone.data_plane.outbounds.replace_cells(ALPHA, stream())
+        alone.data_plane.outbounds.replace_cells(ALPHA, None)
         assert alone.fetch(ALPHA) == [], "it is not wanted any more"
-        alone.data_plane.replace_cells(ALPHA, stream())
+        alone.data_plane.outbounds.replace_cells(ALPHA, stream())
         alone.data_plane.forget(ALPHA)
         alone.data_plane.meet(ALPHA, 1)
         assert alone.fetch(ALPHA) == [], "the core says again what it still needs"
@@ -69,7 +69,7 @@ def test_a_result_goes_out_while_it_is_made() -> None:
     async def scenario() -> None:
         for peer in (ALPHA, BETA):
             alone.data_plane.meet(peer, 1)
-        alone.data_plane.wake = wake
+        alone.data_plane.outbounds.wake = wake
         alone.reduce()
         assert 0 < len(fetched) < 5
         assert alone.events == []
@@ -123,7 +123,7 @@ def test_whose_slice_cannot_be_averaged_is_said_and_there_is_no_sum() -> None:
 @pytest.mark.parametrize("elements", [ELEMENTS - 1, ELEMENTS + 1, PIECE_ELEMENTS])
 def test_a_slice_that_began_before_its_view_was_read_may_turn_out_to_be_none(elements: int) -> None:
     alone = Alone()
-    alone.data_plane.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    alone.data_plane.own.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
     theirs = Payload(elements, size_of, memoryview(bytearray(size_of(elements))))
     theirs.add_piece(0)
     alone.data_plane.inbound.slices[slice_key(STAMP, 0, contributor(ALPHA))] = theirs
@@ -148,7 +148,7 @@ async def test_a_result_that_began_before_its_view_was_read_may_turn_out_to_be_n
 def test_what_cannot_be_encoded_for_a_link_is_our_own_failure() -> None:
     alone = Alone()
     alone.data_plane.meet(ALPHA, 1)
-    alone.data_plane.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    alone.data_plane.own.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
     alone.work.fails = "no memory of the ranks"
     alone.data_plane.send_slice(c.SendSlice(ALPHA, STAMP, 0, 0, ELEMENTS, contributor(ME)))
     assert alone.fetch(ALPHA) == []
@@ -169,7 +169,7 @@ def test_a_commit_and_a_release_leave_nothing() -> None:
     asyncio.run(scenario())
     assert alone.events == []
     assert alone.fetch(ALPHA) == alone.fetch(BETA) == []
-    assert alone.data_plane.encoded == {}
+    assert alone.data_plane.own.encoded == {}
     alone.data_plane.release(0, STAMP.round)
     assert alone.data_plane.inbound.results == {}
     pool = alone.data_plane._pool
@@ -277,7 +277,7 @@ def gatherer() -> Alone:
         theirs.add(index, b".")
     theirs.life = 1
     alone.data_plane.inbound.slices[slice_key(STAMP, 0, TERMS[0])] = theirs
-    alone.data_plane.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
+    alone.data_plane.own.encoded[0, STAMP.round] = Encoding(alone.work, 0, ELEMENTS, Pool())
     return alone
 
 
@@ -333,7 +333,7 @@ def test_our_own_slice_is_known_by_its_name() -> None:
     assert alone.data_plane.own_layer(key, payload) is None
     for manifest, layer in (("a" * 32, 1), ("b" * 32, None)):
         encoding = Encoding(alone.work, 0, ELEMENTS, Pool(), manifest=manifest)
-        alone.data_plane.encoded[0, STAMP.round] = encoding
+        alone.data_plane.own.encoded[0, STAMP.round] = encoding
         assert alone.data_plane.own_layer(key, payload) == layer
         assert alone.data_plane.own_piece(key, payload, 0) is None, "of a view that is over"
 

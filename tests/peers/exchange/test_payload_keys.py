@@ -41,18 +41,18 @@ def test_what_another_lineage_left_is_dropped() -> None:
     asyncio.run(scenario())
     assert alone.events == []
     assert alone.fetch(ALPHA) == alone.fetch(BETA) == []
-    assert alone.data_plane.encoded == {}
+    assert alone.data_plane.own.encoded == {}
 
 
 @pytest.mark.asyncio
 async def test_a_restore_is_heard_of_in_the_turn_of_the_work() -> None:
     async with xor_node.open_round() as (alpha, _):
-        await alpha.until(lambda: bool(alpha.driver.data_plane.encoded))
+        await alpha.until(lambda: bool(alpha.driver.data_plane.own.encoded))
         lineage = alpha.driver.core.run_state.lineage
         entry = e.Left(xor_node.BETA, "over")
         alpha.driver._do(c.Applied(8, entry, lineage))
         alpha.driver._do(c.Encode(0, 77))
         alpha.driver._do(c.Applied(9, entry, lineage + 1))
         alpha.driver._do(c.Encode(0, 78))
-        await alpha.until(lambda: (0, 78) in alpha.driver.data_plane.encoded)
-        assert list(alpha.driver.data_plane.encoded) == [(0, 78)]
+        await alpha.until(lambda: (0, 78) in alpha.driver.data_plane.own.encoded)
+        assert list(alpha.driver.data_plane.own.encoded) == [(0, 78)]
