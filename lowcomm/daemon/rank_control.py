@@ -111,7 +111,7 @@ class RankControl:
 
     @property
     def bus_endpoint(self) -> str:
-        return self.group.bus_endpoint
+        return self.group.rendezvous.bus_endpoint
 
     async def run(self) -> None:
         """Run the ranks until they have finished."""

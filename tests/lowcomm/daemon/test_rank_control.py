@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> Iterator[Daemon]:
 
 def given(made: Daemon) -> str:
     """What the next attempt of its ranks begins with."""
-    attached = made.node.group._attached
+    attached = made.node.group._memory._attached
     assert attached is not None
     return attached.rank_state
 
