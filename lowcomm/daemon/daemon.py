@@ -284,7 +284,7 @@ class Daemon:
     # Events and answers ---------------------------------------------------------------------
 
     def _note_start(self) -> None:
-        self._record.remember_bus(self.ranks.group.bus_endpoint)
+        self._record.remember_bus(self.ranks.group.rendezvous.bus_endpoint)
         self.context.event_log.write(
             "start",
             pid=os.getpid(),

@@ -1,7 +1,7 @@
 """The ranks of one node, as their daemon sees them: attempts, rules, faults, restarts.
 
 In: what ranks say, and their exit statuses. Out: events for the node, among them the reason why an
-attempt ended, and whether another attempt makes sense (lasting_faults.py). Must NOT speak with
+attempt ended, and whether another attempt makes sense (restarts.py). Must NOT speak with
 other peers, and no fault of a rank may end the daemon.
 
 Start reading: rank_group.py, then attempt.py for the rules that a rank must keep.

@@ -9,17 +9,13 @@ loss belong to its owner.
 import asyncio
 import contextlib
 import itertools
-import os
-import shutil
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from peers.ipc.command_bus import Bus, Question, serve
 from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer
 from peers.ipc.messages import (
     Answer,
-    Attached,
     Boundary,
     Configured,
     Contributed,
@@ -37,12 +33,11 @@ from peers.ipc.messages import (
 from peers.ipc.msgpack_records import LinkError
 from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Obeyed, Order
-from peers.processes.supervisor import Spawner, free_port, rank_environments
-from peers.ranks.attempt import Attempt, RankFault, Stage, fragment_elements, layout_in
+from peers.processes.supervisor import Spawner
+from peers.ranks.attempt import Attempt, RankFault, Stage, layout_in
 from peers.ranks.attempt_runner import AttemptRunner
-from peers.ranks.config import RanksConfig, free_directory
+from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
-    ProgramFailed,
     RankContribution,
     RankEvent,
     RankMetrics,
@@ -56,12 +51,11 @@ from peers.ranks.events import (
     RanksSnapshotted,
     StopAsked,
 )
-from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, RepeatedFaults, same_again
+from peers.ranks.group_memory import GroupMemory
+from peers.ranks.lasting_faults import Fault
+from peers.ranks.rendezvous import Rendezvous
+from peers.ranks.restarts import Restarts
 from protocols.types import ConfigError, LowcommError
-
-RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before a restart, by the number of attempts in a row without a contribution."""
-
 
 HAND_OVER_S = 0.001
 """Seconds from the hand-over of a contribution to its round. If no core is free the kernel wakes
@@ -82,37 +76,31 @@ class RankGroup:
         answer: Callable[[Question], str],
     ) -> None:
         """`on_event` and `decide_boundary` must not block; `answer` returns JSON text."""
-        self.slots: Slots | None = None
-        """From `provide` until `run` ends."""
+        self.rendezvous = Rendezvous(config)
         self._config = config
         self._spawner = spawner
         self._on_event = on_event
         self._decide_boundary = decide_boundary
         self._answer = answer
-        self._directory = free_directory(config.directory)
-        self._socket_path = f"{self._directory}/lifeline"
-        self._port = 0
         self._configured: Configured | None = None
-        self._attached: Attached | None = None
-        """The Attached message, without the present generations."""
         self._refusal: LowcommError | None = None
         """Why the ranks were refused."""
-        self._layout_bytes: tuple[int, ...] = ()
-        """Bytes of the fragments of the model, once ranks have reported it."""
         self._handed: deque[RankContribution] = deque()
         """Contributions that are not reported yet."""
-        self._contributions: list[int] = []
-        """Last complete generation of each fragment; goes on across attempts, as do results'."""
-        self._results: list[int] = []
+        self._memory = GroupMemory()
+        self._restarts = Restarts(config.restarts_max)
         self._running: AttemptRunner | None = None
         """The present attempt; None between two attempts."""
-        self.fault: Fault | None = None
-        """How the last attempt was lost; None before that, or if the daemon gave it up."""
 
     @property
-    def bus_endpoint(self) -> str:
-        """The endpoint of the bus while `run` runs; known from the start."""
-        return f"ipc://{self._directory}/bus"
+    def slots(self) -> Slots | None:
+        """The shared memory, from `provide` until `run` ends."""
+        return self._memory.slots
+
+    @property
+    def fault(self) -> Fault | None:
+        """How the last attempt was lost; None before that, or if the daemon gave it up."""
+        return self._restarts.fault
 
     @property
     def program(self) -> str:
@@ -138,15 +126,9 @@ class RankGroup:
         `slots` are ours from the first call on; later calls change the other values only. Ranks of
         a later attempt are told `initial` false once a result was posted.
         """
-        shape = slots.shape
-        if self.slots is None:
-            self.slots = slots
-            self._contributions = [0] * len(shape.fragment_bytes)
-            self._results = [0] * len(shape.fragment_bytes)
-        assert self.slots is slots, "one memory for a group's life"
-        self._attached = Attached(shape=shape, initial=initial, slot=slot, rank_state=rank_state)
+        self._memory.provide(slots, initial=initial, slot=slot, rank_state=rank_state)
         if self._running is not None:
-            self._attach_waiting(self._running, slots)
+            self._memory.attach(self._running)
 
     def refuse(self, why: str) -> None:
         """Tell the ranks, which exit; `run` then raises RanksFailed with `why`."""
@@ -170,11 +152,7 @@ class RankGroup:
         Before RanksReady it is not sent: post again then. A rank that still reads the earlier
         content of this place finds it torn, and is lost.
         """
-        assert self.slots is not None, "provide first"
-        fragment = result.fragment
-        self._results[fragment] += 1
-        result = replace(result, generation=self._results[fragment])
-        self.slots.publish_result(fragment, result.place, result.generation)
+        result = self._memory.publish(result)
         if self._running is not None and self._running.attempt.is_ready:
             self._running.post(result)
 
@@ -197,16 +175,16 @@ class RankGroup:
         However it ends, no process, socket or directory of the ranks is left.
         """
         with contextlib.ExitStack() as stack:
-            os.mkdir(self._directory, 0o700)
-            stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            stack.callback(self._close_slots)
+            self.rendezvous.open()
+            stack.callback(self.rendezvous.close)
+            stack.callback(self._memory.close)
             # Late ones of a dead attempt, and foreign processes.
             links_max = 4 * self._config.ranks + 16
             daemon_sockets = DaemonSocketServer(
-                self._socket_path, links_max=links_max, obeyed=self._obeyed
+                self.rendezvous.socket_path, links_max=links_max, obeyed=self._obeyed
             )
             stack.callback(daemon_sockets.close)
-            bus = Bus(self.bus_endpoint)
+            bus = Bus(self.rendezvous.bus_endpoint)
             stack.callback(bus.close)
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -224,7 +202,6 @@ class RankGroup:
 
     async def _run_attempts(self, daemon_sockets: DaemonSocketServer) -> LowcommError | None:
         """Why there is no further attempt; None when the ranks have finished."""
-        fruitless, repeats = 0, RepeatedFaults()
         for number in itertools.count():
             if self._refusal:
                 break
@@ -239,26 +216,22 @@ class RankGroup:
             if running.finished:
                 self._on_event(RanksFinished(number))
                 return None
-            fruitless = 1 if attempt.contributed_once else fruitless + 1
-            if self._refusal or running.hopeless:
-                return self._refusal or running.hopeless
-            self.fault = running.fault
-            alike = repeats.count(self.fault)
-            if repeats.fault is not None and alike >= SAME_FAULTS_MAX:
-                return ProgramFailed(same_again(self.program, repeats.fault, attempts=alike))
-            if fruitless > self._config.restarts_max:
-                why = f"{fruitless} attempts of the ranks failed in a row: {running.why}"
-                return RanksFailed(why) if self.fault is None else ProgramFailed(why)
-            await asyncio.sleep(RESTART_DELAYS_S[min(fruitless, len(RESTART_DELAYS_S)) - 1])
+            if self._refusal:
+                break
+            failure = self._restarts.lost(running, program=self.program)
+            if failure is not None:
+                return failure
+            await asyncio.sleep(self._restarts.delay_s)
         return self._refusal
 
     async def _run_attempt(
         self, running: AttemptRunner, daemon_sockets: DaemonSocketServer
     ) -> None:
         """One attempt, of which nothing is left afterwards."""
+        ranks = self._config.ranks
         self._running = running
         try:
-            await running.run(self._environments, self._steps)
+            await running.run(self.rendezvous.environments, lambda: self._memory.steps(ranks))
             self._tell_handed()
             if not running.finished and not self._refusal:
                 self._on_event(RanksLost(running.attempt.number, running.why))
@@ -267,18 +240,7 @@ class RankGroup:
             self._handed.clear()  # If cancelled, nothing is reported any more.
             daemon_sockets.end_links()
             await self._spawner.stop()
-            if self.slots is not None:
-                self.slots.void()
-
-    def _environments(self, attempt: int) -> list[dict[str, str]]:
-        self._port = free_port(self._config.port_range, avoid=self._port)
-        return rank_environments(
-            attempt, ranks=self._config.ranks, port=self._port, socket_path=self._socket_path
-        )
-
-    def _steps(self) -> list[int]:
-        ranks = range(self._config.ranks)
-        return [0 if self.slots is None else self.slots.step(rank) for rank in ranks]
+            self._memory.void()
 
     async def _serve_lifelines(self, daemon_sockets: DaemonSocketServer) -> None:
         while True:
@@ -346,13 +308,9 @@ class RankGroup:
                 running.suspect(f"rank {rank}: {message.why}")
 
     def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
-        running.fragment_bytes = tuple(4 * count for count in fragment_elements(tensors))
-        self._layout_bytes = self._layout_bytes or running.fragment_bytes
-        if self._layout_bytes != running.fragment_bytes:
-            raise RankFault("the model has another layout than in the attempts before")
+        self._memory.take_layout(running, tensors)
         self._on_event(RanksLayout(running.attempt.number, tensors))
-        if self.slots is not None:
-            self._attach_waiting(running, self.slots)
+        self._memory.attach(running)
 
     def _take_report(
         self, attempt: Attempt, rank: int, message: Metrics | Evaluated | Snapshotted
@@ -370,10 +328,7 @@ class RankGroup:
 
     def _take_contribution(self, message: Contributed) -> None:
         fragment, generation = message.fragment, message.generation
-        assert self.slots is not None, "ranks contribute only when they are attached"
-        if not self.slots.all_done(fragment, generation):
-            raise RankFault(f"generation {generation} of fragment {fragment} is not whole")
-        self._contributions[fragment] = generation
+        self._memory.contributed(fragment, generation)
         counts = (message.steps, message.tokens, message.samples)
         self._handed.append(RankContribution(fragment, generation, *counts))
         asyncio.get_running_loop().call_later(HAND_OVER_S, self._tell_handed)
@@ -384,21 +339,5 @@ class RankGroup:
         while self._handed:
             self._on_event(self._handed.popleft())
 
-    def _attach_waiting(self, running: AttemptRunner, slots: Slots) -> None:
-        if self._attached is None or not running.fragment_bytes:
-            return
-        attached = replace(
-            self._attached,
-            initial=self._attached.initial and not any(self._results),
-            contribution_generations=tuple(each + 1 for each in self._contributions),
-            contribution_places=tuple(slots.places),
-        )
-        running.attach(attached, slots.fd)
-
     def _asked_to_stop(self) -> None:
         self._on_event(StopAsked())
-
-    def _close_slots(self) -> None:
-        if self.slots is not None:
-            self.slots.close()
-            self.slots = None

@@ -20,7 +20,7 @@ from tests.lowcomm.replicas import stamp
 
 def given(made: Daemon) -> str:
     """What the next attempt of its ranks begins with."""
-    attached = made.ranks.group._attached
+    attached = made.ranks.group._memory._attached
     assert attached is not None
     return attached.rank_state
 

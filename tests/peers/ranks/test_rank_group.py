@@ -193,7 +193,7 @@ async def test_clients_on_the_bus_are_served_and_strangers_harm_nobody(running: 
     async with running() as owner:
         owner.configure()
         await owner.until(RanksReady)
-        endpoint = owner.group.bus_endpoint
+        endpoint = owner.group.rendezvous.bus_endpoint
         status = await asyncio.to_thread(ask_daemon, endpoint, Status(), timeout_s=10)
         assert status == {"state": "training"}
         with zmq.Context(1) as context, context.socket(zmq.DEALER) as stranger:
@@ -225,7 +225,7 @@ async def test_a_hello_that_does_not_fit_is_refused(
     async with running() as owner:
         owner.configure()
         await owner.until(RanksReady)
-        link = RankSocket(owner.group._socket_path, timeout_s=5)
+        link = RankSocket(owner.group.rendezvous.socket_path, timeout_s=5)
         link.send(hello)
         refused = await asyncio.to_thread(link.receive, kinds_of(Refused))
         link.close()
