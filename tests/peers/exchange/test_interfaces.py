@@ -35,7 +35,7 @@ class Scripted:
     def __init__(self, log: list[str]) -> None:
         self.stopped = False
         self.deadline = float("inf")
-        self.members = SimpleNamespace(lineage=2)
+        self.run_state = SimpleNamespace(lineage=2)
         self.answers: dict[type[v.Event], Sequence[c.Command]] = {}
         self._log = log
 
