@@ -24,9 +24,9 @@ def ranges(*pairs: tuple[int, int]) -> Samples:
 def node(peer: PeerId, incarnation: int, round_: int) -> Any:
     """One that contributes to this round, in the first lineage."""
     me = SimpleNamespace(peer=peer, incarnation=incarnation)
-    rounds = SimpleNamespace(given=SimpleNamespace(round=round_))
-    members = SimpleNamespace(lineage=RUN)
-    return SimpleNamespace(core=SimpleNamespace(me=me, rounds=[rounds], members=members))
+    rounds = SimpleNamespace(work=SimpleNamespace(given=SimpleNamespace(round=round_)))
+    run_state = SimpleNamespace(lineage=RUN)
+    return SimpleNamespace(core=SimpleNamespace(me=me, rounds=[rounds], run_state=run_state))
 
 
 def finished(peer: PeerId, ledger: SampleLedger) -> Any:
@@ -35,8 +35,8 @@ def finished(peer: PeerId, ledger: SampleLedger) -> Any:
     def committed(_: int) -> int:
         return 1
 
-    members = SimpleNamespace(ledger=ledger, lineage=RUN, committed=committed)
-    core = SimpleNamespace(members=members)
+    run_state = SimpleNamespace(ledger=ledger, lineage=RUN, committed=committed)
+    core = SimpleNamespace(run_state=run_state)
     return SimpleNamespace(peer=peer, outcome="finished", core=core)
 
 
