@@ -27,8 +27,33 @@ COLUMNS_MAX = 100
 CLASS_LINES_MAX = 300
 CLASS_METHODS_MAX = 25
 CLASS_FIELDS_MAX = 12
-LARGE: Mapping[str, str] = {}
-"""Classes that may be larger, as "path:name", and why."""
+LARGE = {
+    # The log's state: one record with one owner; its queries read several fields each.
+    "protocols/state/run_state.py:RunState",
+    # They compose the parts of a core and of a leader, and pass events on to them.
+    *("protocols/peer/components.py:Components", "protocols/peer/participant.py:Participant"),
+    "protocols/leader/decisions.py:Leader",
+    # State machines, with fewer than 300 lines, whose steps read most of their fields.
+    *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
+    *("protocols/peer/connectivity.py:Connectivity", "protocols/peer/certificates.py:Certificates"),
+    *("protocols/peer/member_status.py:MemberStatus", "peers/ranks/attempt.py:Attempt"),
+    *("protocols/raft/node.py:Raft", "peers/ranks/attempt_runner.py:AttemptRunner"),
+    "peers/transfer/receiver.py:StateReceiver",
+    # Connections: buffers, limits and figures of one socket.
+    *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),
+    *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
+    # Its versions change together, under one lock.
+    "lowcomm/outer_state/versions.py:OuterState",
+    # Data for reports.
+    *("lowcomm/reports/summary.py:PeerFigures", "lowcomm/reports/summary.py:Summary"),
+    "lowcomm/reports/traffic.py:TrafficFigures",
+    # A whole peer, node or cluster in one object, which scenarios and checkers look into.
+    *("sims/node/node.py:Node", "sims/node/ranks.py:Ranks", "sims/node/world_view.py:WorldView"),
+    *("sims/simulator/world.py:BareWorld", "sims/lockstep/nodes.py:LockstepNode"),
+    # One field for each checker.
+    *("sims/checkers/checkers.py:Checkers", "sims/checkers/step_runs.py:StepCheckers"),
+}
+"""Classes that may be larger, as path:name."""
 CONSTRUCTOR_ARGUMENTS_MAX = 7
 UNMIRRORED = (
     *("tests/cluster/", "tests/golden/", "tests/test_architecture.py"),
@@ -100,7 +125,9 @@ def long_file(source: Source) -> Iterator[str]:
 
 
 def large_classes(source: Source) -> Iterator[str]:
-    """Records are exempt from the limit of fields: they are data."""
+    """Records are exempt from the limit of fields: they are data. Tests' set-ups may be larger."""
+    if source.path.startswith("tests/"):
+        return
     for node in source.nodes:
         if not isinstance(node, ast.ClassDef) or f"{source.path}:{node.name}" in LARGE:
             continue
@@ -396,8 +423,9 @@ def test_every_exception_from_the_class_sizes_is_needed() -> None:
         for source in read_sources()
         for node in source.nodes
         if isinstance(node, ast.ClassDef) and list(sizes_above(node))
+        if source.path.startswith(PACKAGES)
     }
-    assert LARGE.keys() == needed
+    assert needed == LARGE
 
 
 def test_the_rules_see_all_packages() -> None:

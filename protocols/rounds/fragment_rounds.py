@@ -34,6 +34,11 @@ class FragmentRounds:
     """The rounds of one fragment on this peer: its version of the state, the ranks' work on it, and
     the exchange of the open round."""
 
+    __slots__ = (
+        *("me", "outer_steps", "fragment", "run_state", "work", "exchange", "fetching"),
+        *("version", "state_digest", "damaged", "applying", "awaited"),
+    )
+
     def __init__(self, me: PeerId, fence: Fence, outer_steps: int) -> None:
         self.me, self.outer_steps = me, outer_steps
         self.fragment, self.run_state = fence.fragment, fence.run_state
