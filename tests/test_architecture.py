@@ -28,7 +28,7 @@ CLASS_LINES_MAX = 300
 CLASS_METHODS_MAX = 25
 CLASS_FIELDS_MAX = 12
 LARGE = {
-    # The log's state: one record with one owner; its queries read several fields each.
+    # The log's state: one record, changed by the functions of transitions.py.
     "protocols/state/run_state.py:RunState",
     # They compose the parts of a core and of a leader, and pass events on to them.
     *("protocols/peer/components.py:Components", "protocols/peer/participant.py:Participant"),

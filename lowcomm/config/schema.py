@@ -185,7 +185,13 @@ class RunConfig:
                 f"beginning with a dot; got {shown(self.name)}"
             )
         check_values("run", self, positive=("peers_min", "outer_steps"), not_negative=("seed",))
-        check_limits(self)
+        check_limits(
+            self.method,
+            peers_min=self.peers_min,
+            outer_steps=self.outer_steps,
+            batch=self.data.batch,
+            step_tokens=self.data.step_tokens,
+        )
         for name in ("window", "eval_window"):
             if getattr(self.data, name) > self.model.context:
                 raise ConfigError(

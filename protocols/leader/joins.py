@@ -14,9 +14,8 @@ from protocols.leader.recovery import Donors, Rollback
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages.peer import CaughtUp, Join, Witnessing
-from protocols.state.participants import has_room
+from protocols.state.entry_validation import refusal
 from protocols.state.run_state import RunState
-from protocols.state.tokens import refusal
 from protocols.transfer.state_roots import WORDS_NEEDED, RootAgreement
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, PeerInfo
@@ -177,7 +176,7 @@ class Joins:
         member = self.run_state.members.get(peer)
         newer = member is None or member.incarnation < report.incarnation
         here = report.index == self.run_state.restored_index and peer in self.run_state.seats
-        if newer and here and has_room(self.run_state, peer):
+        if newer and here and self.run_state.has_room(peer):
             return e.Member(self._info(peer, report))
         return None
 
@@ -192,7 +191,7 @@ class Joins:
                 continue  # It waits for its turn: if all joined at once, none would be in time.
             if not donors or now < self._admitted_at(peer):
                 continue  # No peer has reported the newest state yet; the next Have calls again.
-            if not has_room(self.run_state, peer):
+            if not self.run_state.has_room(peer):
                 continue  # There was room at its hello: now it waits until a peer leaves.
             del self.joins[peer]
             self.asked_at.pop(peer, None)

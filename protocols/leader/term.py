@@ -17,6 +17,7 @@ from protocols.links.connections import Connections
 from protocols.messages.log_entries import Entry, Left, Lost, Revoked
 from protocols.messages.peer import ContributeNow, Control, PassedReports
 from protocols.raft.node import Raft
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.errors import LogError, RemoteProtocolError
@@ -29,7 +30,7 @@ class LeadershipTerm:
     def __init__(self, raft: Raft, applied: RunState, links: Connections, now: float) -> None:
         head = applied.copy()
         for entry in raft.log.since(head.index + 1):
-            head.apply(entry)
+            transitions.apply(head, entry)
         reports = Reports(raft.me, head)
         joins = Joins(raft.me, head, reports, Accounts(links))
         self.head = head
@@ -73,7 +74,7 @@ class LeadershipTerm:
             self.askers.add(body.peer)  # The peer has to read that it is out.
         if isinstance(body, Revoked):
             self.leader.joins.gone(body.peer)  # The peer may have asked to get in before.
-        self.head.apply(self._raft.log.entries[-1])
+        transitions.apply(self.head, self._raft.log.entries[-1])
         return True
 
     @property

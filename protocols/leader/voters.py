@@ -12,8 +12,9 @@ from protocols.leader.peer_accounts import Accounts
 from protocols.messages.log_entries import Entry, Revocation, Revoked, Voter
 from protocols.messages.peer import Revoke
 from protocols.raft.node import Raft
+from protocols.state.entry_validation import cannot_revoke
 from protocols.state.run_state import RunState
-from protocols.state.tokens import cannot_revoke, subject
+from protocols.state.tokens import subject
 from protocols.types.ids import PeerId
 
 VOTERS_MAX = 7

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from protocols.messages.peer import Hello
-from protocols.state.participants import has_room
 from protocols.state.run_state import RunState
 from protocols.state.tokens import revocation
 from protocols.types.ids import PROTOCOL_VERSION, PeerId, PeerInfo
@@ -46,7 +45,7 @@ def refusal(hello: Hello, *, me: Identity, run: int, run_state: RunState, life: 
     newest = max(life, known.incarnation if known is not None else 0)
     if newest > hello.incarnation:
         return f"{hello.peer} has restarted since; this is its earlier incarnation"
-    if not has_room(run_state, hello.peer):
+    if not run_state.has_room(hello.peer):
         return f"this run has {PEERS_MAX} peers already, the most that it can have"
     return ""
 

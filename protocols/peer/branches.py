@@ -26,6 +26,7 @@ from protocols.messages.log_entries import Dropped, Restore
 from protocols.messages.peer import Control, Heartbeat, HeartbeatReply, Kept, OnBranch
 from protocols.peer.participant import Participant
 from protocols.raft.node import Raft
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Version
@@ -157,7 +158,7 @@ class Branches:
             # A new incarnation does not know what is committed; it has its checkpoint.
             head = self._run_state.copy()
             for entry in self._raft.log.since(head.index + 1):
-                head.apply(entry)
+                transitions.apply(head, entry)
             kept = self._part.member_status.kept
             if kept is not None and head.is_kept(kept.lineage, kept.versions):
                 self._leave_with(head, kept, now, after=head.index)

@@ -15,8 +15,9 @@ from protocols.links.connections import Connections
 from protocols.links.handshake import other_version
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.state.entry_validation import cannot_revoke, refusal
 from protocols.state.run_state import RunState
-from protocols.state.tokens import cannot_revoke, refusal, revocation, subject
+from protocols.state.tokens import revocation, subject
 from protocols.types.clock import NEVER
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from protocols.wire.codec import one_line

@@ -16,6 +16,7 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from protocols.state import checkpoint_progress, gossip_pairs
     from protocols.state.checkpoint_progress import progress_at, remaining_at
+    from protocols.state.entry_validation import cannot_revoke
     from protocols.state.gossip_pairs import pairs_of
     from protocols.state.log_applier import LogApplier
     from protocols.state.parts import ELEMENT_BYTES, OWNERS_MAX
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         PREFIX,
         USES_MAX,
         Token,
-        cannot_revoke,
         decode_token,
         encode_token,
         spending,
@@ -64,13 +64,14 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "checkpoint_progress": "progress_at remaining_at",
+        "entry_validation": "cannot_revoke",
         "gossip_pairs": "pairs_of",
         "log_applier": "LogApplier",
         "parts": "ELEMENT_BYTES OWNERS_MAX",
         "run_state": "RunState",
         "step_entries": "drawn_at step_view",
         "tokens": (
-            "ADDRESSES_MAX ANOTHER NUMBER_BYTES PREFIX Token USES_MAX cannot_revoke decode_token "
+            "ADDRESSES_MAX ANOTHER NUMBER_BYTES PREFIX Token USES_MAX decode_token "
             "encode_token spending subject"
         ),
     },

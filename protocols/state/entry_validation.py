@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
 from protocols.state import step_validation
-from protocols.state.participants import has_room
 from protocols.state.parts import undivided
-from protocols.state.tokens import cannot_revoke, refusal, subject
+from protocols.state.run_state import RunState
+from protocols.state.tokens import ANOTHER, reason_of, revocation, subject
 from protocols.types.ids import FragmentParts, PeerId, PeerInfo
+from protocols.types.limits import SPENT_MAX
 from protocols.types.sample_ranges import is_sound, well_formed
-
-if TYPE_CHECKING:
-    from protocols.state.run_state import RunState
 
 
 def objection(run_state: RunState, body: e.Entry) -> str:
@@ -81,7 +78,7 @@ def _member(run_state: RunState, info: PeerInfo) -> str:
     known = run_state.members.get(info.peer)
     newer = known is None or known.incarnation < info.incarnation
     restored = run_state.restored is not None and info.peer in run_state.seats and newer
-    restored = restored and has_room(run_state, info.peer)
+    restored = restored and run_state.has_room(info.peer)
     return "" if restored else f"makes {info.peer} a member without a cut"
 
 
@@ -99,7 +96,7 @@ def _cut(run_state: RunState, cut: e.Cut) -> str:
         return "has a Cut without donors, with one twice, or with roots"
     if cut.info.peer in donors or not donors <= run_state.members.keys():
         return f"names {', '.join(cut.donors)} as donors, which are not all other members"
-    if not has_room(run_state, cut.info.peer):
+    if not run_state.has_room(cut.info.peer):
         return f"lets in {cut.info.peer}, but the run is full"
     named = [(version.fragment, version.round) for version in cut.versions]
     committed = [(f, run_state.cut_round(f)) for f in range(run_state.fragments)]
@@ -184,3 +181,33 @@ def _lease(run_state: RunState, lease: e.Lease) -> str:
 def _sorted_among(roster: Sequence[PeerId], allowed: Collection[PeerId]) -> bool:
     rises = all(one < other for one, other in pairwise(roster))
     return bool(roster) and rises and set(roster) <= set(allowed)
+
+
+def refusal(run_state: RunState, entry: e.TokenSpent) -> str:
+    """Why the log cannot spend this token, as a line for the joiner; "" if it can."""
+    peer, spent = entry.peer, run_state.spendings
+    if peer in spent.revoked:
+        return revocation(spent.revoked[peer])
+    if peer in spent.peers or peer in run_state.seats or peer in run_state.witnesses:
+        return f"{peer} is another peer of this run: start with an empty node directory"
+    if entry.token in spent.revoked_tokens:
+        gone = spent.revoked_tokens[entry.token]
+        return f"this token was revoked by {gone.by}{reason_of(gone)}: {ANOTHER}"
+    if entry.expires <= spent.forgotten:
+        return f"this token is too old: {ANOTHER}"
+    if spent.uses_left(entry) < 1:
+        return f"this token was good for {entry.uses} and is used up: {ANOTHER}"
+    return ""
+
+
+def cannot_revoke(run_state: RunState, entry: e.Revocation) -> str:
+    """Why the log cannot revoke this certificate or token; "" if it can."""
+    spent = run_state.spendings
+    known = spent.revoked if isinstance(entry, e.Revoked) else spent.revoked_tokens
+    if subject(entry) in known:
+        return "it is revoked already"
+    if len(known) >= SPENT_MAX:
+        return f"{SPENT_MAX} are revoked already: begin another run"
+    if run_state.voters == (subject(entry),):
+        return "it is the only voter: without it nothing could be decided"
+    return ""

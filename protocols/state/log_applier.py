@@ -12,6 +12,7 @@ from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import RunStateSnapshot
 from protocols.raft.node import Raft
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId, PeerInfo
@@ -106,7 +107,7 @@ class LogApplier:
                 self._compact()
             return None
         entry = raft.log.entries[run_state.index - raft.log.base]
-        run_state.apply(entry)
+        transitions.apply(run_state, entry)
         if isinstance(entry.body, e.Run):
             raft.run = entry.body.run
         return entry

@@ -4,9 +4,8 @@ A pure function of the log: two peers that applied the same entries hold equal o
 look at connections, time or payloads.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from protocols.messages import log_entries as e
 from protocols.messages.snapshot import (
@@ -17,31 +16,23 @@ from protocols.messages.snapshot import (
     RunStateSnapshot,
 )
 from protocols.messages.step_progress import StepProgress
-from protocols.raft.log import Voters, voters_after
-from protocols.state import participants, step_entries
-from protocols.state.entry_validation import objection
+from protocols.raft.log import Voters
 from protocols.state.gossip_pairs import pairs_of
 from protocols.state.round_plan import RoundPlan
 from protocols.state.sample_ledger import SampleLedger
 from protocols.state.tokens import SpentTokens
-from protocols.types.errors import LogError
 from protocols.types.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
-from protocols.types.limits import TOTAL_MAX
-from protocols.types.sample_ranges import Grant
-from protocols.wire.codec import encode_entry
+from protocols.types.limits import PEERS_MAX
 
 KEEP_COMMITS = 8
 """Commits of each fragment that are kept in memory: a peer that catches up needs no older one."""
 STALENESS_ROUNDS_MAX = 4
 """Work that began more rounds ago is given up: its pseudo-gradient is of too old parameters."""
-LOST_ROUNDS = STALENESS_ROUNDS_MAX + 2
-"""Rounds for which a lost peer's samples are kept: if it returns later, its work is too old anyway.
-It may have applied one more round after it was lost, with a result that it held."""
 
 
 @dataclass(slots=True)
 class RunState:
-    """The replicated state, changed by `apply` and `become` only."""
+    """The replicated state, changed by `transitions.apply` and `become` only."""
 
     index: int = 0
     lineage: int = 0
@@ -87,8 +78,8 @@ class RunState:
     _open: dict[int, RoundPlan | None] = field(
         default_factory=dict[int, RoundPlan | None], compare=False
     )
-    """By fragment, the open plan as a cache. It follows from fields that only `apply` and `become`
-    change, and both clear it."""
+    """By fragment, the open plan as a cache. It follows from fields that only `transitions.apply`
+    and `become` change, and both clear it."""
 
     @property
     def receivers(self) -> Mapping[PeerId, PeerInfo]:
@@ -167,7 +158,7 @@ class RunState:
     def counts(self, peer: PeerId, view: int) -> bool:
         """Does the peer count in this view? A peer that left and came back since may have sent
         other bytes to rounds of the view in its earlier incarnation, so it does not."""
-        return peer in self.members and self._came(peer) < view
+        return peer in self.members and self.came(peer) < view
 
     def is_kept(self, lineage: int, versions: Sequence[Version]) -> bool:
         """Are these versions, of this lineage, a state of the run that no Restore took back? A
@@ -216,75 +207,13 @@ class RunState:
             self._open[fragment] = self.plan(fragment, self.committed(fragment) + 1)
         return self._open.get(fragment)
 
-    def apply(self, entry: e.LogEntry) -> None:
-        """Apply the next entry. Raises LogError, and changes nothing, if it contradicts the
-        state."""
-        assert entry.index == self.index + 1, "entries are applied in order"
-        why = objection(self, entry.body)
-        if why:
-            raise LogError(f"entry {entry.index} of the log {why}")
-        self.index, making = entry.index, step_entries.num_making(self)
-        if isinstance(entry.body, e.Restore) and entry.body.fork:
-            self._fork(entry.body)
-        self.voters = voters_after(self.voters, entry.body)
-        if isinstance(entry.body, e.Run | e.Restore):
-            # The hash covers the parent's lineage, so two branches of a fork never share a lineage.
-            seed = self.lineage.to_bytes(8, "big") + encode_entry(entry)
-            if isinstance(entry.body, e.Restore):
-                rounds = tuple(version.round for version in entry.body.versions)
-                self.branches.append(Branch(self.lineage, rounds))
-            self.lineage = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
-        match entry.body:
-            case e.Run() as run:
-                self.run = run
-            case e.Restore() as restore:
-                self._restore(entry.index, restore)
-            case e.Cut() as cut:
-                self._cut(entry.index, cut)
-            case e.Roots(peer=peer, roots=roots):
-                self.cuts[peer] = self.cuts[peer][0], replace(self.cuts[peer][1], roots=roots)
-            case e.Member(info=info):
-                participants.take(self, info)
-                self.joiners.pop(info.peer, None)
-                self.members[info.peer] = info
-                # Also without a Cut, from its own checkpoint: its earlier incarnation may have
-                # contributed.
-                self.returned[info.peer] = ReturnedInView(info.peer, self._newest_view)
-                self.ledger.came(info, view=self._newest_view)
-            case e.Left(peer=peer) | e.Lost(peer=peer):
-                until = 0
-                if isinstance(entry.body, e.Lost):
-                    self.losses[peer] = self.losses.get(peer, 0) + 1
-                    until = self.committed(0) + LOST_ROUNDS
-                self.ledger.went(peer, view=self._newest_view, until=until)
-                for table in (self.members, self.joiners, self.cuts, self.witnesses):
-                    table.pop(peer, None)
-            case e.Witness(info=info):
-                self.witnesses[info.peer] = info
-            case e.Dropped():
-                self.rivals = {}
-            case e.View() as view:
-                self._view(view)
-            case e.Attempt() as attempt:
-                self.attempts[RoundKey(attempt.fragment, attempt.round)] = attempt
-            case e.Commit() as commit:
-                self._commit(commit)
-            case e.Lease(grants=grants):
-                for grant in grants:
-                    self._lease(grant)
-            case e.StepCommit() | e.Halt() | e.Close() as body:
-                step_entries.apply(self, entry.index, body)
-            case e.TokenSpent() | e.Revoked() | e.TokenRevoked() as body:
-                self.spendings.apply(body)
-                if isinstance(body, e.Revoked) and body.peer in self.rivals:
-                    self.rivals = {}  # The other of two voters: its branch never comes back.
-            case e.Elected() | e.Voter():
-                pass
+    def has_room(self, peer: PeerId) -> bool:
+        """Is there room for this peer? A message can name only so many."""
+        return len(self.receivers) < PEERS_MAX or peer in self.receivers
+
+    def forget_plans(self) -> None:
+        """The state has changed: open plans are made anew when they are asked for."""
         self._open.clear()
-        if self.ledger.gone:
-            self._settle()
-        if self.stepwise and self.views:
-            step_entries.stand_still(self, entry, making)
 
     def image(self) -> RunStateSnapshot:
         """The whole state as plain records, for a snapshot."""
@@ -340,7 +269,7 @@ class RunState:
         self.returned = {x.peer: x for x in image.returned}
         self.losses = {loss.peer: loss.count for loss in image.losses}
         self.inner_step, self.tokens = image.inner_step, image.tokens
-        self._open.clear()
+        self.forget_plans()
         self.ledger.become(image.books)
         self.step_progress = image.step_progress
         self.spendings.become(image)
@@ -352,86 +281,12 @@ class RunState:
             other.become(self.image())
         return other
 
-    def _restore(self, index: int, restore: e.Restore) -> None:
-        """Members stay members; open rounds and cuts belong to the old lineage and are dropped."""
-        self.restored, self.restored_index = restore, index
-        self.inner_step, self.tokens = restore.inner_step, restore.tokens
-        if restore.live:
-            void = self.commits_after(restore.versions[0].round)
-            counted = ((x.view, zip(x.contributors, x.samples, strict=False)) for x in void)
-            self.ledger.take_back((c.peer, view, s) for view, terms in counted for c, s in terms)
-        else:
-            self.ledger.restore(restore.remaining)
-        self.commits, self.attempts, self.views, self.cuts = {}, {}, [], {}
-        self.returned = {}
-        if self.stepwise:
-            drawn = restore.remaining.frontier
-            self.step_progress = self.step_progress.restored(restore.versions[0], drawn=drawn)
-
-    def _fork(self, restore: e.Restore) -> None:
-        """Some voters go on without the others, which may do the same."""
-        others = set(self.voters) - set(restore.voters) if restore.lonely else set[PeerId]()
-        self.forks = (*self.forks, restore.fork)
-        self.rivals = {p: self.readers[p] for p in sorted(others & self.readers.keys())}
-
-    def _cut(self, index: int, cut: e.Cut) -> None:
-        info, known = cut.info, self.members.get(cut.info.peer)
-        participants.take(self, info)
-        self.cuts[info.peer] = (index, cut)
-        self.ledger.came(info, view=self._newest_view)
-        if known is not None and known.incarnation == info.incarnation:
-            return  # A member with a wrong state; its contributions still count.
-        # A restarted member has no state: until it gets one it only receives. Its vote is on its
-        # disk and stays valid.
-        self.members.pop(info.peer, None)
-        self.joiners[info.peer] = info
-        self.returned[info.peer] = ReturnedInView(info.peer, self._newest_view)
-
-    def _view(self, view: e.View) -> None:
-        if self.stepwise:
-            self.views.append(view)
-            self.step_progress = self.step_progress.began()
-            step_entries.forget_views(self)
-            return
-        # An earlier view is kept only while it is the latest one of some open round.
-        fragments = range(self.fragments)
-        self.views = [
-            old
-            for old in self.views
-            if any(
-                old.first_round[f] < view.first_round[f] > self.committed(f) + 1 for f in fragments
-            )
-        ]
-        self.views.append(view)
-
     @property
-    def _newest_view(self) -> int:
+    def newest_view(self) -> int:
+        """The number of the newest view; 0 before the first one."""
         return self.views[-1].view if self.views else 0
 
-    def _came(self, peer: PeerId) -> int:
+    def came(self, peer: PeerId) -> int:
+        """The view that was the newest one when the peer (re)joined; 0 if none was."""
         returned = self.returned.get(peer)
         return returned.view if returned is not None else 0
-
-    def _lease(self, grant: Grant) -> None:
-        info = self.members[grant.peer]
-        self.ledger.lease(grant, incarnation=info.incarnation, came=self._came(grant.peer))
-
-    def _settle(self) -> None:
-        """Free the samples of departed peers once no open round can count them."""
-        plan = self.open_plan(0)
-        view, roster = (plan.stamp.view, plan.roster) if plan is not None else (0, ())
-        self.ledger.settle(round_=self.committed(0), view=view, roster=roster)
-
-    def _commit(self, commit: e.Commit) -> None:
-        commits = self.commits.setdefault(commit.fragment, [])
-        commits.append(commit)
-        del commits[:-KEEP_COMMITS]
-        self.attempts.pop(RoundKey(commit.fragment, commit.round), None)
-        if commit.fragment == 0:  # The anchor fragment counts the run's progress.
-            steps = max((c.steps for c in commit.contributors), default=0)
-            self.inner_step = min(self.inner_step + steps, TOTAL_MAX)
-            tokens = sum(c.tokens for c in commit.contributors)
-            self.tokens = min(self.tokens + tokens, TOTAL_MAX)
-            for term, samples in zip(commit.contributors, commit.samples, strict=False):
-                self.ledger.committed(term.peer, samples)
-            self.losses = participants.forgiven(self.losses, commit)

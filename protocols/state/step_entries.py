@@ -6,15 +6,12 @@ Must NOT check entries (step_validation.py), nor look at anything but the replic
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from protocols.messages import log_entries as e
 from protocols.messages.snapshot import ReturnedInView
 from protocols.messages.step_progress import TENTATIVE_COMMITS
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId
-
-if TYPE_CHECKING:
-    from protocols.state.run_state import RunState
 
 
 def apply(run_state: RunState, index: int, body: e.StepCommit | e.Halt | e.Close) -> None:

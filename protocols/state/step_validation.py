@@ -6,14 +6,10 @@ decision (leader/step_views.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from protocols.messages import log_entries as e
 from protocols.messages.step_progress import commits
+from protocols.state.run_state import RunState
 from protocols.state.step_entries import begun, furthest_step, num_making, step_view
-
-if TYPE_CHECKING:
-    from protocols.state.run_state import RunState
 
 
 def of_run(run: e.Run) -> str:

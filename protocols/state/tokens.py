@@ -23,7 +23,6 @@ from protocols.wire.validators import WireError, integer, many, octets, text
 
 if TYPE_CHECKING:
     from protocols.messages.snapshot import RunStateSnapshot
-    from protocols.state.run_state import RunState
 
 PREFIX = "lc1-"
 """The number of the token's format."""
@@ -151,28 +150,11 @@ class SpentTokens:
         self.revoked_tokens = {entry.token: entry for entry in image.revoked_tokens}
 
 
-def refusal(run_state: RunState, entry: TokenSpent) -> str:
-    """Why the log cannot spend this token, as a line for the joiner; "" if it can."""
-    peer, spent = entry.peer, run_state.spendings
-    if peer in spent.revoked:
-        return revocation(spent.revoked[peer])
-    if peer in spent.peers or peer in run_state.seats or peer in run_state.witnesses:
-        return f"{peer} is another peer of this run: start with an empty node directory"
-    if entry.token in spent.revoked_tokens:
-        gone = spent.revoked_tokens[entry.token]
-        return f"this token was revoked by {gone.by}{_reason(gone)}: {ANOTHER}"
-    if entry.expires <= spent.forgotten:
-        return f"this token is too old: {ANOTHER}"
-    if spent.uses_left(entry) < 1:
-        return f"this token was good for {entry.uses} and is used up: {ANOTHER}"
-    return ""
-
-
 def revocation(entry: Revoked) -> str:
     """A line for the revoked peer."""
     return (
-        f"this node's certificate was revoked by {entry.by}{_reason(entry)}: ask for a new token, "
-        "and start with an empty node directory"
+        f"this node's certificate was revoked by {entry.by}{reason_of(entry)}: ask for a new "
+        "token, and start with an empty node directory"
     )
 
 
@@ -181,20 +163,8 @@ def subject(entry: Revocation) -> str:
     return entry.peer if isinstance(entry, Revoked) else entry.token
 
 
-def cannot_revoke(run_state: RunState, entry: Revocation) -> str:
-    """Why the log cannot revoke this certificate or token; "" if it can."""
-    spent = run_state.spendings
-    known = spent.revoked if isinstance(entry, Revoked) else spent.revoked_tokens
-    if subject(entry) in known:
-        return "it is revoked already"
-    if len(known) >= SPENT_MAX:
-        return f"{SPENT_MAX} are revoked already: begin another run"
-    if run_state.voters == (subject(entry),):
-        return "it is the only voter: without it nothing could be decided"
-    return ""
-
-
-def _reason(entry: Revocation) -> str:
+def reason_of(entry: Revocation) -> str:
+    """The reason in brackets, for the end of a phrase; "" if none was given."""
     return f" ({entry.why})" if entry.why else ""
 
 

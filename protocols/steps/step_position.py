@@ -6,18 +6,35 @@ Must NOT decide which steps are made, nor how a view ends (leader/step_views.py)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from protocols.interface.commands import Command, Send
 from protocols.links.handshake import Identity
 from protocols.messages.peer import Control, Have, Stepped, Stopped
 from protocols.state.run_state import RunState
 from protocols.steps.bounds import StepBounds
+from protocols.steps.kept_copy import KeptCopy
+from protocols.steps.payloads import Payloads
 from protocols.types.ids import PeerId
 from protocols.types.limits import HELD_STEPS_MAX
 
-if TYPE_CHECKING:
-    from protocols.steps.step_machine import StepMachine
+
+class StepPosition(Protocol):
+    """How far this peer is: a StepMachine."""
+
+    @property
+    def copy(self) -> KeptCopy: ...
+    @property
+    def payloads(self) -> Payloads: ...
+    @property
+    def version(self) -> int:
+        """The last step in the ranks' state."""
+        ...
+
+    @property
+    def state_digest(self) -> str: ...
+    @property
+    def applying(self) -> object | None: ...
 
 
 class StepReports:
@@ -34,7 +51,7 @@ class StepReports:
         """The leader is another one, or may have missed reports: it gets all of them again."""
         self._said.clear()
 
-    def news(self, leader: PeerId | None, steps: StepMachine) -> list[Command]:
+    def news(self, leader: PeerId | None, steps: StepPosition) -> list[Command]:
         """New reports for `leader`; none if it is None, i.e. no leader is connected."""
         if leader is None or not self.bounds.is_member:
             self._said.clear()  # These were of an earlier membership, or to another leader.
@@ -44,7 +61,7 @@ class StepReports:
         self._said = reports
         return [Send(leader, report) for report in new]
 
-    def _all(self, steps: StepMachine) -> dict[object, Control]:
+    def _all(self, steps: StepPosition) -> dict[object, Control]:
         run_state, agreed, reports = (
             self.run_state,
             self.run_state.step_progress,
@@ -67,7 +84,7 @@ class StepReports:
                 reports["completed"] = Stepped(stamp, steps.state_digest)
         return reports
 
-    def _stopped(self, steps: StepMachine, view: int) -> Control:
+    def _stopped(self, steps: StepPosition, view: int) -> Control:
         """The report of a stopped peer. Later payloads are kept for the Close, but not reported
         again."""
         held = steps.payloads.listed(view, steps.copy.completed + 1, HELD_STEPS_MAX)

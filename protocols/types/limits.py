@@ -16,7 +16,7 @@ PEERS_MAX = 512
 ENTRIES_MAX = 64
 """Log entries in one Append."""
 SEATS_MAX = 4096
-"""Peers that took part in a run and are remembered (state/participants.py). More are forgotten."""
+"""Peers that took part in a run and are remembered (state/transitions.py). More are forgotten."""
 SPENT_MAX = 4096
 """Admissions by token that are remembered (state/tokens.py)."""
 TOKEN_CHARS_MAX = 1024

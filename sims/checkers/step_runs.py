@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocols.messages import Stopped
 from protocols.messages import log_entries as e
-from protocols.state import RunState, drawn_at
+from protocols.state import RunState, drawn_at, transitions
 from protocols.types import PeerId, Stamp
 from sims.checkers.checkers import Checkers
 from sims.node.toy_model import PRIME, Value, state_digest
@@ -65,7 +65,7 @@ class StepCheckers(Checkers):
                 self.found(f"{peer} has another entry {index}: {entry!r}, not {first!r}")
             return
         self.log[index] = entry
-        self._run_state.apply(e.LogEntry(index, 1, entry))
+        transitions.apply(self._run_state, e.LogEntry(index, 1, entry))
         match entry:
             case e.Run():
                 self._begins[lineage], self._views[lineage] = 0, []

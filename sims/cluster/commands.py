@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from protocols.types import ConfigError
-
-NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")
+from sims.cluster.names import NAMES
 
 RunDirectory = Annotated[
     Path | None,

@@ -18,8 +18,8 @@ from rich.console import Console
 from lowcomm.config import RunConfig, load_config
 from lowcomm.reports import Commit, Event
 from protocols.types import ConfigError
-from sims.cluster.commands import NAMES
 from sims.cluster.launch import Watch, fresh_run_dir, supervise
+from sims.cluster.names import NAMES
 
 NEWCOMER = "delta"
 DEMO = Path(__file__).with_name("demo.toml")

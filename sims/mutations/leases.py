@@ -5,7 +5,7 @@ Must NOT run anything (mutants.py).
 
 from protocols.leader.recovery import back_to
 from protocols.rounds.local_work import LocalWork
-from protocols.state.run_state import RunState
+from protocols.state import transitions
 from protocols.state.sample_ledger import SampleLedger
 from sims.mutations.patch import Edit, Mutant
 
@@ -50,7 +50,7 @@ LEASE_MUTANTS = (
     Mutant(
         "keeps-what-the-gone-held",
         "Samples of lost peers are never trained.",
-        Edit(RunState.apply, "if self.ledger.gone:", "if False:"),
+        Edit(transitions.apply, "if run_state.ledger.gone:", "if False:"),
     ),
     Mutant(
         "restores-the-newest-ledger",

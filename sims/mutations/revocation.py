@@ -10,7 +10,7 @@ from protocols.leader.voters import Voters
 from protocols.links import handshake
 from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
-from protocols.state.run_state import RunState
+from protocols.state import transitions
 from protocols.state.tokens import SpentTokens
 from sims.mutations.patch import Edit, Mutant
 
@@ -142,7 +142,7 @@ REVOCATION_UNIT_MUTANTS = (
         "a-revoked-rival-may-come-back",
         "The branch never admits a second voter.",
         Edit(
-            RunState.apply,
+            transitions.apply,
             "isinstance(body, e.Revoked) and body.peer in",
             "False and body in",
         ),

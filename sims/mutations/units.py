@@ -8,7 +8,7 @@ from protocols.leader.sample_leases import SampleLeases
 from protocols.leader.step_views import StepViews
 from protocols.rounds import fragment_schedule, reductions
 from protocols.rounds.retries import ResultFetch, ResultRequest, StallReport
-from protocols.state import gossip_pairs, participants, parts
+from protocols.state import gossip_pairs, parts, transitions
 from protocols.state.sample_ledger import SampleLedger
 from protocols.steps.payload_fetch import PayloadFetch
 from protocols.transfer.catch_up import CatchUp
@@ -283,8 +283,8 @@ ROUND_MUTANTS = (
     Mutant(
         "a-loss-is-forgiven-to-who-is-not-there",
         "A peer that fails in each round is as good a voter as any.",
-        Edit(participants.forgiven, "count - (peer in counted)", "count - 1"),
-        tests=of("state/participants"),
+        Edit(transitions.forgiven, "count - (peer in counted)", "count - 1"),
+        tests=of("state/transitions"),
     ),
     Mutant(
         "gives-steps-of-another-branch",

@@ -21,6 +21,7 @@ from protocols.interface import events as v
 from protocols.links.handshake import Identity
 from protocols.messages import log_entries as e
 from protocols.peer.core import PeerCore
+from protocols.state import transitions
 from protocols.types.ids import (
     Contributor,
     FragmentParts,
@@ -105,7 +106,9 @@ class Scene:
 
     def append(self, body: e.Entry) -> None:
         """The log says so from now on."""
-        self.core.run_state.apply(self.core.raft.log.append(body, term=self.core.raft.term))
+        transitions.apply(
+            self.core.run_state, self.core.raft.log.append(body, term=self.core.raft.term)
+        )
 
     def commit(self, round_: int, *, samples: Samples = ()) -> None:
         """The log counts 10 * round steps and 1000 * round tokens, and these samples."""

@@ -13,6 +13,7 @@ from protocols.raft.log import Log
 from protocols.rounds.contributions import PartResult
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.state import transitions
 from protocols.state.parts import replace_owners, undivided
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Stamp, Version
@@ -52,7 +53,7 @@ class Peer:
 
     def reads(self, *bodies: e.Entry) -> None:
         for body in bodies:
-            self.run_state.apply(self.log.append(body, term=1))
+            transitions.apply(self.run_state, self.log.append(body, term=1))
 
     def stamp(self, round_: int = 1, *, attempt: int = 0, number: int = 1) -> Stamp:
         return Stamp(1, self.run_state.lineage, number, 0, round_, attempt)

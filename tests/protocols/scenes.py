@@ -17,6 +17,7 @@ from protocols.messages import peer as m
 from protocols.messages.persisted import Saved
 from protocols.peer.core import PeerCore
 from protocols.raft.log import Log
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types.ids import (
     Contributor,
@@ -107,7 +108,7 @@ def members_of(log: Log) -> RunState:
     """What the log says."""
     run_state = RunState()
     for entry in log.entries:
-        run_state.apply(entry)
+        transitions.apply(run_state, entry)
     return run_state
 
 

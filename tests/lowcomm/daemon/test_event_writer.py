@@ -18,6 +18,7 @@ from protocols.links.handshake import Identity
 from protocols.messages import log_entries as e
 from protocols.messages.peer import StateChunk
 from protocols.peer.core import PeerCore
+from protocols.state import transitions
 from protocols.types.ids import PeerId, PeerInfo
 
 ALPHA, BETA = PeerId("alpha.1"), PeerId("beta.2")
@@ -82,7 +83,7 @@ def told(directory: Path, entry: e.Entry, *, witness: bool = False) -> list[Even
     me = Identity(peer=BETA, name="beta", incarnation=1, address="", witness=witness)
     core = PeerCore(me, join=True)
     for index, body in enumerate((*MADE, entry), start=1):
-        core.run_state.apply(e.LogEntry(index, 1, body))
+        transitions.apply(core.run_state, e.LogEntry(index, 1, body))
     event_log = EventLog(directory, peer=BETA, name="beta")
     tell_entry(event_log, Applied(4, entry, core.run_state.lineage, False), core, step_tokens=100)
     event_log.close()

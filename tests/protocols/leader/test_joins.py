@@ -7,7 +7,7 @@ from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.state import participants
+from protocols.state import run_state as replicated
 from protocols.types.ids import PeerId, Version, digest_text
 from tests.protocols.led import Led, a_rests, last, leading, of, say, three, written
 from tests.protocols.scenes import (
@@ -50,7 +50,7 @@ def test_who_said_hello_while_there_was_room_waits_for_a_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Several may come at once, and a log with more than a message can name holds nobody's word."""
-    monkeypatch.setattr(participants, "PEERS_MAX", 3)
+    monkeypatch.setattr(replicated, "PEERS_MAX", 3)
     scene = leading(B)
     scene.comes(D)
     assert wants_cut(scene, C) is not None
@@ -61,7 +61,7 @@ def test_who_said_hello_while_there_was_room_waits_for_a_place(
 
 
 def test_a_revoked_peer_that_waits_for_a_place_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(participants, "PEERS_MAX", 3)
+    monkeypatch.setattr(replicated, "PEERS_MAX", 3)
     scene = leading(B)
     scene.on(v.Secured(has_key=True))
     scene.comes(D)

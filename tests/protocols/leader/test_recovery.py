@@ -15,6 +15,7 @@ from protocols.leader.step_views import StepViews
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.node import Raft
+from protocols.state import transitions
 from protocols.state.checkpoint_progress import progress_at
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version, digest_text
@@ -451,7 +452,7 @@ def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
     restore = joins.rollback.restore(1.0, patience_s=1.0)
     assert restore is not None
     run_state = joins.run_state
-    run_state.apply(e.LogEntry(run_state.index + 1, 1, restore))
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, restore))
     joins.caught_up[B] = caught_up(B, run_state.index - 1, incarnation=2)
     assert joins.next_entry(2.0) is None, "of a cut in the old lineage"
     joins.caught_up[B] = caught_up(B, run_state.index, incarnation=2)
@@ -466,7 +467,7 @@ def test_who_has_its_state_asks_a_new_leader_only_for_a_place() -> None:
     restore = joins.rollback.restore(1.0, patience_s=1.0)
     assert restore is not None
     run_state = joins.run_state
-    run_state.apply(e.LogEntry(run_state.index + 1, 1, restore))
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, restore))
     elected = Joins(A, run_state, Reports(A, run_state))
     elected.caught_up[B] = caught_up(B, run_state.index, incarnation=2)
     assert elected.next_entry(2.0) == e.Member(info(B, 1, incarnation=2))
@@ -480,7 +481,7 @@ def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
     run_state = joins.run_state
     versions = kept(run_state, 2, tokens=200).versions
     restore = e.Restore(run_state.lineage, versions, 20, 200, (), 0, False, salt=1)
-    run_state.apply(e.LogEntry(run_state.index + 1, 1, restore))
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, restore))
     rest = (joins, Raft(A), StepViews(A, run_state))
     leader = Leader(A, run_state, SCENE_RULES, joins.reports, *rest)
     for peer in (A, B):

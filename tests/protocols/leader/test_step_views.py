@@ -8,6 +8,7 @@ from protocols.leader.step_views import StepViews
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.log import Log
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.state.step_entries import furthest_step
 from protocols.types.ids import PeerId, Provider, Stamp, StepPayloads, Version, digest_text
@@ -35,7 +36,7 @@ class Chair:
 
     def write(self, *bodies: e.Entry) -> None:
         for body in bodies:
-            self.run_state.apply(self.log.append(body, term=1))
+            transitions.apply(self.run_state, self.log.append(body, term=1))
 
     def stamp(self, step: int, *, number: int = 1) -> Stamp:
         return Stamp(1, self.run_state.lineage, number, 0, step, 0)

@@ -11,7 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.certificates import KEY_RETRY_S
 from protocols.peer.connectivity import FAREWELL_S
-from protocols.state.tokens import cannot_revoke
+from protocols.state.entry_validation import cannot_revoke
 from tests.protocols.led import leading
 from tests.protocols.room import RULES, is_message
 from tests.protocols.scenes import A, B, C, join

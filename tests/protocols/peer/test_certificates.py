@@ -10,7 +10,8 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.certificates import ANSWER_S, ASKING_MAX, KEY_RETRY_S, NOT_NOW
 from protocols.peer.connectivity import FAREWELL_S
-from protocols.state.tokens import Token, refusal, spending
+from protocols.state.entry_validation import refusal
+from protocols.state.tokens import Token, spending
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from tests.protocols.led import Led, leading, written
 from tests.protocols.scenes import STRANGER, A, B, C, D, Follower, follower

@@ -7,6 +7,7 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.participant import Participant
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version, digest_text
 from tests.protocols.scenes import (
@@ -39,7 +40,7 @@ def founder(run_state: RunState | None = None) -> Participant:
 
 def begun() -> RunState:
     run_state = RunState()
-    run_state.apply(e.LogEntry(1, 1, run(fragments=2)))
+    transitions.apply(run_state, e.LogEntry(1, 1, run(fragments=2)))
     return run_state
 
 
@@ -159,7 +160,7 @@ def test_a_snapshot_over_entries_that_we_never_saw_begins_where_it_ends() -> Non
     version = tuple(Version(fragment, 0, START) for fragment in (0, 1))
     bodies = (e.Member(info(A)), e.Elected(A), e.Cut(info(B, 1), (A,), version))
     for index, body in enumerate(bodies, 2):
-        run_state.apply(e.LogEntry(index, 1, body))
+        transitions.apply(run_state, e.LogEntry(index, 1, body))
     part = Participant(scene.core.me, run_state, founds=False, kept=None)
     said = part.jumped(deadline=60.0, lineage=0, now=0.0)
     assert said == [c.CheckRun(run(fragments=2)), c.ExpectState(4, (A,), version)]
@@ -168,7 +169,7 @@ def test_a_snapshot_over_entries_that_we_never_saw_begins_where_it_ends() -> Non
 
 def test_a_snapshot_in_which_we_are_not_makes_us_ask() -> None:
     run_state = begun()
-    run_state.apply(e.LogEntry(2, 1, e.Member(info(A))))
+    transitions.apply(run_state, e.LogEntry(2, 1, e.Member(info(A))))
     part = Participant(identity(B), run_state, founds=False, kept=None)
     part.member_status.catchup.asking = ""
     part.jumped(deadline=60.0, lineage=run_state.lineage, now=0.0)
@@ -193,8 +194,10 @@ def test_a_snapshot_of_another_lineage_takes_our_state_with_it() -> None:
     part.began(run(fragments=2), 0.0)
     old, run_state = part.run_state.lineage, part.run_state
     version = tuple(Version(fragment, 0, START) for fragment in (0, 1))
-    run_state.apply(e.LogEntry(2, 1, e.Member(info(A))))
-    run_state.apply(e.LogEntry(3, 1, e.Restore(old, version, 0, 0, (), 0, False, salt=1)))
+    transitions.apply(run_state, e.LogEntry(2, 1, e.Member(info(A))))
+    transitions.apply(
+        run_state, e.LogEntry(3, 1, e.Restore(old, version, 0, 0, (), 0, False, salt=1))
+    )
     part.jumped(deadline=60.0, lineage=old, now=0.0)
     assert [rounds.version for rounds in part.rounds] == [-1, -1]
     assert part.member_status.catchup.asking == "the run went back to a checkpoint"

@@ -19,6 +19,7 @@ from protocols.peer.connectivity import OUTAGE
 from protocols.peer.core import PeerCore
 from protocols.raft.node import Raft
 from protocols.raft.snapshot_chunks import pieces
+from protocols.state import transitions
 from protocols.types.ids import PeerId, Version
 from protocols.wire.codec import encode_image
 from tests.protocols.led import leading
@@ -243,7 +244,7 @@ def decide(leader: Leader, now: float) -> e.Entry | None:
     body = leader.next_entry(now)
     if body is not None:
         run_state = leader.run_state
-        run_state.apply(e.LogEntry(run_state.index + 1, 1, body))
+        transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, body))
     return body
 
 
@@ -272,8 +273,9 @@ def test_what_joiners_hold_keeps_nobody() -> None:
     has(leader, A)
     has(leader, B)
     assert needs(B, patient=False), "nor is A, which could not give it to anybody"
-    leader.run_state.apply(
-        e.LogEntry(leader.run_state.index + 1, 1, e.Member(info(A, incarnation=2)))
+    transitions.apply(
+        leader.run_state,
+        e.LogEntry(leader.run_state.index + 1, 1, e.Member(info(A, incarnation=2))),
     )
     assert not needs(B, patient=False)
 

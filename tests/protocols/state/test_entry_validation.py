@@ -7,6 +7,7 @@ import pytest
 
 from protocols.messages import log_entries as e
 from protocols.raft.log import Log
+from protocols.state import transitions
 from protocols.state.parts import undivided
 from protocols.state.run_state import RunState
 from protocols.types.errors import LogError
@@ -167,7 +168,7 @@ def test_an_entry_without_sense_changes_nothing(
     entry = e.LogEntry(log.last_index + 1, 1, body)
 
     with pytest.raises(LogError, match=says) as caught:
-        run_state.apply(entry)
+        transitions.apply(run_state, entry)
 
     assert run_state == untouched
     assert f"entry {entry.index} of the log" in str(caught.value)

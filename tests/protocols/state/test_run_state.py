@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from protocols.messages import log_entries as e
+from protocols.state import transitions
 from protocols.state.checkpoint_progress import progress_at, remaining_at
-from protocols.state.participants import FORGIVE_ROUNDS
-from protocols.state.run_state import KEEP_COMMITS, LOST_ROUNDS, RunState
+from protocols.state.run_state import KEEP_COMMITS, RunState
+from protocols.state.transitions import FORGIVE_ROUNDS, LOST_ROUNDS
 from protocols.types.ids import PeerInfo, Stamp, Version
 from protocols.types.limits import TOTAL_MAX
 from protocols.types.sample_ranges import Grant, Remaining, SampleRange, Samples
@@ -160,7 +161,7 @@ def test_a_fork_names_its_voter_and_whom_it_may_meet_again() -> None:
     assert (run_state.voters, run_state.forks, list(run_state.rivals)) == ((B,), (77,), [A])
     found = run_state.copy()
     assert (found.forks, found.rivals) == (run_state.forks, run_state.rivals)
-    run_state.apply(e.LogEntry(run_state.index + 1, 1, e.Dropped(A, (), 5)))
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.Dropped(A, (), 5)))
     assert run_state.rivals == {}
 
 
@@ -172,7 +173,7 @@ def test_a_witness_reads_the_log_and_receives_nothing() -> None:
         False,
         (A, C),
     )
-    run_state.apply(e.LogEntry(run_state.index + 1, 1, e.Lost(C, "end of stream")))
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.Lost(C, "end of stream")))
     assert (C in run_state.readers, run_state.voters) == (False, (A,))
 
 
@@ -208,7 +209,7 @@ def test_the_term_of_the_entry_that_opens_a_lineage_is_part_of_it() -> None:
     """Two leaders may write the same Restore: only one of them is committed."""
     ours, theirs = read(*BEGUN), read(*BEGUN)
     for run_state, term in ((ours, 2), (theirs, 3)):
-        run_state.apply(e.LogEntry(3, term, restore(0)))
+        transitions.apply(run_state, e.LogEntry(3, term, restore(0)))
     assert ours.lineage != theirs.lineage
 
 
@@ -275,7 +276,7 @@ def test_a_copy_goes_its_own_way() -> None:
     run_state = read(*JOINED, view(1, A, B))
     head = run_state.copy()
     assert head == run_state
-    head.apply(e.LogEntry(head.index + 1, 1, commit(1)))
+    transitions.apply(head, e.LogEntry(head.index + 1, 1, commit(1)))
     assert (head.committed(0), run_state.committed(0)) == (1, 0)
     assert RunState().copy() == RunState()
 

@@ -6,6 +6,7 @@ import pytest
 
 from protocols.messages import log_entries as e
 from protocols.messages.step_progress import StepProgress
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.state.step_entries import step_view
 from protocols.types.errors import LogError
@@ -69,7 +70,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
     run_state = after(*before)
     image = run_state.image() if before else None
     with pytest.raises(LogError, match=says):
-        run_state.apply(e.LogEntry(len(before) + 1, 1, body))
+        transitions.apply(run_state, e.LogEntry(len(before) + 1, 1, body))
     assert image is None or run_state.image() == image
 
 

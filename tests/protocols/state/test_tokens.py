@@ -7,16 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.messages import log_entries as e
-from protocols.state import tokens
+from protocols.state import tokens, transitions
+from protocols.state.entry_validation import cannot_revoke, refusal
 from protocols.state.run_state import RunState
-from protocols.state.tokens import (
-    Token,
-    cannot_revoke,
-    decode_token,
-    encode_token,
-    refusal,
-    spending,
-)
+from protocols.state.tokens import Token, decode_token, encode_token, spending
 from protocols.types.errors import ConfigError, LogError
 from protocols.types.ids import PeerId, Version
 from tests.protocols.scenes import START, A, B, C, D, info, log_of, members_of, run, state_digest
@@ -90,10 +84,10 @@ def test_a_token_is_spent_as_often_as_it_says_and_no_more() -> None:
     run_state = members_of(log_of(*BEGUN, spent(B)))
     assert run_state.spendings.uses_left(spent(C)) == 1
     assert refusal(run_state, spent(C)) == ""
-    run_state.apply(e.LogEntry(4, 1, spent(C)))
+    transitions.apply(run_state, e.LogEntry(4, 1, spent(C)))
     assert "used up" in refusal(run_state, spent(D))
     with pytest.raises(LogError, match="used up"):
-        run_state.apply(e.LogEntry(5, 1, spent(D)))
+        transitions.apply(run_state, e.LogEntry(5, 1, spent(D)))
     assert refusal(run_state, spent(D, replace(TOKEN, number=b"m" * 16))) == ""
 
 
@@ -122,7 +116,7 @@ def test_of_too_many_the_one_that_expires_first_is_forgotten_and_its_token_with_
     run_state = members_of(log_of(*BEGUN))
     for index, (peer, expires) in enumerate(((B, 50), (C, 40), (D, 60))):
         late = replace(TOKEN, number=bytes([index]) * 16, expires=expires)
-        run_state.apply(e.LogEntry(index + 3, 1, spent(peer, late)))
+        transitions.apply(run_state, e.LogEntry(index + 3, 1, spent(peer, late)))
     assert list(run_state.spendings.peers) == [B, D]
     fresh = PeerId("e.00000005")
     assert "too old" in refusal(run_state, spent(fresh, replace(TOKEN, expires=40)))
@@ -143,9 +137,9 @@ def test_a_revocation_stays_whatever_comes() -> None:
         assert each.spendings.revoked == {B: gone}
         assert "was revoked by" in refusal(each, spent(B, replace(TOKEN, number=b"m" * 16)))
     with pytest.raises(LogError, match="is revoked already"):
-        run_state.apply(e.LogEntry(run_state.index + 1, 1, gone))
+        transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, gone))
     with pytest.raises(LogError, match="only voter"):
-        run_state.apply(e.LogEntry(run_state.index + 1, 1, e.Revoked(A, A, "")))
+        transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.Revoked(A, A, "")))
 
 
 def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
@@ -162,7 +156,7 @@ def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
         assert (each.spendings.has(spent(B)), each.spendings.revoked) == (True, {})
     for entry, text in ((gone, "is revoked already"), (spent(C), "was revoked by")):
         with pytest.raises(LogError, match=text):
-            run_state.apply(e.LogEntry(run_state.index + 1, 1, entry))
+            transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, entry))
 
 
 def test_no_more_are_revoked_than_a_snapshot_can_name(monkeypatch: pytest.MonkeyPatch) -> None:

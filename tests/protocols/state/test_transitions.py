@@ -3,7 +3,8 @@
 import pytest
 
 from protocols.messages import log_entries as e
-from protocols.state import participants
+from protocols.state import run_state as replicated
+from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types import limits
 from protocols.types.errors import LogError
@@ -28,7 +29,7 @@ def visitor(number: int) -> PeerId:
 
 @pytest.fixture
 def three_seats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(participants, "SEATS_MAX", 3)
+    monkeypatch.setattr(transitions, "SEATS_MAX", 3)
 
 
 @pytest.mark.usefixtures("three_seats")
@@ -54,7 +55,7 @@ def test_after_more_peers_than_a_snapshot_can_name_it_can_still_be_read() -> Non
     log = log_of(*BEGUN)
     for number in range(limits.SEATS_MAX + 5):
         for body in (cut(visitor(number), 1 + number), e.Lost(visitor(number), "x")):
-            run_state.apply(log.append(body, term=1))
+            transitions.apply(run_state, log.append(body, term=1))
     again = RunState()
     again.become(decode_image(encode_image(run_state.image())))
     assert again == run_state
@@ -63,9 +64,9 @@ def test_after_more_peers_than_a_snapshot_can_name_it_can_still_be_read() -> Non
 
 
 def test_nobody_is_let_in_whom_no_message_could_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(participants, "PEERS_MAX", 2)
+    monkeypatch.setattr(replicated, "PEERS_MAX", 2)
     run_state = read(cut(B, 1), cut(B, 1))
-    assert (participants.has_room(run_state, B), participants.has_room(run_state, C)) == (
+    assert (run_state.has_room(B), run_state.has_room(C)) == (
         True,
         False,
     )
@@ -77,4 +78,4 @@ def test_nobody_is_let_in_whom_no_message_could_name(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("round_", "left"), [(7, {B: 2, C: 2}), (8, {B: 1, C: 2})])
 def test_a_loss_is_forgiven_to_who_is_counted_again(round_: int, left: dict[PeerId, int]) -> None:
     counted = e.Commit(1, 0, round_, 0, (contributor(A), contributor(B)), (0, 1), "ab" * 16, "")
-    assert participants.forgiven({B: 2, C: 2}, counted) == left
+    assert transitions.forgiven({B: 2, C: 2}, counted) == left

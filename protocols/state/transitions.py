@@ -1,0 +1,213 @@
+"""How each entry of the log changes the replicated state.
+
+Must NOT look at anything but the state and the entry, nor check the entry (entry_validation.py).
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from protocols.messages import log_entries as e
+from protocols.messages.log_entries import Commit
+from protocols.messages.snapshot import Branch, ReturnedInView
+from protocols.raft.log import voters_after
+from protocols.state import step_entries
+from protocols.state.entry_validation import objection
+from protocols.state.run_state import KEEP_COMMITS, STALENESS_ROUNDS_MAX, RunState
+from protocols.types.errors import LogError
+from protocols.types.ids import PeerId, PeerInfo, RoundKey
+from protocols.types.limits import PEERS_MAX, SEATS_MAX, TOTAL_MAX
+from protocols.types.sample_ranges import Grant
+from protocols.wire.codec import encode_entry
+
+LOST_ROUNDS = STALENESS_ROUNDS_MAX + 2
+"""Rounds for which a lost peer's samples are kept: if it returns later, its work is too old anyway.
+It may have applied one more round after it was lost, with a result that it held."""
+FORGIVE_ROUNDS = 8
+"""Every so many rounds, a peer that is counted has one of its losses forgiven."""
+assert SEATS_MAX > PEERS_MAX, "there is always a peer to forget"
+
+
+def apply(run_state: RunState, entry: e.LogEntry) -> None:
+    """Apply the next entry. Raises LogError, and changes nothing, if it contradicts the
+    state."""
+    assert entry.index == run_state.index + 1, "entries are applied in order"
+    why = objection(run_state, entry.body)
+    if why:
+        raise LogError(f"entry {entry.index} of the log {why}")
+    run_state.index, making = entry.index, step_entries.num_making(run_state)
+    if isinstance(entry.body, e.Restore) and entry.body.fork:
+        _fork(run_state, entry.body)
+    run_state.voters = voters_after(run_state.voters, entry.body)
+    if isinstance(entry.body, e.Run | e.Restore):
+        # The hash covers the parent's lineage, so two branches of a fork never share a lineage.
+        seed = run_state.lineage.to_bytes(8, "big") + encode_entry(entry)
+        if isinstance(entry.body, e.Restore):
+            rounds = tuple(version.round for version in entry.body.versions)
+            run_state.branches.append(Branch(run_state.lineage, rounds))
+        run_state.lineage = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
+    match entry.body:
+        case e.Run() as run:
+            run_state.run = run
+        case e.Restore() as restore:
+            _restore(run_state, entry.index, restore)
+        case e.Cut() as cut:
+            _cut(run_state, entry.index, cut)
+        case e.Roots(peer=peer, roots=roots):
+            run_state.cuts[peer] = (
+                run_state.cuts[peer][0],
+                replace(run_state.cuts[peer][1], roots=roots),
+            )
+        case e.Member(info=info):
+            _take(run_state, info)
+            run_state.joiners.pop(info.peer, None)
+            run_state.members[info.peer] = info
+            # Also without a Cut, from its own checkpoint: its earlier incarnation may have
+            # contributed.
+            run_state.returned[info.peer] = ReturnedInView(info.peer, run_state.newest_view)
+            run_state.ledger.came(info, view=run_state.newest_view)
+        case e.Left(peer=peer) | e.Lost(peer=peer):
+            until = 0
+            if isinstance(entry.body, e.Lost):
+                run_state.losses[peer] = run_state.losses.get(peer, 0) + 1
+                until = run_state.committed(0) + LOST_ROUNDS
+            run_state.ledger.went(peer, view=run_state.newest_view, until=until)
+            for table in (
+                run_state.members,
+                run_state.joiners,
+                run_state.cuts,
+                run_state.witnesses,
+            ):
+                table.pop(peer, None)
+        case e.Witness(info=info):
+            run_state.witnesses[info.peer] = info
+        case e.Dropped():
+            run_state.rivals = {}
+        case e.View() as view:
+            _view(run_state, view)
+        case e.Attempt() as attempt:
+            run_state.attempts[RoundKey(attempt.fragment, attempt.round)] = attempt
+        case e.Commit() as commit:
+            _commit(run_state, commit)
+        case e.Lease(grants=grants):
+            for grant in grants:
+                _lease(run_state, grant)
+        case e.StepCommit() | e.Halt() | e.Close() as body:
+            step_entries.apply(run_state, entry.index, body)
+        case e.TokenSpent() | e.Revoked() | e.TokenRevoked() as body:
+            run_state.spendings.apply(body)
+            if isinstance(body, e.Revoked) and body.peer in run_state.rivals:
+                run_state.rivals = {}  # The other of two voters: its branch never comes back.
+        case e.Elected() | e.Voter():
+            pass
+    run_state.forget_plans()
+    if run_state.ledger.gone:
+        _settle(run_state)
+    if run_state.stepwise and run_state.views:
+        step_entries.stand_still(run_state, entry, making)
+
+
+def _restore(run_state: RunState, index: int, restore: e.Restore) -> None:
+    """Members stay members; open rounds and cuts belong to the old lineage and are dropped."""
+    run_state.restored, run_state.restored_index = restore, index
+    run_state.inner_step, run_state.tokens = restore.inner_step, restore.tokens
+    if restore.live:
+        void = run_state.commits_after(restore.versions[0].round)
+        counted = ((x.view, zip(x.contributors, x.samples, strict=False)) for x in void)
+        run_state.ledger.take_back((c.peer, view, s) for view, terms in counted for c, s in terms)
+    else:
+        run_state.ledger.restore(restore.remaining)
+    run_state.commits, run_state.attempts, run_state.views, run_state.cuts = {}, {}, [], {}
+    run_state.returned = {}
+    if run_state.stepwise:
+        drawn = restore.remaining.frontier
+        run_state.step_progress = run_state.step_progress.restored(restore.versions[0], drawn=drawn)
+
+
+def _fork(run_state: RunState, restore: e.Restore) -> None:
+    """Some voters go on without the others, which may do the same."""
+    others = set(run_state.voters) - set(restore.voters) if restore.lonely else set[PeerId]()
+    run_state.forks = (*run_state.forks, restore.fork)
+    run_state.rivals = {p: run_state.readers[p] for p in sorted(others & run_state.readers.keys())}
+
+
+def _cut(run_state: RunState, index: int, cut: e.Cut) -> None:
+    info, known = cut.info, run_state.members.get(cut.info.peer)
+    _take(run_state, info)
+    run_state.cuts[info.peer] = (index, cut)
+    run_state.ledger.came(info, view=run_state.newest_view)
+    if known is not None and known.incarnation == info.incarnation:
+        return  # A member with a wrong state; its contributions still count.
+    # A restarted member has no state: until it gets one it only receives. Its vote is on its
+    # disk and stays valid.
+    run_state.members.pop(info.peer, None)
+    run_state.joiners[info.peer] = info
+    run_state.returned[info.peer] = ReturnedInView(info.peer, run_state.newest_view)
+
+
+def _view(run_state: RunState, view: e.View) -> None:
+    if run_state.stepwise:
+        run_state.views.append(view)
+        run_state.step_progress = run_state.step_progress.began()
+        step_entries.forget_views(run_state)
+        return
+    # An earlier view is kept only while it is the latest one of some open round.
+    fragments = range(run_state.fragments)
+    run_state.views = [
+        old
+        for old in run_state.views
+        if any(
+            old.first_round[f] < view.first_round[f] > run_state.committed(f) + 1 for f in fragments
+        )
+    ]
+    run_state.views.append(view)
+
+
+def _lease(run_state: RunState, grant: Grant) -> None:
+    info = run_state.members[grant.peer]
+    run_state.ledger.lease(grant, incarnation=info.incarnation, came=run_state.came(grant.peer))
+
+
+def _settle(run_state: RunState) -> None:
+    """Free the samples of departed peers once no open round can count them."""
+    plan = run_state.open_plan(0)
+    view, roster = (plan.stamp.view, plan.roster) if plan is not None else (0, ())
+    run_state.ledger.settle(round_=run_state.committed(0), view=view, roster=roster)
+
+
+def _commit(run_state: RunState, commit: e.Commit) -> None:
+    commits = run_state.commits.setdefault(commit.fragment, [])
+    commits.append(commit)
+    del commits[:-KEEP_COMMITS]
+    run_state.attempts.pop(RoundKey(commit.fragment, commit.round), None)
+    if commit.fragment == 0:  # The anchor fragment counts the run's progress.
+        steps = max((c.steps for c in commit.contributors), default=0)
+        run_state.inner_step = min(run_state.inner_step + steps, TOTAL_MAX)
+        tokens = sum(c.tokens for c in commit.contributors)
+        run_state.tokens = min(run_state.tokens + tokens, TOTAL_MAX)
+        for term, samples in zip(commit.contributors, commit.samples, strict=False):
+            run_state.ledger.committed(term.peer, samples)
+        run_state.losses = forgiven(run_state.losses, commit)
+
+
+def _take(run_state: RunState, info: PeerInfo) -> None:
+    """The peer (re)joins. If a run has seen too many peers, the departed one that joined longest
+    ago is forgotten: if it returns, it is a new peer with a new slot. Otherwise snapshots would
+    grow beyond the limit that joiners and restarted peers can read."""
+    seats = run_state.seats
+    seats.pop(info.peer, None)
+    seats[info.peer] = info
+    if len(seats) > SEATS_MAX:
+        inside = {info.peer, *run_state.members, *run_state.joiners}
+        stranger = next(peer for peer in seats if peer not in inside)
+        for table in (seats, run_state.returned, run_state.losses):
+            table.pop(stranger, None)
+
+
+def forgiven(losses: Mapping[PeerId, int], commit: Commit) -> dict[PeerId, int]:
+    """The losses of each peer after this commit."""
+    if commit.round % FORGIVE_ROUNDS:
+        return dict(losses)
+    counted = {term.peer for term in commit.contributors}
+    left = {peer: count - (peer in counted) for peer, count in losses.items()}
+    return {peer: count for peer, count in left.items() if count}
