@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from protocols.state import checkpoint_progress, gossip_pairs
+    from protocols.state import checkpoint_progress, gossip_pairs, transitions
     from protocols.state.checkpoint_progress import progress_at, remaining_at
     from protocols.state.entry_validation import cannot_revoke
     from protocols.state.gossip_pairs import pairs_of
@@ -58,6 +58,7 @@ __all__ = [
     "spending",
     "step_view",
     "subject",
+    "transitions",
 ]
 
 __getattr__ = lazy_exports(

@@ -40,12 +40,7 @@ def apply(run_state: RunState, entry: e.LogEntry) -> None:
         _fork(run_state, entry.body)
     run_state.voters = voters_after(run_state.voters, entry.body)
     if isinstance(entry.body, e.Run | e.Restore):
-        # The hash covers the parent's lineage, so two branches of a fork never share a lineage.
-        seed = run_state.lineage.to_bytes(8, "big") + encode_entry(entry)
-        if isinstance(entry.body, e.Restore):
-            rounds = tuple(version.round for version in entry.body.versions)
-            run_state.branches.append(Branch(run_state.lineage, rounds))
-        run_state.lineage = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
+        _begin_lineage(run_state, entry)
     match entry.body:
         case e.Run() as run:
             run_state.run = run
@@ -66,19 +61,8 @@ def apply(run_state: RunState, entry: e.LogEntry) -> None:
             # contributed.
             run_state.returned[info.peer] = ReturnedInView(info.peer, run_state.newest_view)
             run_state.ledger.came(info, view=run_state.newest_view)
-        case e.Left(peer=peer) | e.Lost(peer=peer):
-            until = 0
-            if isinstance(entry.body, e.Lost):
-                run_state.losses[peer] = run_state.losses.get(peer, 0) + 1
-                until = run_state.committed(0) + LOST_ROUNDS
-            run_state.ledger.went(peer, view=run_state.newest_view, until=until)
-            for table in (
-                run_state.members,
-                run_state.joiners,
-                run_state.cuts,
-                run_state.witnesses,
-            ):
-                table.pop(peer, None)
+        case e.Left() | e.Lost() as body:
+            _gone(run_state, body)
         case e.Witness(info=info):
             run_state.witnesses[info.peer] = info
         case e.Dropped():
@@ -105,6 +89,31 @@ def apply(run_state: RunState, entry: e.LogEntry) -> None:
         _settle(run_state)
     if run_state.stepwise and run_state.views:
         step_entries.stand_still(run_state, entry, making)
+
+
+def _begin_lineage(run_state: RunState, entry: e.LogEntry) -> None:
+    """The run begins, or goes back to a checkpoint: its rounds are numbered anew."""
+    # The hash covers the parent's lineage, so two branches of a fork never share a lineage.
+    seed = run_state.lineage.to_bytes(8, "big") + encode_entry(entry)
+    if isinstance(entry.body, e.Restore):
+        rounds = tuple(version.round for version in entry.body.versions)
+        run_state.branches.append(Branch(run_state.lineage, rounds))
+    run_state.lineage = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
+
+
+def _gone(run_state: RunState, body: e.Left | e.Lost) -> None:
+    peer, until = body.peer, 0
+    if isinstance(body, e.Lost):
+        run_state.losses[peer] = run_state.losses.get(peer, 0) + 1
+        until = run_state.committed(0) + LOST_ROUNDS
+    run_state.ledger.went(peer, view=run_state.newest_view, until=until)
+    for table in (
+        run_state.members,
+        run_state.joiners,
+        run_state.cuts,
+        run_state.witnesses,
+    ):
+        table.pop(peer, None)
 
 
 def _restore(run_state: RunState, index: int, restore: e.Restore) -> None:

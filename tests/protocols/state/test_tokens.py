@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.messages import log_entries as e
-from protocols.state import tokens, transitions
+from protocols.state import entry_validation, tokens, transitions
 from protocols.state.entry_validation import cannot_revoke, refusal
 from protocols.state.run_state import RunState
 from protocols.state.tokens import Token, decode_token, encode_token, spending
@@ -160,7 +160,7 @@ def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
 
 
 def test_no_more_are_revoked_than_a_snapshot_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "SPENT_MAX", 1)
+    monkeypatch.setattr(entry_validation, "SPENT_MAX", 1)
     gone = e.TokenRevoked("0f" * 16, A, "")
     run_state = members_of(log_of(*BEGUN, gone))
     assert "begin another run" in cannot_revoke(run_state, replace(gone, token="1e" * 16))
