@@ -357,7 +357,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "inner_step": _u63,
         "tokens": _u63,
         "books": struct(i.SampleLedgerSnapshot),
-        "course": struct(StepProgress),
+        "step_progress": struct(StepProgress),
         "spent": many(_only(e.TokenSpent), SPENT_MAX),
         "forgotten": _u63,
         "revoked": many(_only(e.Revoked), SPENT_MAX),

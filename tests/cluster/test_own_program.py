@@ -17,7 +17,7 @@ WRONG_AT = 12
 PROGRAM = f"""
 import os, sys, time
 from lowcomm.training.attach import attach
-from sims.paced.rank import Pace, PacedTrainer
+from sims.paced.rank import PacedTrainer, RankSpeed
 
 class Wrong(PacedTrainer):
     def _step(self):
@@ -25,7 +25,7 @@ class Wrong(PacedTrainer):
             raise ValueError(f"no row {{time.time_ns()}}")
         super()._step()
 
-Wrong(attach(), Pace(step_s={PACED.step_s}, elements={PACED.elements})).train()
+Wrong(attach(), RankSpeed(step_s={PACED.step_s}, elements={PACED.elements})).train()
 """
 
 
