@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -17,9 +16,7 @@ from protocols.messages import peer as m
 from protocols.state import Token, decode_token, encode_token, spending
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
-
-if TYPE_CHECKING:
-    from sims.simulator.world import BareWorld
+from sims.simulator.dialled_world import DialledWorld
 
 USES = (1, 2, 3)
 """How many peers one token admits. More peers than that may come with the same token."""
@@ -31,7 +28,7 @@ EXPIRES = 1 << 40
 class Certification:
     """Admission of all peers of one world."""
 
-    def __init__(self, world: BareWorld, seed: int) -> None:
+    def __init__(self, world: DialledWorld, seed: int) -> None:
         self.closed = False
         """False until `close`: all peers may connect, as in a run without encryption, so that a
         test in a small world may know every log entry."""

@@ -7,7 +7,6 @@ Must NOT decide which peers are connected: cores and faults do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from protocols.interface import Connect
 from protocols.interface import events as v
@@ -16,9 +15,7 @@ from protocols.messages import Hello
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
 from sims.simulator.admission import Certification
-
-if TYPE_CHECKING:
-    from sims.simulator.world import BareWorld
+from sims.simulator.dialled_world import DialledWorld
 
 REDIAL_S = 0.5
 FIRST_DIAL_S = 5.0
@@ -28,7 +25,7 @@ FIRST_DIAL_S = 5.0
 class Dialer:
     """Dialling of all peers of one world."""
 
-    def __init__(self, world: BareWorld, seed: int) -> None:
+    def __init__(self, world: DialledWorld, seed: int) -> None:
         self._world = world
         self.certification = Certification(world, seed)
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
