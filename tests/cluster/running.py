@@ -23,6 +23,8 @@ from peers.processes.processes import dying_with_us, kill_group
 LOOK_S = 0.02
 MARK = "LOWCOMM_TEST"
 """tests/conftest.py sets it anew for each test, and every process of the test inherits it."""
+EMPTY_LOOP_S = 0.20
+"""10 million turns of an empty loop on the machine of docs/bars.md, in CPU seconds."""
 LIBRARIES = "import asyncio, cryptography.x509, numpy, ssl, time; print(time.process_time())"
 """What no daemon starts without."""
 RUN = """
@@ -227,6 +229,15 @@ def commits_until(directory: Path, round_: int, *, within_s: float = 30) -> None
 def most_until_listening_s() -> float:
     """CPU seconds, on this machine and now: with torch it would be more."""
     return 8 * float(subprocess.check_output([sys.executable, "-c", LIBRARIES], text=True))
+
+
+def slowness() -> float:
+    """How many times slower than the machine of docs/bars.md this one is at present, from 1 on: its
+    bars in seconds hold times this. Machines differ by three, also one from hour to hour."""
+    began = time.process_time()
+    for _ in range(10_000_000):
+        pass
+    return max(1.0, (time.process_time() - began) / EMPTY_LOOP_S)
 
 
 def marked_processes() -> dict[int, str]:

@@ -13,6 +13,7 @@ from tests.cluster.running import (
     marked_processes,
     most_until_listening_s,
     new_shell,
+    slowness,
     until,
     write_config,
 )
@@ -84,9 +85,10 @@ def test_a_peer_that_cannot_start_ends_the_run(shell: Shell, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-@pytest.mark.deadline(300)
+@pytest.mark.deadline(1200)
 def test_the_demo_keeps_its_promises(shell: Shell, tmp_path: Path) -> None:
-    demo = shell.run("demo", "--directory", "demo", within_s=260)
+    slow = slowness()
+    demo = shell.run("demo", "--directory", "demo", within_s=min(260 * slow, 1100))
     assert demo.popen.returncode == 0, demo.err
     run_dir = tmp_path / "demo"
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
@@ -97,7 +99,7 @@ def test_the_demo_keeps_its_promises(shell: Shell, tmp_path: Path) -> None:
     assert summary["join_to_member_s"] <= 8
     assert summary["join_to_contribution_s"] is not None
     assert 0 < summary["bytes_sent"] < summary["bytes_allreduce_equivalent"]
-    assert summary["wall_s"] <= 240
+    assert summary["wall_s"] <= 240 * slow
     peers = {peer["name"]: peer for peer in summary["peers"]}
     assert {name: peer["end"] for name, peer in peers.items()} == {
         "alpha": "lost",
