@@ -61,6 +61,6 @@ STEP_MUTANTS = (
     Mutant(
         "forgets-what-old-views-were-made-of",
         "The run trains again on the batches of the steps of forgotten views.",
-        Edit(forget_views, "drawn=drawn", "drawn=members.step_progress.drawn"),
+        Edit(forget_views, "drawn=drawn", "drawn=run_state.step_progress.drawn"),
     ),
 )
