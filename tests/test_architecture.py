@@ -33,7 +33,7 @@ LARGE = {
     # They compose the parts of a core and of a leader, and pass events on to them.
     *("protocols/peer/components.py:Components", "protocols/peer/participant.py:Participant"),
     "protocols/leader/decisions.py:Leader",
-    # State machines, with fewer than 300 lines, whose steps read most of their fields.
+    # State machines of fewer than 300 lines; their steps read most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
     *("protocols/peer/connectivity.py:Connectivity", "protocols/peer/certificates.py:Certificates"),
     *("protocols/peer/member_status.py:MemberStatus", "peers/ranks/attempt.py:Attempt"),

@@ -93,7 +93,7 @@ class BulkConnections:
                 session.dialling = True
                 self._dial(session.control, keys, self._dialled)
         else:
-            session.control.send(BulkKeys(self.tickets.give(session.control)))
+            self._ask(session)
 
     def _dialled(self, control: Link, bulk: socket.socket | None, keys: Keys) -> None:
         session = self._sessions.get(PeerId(control.peer))
@@ -106,7 +106,7 @@ class BulkConnections:
             bulk.close()
 
     def _ask(self, session: Session) -> None:
-        """Ask for another bulk connection."""
+        """Ask for another bulk connection, or give the keys for it to the side that dials."""
         if session.address:
             session.control.send(WantBulk())
         else:

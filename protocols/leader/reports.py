@@ -74,7 +74,7 @@ class RoundReports:
         """Peers with contributions that cannot be averaged, as the owners of this attempt
         report."""
         said = ((peer, *self.void[peer]) for peer in plan.summing if peer in self.void)
-        found = (set(x) & set(plan.summed_by(who)) for who, at, x in said if at == plan.stamp)
+        found = (set(x) & set(plan.summed_by(peer)) for peer, at, x in said if at == plan.stamp)
         return set[PeerId]().union(*found)
 
     def covered(self, plan: RoundPlan) -> tuple[Samples, ...]:

@@ -122,11 +122,8 @@ class StepViews:
     ) -> e.View | e.Halt | e.Close | None:
         """The next entry towards the roster that the run should have. `able`: peers with ranks that
         can make a step; `timeout_s`: a peer that reports nothing for so long is excluded."""
-        run, views, step_progress = (
-            self.run_state.run,
-            self.run_state.views,
-            self.run_state.step_progress,
-        )
+        run, views = self.run_state.run, self.run_state.views
+        step_progress = self.run_state.step_progress
         if run is None or not self.run_state.stepwise or step_progress.step >= run.outer_steps:
             return None
         phase = (step_progress.halted, step_progress.close is not None)

@@ -195,8 +195,8 @@ class PeerCore(Components):
                 self.raised |= wakeups.RELAYED
         else:
             self.raised |= wakeups.MISSED if isinstance(message, LINKS) else wakeups.REPORTED
-            for who, diverged in self.led_term.take(peer, message, now):
-                self._out.append(c.Note("diverged", f"{self.name_of(who)} {diverged}"))
+            for found, diverged in self.led_term.take(peer, message, now):
+                self._out.append(c.Note("diverged", f"{self.name_of(found)} {diverged}"))
 
     # The log --------------------------------------------------------------------------------
 

@@ -402,11 +402,8 @@ class Participant:
     ) -> tuple[list[c.Command], bool]:
         """Commands of a stepwise run, and whether our status has changed. `leader` as in
         `exchange`."""
-        steps, catchup, joint_trainers = (
-            self.steps,
-            self.member_status.catchup,
-            self.member_status.joint_trainers,
-        )
+        steps, catchup = self.steps, self.member_status.catchup
+        joint_trainers = self.member_status.joint_trainers
         assert steps is not None, "no steps are made in a run of rounds"
         ready = joint_trainers.ready and self.member_status.accepted
         commands = steps.advance(now, connected, leader, ready=ready)

@@ -70,9 +70,9 @@ def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:
         return WaitReason("training", "its ranks", now, core.deadline)
     if core.run_state.step_progress.halted:
         return WaitReason("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
-    whom = _names(core, steps.missing())
-    if whom:
-        return WaitReason("reducing", f"step {steps.version + 1}: {whom}", now, core.deadline)
+    awaited = _names(core, steps.missing())
+    if awaited:
+        return WaitReason("reducing", f"step {steps.version + 1}: {awaited}", now, core.deadline)
     return WaitReason("training", "", now, core.deadline)
 
 
@@ -150,8 +150,8 @@ def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
         away = _names(core, sorted(others))
         why = f"{away} cannot be reached" if away else "no member is left to give it"
         return f"{awaited}: {why}"
-    whom = _names(core, rounds.exchange.missing()) or _commit(core, rounds.fragment)
-    return f"round {number}: {whom}"
+    awaited = _names(core, rounds.exchange.missing()) or _commit(core, rounds.fragment)
+    return f"round {number}: {awaited}"
 
 
 def _commit(core: PeerCore, fragment: int) -> str:

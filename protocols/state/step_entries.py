@@ -42,8 +42,8 @@ def stand_still(run_state: RunState, entry: e.LogEntry, before: int) -> None:
     # If no peer of the roster is left, followers may be unable to reach the agreed end; one of them
     # may have reached it alone.
     fewer = before > 0 or isinstance(entry.body, e.Left | e.Lost)
-    nobody = step_progress.close is not None and fewer and here == 0
-    if lost or gone or nobody:
+    none_left = step_progress.close is not None and fewer and here == 0
+    if lost or gone or none_left:
         run_state.step_progress = step_progress.stopped(entry.index)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from protocols.messages import log_entries as e
-from protocols.messages.log_entries import Commit
 from protocols.messages.snapshot import Branch, ReturnedInView
 from protocols.raft.log import voters_after
 from protocols.state import step_entries
@@ -49,10 +48,8 @@ def apply(run_state: RunState, entry: e.LogEntry) -> None:
         case e.Cut() as cut:
             _cut(run_state, entry.index, cut)
         case e.Roots(peer=peer, roots=roots):
-            run_state.cuts[peer] = (
-                run_state.cuts[peer][0],
-                replace(run_state.cuts[peer][1], roots=roots),
-            )
+            index, cut = run_state.cuts[peer]
+            run_state.cuts[peer] = (index, replace(cut, roots=roots))
         case e.Member(info=info):
             _take(run_state, info)
             run_state.joiners.pop(info.peer, None)
@@ -107,12 +104,8 @@ def _gone(run_state: RunState, body: e.Left | e.Lost) -> None:
         run_state.losses[peer] = run_state.losses.get(peer, 0) + 1
         until = run_state.committed(0) + LOST_ROUNDS
     run_state.ledger.went(peer, view=run_state.newest_view, until=until)
-    for table in (
-        run_state.members,
-        run_state.joiners,
-        run_state.cuts,
-        run_state.witnesses,
-    ):
+    tables = (run_state.members, run_state.joiners, run_state.cuts, run_state.witnesses)
+    for table in tables:
         table.pop(peer, None)
 
 
@@ -213,7 +206,7 @@ def _take(run_state: RunState, info: PeerInfo) -> None:
             table.pop(stranger, None)
 
 
-def forgiven(losses: Mapping[PeerId, int], commit: Commit) -> dict[PeerId, int]:
+def forgiven(losses: Mapping[PeerId, int], commit: e.Commit) -> dict[PeerId, int]:
     """The losses of each peer after this commit."""
     if commit.round % FORGIVE_ROUNDS:
         return dict(losses)

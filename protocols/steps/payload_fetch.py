@@ -64,8 +64,8 @@ class PayloadFetch:
         self._asked.update((holder, *one) for holder, what in asked.items() for one in what)
         return [Send(holder, self._fetch(what)) for holder, what in sorted(asked.items())]
 
-    def has_asked(self, holder: PeerId, step: int, whose: PeerId) -> bool:
-        return (holder, step, whose) in self._asked
+    def has_asked(self, holder: PeerId, step: int, maker: PeerId) -> bool:
+        return (holder, step, maker) in self._asked
 
     def prune(self, floor: int) -> None:
         """Steps up to this one are not needed any more."""
@@ -82,9 +82,9 @@ class PayloadFetch:
                 continue
             stamp = self._bounds.stamp(view.view, step)
             commands += [
-                SendStep((peer,), stamp, whose, digest)
-                for whose, digest in sorted(payloads.of(view.view, step).items())
-                if not message.peers or whose in message.peers
+                SendStep((peer,), stamp, maker, digest)
+                for maker, digest in sorted(payloads.of(view.view, step).items())
+                if not message.peers or maker in message.peers
             ]
         return commands
 

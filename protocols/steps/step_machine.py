@@ -78,16 +78,16 @@ class StepMachine:
 
     def received(self, event: StepReceived) -> bool:
         """True if the payload is to be kept (I3)."""
-        stamp, whose = event.stamp, event.peer
+        stamp, maker = event.stamp, event.peer
         steady, ahead = self._steady, stamp.round - self.version
         # It is two steps ahead: its sender has made the step that we are making.
         near = ahead == 1 or (ahead == 2 and self.applying is not None)
         usual = near and steady is not None and not self.woken and steady.is_ours(event)
         if not usual:  # The full check: the log admits it, and it was not sent unasked.
-            expected = self.expects(stamp, event.sender, whose)
+            expected = self.expects(stamp, event.sender, maker)
             if not (expected and self.bounds.is_of_roster(event)):
                 return False
-        kept = self.payloads.add(stamp.view, stamp.round, whose, event.digest)
+        kept = self.payloads.add(stamp.view, stamp.round, maker, event.digest)
         if usual and steady is not None:
             if ahead == 1:
                 held = self.payloads.of(stamp.view, stamp.round)
@@ -159,13 +159,13 @@ class StepMachine:
 
     # Queries --------------------------------------------------------------------------------
 
-    def expects(self, stamp: Stamp, sender: PeerId, whose: PeerId) -> bool:
+    def expects(self, stamp: Stamp, sender: PeerId, maker: PeerId) -> bool:
         """May a payload of this step come now? All others are refused (I3). The payload of a third
         peer is accepted only from a peer that was asked for it: the first payload stays, and it
         might be forged."""
         if (stamp.run, stamp.lineage) != (self.bounds.run.run, self.run_state.lineage):
             return False
-        if sender != whose and not self.payload_fetch.has_asked(sender, stamp.round, whose):
+        if sender != maker and not self.payload_fetch.has_asked(sender, stamp.round, maker):
             return False
         return self._floor < stamp.round <= self.bounds.limit
 

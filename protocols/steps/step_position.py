@@ -62,11 +62,8 @@ class StepReports:
         return [Send(leader, report) for report in new]
 
     def _all(self, steps: StepPosition) -> dict[object, Control]:
-        run_state, agreed, reports = (
-            self.run_state,
-            self.run_state.step_progress,
-            dict[object, Control](),
-        )
+        run_state, reports = self.run_state, dict[object, Control]()
+        agreed = run_state.step_progress
         if steps.copy.step >= 0:
             step = max(steps.version, steps.copy.step)
             known = steps.copy.sure and self.bounds.reaches(step, steps.payloads)
@@ -88,10 +85,8 @@ class StepReports:
         """The report of a stopped peer. Later payloads are kept for the Close, but not reported
         again."""
         held = steps.payloads.listed(view, steps.copy.completed + 1, HELD_STEPS_MAX)
-        stamp, halted = (
-            self.bounds.stamp(view, steps.copy.completed),
-            self.run_state.step_progress.halted,
-        )
+        stamp = self.bounds.stamp(view, steps.copy.completed)
+        halted = self.run_state.step_progress.halted
         said, report = self._said.get("stopped"), Stopped(stamp, halted, held)
         same = isinstance(said, Stopped) and replace(said, held=held) == report
         return said if same and said is not None else report

@@ -5,8 +5,11 @@ fails with an error once its line has changed. Must NOT run anything (mutants.py
 Must NOT be used in a process that does anything else.
 """
 
+import builtins
+import dis
 import inspect
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 
@@ -40,6 +43,11 @@ class Edit:
         (code,) = [x for x in codes if x.co_name == before.__name__]
         if code.co_freevars != before.__code__.co_freevars:
             raise UnplantableError(f"{before.__qualname__} is a closure, or becomes one")
+        known = before.__globals__.keys() | vars(builtins).keys()
+        # A sweep would take the NameError for the bug's effect.
+        if lost := set(_globals_of(code)) - known:
+            names = ", ".join(sorted(lost))
+            raise UnplantableError(f"{before.__qualname__} knows no {names}: {self.new!r}")
         changed = FunctionType(code, before.__globals__, before.__name__, before.__defaults__)
         changed.__kwdefaults__ = before.__kwdefaults__
         return changed
@@ -57,6 +65,16 @@ class Edit:
         if not isinstance(found, FunctionType):
             raise UnplantableError(f"{self.what!r} is no function, method or property in Python")
         return found
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """The global names that this code reads, and those that the code inside it does."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,8 @@ def revoke(world: World, victim: Node, how: int) -> None:
 def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     """Request all revocations at once, at one of the members, unless no peer with the run's state
     would stay."""
-    certification, news = (
-        world.dialer.certification,
-        [node for node in victims if not _is_asked(world, node)],
-    )
+    certification = world.dialer.certification
+    news = [node for node in victims if not _is_asked(world, node)]
     askers = [node for node in world.live if _has_state(node) and node.core.certificates.secure]
     stay = [n for n in askers if n not in news and not (n.asked_to_leave or _is_asked(world, n))]
     if not news or not stay or world.finished:

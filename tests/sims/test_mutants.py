@@ -135,6 +135,8 @@ def test_an_edit_that_does_not_fit_any_more_is_refused() -> None:
         Edit(Raft.append, "once upon a time", "").plant()
     with pytest.raises(UnplantableError, match=r"Raft\.reconfiguring has 0 times"):
         Edit(Raft.reconfiguring, "once upon a time", "").plant()
+    with pytest.raises(UnplantableError, match=r"Raft\.disconnected knows no once: 'once\(peer\)'"):
+        Edit(Raft.disconnected, "self.up.discard(peer)", "once(peer)").plant()
 
 
 def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,10 +137,8 @@ async def test_the_others_go_on_when_one_is_killed_in_a_round(who: PeerId, gathe
 @pytest.mark.asyncio
 async def test_it_counts_how_late_a_heartbeat_is_of_whom_it_watches() -> None:
     async with open_round() as (alpha, _):
-        late, failure_detector = (
-            alpha.driver.counters._heartbeats,
-            alpha.driver.core.links.failure_detector,
-        )
+        late = alpha.driver.counters._heartbeats
+        failure_detector = alpha.driver.core.links.failure_detector
         await alpha.until(lambda: BETA in failure_detector.watched)
         failure_detector._since[BETA] = float("-inf")
         late.clear()

@@ -84,7 +84,7 @@ def test_a_copy_is_told_of_and_hashed_when_that_is_wanted() -> None:
         donor.state_lender.hash(c.HashState(9, 0))
         said = [await donor.hears(), await donor.hears()]
         assert said == [v.StateHashed(x, 0, digest(state), leaves_of([state])) for x in (7, 9)]
-        assert len(donor.state_lender._copies) == 1, "two who join at once share it"
+        assert len(donor.state_lender._copies) == 1, "two joiners at once share it"
         donor.copies(11)
         donor.state_lender.hash(c.HashState(11, 0))
         assert await donor.hears() == v.StateCopied(11, 0, 3)

@@ -335,7 +335,7 @@ def kept(run_state: RunState, round_: int, *, tokens: int) -> m.Kept:
 
 
 def hopeless() -> Joins:
-    """A and B were both killed: round 3 is committed, and nobody has its state."""
+    """A and B were both killed: round 3 is committed, and no peer has its state."""
     terms = (contributor(A), contributor(B))
     digest = digest_text("a result")
     rounds = [e.Commit(1, 0, n, 0, terms, BORDERS, digest, "") for n in (1, 2, 3)]
@@ -350,7 +350,7 @@ def test_a_state_that_nobody_has_is_taken_from_the_best_checkpoint() -> None:
     joins = hopeless()
     joins.rollback.kept[A] = kept(joins.run_state, 1, tokens=100)
     joins.rollback.kept[B] = kept(joins.run_state, 2, tokens=200)
-    assert joins.rollback.restore(5.0, patience_s=10.0) is None, "somebody may be coming back"
+    assert joins.rollback.restore(5.0, patience_s=10.0) is None, "a peer may be coming back"
     assert joins.rollback.restore(14.9, patience_s=10.0) is None
     restore = joins.rollback.restore(15.0, patience_s=10.0)
     assert restore is not None
@@ -372,7 +372,7 @@ def test_a_checkpoint_that_turned_out_to_be_damaged_is_none() -> None:
 
 
 def test_who_came_to_the_end_is_tried_again_whoever_accuses_it() -> None:
-    """Nobody can make that state again, and the rest of the run waits for the joiner."""
+    """No peer can make that state again, and the rest of the run waits for the joiner."""
     terms, digest = (contributor(A), contributor(B)), digest_text("a result")
     last_round = run().outer_steps
     rounds = [e.Commit(1, 0, n, 0, terms, BORDERS, digest, "") for n in range(1, last_round + 1)]
@@ -404,7 +404,7 @@ def test_two_that_differ_go_back_to_what_was_agreed() -> None:
     """Neither can be healed by the other: each is as likely to be right.
 
     Seed 900282: at once. With every round that they commit meanwhile they seem to agree again for
-    as long as their reports are on the way, and who waits for somebody to come back never ends.
+    as long as their reports are on the way: a leader that waits for a peer would never end.
     """
     joins = hopeless()
     joins.joins.clear()
@@ -437,7 +437,7 @@ def test_while_members_differ_nobody_gets_a_copy_of_either_state() -> None:
 
 def test_without_a_state_and_without_a_checkpoint_it_is_over_after_a_while() -> None:
     joins = hopeless()
-    assert not joins.rollback.over(99.0, patience_s=10.0), "nobody has looked yet"
+    assert not joins.rollback.over(99.0, patience_s=10.0), "the leader has not looked yet"
     assert joins.rollback.restore(0.0, patience_s=10.0) is None
     assert not joins.rollback.over(9.9, patience_s=10.0)
     assert joins.rollback.over(10.0, patience_s=10.0)
@@ -460,7 +460,7 @@ def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:
 
 
 def test_who_has_its_state_asks_a_new_leader_only_for_a_place() -> None:
-    """Simulated: after a Restore and an election nobody was a member any more, and nobody asked."""
+    """Simulated: after a Restore and an election no peer was a member, and none asked."""
     joins = hopeless()
     joins.rollback.kept[B] = kept(joins.run_state, 2, tokens=200)
     joins.rollback.restore(0.0, patience_s=1.0)

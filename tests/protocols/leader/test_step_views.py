@@ -48,10 +48,8 @@ class Chair:
     def stopped(
         self, peer: PeerId, step: int, *held: StepPayloads, halted: int = 0, number: int = 1
     ) -> None:
-        stamp, index = (
-            self.stamp(step, number=number),
-            halted or self.run_state.step_progress.halted,
-        )
+        stamp = self.stamp(step, number=number)
+        index = halted or self.run_state.step_progress.halted
         self.step_views.stands(peer, m.Stopped(stamp, index, held))
 
     def waits(self, peer: PeerId, step: int, *absent: PeerId) -> None:

@@ -288,7 +288,7 @@ def test_a_leader_that_wants_to_go_waits_for_who_asks_to_come_in() -> None:
     led_term.leader.joins.joins.clear()
     assert led_term.is_last
     led_term.append(e.Witness(info(C)))
-    assert not led_term.is_last, "nobody has read that yet"
+    assert not led_term.is_last, "no peer has read that yet"
 
 
 def test_who_is_out_and_gone_keeps_nothing_that_the_run_could_go_back_to() -> None:

@@ -95,7 +95,7 @@ def test_whom_we_miss_is_looked_for_once_per_heartbeat() -> None:
     assert links.keep_up(1.0, B, receivers, set, found=True) == [Connect(C, "c:1")]
     links.connected(PeerConnected(C, 1, "c:1", ""), 1.1)
     assert links.keep_up(1.2, B, receivers, set, found=True) == []
-    assert links.deadline == links.failure_detector.deadline(), "nobody is missed"
+    assert links.deadline == links.failure_detector.deadline(), "no peer is missed"
 
 
 def test_a_leader_is_found_by_its_address_unless_that_is_ours() -> None:

@@ -49,7 +49,7 @@ def test_a_heartbeat_is_late_more_than_an_interval_after_the_last_one() -> None:
     failure_detector.watch({A}, 2.0)
     assert failure_detector.late_s(B, 0.5, 4.0) is None
     failure_detector.watch({A, B}, 4.0)
-    assert failure_detector.late_s(B, 0.5, 5.5) == 0.5  # Nobody waited for it before.
+    assert failure_detector.late_s(B, 0.5, 5.5) == 0.5  # No peer waited for it before.
     assert failure_detector.late_s(A, 5.0, 5.5) == 0.0
     assert failure_detector.late_s(PeerId("c.3"), 0.5, 5.0) is None
 

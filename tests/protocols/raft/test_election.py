@@ -218,13 +218,13 @@ def test_who_is_not_to_vote_any_more_may_still_be_needed() -> None:
     circle.crash(A)
     circle.restart(A)
     circle.pass_time(20 * TIMEOUT_S)
-    # Fails while only who is in the newest list of voters stands. Ongaro's thesis 4.2.2: until
-    # the change holds, who is struck by it stands too, and does not count its own vote.
+    # Fails while only voters of the newest list stand. Ongaro's thesis 4.2.2: until the change
+    # holds, a voter that it strikes stands too, and does not count its own vote.
     assert circle.leaders() != []
 
 
 def test_a_voter_whose_disk_was_full_when_it_should_have_stood_stands_later() -> None:
-    """Else nobody would ever lead again: B lacks what A has, and A would ask nobody."""
+    """Else no peer would lead again: B lacks what A has, and A would ask no peer."""
     circle = voting(A, B)
     circle.alone(A)
     circle.append(A, note("only A has this"))

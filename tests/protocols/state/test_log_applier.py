@@ -161,7 +161,7 @@ def test_a_long_log_becomes_a_snapshot_of_itself() -> None:
     assert (taken.index, taken.term) == (index, 1)
     assert log_applier.raft.log.last_index == index
     assert len(log_applier.raft.log.entries) == COMPACT_ENTRIES // KEPT_SHARE, (
-        "for who is a little behind"
+        "for a reader that is a little behind"
     )
     fresh = LogApplier(C, None)
     assert install(fresh, taken) == [True]

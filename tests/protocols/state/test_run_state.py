@@ -349,7 +349,7 @@ def test_the_ledger_of_a_past_round() -> None:
         200, ranges((5 * newest - 10, 100), (100 + 5 * newest - 10, 200))
     )
     assert remaining_at(run_state, 1) is not None
-    assert remaining_at(run_state, 0) is None, "nobody remembers"
+    assert remaining_at(run_state, 0) is None, "no peer remembers"
 
 
 def test_a_restore_goes_back_to_the_ledger_of_the_cut() -> None:
