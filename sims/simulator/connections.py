@@ -62,6 +62,14 @@ class Dialer:
             self._ended(me, them)
         self._joined_no_more(one.peer, other.peer)
 
+    def is_stranded(self, node: Node) -> bool:
+        """True if a node that is no member knows only addresses of peers that the operator wanted
+        to revoke: no other peer knows of it, and none of these will answer."""
+        nodes, world = self._world.nodes, self._world
+        dials = [nodes.get(PeerId(key)) or world.who_listens(key) for key in node.dials]
+        is_member = node.peer in node.core.run_state.members
+        return bool(dials) and not is_member and all(map(self.certification.bans, dials))
+
     def gone(self, node: Node) -> None:
         """End every connection of a node after the end of its process."""
         world = self._world

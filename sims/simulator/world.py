@@ -247,8 +247,12 @@ class BareWorld(ABC):
 
     def _top_up(self) -> None:
         """Bring back or add as many peers as the run needs to begin and to decide: some may have
-        left while there was no leader."""
+        left while there was no leader. A peer that knows only revoked peers is told to join at
+        another one."""
         self._bring_back(everybody=False)
+        for node in filter(self.dialer.is_stranded, self.live):
+            self.happened["stranded"] += 1
+            self.restart(node)
         training = [node for node in self.live if not node.core.me.witness]
         staying = sum(not (n.asked_to_leave or self.dialer.certification.bans(n)) for n in training)
         for _ in range(0 if self.finished else self.peers_min - staying):
@@ -305,7 +309,7 @@ class BareWorld(ABC):
         even one that has only just joined."""
         places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
         places = [node for node in places if not self.dialer.certification.bans(node)] or places
-        live = [node for node in places if node.running]
+        live = [node for node in places if node.running and not self.dialer.is_stranded(node)]
         knows = [node for node in live if node.core.run_state.run is not None]
         if not knows and peer in self.nodes and self.disks[peer].saved is None:
             # Two such peers, each told to join at the other, would never learn of the founder.
