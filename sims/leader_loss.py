@@ -10,6 +10,8 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +23,7 @@ from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.rank import RankSpeed
+from sims.terminal import run
 
 LOOK_S = 0.01
 WAIT_MAX_S = 60.0
@@ -66,6 +69,16 @@ class Played:
     """The number of peers that saw the end of the run."""
 
 
+@asynccontextmanager
+async def within(seconds: float, awaited: str) -> AsyncIterator[None]:
+    """Limit the time of the block. Raises LowcommError, which names what was awaited."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise LowcommError(f"{seconds:g} s passed without {awaited}") from None
+
+
 class Watcher:
     """Reads the events of all nodes as they are written."""
 
@@ -80,8 +93,8 @@ class Watcher:
 
     async def commit_after(self, moment: float, *, but: str, count: int = 1) -> Commit:
         """Wait for `count` Commit events after `moment` (Unix time in seconds) of nodes other than
-        `but`; return the first. Raises TimeoutError."""
-        async with asyncio.timeout(WAIT_MAX_S):
+        `but`; return the first. Raises LowcommError."""
+        async with within(WAIT_MAX_S, f"{count} commits of nodes other than {but or 'none'}"):
             while True:
                 self.read()
                 later = [
@@ -114,7 +127,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Ran
             nodes.append(joiner)
             await _counted(watcher, joiner.name)
             losses.append(Loss(leader.name, commit.t - moment, time.time() - began))
-        async with asyncio.timeout(END_MAX_S):
+        async with within(END_MAX_S, "the end of all nodes"):
             await asyncio.gather(*(node.child.wait() for node in nodes))
     watcher.read()
     return _judged(watcher.events, peers, losses)
@@ -137,8 +150,8 @@ def _judged(events: list[Event], peers: int, losses: list[Loss]) -> Played:
 
 
 async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:
-    """The node that a majority reports as leader. Raises TimeoutError."""
-    async with asyncio.timeout(WAIT_MAX_S):
+    """The node that a majority reports as leader. Raises LowcommError."""
+    async with within(WAIT_MAX_S, "one leader in the status of a majority of nodes"):
         while True:
             said = [str(status.get("leader", "")) for status in await cluster.statuses()]
             for node in nodes:
@@ -149,8 +162,8 @@ async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:
 
 
 async def _counted(watcher: Watcher, name: str) -> None:
-    """Wait until a commit counts the replacement. Raises TimeoutError."""
-    async with asyncio.timeout(WAIT_MAX_S):
+    """Wait until a commit counts the replacement. Raises LowcommError."""
+    async with within(WAIT_MAX_S, f"a commit that counts {name}"):
         while True:
             watcher.read()
             for event in watcher.events:
@@ -202,4 +215,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -27,7 +27,7 @@ from sims.mutations.catalogue import KINDS, KNOWN, OF_PAIRS, Kind, find, plant
 from sims.mutations.mutant_files import read_mutants
 from sims.mutations.patch import Mutant
 from sims.mutations.revocation import REVOCATION_MUTANTS
-from sims.planted_tests import are_healthy, run_tests
+from sims.planted_tests import fail_without_bugs, run_tests
 from sims.scenarios.fault_plan import FaultKind, draw_plan
 from sims.terminal import run
 
@@ -195,8 +195,8 @@ def overlooked_of(
         overlooked += [name for name, seed in caught.items() if seed in sick]
         failed += sick
     tests = {v.name: v.by for v in verdicts if v.caught and not v.seeds}
-    if not are_healthy(tests.values()):
-        overlooked += tests  # The tests fail without a mutant, too.
+    faulty = fail_without_bugs(tests.values())
+    overlooked += [name for name, test in tests.items() if test in faulty]
     return overlooked, failed
 
 

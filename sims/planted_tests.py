@@ -28,11 +28,16 @@ class Run:
     """One run of pytest, up to its first failure."""
 
     passed: bool
-    failed: str
-    """The test that failed; "" if none did, or the run ended before any test."""
+    failures: tuple[str, ...]
+    """The tests that failed; none if the run ended before any test."""
     output: str
     """The last lines of the output, for a run that neither passed nor failed."""
     seconds: float
+
+    @property
+    def failed(self) -> str:
+        """The first test that failed; "": none."""
+        return self.failures[0] if self.failures else ""
 
 
 def plant(text: str) -> None:
@@ -47,11 +52,21 @@ def plant(text: str) -> None:
         raise ConfigError(f"{text} cannot be planted: {error}") from error
 
 
-def are_healthy(failed: Iterable[str]) -> bool:
-    """True if the tests that noticed bugs pass without any. All cases of each test run, since
-    pytest may cut off the name of one."""
-    functions = {test.partition("[")[0] for test in failed}
-    return not functions or run_tests(sorted(functions), stop=False).passed
+def fail_without_bugs(failed: Iterable[str]) -> set[str]:
+    """Those of these tests, each of which noticed a bug, that fail without one too. All cases of
+    each test run, since pytest may cut off the name of one."""
+    tests = set(failed)
+    if not tests:
+        return tests
+    ran = run_tests(sorted({_function(test) for test in tests}), stop=False)
+    if ran.passed or not ran.failures:
+        return set() if ran.passed else tests  # A run without a verdict speaks for no test.
+    faulty = {_function(test) for test in ran.failures}
+    return {test for test in tests if _function(test) in faulty}
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
 
 
 def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> Run:
@@ -68,10 +83,9 @@ def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> R
         timeout=RUN_S,
         check=False,
     )
-    failed = _FAILED.findall(done.stdout)
     return Run(
         passed=done.returncode == 0,
-        failed=failed[0] if failed else "",
+        failures=tuple(_FAILED.findall(done.stdout)),
         output="\n".join((done.stdout + done.stderr).strip().splitlines()[-5:]),
         seconds=round(time.monotonic() - began, 1),
     )

@@ -16,7 +16,7 @@ import typer
 
 from protocols.types import ConfigError
 from sims.mutations.patch import Mutant
-from sims.planted_tests import are_healthy, run_tests
+from sims.planted_tests import fail_without_bugs, run_tests
 from sims.shell_mutations.all import SHELL_MUTANTS
 from sims.terminal import run
 
@@ -101,10 +101,9 @@ def main(
 
 
 def overlooked_of(verdicts: Sequence[Verdict]) -> list[str]:
-    """The mutants that no test noticed; all of them if a test that failed also fails without
-    them."""
-    healthy = are_healthy([verdict.test for verdict in verdicts if verdict.caught])
-    return [verdict.name for verdict in verdicts if not (verdict.caught and healthy)]
+    """The mutants that no test noticed, or only tests that fail without them too."""
+    faulty = fail_without_bugs(verdict.test for verdict in verdicts if verdict.caught)
+    return [one.name for one in verdicts if not one.caught or one.test in faulty]
 
 
 def write_table(path: Path, verdicts: Sequence[Verdict]) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from protocols.types import ConfigError
+from protocols.types import ConfigError, LowcommError
 
 Tell = Callable[[str], None]
 """Prints a line to the standard error, above the bar if there is one."""
@@ -47,12 +47,13 @@ def bar(what: str, total: int | None) -> Generator[tuple[Advance, Tell]]:
 
 
 def run(command: Callable[..., None], *, name: str | None = None) -> None:
-    """Run a command with the arguments of the command line; a mistake in them is one line, and the
-    exit status is 2. `name`: of the program in the usage text, if it is not that of the module."""
+    """Run a command with the arguments of the command line. An expected error is one line; the exit
+    status is 2 for a mistake in the arguments, else 1. `name`: of the program in the usage text, if
+    it is not that of the module."""
     app = typer.Typer(add_completion=False)
     app.command()(command)
     try:
         app(prog_name=name)
-    except ConfigError as error:
+    except LowcommError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)

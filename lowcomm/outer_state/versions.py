@@ -122,9 +122,13 @@ class OuterState:
         """The lent views, all of one version. A view stays alive as long as a view of its memory
         does."""
         self._lent_version = 0
-        self._has_contributed = self._has_taken = True
-        """Whether the ranks have contributed since a result was last shown to them, and whether
-        they had done so before it was."""
+        self._contributions = 1
+        """Number of contributions of the ranks. Only the thread that takes them changes it, without
+        the lock, which an outer step may hold for long."""
+        self._contributions_shown = 0
+        """Their number when a result was last shown to the ranks."""
+        self._has_taken = True
+        """Whether the ranks had contributed, and so taken the result before, when that was."""
 
     def share(self, places: SharedPlaces) -> None:
         """The ranks read these places from now on; they have read no parameters yet."""
@@ -255,7 +259,7 @@ class OuterState:
 
     def contributed(self) -> None:
         """The ranks have contributed, so they have taken all shown results but the last."""
-        self._has_contributed = True
+        self._contributions += 1
 
     def forget_places(self) -> None:
         """Free the places that no rank reads: the ranks neither have work that began there, nor
@@ -278,4 +282,6 @@ class OuterState:
     def _shown(self) -> None:
         """The ranks train from the present outer parameters from now on."""
         self.base_P = self.outer_P
-        self._has_taken, self._has_contributed = self._has_contributed, False
+        contributions = self._contributions  # Read once: the other thread may add one.
+        self._has_taken = contributions != self._contributions_shown
+        self._contributions_shown = contributions

@@ -67,7 +67,7 @@ class StepTrainer(ABC):
             self._shards = shard_views(model, rank=peer.rank)
             _check_shards(self._shards, world_size=peer.world_size)
             self._check_optimizer(optimizer)
-            self._groups = _groups(self._shards, optimizer)
+            self._groups = group_numbers(self._shards, optimizer)
             """Index of each parameter's group in the optimizer."""
             self._prepare()
         self._options: list[dict[str, Any]] = optimizer.param_groups
@@ -222,16 +222,21 @@ def _check_shards(shards: Sequence[ShardView], *, world_size: int) -> None:
         )
 
 
-def _groups(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:
+def group_numbers(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:
     """The parameter group of each shard. Raises ConfigError unless the optimizer steps exactly
     these parameters."""
     numbers: dict[nn.Parameter, int] = {}
     for number, group in enumerate(optimizer.param_groups):
         numbers.update(dict.fromkeys(group["params"], number))
     missing = [shard.place.name for shard in shards if shard.parameter not in numbers]
-    if missing or len(numbers) != len(shards):
+    if missing:
         raise ConfigError(
-            "the optimizer must step all parameters of the model, and no others; it does not "
-            f"step {missing[:3]}"
+            "the optimizer must step all parameters of the model: it lacks "
+            f"{', '.join(missing[:3])}{' and others' * (len(missing) > 3)}"
+        )
+    if len(numbers) != len(shards):
+        raise ConfigError(
+            "the optimizer must step only parameters of the model: it has "
+            f"{len(numbers) - len(shards)} that are not in the model"
         )
     return [numbers[shard.parameter] for shard in shards]

@@ -1,6 +1,7 @@
 """The tests notice bugs in the shell: those that we plant."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -77,6 +78,18 @@ def test_what_changes_nothing_is_not_noticed(tmp_path: Path) -> None:
 def test_a_test_that_fails_without_the_bug_has_caught_nothing() -> None:
     verdict = Verdict("name", "why", True, f"{DURABLE}::test_no_such", 1.0)
     assert overlooked_of([verdict]) == ["name"]
+
+
+def test_only_the_mutants_of_the_test_that_fails_without_them_are_overlooked(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "test_two.py"
+    file.write_text("def test_sound():\n    pass\n\ndef test_faulty():\n    assert False\n")
+    name = os.path.relpath(file, ROOT)
+    verdicts = [
+        Verdict(test, "why", True, f"{name}::test_{test}", 1.0) for test in ("sound", "faulty")
+    ]
+    assert overlooked_of(verdicts) == ["faulty"]
 
 
 def test_pytest_refuses_a_mutant_that_is_not_there() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocols.types.errors import ConfigError
+from protocols.types.errors import ConfigError, LowcommError
 from sims.terminal import bar, run
 
 
@@ -31,15 +31,19 @@ def test_a_terminal_gets_a_bar(
     assert shown.out == ""
 
 
-def test_a_mistake_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("error", "status"), [(ConfigError, 2), (LowcommError, 1)])
+def test_an_expected_error_is_one_line(
+    error: type[LowcommError],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.argv", ["command"])
 
     def command() -> None:
-        raise ConfigError("--peers 'x': write a number")
+        raise error("--peers 'x': write a number")
 
     with pytest.raises(SystemExit) as ended:
         run(command)
-    assert ended.value.code == 2
+    assert ended.value.code == status
     assert capsys.readouterr().err == "error: --peers 'x': write a number\n"

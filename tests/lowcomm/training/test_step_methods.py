@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lowcomm.training.step_methods import check_adamw
+from lowcomm.training.fsdp import shard_views
+from lowcomm.training.step_methods import check_adamw, group_numbers
 from protocols.types.errors import ConfigError
 
 
@@ -15,3 +16,16 @@ def test_an_optimizer_that_steps_otherwise_is_refused() -> None:
         check_adamw(torch.optim.SGD(parameters, lr=0.1), "allreduce")
     with pytest.raises(ConfigError, match="amsgrad"):
         check_adamw(torch.optim.AdamW(parameters, amsgrad=True), "allreduce")
+
+
+def test_an_optimizer_of_other_parameters_than_the_model_is_refused_and_says_which() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    shards, parameters = shard_views(model, rank=0), list(model.parameters())
+    adam, groups = torch.optim.AdamW, [{"params": parameters[:1]}, {"params": parameters[1:]}]
+    assert sorted(group_numbers(shards, adam(groups))) == [0, 1, 1, 1]
+    with pytest.raises(ConfigError, match=r"it lacks 1\.bias$"):
+        group_numbers(shards, adam(parameters[:-1]))
+    with pytest.raises(ConfigError, match=r"and others$"):
+        group_numbers(shards, adam([nn.Parameter(torch.zeros(3))]))
+    with pytest.raises(ConfigError, match="has 1 that are not in the model"):
+        group_numbers(shards, adam([*parameters, nn.Parameter(torch.zeros(3))]))
