@@ -59,6 +59,7 @@ UNMIRRORED = (
     *("tests/cluster/", "tests/golden/", "tests/test_architecture.py"),
     *("tests/sims/test_virtual_time.py", "tests/sims/test_closed_form.py"),  # Of the whole core,
     "tests/sims/test_gaps.py",  # and this too.
+    "tests/sims/test_regressions.py",  # Of a file of data.
 )
 MAY_SLEEP = ("tests/cluster/", "tests/peers/", "tests/conftest.py")  # They wait for processes.
 METHOD = "lowcomm/methods/a.py"

@@ -1,8 +1,24 @@
-"""Seeds that showed a bug once, for a test that plays them again."""
+"""The bugs of regressions.toml, and their seeds for tests that play them again."""
 
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+REGRESSIONS = Path(__file__).parent / "regressions.toml"
+
+
+def read_regressions() -> list[dict[str, Any]]:
+    """All entries of regressions.toml, in file order: the bug that was found first comes first."""
+    return tomllib.loads(REGRESSIONS.read_text("utf-8"))["regression"]
+
+
+def failed_once(sweep: str) -> tuple[int, ...]:
+    """The seeds of this sweep that are replayed, in file order: the newest one comes last."""
+    entries = [x for x in read_regressions() if x["sweep"] == sweep and x.get("replay", True)]
+    return tuple(seed for entry in entries for seed in entry["seeds"])
 
 
 def replayed(seeds: Sequence[int], *, newest: int) -> pytest.MarkDecorator:

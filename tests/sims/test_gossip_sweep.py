@@ -9,11 +9,11 @@ from sims.gossip_sweep import main, run_seed
 from sims.mutants import Hunt, hunt_all
 from sims.scenarios.fault_plan import Fault
 from sims.sweep import SeedResult
+from tests.sims.replaying import failed_once
 
 CHUNKS, CHUNK_SEEDS = 6, 10
-FAILED_ONCE = (42, 3000048, 873563444)
-"""42: a peer that went on from its checkpoint passed by a round that its earlier life was counted
-in. 3000048, 873563444: docs/bugs-found-by-simulation.md."""
+FAILED_ONCE = failed_once("gossip_sweep")
+"""Each of these showed a bug once: regressions.toml."""
 NAMED = ("an-attempt-pairs-anew", "sums-a-partner-that-was-left-out")
 
 

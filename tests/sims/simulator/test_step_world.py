@@ -16,16 +16,11 @@ from sims.scenarios.fault_plan import Fault
 from sims.simulator.step_world import FACTOR, StepNode
 from sims.step_sweep import main, run_seed
 from sims.sweep import SeedResult
-from tests.sims.replaying import replayed
+from tests.sims.replaying import failed_once, replayed
 
 CHUNKS, CHUNK_SEEDS = 8, 5
-FAILED_ONCE = (
-    *(2, 13, 1032, 1040, 2020, 2025, 3014, 3019, 3021, 3022, 3041, 3046),
-    *(26, 4006, 4017, 5018, 7016, 41092, 52014, 52087, 52108, 7100101, 17031410),
-    *(18001459, 19500006, 21000213, 23000071, 24000202, 24000271, 24000294),
-    *(26400091, 26400108, 26400125, 26400338, 2130408, 2048019382, 5100299, 5200410),
-)
-"""Each of these showed a bug, of the core or of its checkers, while this was written."""
+FAILED_ONCE = failed_once("step_sweep")
+"""Each of these showed a bug once, of the core or of a checker: tests/sims/regressions.toml."""
 NAMED = (
     "goes-on-after-its-report",
     "closes-below-a-completed-step",
