@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ class Played:
 
 
 @asynccontextmanager
-async def within(seconds: float, awaited: str) -> AsyncIterator[None]:
+async def within(seconds: float, awaited: str) -> AsyncGenerator[None]:
     """Limit the time of the block. Raises LowcommError, which names what was awaited."""
     try:
         async with asyncio.timeout(seconds):

@@ -8,8 +8,16 @@ from typing import Annotated
 
 import typer
 
+from protocols.types import ConfigError
+
 Uses = Annotated[int, typer.Option("--uses", help="Number of nodes that the token admits.")]
 Hours = Annotated[float, typer.Option("--hours", help="Hours for which the token is valid.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="Write the token to this file, which only you can read."
+    ),
+]
 
 
 def init(
@@ -26,6 +34,7 @@ def init(
     ] = "",
     uses: Uses = 16,
     hours: Hours = 24.0,
+    out: Out = None,
 ) -> None:
     """Make the certificate authority and first token of a run.
 
@@ -35,7 +44,7 @@ def init(
     \b
     Examples:
       lowcomm init runs/first
-      lowcomm init runs/first --advertise gpu1.example.org:4711 --uses 30
+      lowcomm init runs/first --advertise gpu1.example.org:4711 --out token
     """
     from lowcomm.startup.join_tokens import RUN_FILE, check, new_token, open_run
 
@@ -43,10 +52,12 @@ def init(
     made = open_run(directory, advertise=advertise)
     word = new_token(directory, uses=uses, hours=hours, advertise=advertise)
     print(f"made in {directory}: {', '.join(made)}")  # noqa: T201
-    print(f"a join token for {uses} nodes, valid for {hours:g} hours:\n{word}")  # noqa: T201
+    where = f"\n{word}" if out is None else f" {out}"
+    _keep(word, out)
+    print(f"a join token for {uses} nodes, valid for {hours:g} hours:{where}")  # noqa: T201
     print("next:")  # noqa: T201
     print(f"  lowcomm peer {directory / RUN_FILE} --new    # here")  # noqa: T201
-    print("  lowcomm peer --join TOKEN    # on the other nodes, with the token above")  # noqa: T201
+    print("  lowcomm peer --join @FILE    # on the other nodes; FILE: the token")  # noqa: T201
 
 
 def token(
@@ -63,6 +74,7 @@ def token(
             help="The address in the token.  [default: those of the nodes in DIRECTORY]",
         ),
     ] = "",
+    out: Out = None,
 ) -> None:
     """Print another join token.
 
@@ -72,8 +84,23 @@ def token(
     \b
     Examples:
       lowcomm token runs/first
-      lowcomm token runs/first/alpha --uses 1 --hours 1
+      lowcomm token runs/first/alpha --uses 1 --hours 1 --out token
     """
     from lowcomm.startup.join_tokens import new_token
 
-    print(new_token(directory, uses=uses, hours=hours, advertise=advertise))  # noqa: T201
+    word = new_token(directory, uses=uses, hours=hours, advertise=advertise)
+    _keep(word, out)
+    if out is None:
+        print(word)  # noqa: T201
+
+
+def _keep(word: str, out: Path | None) -> None:
+    """Write the token to the file, if there is one. Raises ConfigError."""
+    from peers.storage import write_private
+
+    if out is None:
+        return
+    try:
+        write_private(out, f"{word}\n".encode())
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from None

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lowcomm.cli import init, recover, revoke
+from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.types import ConfigError, LowcommError, RefusedError
 
@@ -92,6 +93,15 @@ Overrides = Annotated[
         "--set", metavar="KEY=VALUE", help="Set a configuration key, e.g. node.ranks=2. Repeatable."
     ),
 ]
+Join = Annotated[
+    str,
+    typer.Option(
+        "--join",
+        metavar="@FILE",
+        help=f"Join the run whose token is in this file; @-: on standard input. Without the "
+        f"option, the token is that of {TOKEN_VARIABLE}.",
+    ),
+]
 
 
 def main() -> None:
@@ -139,9 +149,7 @@ def peer(
     new: Annotated[
         bool, typer.Option("--new", help="Start a new run, which other nodes join.")
     ] = False,
-    join: Annotated[
-        str, typer.Option("--join", metavar="TOKEN", help="Join the run that issued this token.")
-    ] = "",
+    join: Join = "",
     overrides: Overrides = None,
     fault: Annotated[
         str,
@@ -161,7 +169,7 @@ def peer(
     \b
     Examples:
       lowcomm peer run.toml --new
-      lowcomm peer --join TOKEN --set node.name=beta --set node.ranks=2
+      lowcomm peer --join @token --set node.name=beta --set node.ranks=2
       lowcomm peer run.toml --new -- torchrun --nproc-per-node 2 train.py
     """
     from lowcomm.config.schema import load_config
@@ -169,15 +177,19 @@ def peer(
     from lowcomm.startup.start_options import StartOptions
     from peers.fault_injection import parse_fault
 
-    if new == bool(join):
-        raise ConfigError("say either --new (start a run) or --join TOKEN (join that run)")
+    word = take_token(join)
+    if (new and join) or not (new or word):
+        raise ConfigError(
+            f"say either --new (start a run), or --join @FILE or {TOKEN_VARIABLE} (join that run)"
+        )
     loaded = load_config(config, overrides or ())
     if new and loaded.run is None:
         raise ConfigError(
             "--new needs a [run], which says what to train: give a configuration file that has "
             "one, or --set run.seed=0 for the defaults"
         )
-    address, token = _way_in(join, loaded)
+    address, token = _way_in("" if new else word, loaded)
+    warn_if_exposed(join)
     opened = config.parent if config and (config.parent / AUTHORITY).exists() else None
     run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
     directory = Path(loaded.node.directory or run / node_name(loaded.node.name))
@@ -195,14 +207,7 @@ def peer(
 @app.command()
 def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a run or one of its nodes.")],
-    join: Annotated[
-        str,
-        typer.Option(
-            "--join",
-            metavar="TOKEN",
-            help="A token of the run, if its nodes have other addresses now.",
-        ),
-    ] = "",
+    join: Join = "",
 ) -> None:
     """Go on from the newest checkpoint in DIRECTORY.
 
@@ -210,15 +215,18 @@ def resume(
     this machine. If it is that of one node, start that node: it joins the other nodes again. If no
     node has kept the state in memory, all nodes go on from the newest checkpoint of any of them.
 
+    A token is only needed if the nodes of the run have other addresses now.
+
     \b
     Examples:
       lowcomm resume runs/demo
-      lowcomm resume runs/demo/beta --join TOKEN
+      lowcomm resume runs/demo/beta --join @token
     """
     from lowcomm.cli.status import finished, node_directories
     from lowcomm.startup.identity import check_resumable, read_record, recorded_config
     from lowcomm.startup.start_options import StartOptions
 
+    word = take_token(join)
     record = read_record(directory)
     if record is None:
         node_directories(directory)  # Raises when there is none.
@@ -229,9 +237,10 @@ def resume(
     if over := finished([directory]):
         print(f"{record.name} {over}")  # noqa: T201
         return
-    check_resumable(directory, record, way=bool(join or record.join))
+    check_resumable(directory, record, way=bool(word or record.join))
     config = recorded_config(directory)
-    address, token = _way_in(join or record.join, config, typed=bool(join))
+    address, token = _way_in(word or record.join, config, typed=bool(word))
+    warn_if_exposed(join)
     if record.witness:
         _run_witness(config, directory, address=address, token=token)
     start = StartOptions(kind="again", address=address, token=token, command=record.command)
@@ -240,7 +249,7 @@ def resume(
 
 @app.command()
 def witness(
-    join: Annotated[str, typer.Option("--join", metavar="TOKEN", help="A token of the run.")],
+    join: Join = "",
     overrides: Overrides = None,
 ) -> None:
     """Vote in a run, and train nothing.
@@ -251,14 +260,17 @@ def witness(
 
     \b
     Examples:
-      lowcomm witness --join TOKEN
-      lowcomm witness --join TOKEN --set node.name=watch
+      lowcomm witness --join @token
+      lowcomm witness --join @token --set node.name=watch
     """
     from lowcomm.config.schema import load_config
     from lowcomm.startup.identity import node_name
 
-    loaded = load_config(None, overrides or ())
-    address, token = _way_in(join, loaded)
+    loaded, word = load_config(None, overrides or ()), take_token(join)
+    if not word:
+        raise ConfigError(f"give the token of the run, with --join @FILE or {TOKEN_VARIABLE}")
+    address, token = _way_in(word, loaded)
+    warn_if_exposed(join)
     name = node_name(loaded.node.name)
     directory = Path(loaded.node.directory or RUNS / WITNESSED / name)
     _run_witness(loaded, directory, address=address, token=token)

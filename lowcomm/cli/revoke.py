@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from lowcomm.cli.token_source import take_token
 from protocols.types import ConfigError, LowcommError
 
 WAIT_S = 20.0
@@ -24,7 +25,8 @@ def revoke(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="PEER|TOKEN", help="The node to shut out, by name or id; or a join token."
+            metavar="PEER|@FILE",
+            help="The node to shut out, by name or id; or a token in a file.",
         ),
     ],
     why: Annotated[
@@ -54,10 +56,11 @@ def revoke(
     Examples:
       lowcomm revoke runs/demo/alpha gamma
       lowcomm revoke runs/demo/alpha gamma.1f0c22aa --why "the laptop was stolen"
-      lowcomm revoke runs/demo/alpha TOKEN --why "it was in a public chat"
+      lowcomm revoke runs/demo/alpha @token --why "it was in a public chat"
       lowcomm revoke runs/demo/alpha gamma --force
     """
-    print(ask(directory, what, why, force=force))  # noqa: T201
+    subject = take_token(what) if what.startswith("@") else what
+    print(ask(directory, subject, why, force=force))  # noqa: T201
 
 
 def ask(directory: Path, what: str, why: str, *, force: bool) -> str:

@@ -4,13 +4,11 @@ anything."""
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from peers.ipc import Bus, Status
-from peers.ranks import free_directory
+from peers.ranks import SocketDirectory
 from protocols.peer import describe
 
 if TYPE_CHECKING:
@@ -27,9 +25,9 @@ VOTING = "voting"
 def witness_bus() -> Generator[tuple[Bus, str]]:
     """A bus and its endpoint, in a new directory that is removed afterwards. Raises ConfigError,
     and OSError if the bus cannot be made."""
-    directory = free_directory("")
-    endpoint = f"ipc://{directory}/bus"
-    os.mkdir(directory, 0o700)
+    directory = SocketDirectory()
+    endpoint = f"ipc://{directory.path}/bus"
+    directory.open()
     try:
         bus = Bus(endpoint)
         try:
@@ -37,7 +35,7 @@ def witness_bus() -> Generator[tuple[Bus, str]]:
         finally:
             bus.close()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        directory.close()
 
 
 def witness_answer(core: PeerCore, question: Question, now: float) -> str:

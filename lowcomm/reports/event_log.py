@@ -28,7 +28,7 @@ class EventLog:
         self.names: dict[str, str] = {peer: name}
         """Names of peers by id, for the plain lines. The daemon adds each new member."""
         self._file = os.open(
-            directory / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+            directory / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         size = os.fstat(self._file).st_size
         self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"

@@ -56,9 +56,9 @@ class NodeAdmission:
 
     def found(self, me: Identity, run_directory: Path | None) -> None:
         """Found the run under the authority that `lowcomm init` made in `run_directory`; if there
-        is none, make a new one and print a join token. Raises ConfigError."""
+        is none, make a new one and print how others get a token. Raises ConfigError."""
         if self._insecure:
-            invite(None, me.address)
+            invite(self._directory)
             return
         known = Authority.load(run_directory) if run_directory is not None else None
         authority = known or Authority.make()
@@ -69,7 +69,7 @@ class NodeAdmission:
         except (OSError, ValueError) as error:
             raise ConfigError(f"no certificate can be made in {self._directory}: {error}") from None
         if known is None:
-            invite(authority, me.address)
+            invite(self._directory)
 
     async def enter(self, mesh: Mesh, me: Identity, feed: Callable[[Event], None]) -> None:
         """Get a certificate if this node has none, and give the mesh its TLS contexts. Call this
@@ -126,7 +126,7 @@ class NodeAdmission:
         else:
             raise RefusedError(
                 f"{self._directory} has no certificate: join the run with a token "
-                "(--join TOKEN; `lowcomm token DIRECTORY` prints one)"
+                "(--join @FILE; `lowcomm token DIRECTORY` prints one)"
             )
         waits = partial(self._note, "admission")
         admission = await ask(addresses, admit, authority=authority, waits=waits)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lowcomm.config.schema import FileConfig, validate
-from peers.storage import write_private
+from peers.storage import make_private, write_private
 from protocols.types import ConfigError, PeerId
 
 RECORD = "node.json"
@@ -64,7 +64,7 @@ class NodeDirectory:
         daemon."""
         self.path = path.absolute()
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.path)
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(
@@ -147,7 +147,7 @@ def check_resumable(directory: Path, record: NodeRecord, *, way: bool) -> None:
     raise ConfigError(
         f"the log of {directory} is gone ({directory / FILE}): without it this node can neither "
         "find the run nor vote in it. Put the log back; or, if other nodes of the run are left, "
-        f"join them as a new one: `lowcomm resume {directory} --join TOKEN`"
+        f"join them as a new one: `lowcomm resume {directory} --join @FILE`"
     )
 
 
@@ -179,7 +179,7 @@ def _mending(directory: Path) -> str:
             f"still in {directory}: keep them, put {RECORD} back from a backup, and go on with "
             f"`lowcomm resume {directory}`. If other nodes of the run are left, they can give the "
             "state to another node: `lowcomm token` there, then "
-            "`lowcomm peer --join TOKEN --set node.directory=PATH` here"
+            "`lowcomm peer --join @FILE --set node.directory=PATH` here"
         )
     copy, record = (shlex.quote(str(directory / name)) for name in (COPY, RECORD))
     return f"its copy is whole: put it back with `cp {copy} {record}`, then go on as before"

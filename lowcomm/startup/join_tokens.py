@@ -17,6 +17,7 @@ from lowcomm.config.schema import NodeConfig, load_config
 from lowcomm.startup.identity import in_use, read_record, recorded_config
 from peers.security import CA, CA_KEY, Authority
 from peers.sockets import format_address, is_loopback, parse_address
+from peers.storage import make_private
 from protocols.state import ADDRESSES_MAX, NUMBER_BYTES, USES_MAX, Token, encode_token
 from protocols.types import ConfigError
 
@@ -55,7 +56,7 @@ def open_run(run_directory: Path, *, advertise: str) -> list[str]:
     if file.exists():
         addresses_of_file(file, advertise)  # Raises before anything is made.
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         if not file.exists():
             file.write_text(_new_file(directory, advertise or FIRST_ADDRESS), encoding="utf-8")
             made.append(RUN_FILE)
@@ -99,12 +100,14 @@ def new_token(
     )
 
 
-def invite(authority: Authority | None, address: str) -> None:
-    """Print the command that joins a run which was begun without `lowcomm init`. `authority` None:
-    the run is unencrypted."""
-    plain = encode_token(Token((address,)))
-    token = sealed_token(authority, [address]) if authority is not None else plain
-    print(f"others join with: lowcomm peer --join {token}", flush=True)  # noqa: T201
+def invite(directory: Path) -> None:
+    """Print the commands with which others join a run that was begun without `lowcomm init`. The
+    token is not printed: the output may go to a log."""
+    print(  # noqa: T201
+        f"others join with a token: `lowcomm token {directory} --out FILE` here, "
+        "`lowcomm peer --join @FILE` there",
+        flush=True,
+    )
 
 
 def sealed_token(

@@ -13,15 +13,17 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from peers.ranks import events
-    from peers.ranks.config import RanksConfig, free_directory
+    from peers.ranks.config import RanksConfig
     from peers.ranks.rank_group import RankGroup
+    from peers.ranks.socket_directory import SocketDirectory
 
-__all__ = ["RankGroup", "RanksConfig", "events", "free_directory"]
+__all__ = ["RankGroup", "RanksConfig", "events", "SocketDirectory"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "config": "RanksConfig free_directory",
+        "config": "RanksConfig",
+        "socket_directory": "SocketDirectory",
         "rank_group": "RankGroup",
     },
 )

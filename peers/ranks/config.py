@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from peers.ipc.daemon_socket import UNIX_PATH_BYTES_MAX
 from protocols.types import ConfigError
 
+_PREFIX, _RANDOM_BYTES = "lowcomm-", 6
+DIRECTORY_NAMES = _PREFIX + "[0-9a-f]" * 2 * _RANDOM_BYTES
+"""The names of directories with local sockets, as a glob pattern."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksConfig:
@@ -41,7 +45,7 @@ def free_directory(parent: str) -> str:
     """A path that does not exist yet, short enough for the sockets in it."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     for candidate in (parent,) if parent else (runtime, tempfile.gettempdir()):
-        path = f"{candidate}/lowcomm-{secrets.token_hex(6)}"
+        path = f"{candidate}/{_PREFIX}{secrets.token_hex(_RANDOM_BYTES)}"
         short = len(os.fsencode(f"{path}/lifeline")) <= UNIX_PATH_BYTES_MAX
         if candidate and short and os.access(candidate, os.W_OK | os.X_OK):
             return path

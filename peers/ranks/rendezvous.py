@@ -3,11 +3,9 @@
 Must NOT serve a socket.
 """
 
-import os
-import shutil
-
 from peers.processes.supervisor import free_port, rank_environments
-from peers.ranks.config import RanksConfig, free_directory
+from peers.ranks.config import RanksConfig
+from peers.ranks.socket_directory import SocketDirectory
 
 
 class Rendezvous:
@@ -15,18 +13,18 @@ class Rendezvous:
 
     def __init__(self, config: RanksConfig) -> None:
         self._config = config
-        self._directory = free_directory(config.directory)
-        self.socket_path = f"{self._directory}/lifeline"
-        self.bus_endpoint = f"ipc://{self._directory}/bus"
+        self._directory = SocketDirectory(config.directory)
+        self.socket_path = f"{self._directory.path}/lifeline"
+        self.bus_endpoint = f"ipc://{self._directory.path}/bus"
         """The endpoint of the bus while the group runs; known from the start."""
         self._port = 0
 
     def open(self) -> None:
         """Make the directory. Raises OSError."""
-        os.mkdir(self._directory, 0o700)
+        self._directory.open()
 
     def close(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.close()
 
     def environments(self, attempt: int) -> list[dict[str, str]]:
         """The environments of this attempt's ranks, with another port than the attempt before."""

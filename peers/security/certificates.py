@@ -37,7 +37,7 @@ TOKEN_KEY_INFO = b"lowcomm join token 1"
 RENEWAL = b"lowcomm renewal 1\0"
 _ANEW = (
     "if other nodes of the run are left, start another node beside this one, which gets the state "
-    "from them: `lowcomm token` there, `lowcomm peer --join TOKEN --set node.directory=PATH` here; "
+    "from them: `lowcomm token` there, `lowcomm peer --join @FILE --set node.directory=PATH` here; "
     "the log and the checkpoints of this one stay where they are"
 )
 _NAME = re.compile(r"[!-~]{1,64}")

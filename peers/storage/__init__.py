@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from peers.storage.fsync import make_empty, sync, write_private
+    from peers.storage.fsync import make_empty, make_private, sync, write_private
     from peers.storage.wal import FILE, UntrustedError, Wal
 
-__all__ = ["FILE", "UntrustedError", "Wal", "make_empty", "sync", "write_private"]
+__all__ = ["FILE", "UntrustedError", "Wal", "make_empty", "make_private", "sync", "write_private"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "fsync": "make_empty sync write_private",
+        "fsync": "make_empty make_private sync write_private",
         "wal": "FILE UntrustedError Wal",
     },
 )

@@ -15,6 +15,15 @@ def make_empty(temporary: Path) -> None:
     temporary.mkdir()
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory and its missing parents; only their owner can look into these (0700). What
+    exists keeps its mode. Raises OSError."""
+    for each in reversed((directory, *directory.parents)):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(exist_ok=True)  # Raises if it exists and is no directory.
+
+
 def sync(path: Path) -> None:
     """Return when the file's content, or the directory's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

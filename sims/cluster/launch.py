@@ -28,6 +28,7 @@ from lowcomm.reports import (
 )
 from lowcomm.startup import in_use, read_record, recorded_config
 from peers.processes import SIGNALLED
+from peers.storage import make_private
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode, read_plan
 
@@ -160,7 +161,7 @@ def fresh_run_dir(directory: Path | None, name: str) -> Path:
                 )
             _require_idle(run_dir, "stop it, or give --directory")
             run_dir.rename(_name_aside(run_dir))
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_private(run_dir)
     except OSError as error:
         raise ConfigError(
             f"{run_dir} cannot be made: {error.strerror}; give another --directory"
@@ -205,6 +206,6 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
         first = cluster.start(names[0], ["resume", str(run_dir / names[0])])
         token = await cluster.token_of(first)
         for name in names[1:] if token else ():
-            cluster.start(name, ["resume", str(run_dir / name), "--join", token])
+            cluster.start(name, ["resume", str(run_dir / name)], token=token)
 
     return await supervise(run_dir, run, start, console=console)

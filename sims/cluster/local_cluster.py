@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from lowcomm.cli import ask
+from lowcomm.cli import TOKEN_VARIABLE, ask
 from lowcomm.startup import new_token, read_record
 from peers.processes import Child, dying_with_us, own_module, start_child
+from peers.storage import make_private
 from protocols.types import LowcommError
 from sims.wan.network import Place
 
@@ -70,17 +71,20 @@ class LocalCluster:
         await self.stop()
 
     def start(
-        self, name: str, arguments: Sequence[str], *, place: Place | None = None
+        self, name: str, arguments: Sequence[str], *, token: str = "", place: Place | None = None
     ) -> LocalNode:
         """Start `lowcomm <arguments>`; its output goes to daemon.log in the node's directory.
 
-        `place`: the place in an emulated network where this node's processes run.
+        `token`: the token to join with, which other users must not read; `place`: the place in an
+        emulated network where this node's processes run.
         """
         directory = self.run_dir / name
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         argv = [*own_module("sims.logged"), str(directory / LOG)]
         argv += [*own_module("lowcomm.cli.main"), *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        if token:
+            environment[TOKEN_VARIABLE] = token
         if place is not None:
             argv, environment = place.command(argv), {**environment, **place.environment}
         child = start_child(dying_with_us(argv), env=environment)
@@ -105,7 +109,7 @@ class LocalCluster:
         `command`: the ranks' program, if it is not lowcomm's own.
         """
         arguments = ["peer", *([str(config)] if config else [])]
-        arguments += ["--join", join] if join else ["--new"]
+        arguments += [] if join else ["--new"]
         directory = json.dumps(str(self.run_dir / name), ensure_ascii=False)  # A TOML string.
         own = [f'node.name="{name}"', f"node.directory={directory}"]
         if place is not None:
@@ -115,7 +119,7 @@ class LocalCluster:
             arguments += ["--set", override]
         arguments += ["--fault", fault] if fault else []
         arguments += ["--", *command] if command else []
-        return self.start(name, arguments, place=place)
+        return self.start(name, arguments, token=join, place=place)
 
     def invite(self, node: LocalNode) -> str:
         """A token with which peers join at this node, which listens. Raises ConfigError."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lowcomm.cli.token_source import TOKEN_VARIABLE
 from lowcomm.reports.events import Commit, Event
 from lowcomm.reports.timeline import read_timeline
 from lowcomm.startup.join_tokens import new_token
@@ -119,7 +120,13 @@ class Shell:
         self.commands: list[Command] = []
 
     def start(self, *arguments: str, before: str = "") -> Command:
-        """`lowcomm ARGUMENTS`; `before` is Python that runs in its process first."""
+        """`lowcomm ARGUMENTS`; `before` is Python that runs in its process first. A token after
+        --join goes into the environment, as that of a careful user."""
+        environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+        if "--join" in arguments:
+            at = arguments.index("--join")
+            environment[TOKEN_VARIABLE] = arguments[at + 1]
+            arguments = arguments[:at] + arguments[at + 2 :]
         program = f"{before}\nfrom lowcomm.cli.main import main\nmain()"
         argv = dying_with_us([sys.executable, "-c", program, *arguments])
         number = len(self.commands)
@@ -132,7 +139,7 @@ class Shell:
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+                env=environment,
             )
         self.commands.append(Command(popen, out, err))
         return self.commands[-1]

@@ -163,7 +163,10 @@ def test_a_run_that_was_opened_goes_by_the_token_that_was_printed(run: Run, tmp_
     assert opened.popen.returncode == 0, opened.err
     (word,) = [line for line in opened.out.splitlines() if line.startswith("lc1-")]
     pace = ("--", *paced_command(PACE))
-    run.start("peer", "--join", word, "--set", "node.name=beta", *pace)  # Before anybody listens.
+    file = tmp_path / "token"
+    file.write_text(word)
+    file.chmod(0o600)
+    run.start("peer", f"--join=@{file}", "--set", "node.name=beta", *pace)  # Before alpha listens.
     first = run.start(
         *("peer", "first/run.toml", "--new", "--set", "node.name=alpha"),
         *("--set", "run.peers_min=1", *pace),

@@ -71,7 +71,7 @@ def another_key(path: Path) -> None:
 DAMAGE: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
     "no record": (RECORD, Path.unlink, ("is gone", COPY, "`cp ")),
     "a torn record": (RECORD, cut, ("cannot be read", COPY, "`cp ")),
-    "no log": (FILE, Path.unlink, ("the log of", "is gone", "--join TOKEN")),
+    "no log": (FILE, Path.unlink, ("the log of", "is gone", "--join @FILE")),
     "no checkpoints": (
         CHECKPOINTS,
         shutil.rmtree,

@@ -64,13 +64,14 @@ def test_three_peers_finish_with_the_bits_of_a_plain_loop(tmp_path: Path) -> Non
 
 
 @pytest.mark.deadline(60)
-def test_ranks_end_with_their_lifeline_and_the_others_go_on(tmp_path: Path) -> None:
+def test_ranks_end_with_their_lifeline_and_other_users_read_no_token(tmp_path: Path) -> None:
     config, run_dir = write_config(tmp_path, peers=2, rounds=100_000), tmp_path / "run"
     alpha, beta = run_dir / "alpha", run_dir / "beta"
     pace = RankSpeed(step_s=0.01, elements=4096)
 
-    def watch(victim: LocalNode) -> None:
+    def watch(victim: LocalNode, token: str) -> None:
         commits_until(beta, 3)
+        no_other_user_reads(run_dir, token)
         processes = marked_processes()
         mapped = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in processes}
         assert len(mapped) >= 6  # Two daemons, three ranks, and what forked two of them.
@@ -87,20 +88,31 @@ def test_ranks_end_with_their_lifeline_and_the_others_go_on(tmp_path: Path) -> N
     async def play() -> list[int]:
         async with LocalCluster(run_dir) as cluster, asyncio.timeout(50):
             (first,) = await start_all(cluster, ["alpha"], config, pace=pace)
-            victim = start_paced(
-                cluster,
-                "beta",
-                config,
-                pace=pace,
-                join=cluster.invite(first),
-                overrides=["node.ranks=2"],
-            )
-            await asyncio.to_thread(watch, victim)
+            token, ranks = cluster.invite(first), ["node.ranks=2"]
+            victim = start_paced(cluster, "beta", config, pace=pace, join=token, overrides=ranks)
+            await asyncio.to_thread(watch, victim, token)
             os.kill(first.child.pid, signal.SIGTERM)
             return await ends([first, victim])
 
     assert asyncio.run(play()) == [143, -signal.SIGKILL]
     assert marked_processes() == {}
+
+
+def no_other_user_reads(run_dir: Path, token: str) -> None:
+    """Every user can read arguments, an environment only its owner; but the environment of
+    ranks goes to all that they start."""
+    processes = marked_processes()
+    assert [line for line in processes.values() if "lc1-" in line] == []
+    environments = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in processes}
+    holders = {pid for pid, text in environments.items() if token.encode() in text}
+    daemons = {pid for pid, line in processes.items() if "lowcomm.cli.main" in line}
+    assert len(holders) == 1
+    assert holders <= daemons
+    for path in (run_dir, *run_dir.rglob("*")):
+        if path.is_file() and path.stat().st_mode & 0o077:
+            assert b"lc1-" not in path.read_bytes(), path
+    closed = [run_dir, *run_dir.glob("*/"), *run_dir.glob(f"*/{LOG}"), *run_dir.glob("*/events*")]
+    assert [path for path in closed if path.stat().st_mode & 0o077] == []
 
 
 async def ends(nodes: Sequence[LocalNode]) -> list[int]:

@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "no such file": ("peer nowhere.toml --new", ("cannot read nowhere.toml", "No such file")),
     "a file that is no TOML": ("peer text/words --new", ("text/words is not TOML",)),
-    "neither new nor join": ("peer run.toml", ("--new", "--join TOKEN")),
+    "neither new nor join": ("peer run.toml", ("--new", "--join @FILE", "LOWCOMM_TOKEN")),
     "both new and join": ("peer run.toml --new --join lc1-x", ("--new", "--join")),
     "new without a run": ("peer --new", ("--new needs a [run]", "configuration file")),
     "listening to the world": (
@@ -76,6 +76,10 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("without encryption", "--set node.insecure=true"),
     ),
     "an address and no token": ("peer --join 127.0.0.1:4711", ("an address", "lowcomm token")),
+    "a witness of no run": ("witness", ("--join @FILE", "LOWCOMM_TOKEN")),
+    "no file with a token": ("peer --join @nowhere", ("--join @nowhere", "No such file")),
+    "nothing in the file": ("peer --join @text/empty", ("@text/empty is empty", "lowcomm token")),
+    "a token to no place": ("token . --advertise h:1 --out text", ("no authority's key",)),
     "no token": ("witness --join here", ("'here' is no join token", "lowcomm token")),
     "half a token": (f"peer --join {SEALED[:-9]}", ("not all of one", "lowcomm token")),
     "a token of nothing": ("token nowhere", ("cannot read nowhere/run.toml",)),
@@ -123,6 +127,7 @@ def call(
     (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "words").write_text("words = [", encoding="utf-8")
+    (tmp_path / "text" / "empty").touch(mode=0o600)
     monkeypatch.chdir(tmp_path)
 
     def run(arguments: str) -> tuple[int, str, str]:

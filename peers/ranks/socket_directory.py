@@ -1,0 +1,65 @@
+"""The directory of a daemon's local sockets. It is removed at the end of its daemon, or by the next
+daemon of the same user if its own was killed.
+
+Must NOT serve a socket.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+
+from peers.ranks.config import DIRECTORY_NAMES, free_directory
+
+LOCK = "sockets.lock"
+"""A file that the daemon has locked for as long as it lives."""
+YOUNG_S = 60.0
+"""A directory may be so many seconds old before its daemon has locked it."""
+
+
+class SocketDirectory:
+    """One such directory: `open`, then `close`. Its path is known from the start."""
+
+    def __init__(self, parent: str = "") -> None:
+        """`parent`: as RanksConfig.directory. Raises ConfigError."""
+        self.path = free_directory(parent)
+        self._lock = -1
+
+    def open(self) -> None:
+        """Make the directory, and remove those of killed daemons beside it. Raises OSError."""
+        remove_stale(Path(self.path).parent)
+        os.mkdir(self.path, 0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._lock = os.open(f"{self.path}/{LOCK}", flags, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_stale(parent: Path) -> None:
+    """Remove this user's directories of daemons that live no more. A directory that holds anything
+    but sockets and their lock stays: it is none of ours."""
+    for directory in parent.glob(DIRECTORY_NAMES):
+        try:
+            found = directory.lstat()
+            if found.st_uid == os.getuid() and time.time() - found.st_mtime > YOUNG_S:
+                _remove_unless_locked(directory)
+        except OSError:
+            continue  # Another daemon has removed it, or it is no directory of a daemon.
+
+
+def _remove_unless_locked(directory: Path) -> None:
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        entries = [each for each in directory.iterdir() if each.name != LOCK]
+        if all(stat.S_ISSOCK(each.lstat().st_mode) for each in entries):
+            shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        os.close(lock)

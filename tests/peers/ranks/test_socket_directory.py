@@ -1,0 +1,77 @@
+"""Directories with local sockets: private, locked, and removed after a killed daemon."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from peers.ranks.socket_directory import LOCK, YOUNG_S, SocketDirectory, remove_stale
+
+KILLED = "lowcomm-0123456789ab"
+
+
+@pytest.fixture
+def short() -> Generator[Path]:
+    """A directory with a path that is short enough for sockets."""
+    parent = Path(tempfile.mkdtemp(prefix="lc"))
+    yield parent
+    shutil.rmtree(parent)
+
+
+def make_old(directory: Path) -> None:
+    """Give a directory the age of one whose daemon has had time to lock it."""
+    before = directory.stat().st_mtime - 2 * YOUNG_S
+    os.utime(directory, (before, before))
+
+
+def leave_behind(parent: Path, name: str = KILLED, *, beside: str = "") -> Path:
+    """What a killed daemon leaves; `beside`: another file in it."""
+    directory = parent / name
+    directory.mkdir()
+    (directory / LOCK).touch()
+    with socket.socket(socket.AF_UNIX) as bus:
+        bus.bind(str(directory / "bus"))
+    if beside:
+        (directory / beside).touch()
+    make_old(directory)
+    return directory
+
+
+def test_it_is_private_while_it_is_open_and_gone_afterwards(short: Path) -> None:
+    directory = SocketDirectory(str(short))
+    assert not list(short.iterdir())
+    directory.open()
+    path = Path(directory.path)
+    assert (path.parent, path.stat().st_mode & 0o777) == (short, 0o700)
+    directory.close()
+    directory.close()
+    assert not list(short.iterdir())
+
+
+def test_the_next_daemon_removes_what_a_killed_one_left(short: Path) -> None:
+    killed = leave_behind(short)
+    directory = SocketDirectory(str(short))
+    directory.open()
+    assert not killed.exists()
+    directory.close()
+
+
+def test_what_lives_is_young_or_is_none_of_ours_stays(short: Path) -> None:
+    living = SocketDirectory(str(short))
+    living.open()
+    make_old(Path(living.path))
+    young = leave_behind(short)
+    os.utime(young)
+    names = ("lowcomm-run", "lowcomm-0123456789az", "other-0123456789ab")
+    others = [leave_behind(short, name) for name in names]
+    others.append(leave_behind(short, "lowcomm-fedcba987654", beside="node.json"))
+    unlocked = short / "lowcomm-aaaaaaaaaaaa"
+    unlocked.mkdir()
+    make_old(unlocked)
+    remove_stale(short)
+    assert all(each.exists() for each in (Path(living.path), young, unlocked, *others))
+    living.close()
