@@ -175,7 +175,8 @@ class Joins:
             return e.Member(cut[1].info)
         member = self.run_state.members.get(peer)
         newer = member is None or member.incarnation < report.incarnation
-        here = report.index == self.run_state.restored_index and peer in self.run_state.seats
+        restored = self.run_state.restored is not None and peer in self.run_state.seats
+        here = restored and report.index == self.run_state.restored_index
         if newer and here and self.run_state.has_room(peer):
             return e.Member(self._info(peer, report))
         return None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Control,
         Hello,
         Hold,
+        Install,
         Kept,
         Message,
         NotAdmitted,
@@ -58,6 +59,7 @@ __all__ = [
     "Control",
     "Hello",
     "Hold",
+    "Install",
     "Kept",
     "Message",
     "NoTunnel",
@@ -92,8 +94,8 @@ __getattr__ = lazy_exports(
         "log_entries": "Restore Revocation Revoked Run TokenRevoked",
         "peer": (
             "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk Control Hello Hold "
-            "Kept Message NoTunnel NotAdmitted Padding PieceChunk Ready Refused Relay ResultChunk "
-            "StateChunk StepChunk Stopped TunnelTicket WantBulk WantTunnel"
+            "Install Kept Message NoTunnel NotAdmitted Padding PieceChunk Ready Refused Relay "
+            "ResultChunk StateChunk StepChunk Stopped TunnelTicket WantBulk WantTunnel"
         ),
         "persisted": "Saved Snapshot",
         "step_progress": "TENTATIVE_COMMITS",

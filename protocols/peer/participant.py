@@ -305,6 +305,8 @@ class Participant:
 
     def cut(self, index: int, cut: e.Cut, *, deadline: float, now: float) -> list[c.Command]:
         """A Cut: this peer is its receiver, or a donor, or neither."""
+        if self.me.witness:
+            return []  # It takes and gives no state: a false Join in its name led to the Cut.
         commands = self.member_status.cut(index, cut, deadline=deadline, now=now)
         transfer = self.member_status.catchup.transfer
         ours = transfer is not None and transfer.index == index

@@ -76,11 +76,21 @@ class Election:
         if asks and not message.pre and not message.urgent and self._follows(now):
             return False  # Our leader lives: a peer that lost its connection must not disturb.
         answers_pre = isinstance(message, Voted) and message.pre and message.granted
-        if term > state.term + TERM_LEAP_MAX and not isinstance(message, Append):
-            return False  # If we were away for so long, the leader sends its term as well.
+        if not self.is_near(term, now, raises=isinstance(message, Append)):
+            return False
         if term > state.term and not (asks and message.pre) and not answers_pre:
             self.step_down(now, term=term)
         return True
+
+    def is_near(self, term: int, now: float, *, raises: bool) -> bool:
+        """False if the term is more than TERM_LEAP_MAX ahead. If a leader sends it (`raises`), our
+        term then rises by that much: after a long absence we follow its repeated messages to the
+        present term, but a false one cannot use up the range of terms."""
+        if term <= self.state.term + TERM_LEAP_MAX:
+            return True
+        if raises:
+            self.step_down(now, term=self.state.term + TERM_LEAP_MAX)
+        return False
 
     def asked(self, peer: PeerId, vote: Vote, now: float) -> None:
         """A candidate asks for our vote, or whether it would get it."""

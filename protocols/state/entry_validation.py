@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from protocols.messages import log_entries as e
+from protocols.messages.snapshot import RunStateSnapshot
 from protocols.state import step_validation
 from protocols.state.parts import undivided
 from protocols.state.run_state import RunState
@@ -62,6 +63,33 @@ def objection(run_state: RunState, body: e.Entry) -> str:
         case e.Revoked() | e.TokenRevoked():
             why = cannot_revoke(run_state, body)
             return f"revokes {subject(body)}, and {why}" if why else ""
+
+
+def snapshot_objection(image: RunStateSnapshot, *, lineage: int) -> str:
+    """Why no log leads to this state; "" if one may. `lineage`: that of the reader; 0: none yet."""
+    run, fragments = image.run, range(len(image.run.fragment_elements))
+    if why := _run(run):
+        return why
+    if lineage not in (0, image.lineage) and image.restored is None:
+        return "changes the lineage without a rollback"
+    whole = [granted.cut.versions for granted in image.granted]
+    whole += [image.restored.versions] if image.restored is not None else []
+    if any([version.fragment for version in versions] != list(fragments) for versions in whole):
+        return "does not name every fragment of a state"
+    if any(len(granted.cut.roots) not in (0, len(fragments)) for granted in image.granted):
+        return "lacks a root"
+    if not all(round_.fragment in fragments for round_ in (*image.attempts, *image.commits)):
+        return "has a round of no fragment"
+    stepwise = run.commit_every_steps > 0
+    shape = (0, 1) if stepwise else (len(fragments), len(fragments))
+    if any((len(view.parts), len(view.first_round)) != shape for view in image.views):
+        return "has a view that does not name every fragment"
+    numbers = [view.view for view in image.views]
+    if numbers != sorted(set(numbers)) or not all(view.roster for view in image.views):
+        return "has views out of order, or one without peers"
+    if any(len(branch.rounds) != len(fragments) for branch in image.branches):
+        return "has a branch that does not name every fragment"
+    return ""
 
 
 def _run(run: e.Run) -> str:

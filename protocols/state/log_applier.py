@@ -13,6 +13,7 @@ from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import RunStateSnapshot
 from protocols.raft.node import Raft
 from protocols.state import transitions
+from protocols.state.entry_validation import snapshot_objection
 from protocols.state.run_state import RunState
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId, PeerInfo
@@ -80,6 +81,8 @@ class LogApplier:
         raft = self.raft
         if piece.term < raft.term or (raft.run and piece.run != raft.run):
             return False
+        if not raft.election.is_near(piece.term, now, raises=True):
+            return False
         snapshot = raft.incoming.take(peer, piece)
         if snapshot is None:
             return False
@@ -89,6 +92,8 @@ class LogApplier:
             raise RemoteProtocolError(peer, f"sends a bad snapshot: {error}") from error
         if image.index != snapshot.index:
             raise RemoteProtocolError(peer, "sends a snapshot of another index")
+        if why := snapshot_objection(image, lineage=self.run_state.lineage):
+            raise RemoteProtocolError(peer, f"sends a snapshot that {why}")
         ahead = snapshot.index > raft.commit_index
         raft.installed(peer, snapshot, image.voters, piece.term, now)
         if ahead:

@@ -70,7 +70,7 @@ class CatchUp:
         self._over[1].difference_update(told)
         commands: list[Command] = [Send(donor, FetchState(index, ())) for donor in sorted(told)]
         if self.transfer is not None:
-            self.transfer.roots = roots
+            self.transfer.roots = roots or self.transfer.roots  # A false snapshot may lack them.
             commands += self.transfer.advance(now, connected)
         return commands
 

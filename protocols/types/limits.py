@@ -40,8 +40,9 @@ ROUNDS_MAX = 1 << 31
 TOTAL_MAX = (1 << 63) - 1
 """The run's sums of tokens and steps are cut off here, whatever members report."""
 TERM_LEAP_MAX = 1 << 16
-"""A message with a term further ahead than this is refused. Candidates ask before they raise the
-term (pre-vote), so honest terms grow slowly, and no peer can use up the range of terms."""
+"""A message with a term further ahead than this is refused; one of a leader raises the term by this
+much. Candidates ask before they raise the term (pre-vote), so honest terms grow slowly, and no peer
+can use up the range of terms."""
 FRAGMENTS_MAX = 1024
 DONORS_MAX = 4
 """Donors of one cut. More would not make a joiner faster, and each one keeps a copy of the

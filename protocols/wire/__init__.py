@@ -14,7 +14,13 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from protocols.wire import codec
-    from protocols.wire.codec import decode_entry, decode_image, encode_entry, one_line
+    from protocols.wire.codec import (
+        decode_entry,
+        decode_image,
+        encode_entry,
+        encode_image,
+        one_line,
+    )
     from protocols.wire.layout import pack_layout, unpack_layout
     from protocols.wire.validators import WireError, short
 
@@ -24,6 +30,7 @@ __all__ = [
     "decode_entry",
     "decode_image",
     "encode_entry",
+    "encode_image",
     "one_line",
     "pack_layout",
     "short",
@@ -33,7 +40,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "codec": "decode_entry decode_image encode_entry one_line",
+        "codec": "decode_entry decode_image encode_entry encode_image one_line",
         "layout": "pack_layout unpack_layout",
         "validators": "WireError short",
     },

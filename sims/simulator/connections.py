@@ -65,10 +65,13 @@ class Dialer:
     def is_stranded(self, node: Node) -> bool:
         """True if a node that is no member knows only addresses of peers that the operator wanted
         to revoke: no other peer knows of it, and none of these will answer."""
-        nodes, world = self._world.nodes, self._world
-        dials = [nodes.get(PeerId(key)) or world.who_listens(key) for key in node.dials]
+        dials = [dialled for key in node.dials if (dialled := self._peer_at(key)) is not None]
         is_member = node.peer in node.core.run_state.members
         return bool(dials) and not is_member and all(map(self.certification.bans, dials))
+
+    def _peer_at(self, key: str) -> Node | None:
+        """The peer with this id or address."""
+        return self._world.nodes.get(PeerId(key)) or self._world.who_listens(key)
 
     def gone(self, node: Node) -> None:
         """End every connection of a node after the end of its process."""
@@ -119,8 +122,13 @@ class Dialer:
         def connect() -> None:
             hidden = world.nodes.get(PeerId(address))
             other = hidden or world.who_listens(address)
-            if address not in node.dials or world.network.line(node.peer, other.peer).up:
+            if address not in node.dials or (
+                other is not None and world.network.line(node.peer, other.peer).up
+            ):
                 node.dialling.discard(address)
+                return
+            if other is None:
+                self._later(node, address, REDIAL_S, give_up)  # Only a liar names such a peer.
                 return
             listens = other.running and not self.certification.shuts_out(other)
             relay = self._relay(node, other) if hidden else None
@@ -153,7 +161,7 @@ class Dialer:
         """The first named relay that runs, is connected with both peers, and has both among its log
         readers; None: there is none."""
         network = self._world.network
-        for relay in self._via[node.peer, other.peer]:
+        for relay in self._via.get((node.peer, other.peer), ()):
             carrier = self._world.nodes[relay]
             ends = [network.line(relay, end.peer).up for end in (node, other)]
             known = carrier.core.run_state.readers

@@ -16,8 +16,8 @@ class DialledWorld(WorldView, Protocol):
     @property
     def network(self) -> Network: ...
 
-    def who_listens(self, address: str) -> Node:
-        """The newest incarnation of the peer with this address."""
+    def who_listens(self, address: str) -> Node | None:
+        """The newest incarnation of the peer with this address; None: there is no such peer."""
         ...
 
     def gave_up(self) -> None:

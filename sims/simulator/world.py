@@ -414,9 +414,10 @@ class BareWorld(ABC):
             lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
             self.log.writelines(lines)
 
-    def who_listens(self, address: str) -> Node:
-        """The newest incarnation of the peer with this address."""
-        return self.nodes[self._by_address[address]]
+    def who_listens(self, address: str) -> Node | None:
+        """The newest incarnation of the peer with this address; None: there is no such peer."""
+        peer = self._by_address.get(address)
+        return self.nodes[peer] if peer is not None else None
 
     def tell(self, text: str) -> None:
         self.story.append(f"{self.now:9.3f} {text}")

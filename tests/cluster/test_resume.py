@@ -25,6 +25,7 @@ from tests.cluster.running import (
     new_shell,
     of,
     record,
+    slowness,
     token_of,
     until,
     write_config,
@@ -52,7 +53,7 @@ def intervals_max(by_round: dict[int, Commit]) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.deadline(100)
+@pytest.mark.deadline(240)
 def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     shell: Shell, tmp_path: Path
 ) -> None:
@@ -79,7 +80,7 @@ def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     assert before["alpha"] < ROUNDS
     peers = {name: record(run_dir / name)["peer"] for name in before}
 
-    again = shell.run("resume", str(run_dir), within_s=60)
+    again = shell.run("resume", str(run_dir), within_s=min(60 * slowness(), 180))
     assert again.popen.returncode == 0, again.err
     ends: list[Finished] = []
     began_at: list[int] = []

@@ -11,7 +11,7 @@ from sims.scenarios.fault_plan import Fault
 from sims.sweep import SeedResult
 from tests.sims.replaying import failed_once
 
-CHUNKS, CHUNK_SEEDS = 6, 10
+CHUNKS, CHUNK_SEEDS = 6, 7
 FAILED_ONCE = failed_once("gossip_sweep")
 """Each of these showed a bug once: regressions.toml."""
 NAMED = ("an-attempt-pairs-anew", "sums-a-partner-that-was-left-out")

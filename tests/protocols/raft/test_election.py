@@ -5,6 +5,7 @@ from protocols.messages import peer as m
 from protocols.raft.node import Raft
 from protocols.raft.roles import Role
 from protocols.types.ids import PeerId
+from protocols.types.limits import TERM_LEAP_MAX
 from tests.protocols.circle import RULES, Circle, note, stands, votes, voting
 from tests.protocols.scenes import A, B, C, D
 
@@ -237,3 +238,21 @@ def test_a_voter_whose_disk_was_full_when_it_should_have_stood_stands_later() ->
     circle.back(A)
     circle.pass_time(20 * TIMEOUT_S)
     assert circle.leaders() == [A]
+
+
+def test_a_far_term_raises_the_term_by_one_leap_at_most() -> None:
+    """A false Append once made the next candidate name a term that no message can hold."""
+    raft = voting(A, B, C).rafts[B]
+    far = m.Append(1, (1 << 63) - 1, 0, 0, (), 0, 0)
+    raft.receive(C, far, 1.0)
+    assert (raft.term, raft.leader) == (1 + TERM_LEAP_MAX, None)
+    raft.receive(C, m.Vote(far.term, raft.log.last_index, 1, pre=False, urgent=True), 1.0)
+    assert raft.term == 1 + TERM_LEAP_MAX, "only a leader's message raises it"
+
+
+def test_after_a_long_absence_repeated_messages_of_the_leader_lead_to_its_term() -> None:
+    raft = voting(A, B, C).rafts[B]
+    present = m.Append(1, 5 * TERM_LEAP_MAX // 2, 0, 0, (), 0, 0)
+    for _ in range(3):
+        raft.receive(A, present, 1.0)
+    assert (raft.term, raft.leader) == (present.term, A)

@@ -1,5 +1,6 @@
 """One peer reads the log: what holds is applied once, and what an earlier life knew is not lost."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -8,13 +9,15 @@ from protocols.interface.commands import Persist
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
+from protocols.messages.snapshot import Branch, NewestCut, RunStateSnapshot
 from protocols.raft.snapshot_chunks import pieces
 from protocols.state.log_applier import COMPACT_ENTRIES, KEPT_SHARE, LogApplier
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import Version
-from protocols.wire.codec import encode_image
+from protocols.types.limits import TERM_LEAP_MAX
+from protocols.wire.codec import decode_image, encode_image
 from tests.protocols.disk import Disk
-from tests.protocols.scenes import START, A, B, C, info, log_of, members_of, run
+from tests.protocols.scenes import START, A, B, C, info, log_of, members_of, run, view
 
 BEGUN = (
     run(),
@@ -147,6 +150,47 @@ def test_a_snapshot_whose_image_is_of_another_index_is_its_senders_fault(index: 
     with pytest.raises(RemoteProtocolError):
         install(log_applier, replace(snapshot(*BEGUN), index=index))
     assert read(log_applier) == []
+
+
+WHOLE = (Version(0, 1, START),)
+ROOT = "0" * 64
+IMPOSSIBLE: dict[str, Callable[[RunStateSnapshot], RunStateSnapshot]] = {
+    "changes the lineage": lambda image: replace(image, lineage=image.lineage + 1),
+    "empty Run": lambda image: replace(image, run=replace(image.run, grain=0)),
+    "every fragment of a state": lambda image: replace(
+        image, granted=(NewestCut(2, e.Cut(info(B), (A,), WHOLE * 2)),)
+    ),
+    "lacks a root": lambda image: replace(
+        image, granted=(NewestCut(2, e.Cut(info(B), (A,), WHOLE, (ROOT, ROOT))),)
+    ),
+    "round of no fragment": lambda image: replace(
+        image, attempts=(e.Attempt(1, 7, 1, 1, (A,), (A,), "why"),)
+    ),
+    "view that does not name": lambda image: replace(
+        image, views=(replace(view(1, A), first_round=()),)
+    ),
+    "without peers": lambda image: replace(image, views=(replace(view(1, A), roster=()),)),
+    "out of order": lambda image: replace(image, views=(view(2, A), view(1, A))),
+    "a branch": lambda image: replace(image, branches=(Branch(1, ()),)),
+}
+
+
+@pytest.mark.parametrize("why", IMPOSSIBLE)
+def test_a_snapshot_that_no_log_leads_to_is_the_fault_of_its_sender(why: str) -> None:
+    log_applier, whole = reader(*BEGUN), snapshot(*BEGUN, e.Lost(B, "x"))
+    image = IMPOSSIBLE[why](decode_image(whole.image))
+    with pytest.raises(RemoteProtocolError, match=why):
+        install(log_applier, replace(whole, image=encode_image(image)))
+    assert install(log_applier, whole) == [True]
+
+
+def test_a_snapshot_of_a_far_term_raises_the_term_by_one_leap() -> None:
+    log_applier = reader(*BEGUN[:3])
+    raft = log_applier.raft
+    before = raft.term
+    assert install(log_applier, snapshot(*BEGUN), term=1 << 62) == [False]
+    assert raft.term == before + TERM_LEAP_MAX
+    assert log_applier.run_state.index == 3
 
 
 def test_a_long_log_becomes_a_snapshot_of_itself() -> None:

@@ -1,0 +1,87 @@
+"""Runs clusters in which one peer sends forged messages: `python -m sims.forged --seeds 300`.
+
+The liar has a valid certificate: it is a founder, a member, a joiner, a witness, a voter, or the
+leader of the time. Only exceptions are violations: no message of a peer may raise one in another
+peer. What forged messages lead to is not judged.
+"""
+
+import random
+import traceback
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from sims.scenarios.forgery import LEADER, ForgedStepWorld, ForgedWorld, Forger
+from sims.sweep import RAISED, SeedResult, again_with, draw_training, in_turn, report
+from sims.terminal import run
+
+PEERS, ROUNDS, STEPS = 5, 60, 200
+WITNESS = 4
+"""The number, and so the name, of the witness that joins last."""
+JOIN_AT_S = (5.0, 15.0, 25.0)
+"""Virtual times at which more peers join."""
+LIE_FROM_S, END_S = 0.5, 90.0
+LIARS = ("p0", "p1", "p3", f"p{WITNESS}", f"p{PEERS}", LEADER)
+"""The founder, two members, the witness, the first late joiner, and any leader."""
+
+
+def run_seed(seed: int) -> SeedResult:
+    """Run one cluster; every third one is a stepwise run."""
+    source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
+    forger, stepwise = Forger(seed ^ 0xF06), seed % 3 == 2
+    world: ForgedStepWorld | ForgedWorld
+    if stepwise:
+        world = ForgedStepWorld(seed, peers=WITNESS, outer_steps=STEPS, witness=True)
+    else:
+        training = draw_training(seed)
+        world = ForgedWorld(seed, peers=WITNESS, outer_steps=ROUNDS, training=training)
+        world.add_peer(witness=True)
+    for at_s in JOIN_AT_S:
+        world.at(at_s, partial(_join, world))
+    world.at(LIE_FROM_S, partial(world.lie, forger, liar=source.choice(LIARS)))
+    violations: list[str] = []
+    try:
+        world.run(until_s=END_S)
+    except RAISED:
+        violations = traceback.format_exc().splitlines()[-8:]
+    return SeedResult(
+        seed=seed,
+        virtual_s=world.now,
+        commits=0,
+        happened={f"forged {kind}": number for kind, number in forger.made.items()},
+        log={},
+        moves={},
+        comparisons=world.twin_cores.comparisons,
+        violations=violations,
+        story=world.story,
+    )
+
+
+def _join(world: ForgedWorld | ForgedStepWorld) -> None:
+    if world.live:
+        world.add_peer()
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
+    show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run simulated clusters with a peer that sends forged messages; exit with 1 if one of them
+    raises an exception in another peer. A seed has up to 3,000 forged messages.
+
+    \\b
+    Examples:
+      python -m sims.forged --seeds 400 --json
+      python -m sims.forged --first 4711 --seeds 1 --story
+    """
+    running = in_turn(run_seed, range(first, first + seeds), processes=min(processes, seeds))
+    again = partial(again_with, "sims.forged", mutant="")
+    report(running, seeds, again, show=show, as_json=as_json)
+
+
+if __name__ == "__main__":
+    run(main)
