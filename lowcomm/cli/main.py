@@ -170,7 +170,7 @@ def peer(
     Examples:
       lowcomm peer run.toml --new
       lowcomm peer --join @token --set node.name=beta --set node.ranks=2
-      lowcomm peer run.toml --new -- torchrun --nproc-per-node 2 train.py
+      lowcomm peer run.toml --new --set node.ranks=2 -- torchrun train.py
     """
     from lowcomm.config.schema import load_config
     from lowcomm.startup.identity import node_name

@@ -27,7 +27,7 @@ USES, HOURS = 16, 24.0
 HOURS_MAX = 24.0 * 366
 FIRST_ADDRESS = "127.0.0.1:4711"
 TEMPLATE = """\
-# What all nodes agree on. Every key with its meaning: lowcomm/config/schema.py
+# What all nodes agree on. Every key with its meaning: docs/configuration.md
 [run]
 name = "{name}"
 peers_min = 2             # rounds begin when so many members are in
