@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-.PHONY: help demo test types tests test-long long-clusters long-computations test-lowest nightly clean
+.PHONY: help demo test types tests test-long test-lowest nightly clean
 
 help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,10 +22,10 @@ help: ## show this text
 demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill one, report
 	$(BIN)/lowcomm demo
 
-test tests test-long long-clusters long-computations nightly: export OMP_NUM_THREADS = 1
+test tests test-long nightly: export OMP_NUM_THREADS = 1
 # Hundreds of daemons and ranks are started: with bytecode files each starts in two thirds of the
 # time. Set and empty, as some environments forbid to write them.
-test tests test-long long-clusters long-computations nightly: export PYTHONDONTWRITEBYTECODE =
+test tests test-long nightly: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests but the long ones
 	$(BIN)/ruff check
@@ -40,15 +40,10 @@ types: $(VENV)/.installed-dev ## only the types
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile
 
+# Clusters have the machine for themselves: the demo, for one, takes twice as long beside computations.
 test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
-	$(MAKE) --no-print-directory --jobs=2 long-clusters long-computations
-
-long-clusters:
 	$(BIN)/pytest -m long tests/cluster
-
-# These take no notice of the clock, and compute while the clusters wait.
-long-computations:
-	nice -n 15 $(BIN)/pytest -m long --ignore=tests/cluster
+	$(BIN)/pytest -m long --ignore=tests/cluster --numprocesses 2 --dist loadfile
 
 # Needs the package index; the environment is made anew each time.
 test-lowest: $(BIN)/python ## two nodes exchange, with the lowest versions that pyproject.toml admits
