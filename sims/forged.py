@@ -8,12 +8,21 @@ peer. What forged messages lead to is not judged.
 import random
 import traceback
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from sims.scenarios.forgery import LEADER, ForgedStepWorld, ForgedWorld, Forger
-from sims.sweep import RAISED, SeedResult, again_with, draw_training, in_turn, report
+from sims.sweep import (
+    RAISED,
+    AsJson,
+    First,
+    Processes,
+    SeedResult,
+    Seeds,
+    Story,
+    again_with,
+    draw_training,
+    in_turn,
+    report,
+)
 from sims.terminal import run
 
 PEERS, ROUNDS, STEPS = 5, 60, 200
@@ -64,11 +73,11 @@ def _join(world: ForgedWorld | ForgedStepWorld) -> None:
 
 
 def main(
-    seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
-    show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seeds: Seeds = 300,
+    first: First = 0,
+    processes: Processes = 2,
+    show: Story = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run simulated clusters with a peer that sends forged messages; exit with 1 if one of them
     raises an exception in another peer. A seed has up to 3,000 forged messages.

@@ -17,7 +17,19 @@ from sims.checkers import StepWorld, World
 from sims.node.node import Node
 from sims.scenarios.fault_plan import Fault, draw_plan
 from sims.step_sweep import STEPS, guard, has_witness
-from sims.sweep import SAFETY_S, SeedResult, draw_training, in_turn, play, report
+from sims.sweep import (
+    SAFETY_S,
+    AsJson,
+    First,
+    Processes,
+    SeedResult,
+    Seeds,
+    Story,
+    draw_training,
+    in_turn,
+    play,
+    report,
+)
 from sims.terminal import run
 
 PEERS, STEP_PEERS = (3, 8), (3, 6)
@@ -77,14 +89,14 @@ def _step_world(seed: int, source: random.Random) -> World:
 
 
 def main(
-    seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Seeds = 300,
+    first: First = 0,
     stepwise: Annotated[
         bool, typer.Option("--stepwise", help="Stepwise runs: peers agree on every step.")
     ] = False,
-    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
-    show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    processes: Processes = 2,
+    show: Story = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run simulated clusters in which half of the peers cannot be dialled; exit with 1 if a checker
     finds a violation.

@@ -14,7 +14,19 @@ import typer
 from sims.checkers import StepWorld, World
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations
-from sims.sweep import SAFETY_S, SeedResult, again_with, in_turn, play, report
+from sims.sweep import (
+    SAFETY_S,
+    AsJson,
+    First,
+    Processes,
+    SeedResult,
+    Seeds,
+    Story,
+    again_with,
+    in_turn,
+    play,
+    report,
+)
 from sims.terminal import run
 
 PEERS = (2, 6)
@@ -53,11 +65,11 @@ def guard(world: World, seed: int) -> None:
 
 
 def main(
-    seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
-    show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seeds: Seeds = 300,
+    first: First = 0,
+    processes: Processes = 2,
+    show: Story = False,
+    as_json: AsJson = False,
     mutant: Annotated[str, typer.Option(help=MUTANT_HELP)] = "",
 ) -> None:
     """Run simulated clusters that agree on every step; exit with 1 if a checker finds a violation.

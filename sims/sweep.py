@@ -73,6 +73,11 @@ RAISED = (
     *(LowcommError, TypeError, ValueError),
 )
 """Exceptions with which a bug can end a seed: that seed fails, and the others go on."""
+Seeds = Annotated[int, typer.Option(help="How many seeds to run.", min=1)]
+First = Annotated[int, typer.Option(help="The first seed.")]
+Processes = Annotated[int, typer.Option(help="Processes at a time.", min=1)]
+Story = Annotated[bool, typer.Option("--story", help="Print each seed's story.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Job = TypeVar("Job")
 
 
@@ -331,12 +336,12 @@ def again_with(module: str, result: SeedResult, *, mutant: str) -> Iterator[str]
 
 
 def main(
-    seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 300,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Seeds = 300,
+    first: First = 0,
     peers: Annotated[str, typer.Option(help="Peers at the start of a seed.")] = "3-9",
-    processes: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
-    show: Annotated[bool, typer.Option("--story", help="Print each seed's story.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    processes: Processes = 2,
+    show: Story = False,
+    as_json: AsJson = False,
     log: Annotated[
         Path | None, typer.Option(help="Write every event and every command to this file.")
     ] = None,

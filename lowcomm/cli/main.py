@@ -98,7 +98,7 @@ Join = Annotated[
     typer.Option(
         "--join",
         metavar="@FILE",
-        help=f"Join the run whose token is in this file; @-: on standard input. Without the "
+        help="Join the run of the token in this file; @-: on standard input. Without the "
         f"option, the token is that of {TOKEN_VARIABLE}.",
     ),
 ]

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from peers.ranks.rank_group import RankGroup
     from peers.ranks.socket_directory import SocketDirectory
 
-__all__ = ["RankGroup", "RanksConfig", "events", "SocketDirectory"]
+__all__ = ["RankGroup", "RanksConfig", "SocketDirectory", "events"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "config": "RanksConfig",
-        "socket_directory": "SocketDirectory",
         "rank_group": "RankGroup",
+        "socket_directory": "SocketDirectory",
     },
 )

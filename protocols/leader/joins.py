@@ -173,11 +173,8 @@ class Joins:
         cut = self.run_state.cuts.get(peer)
         if cut is not None and cut[0] == report.index and peer in self.run_state.joiners:
             return e.Member(cut[1].info)
-        member = self.run_state.members.get(peer)
-        newer = member is None or member.incarnation < report.incarnation
-        restored = self.run_state.restored is not None and peer in self.run_state.seats
-        here = restored and report.index == self.run_state.restored_index
-        if newer and here and self.run_state.has_room(peer):
+        here = report.index == self.run_state.restored_index
+        if here and self.run_state.may_return(peer, report.incarnation):
             return e.Member(self._info(peer, report))
         return None
 

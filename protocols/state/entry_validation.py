@@ -102,12 +102,8 @@ def _run(run: e.Run) -> str:
 def _member(run_state: RunState, info: PeerInfo) -> str:
     if info.peer in run_state.joiners or not run_state.members:
         return ""
-    # A former member needs no transfer if its own checkpoint is the restored state.
-    known = run_state.members.get(info.peer)
-    newer = known is None or known.incarnation < info.incarnation
-    restored = run_state.restored is not None and info.peer in run_state.seats and newer
-    restored = restored and run_state.has_room(info.peer)
-    return "" if restored else f"makes {info.peer} a member without a cut"
+    may_return = run_state.may_return(info.peer, info.incarnation)
+    return "" if may_return else f"makes {info.peer} a member without a cut"
 
 
 def _restore(run_state: RunState, restore: e.Restore) -> str:

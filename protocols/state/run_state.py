@@ -211,6 +211,13 @@ class RunState:
         """Is there room for this peer? A message can name only so many."""
         return len(self.receivers) < PEERS_MAX or peer in self.receivers
 
+    def may_return(self, peer: PeerId, incarnation: int) -> bool:
+        """May a former member become one again without a transfer, since its own checkpoint is the
+        restored state? `incarnation`: the one that returns."""
+        known = self.members.get(peer)
+        newer = known is None or known.incarnation < incarnation
+        return self.restored is not None and peer in self.seats and newer and self.has_room(peer)
+
     def forget_plans(self) -> None:
         """The state has changed: open plans are made anew when they are asked for."""
         self._open.clear()

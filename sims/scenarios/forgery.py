@@ -62,8 +62,9 @@ class Forger:
         self._numbers: deque[int] = deque((0,), SEEN)
 
     def saw(self, message: Control) -> None:
-        if type(message) in FORGED and self.random.random() < 1 / 4:
-            self._messages[type(message)].append(message)
+        kept = self._messages.get(type(message))
+        if kept is not None and self.random.random() < 1 / 4:
+            kept.append(message)
             self._collect(message)
 
     def forge(self, peers: Sequence[PeerId]) -> Control | None:
@@ -165,20 +166,20 @@ class _Forged(BareWorld):
 
     def _tick(self) -> None:
         assert self.forger is not None
-        liars = [node for node in self.live if self._lies(node)]
-        ups = [
-            (liar.peer, other.peer)
-            for liar in liars[:1]
-            for other in self.live
-            if other is not liar and self.network.line(liar.peer, other.peer).up
-        ]
-        if ups:
-            liar, to = self.forger.random.choice(ups)
-            forged = self.forger.forge(list(self.nodes))
-            if forged is not None:
-                self.carry(liar, to, "control", v.MessageReceived(liar, forged))
+        liar = next((node for node in self.live if self._lies(node)), None)
+        if liar is not None:
+            self._send_forged(liar, self.forger)
         if self.now < UNTIL_S:
             self.at(EVERY_S, self._tick)
+
+    def _send_forged(self, liar: Node, forger: Forger) -> None:
+        """Send one forged message to a peer that is connected with the liar."""
+        others = [node.peer for node in self.live if node is not liar]
+        others = [other for other in others if self.network.line(liar.peer, other).up]
+        if others:
+            to, forged = forger.random.choice(others), forger.forge(list(self.nodes))
+            if forged is not None:
+                self.carry(liar.peer, to, "control", v.MessageReceived(liar.peer, forged))
 
     def _lies(self, node: Node) -> bool:
         return node.core.leads if self._liar == LEADER else node.core.me.name == self._liar

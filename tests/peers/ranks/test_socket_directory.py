@@ -23,7 +23,7 @@ def short() -> Generator[Path]:
 
 
 def make_old(directory: Path) -> None:
-    """Give a directory the age of one whose daemon has had time to lock it."""
+    """Make a directory older than the time that a daemon has to lock it."""
     before = directory.stat().st_mtime - 2 * YOUNG_S
     os.utime(directory, (before, before))
 
