@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-.PHONY: help demo test types tests test-long test-lowest nightly clean
+.PHONY: help demo test types tests test-long test-gpu test-lowest nightly clean
 
 help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,10 +22,10 @@ help: ## show this text
 demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill one, report
 	$(BIN)/lowcomm demo
 
-test tests test-long nightly: export OMP_NUM_THREADS = 1
+test tests test-long test-gpu nightly: export OMP_NUM_THREADS = 1
 # Hundreds of daemons and ranks are started: with bytecode files each starts in two thirds of the
 # time. Set and empty, as some environments forbid to write them.
-test tests test-long nightly: export PYTHONDONTWRITEBYTECODE =
+test tests test-long test-gpu nightly: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests but the long ones
 	$(BIN)/ruff check
@@ -44,6 +44,9 @@ tests: $(VENV)/.installed-dev
 test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
 	$(BIN)/pytest -m long tests/cluster
 	$(BIN)/pytest -m long --ignore=tests/cluster --numprocesses 2 --dist loadfile
+
+test-gpu: $(VENV)/.installed-dev ## the tests that need a GPU
+	$(BIN)/pytest -m gpu
 
 # Needs the package index; the environment is made anew each time.
 test-lowest: $(BIN)/python ## two nodes exchange, with the lowest versions that pyproject.toml admits

@@ -20,6 +20,7 @@ BENCHMARKS = {
     "memory": "bytes that a daemon needs for an exchange, or in runs of whole methods",
     "codecs": "bytes, time and error of each codec",
     "arithmetic": "the compiled loops beside numpy",
+    "gpu": "copies between a GPU and the daemon, and training with a peer attached",
     "core": "CPU time of the protocol core for each event",
     "methods": "all methods trained side by side: loss, bytes, time",
     "bars": "all figures that this project asks of itself: asked, measured, met",

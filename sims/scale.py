@@ -1,7 +1,7 @@
 """Counts the messages of each peer as a run grows: `python -m sims.scale --peers 200 --json`.
 
 The world is simulated, and has no faults. Messages are counted between two commits, so that joins
-are not included. Must NOT judge the figures: they are in docs/scale.md, their bounds in the tests.
+are not included. Must NOT judge the figures: they are in docs/limits.md, their bounds in the tests.
 """
 
 import json

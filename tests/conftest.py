@@ -81,6 +81,14 @@ def pytest_configure(config: pytest.Config) -> None:
         loop.close()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests that need a GPU where torch sees none."""
+    need = [item for item in items if item.get_closest_marker("gpu")]
+    if need and not _has_gpu():
+        for item in need:
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
     """What `--numprocesses` starts: all of them take their seeds from the same number on."""
@@ -183,6 +191,13 @@ async def _no_task_left() -> AsyncIterator[None]:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if tasks:
         pytest.fail("\n".join(["left behind:", *sorted(map(repr, tasks))]), pytrace=False)
+
+
+def _has_gpu() -> bool:
+    """Import torch only if a test asks: it takes seconds."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _plant(mutant: str | None) -> None:

@@ -89,9 +89,9 @@ MEAN_LRS = (6e-3, 9e-3, 1.2e-2, 1.6e-2)
 """Learning rates of the inner optimizer if the method only averages."""
 ROUND_LRS = (6e-3, 1.2e-2)
 """Learning rates that are each tried with two outer steps; half of 6e-3 was worse
-(docs/experiments.md)."""
+(docs/log.md)."""
 SIGN_LRS = (4e-3, 2e-3, 8e-3, 1.6e-2)
-"""Learning rates of FlexDeMo if each step moves every element by the rate (docs/experiments.md)."""
+"""Learning rates of FlexDeMo if each step moves every element by the rate (docs/log.md)."""
 RANDOM_LRS = (2e-2, 4e-2, 8e-2, 1.6e-1)
 """Learning rates if each step moves one element in 16."""
 STRIDING_LRS = (1e-2, 2e-2, 5e-3, 4e-2)

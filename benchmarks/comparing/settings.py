@@ -26,7 +26,7 @@ World = Literal["equal", "speeds", "churn"]
 MODEL = ModelConfig(context=128)
 """0.86 M parameters."""
 OPTIMIZER = AdamWConfig(lr=6e-3)
-"""The learning rate of all-reduce, if a row does not name another one (docs/experiments.md)."""
+"""The learning rate of all-reduce, if a row does not name another one (docs/log.md)."""
 DATA = DataConfig(window=128, batch=16, eval_window=128)
 
 

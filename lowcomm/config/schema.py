@@ -257,8 +257,11 @@ class NodeConfig:
     port_range: tuple[int, int] = (20000, 29999)
     """MASTER_PORT of the node's own process group is a free port of this range; both ends count."""
     directory: str = ""
-    """Directory of checkpoints, logs and the peer's identity. Empty: runs/<run name>/<node
-    name>."""
+    """Directory of the node's identity, keys, log, events and checkpoints; a relative path starts
+    at the current directory. Empty: `runs/RUN/NAME` (the names of run and node), for a joiner
+    without `[run]` `runs/joined/NAME`, for a witness `runs/witnessed/NAME`; with the configuration
+    file of `lowcomm init`, `NAME` beside that file. The directory belongs to one node of one run:
+    `lowcomm resume` uses it again, another run or a second daemon is refused."""
     corpus: str = ""
     """Folder of text files, if `[run.data] source` is "files"."""
     checkpoint_every_rounds: int = 10

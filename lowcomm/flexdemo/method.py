@@ -18,7 +18,7 @@ from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
 from lowcomm.methods.base import Parameter
 from lowcomm.training import deterministic_ops
-from lowcomm.training.fsdp import ShardView, local_of, reshard, whole, window
+from lowcomm.training.fsdp import ShardView, local_of, on_device, reshard, wait_for, whole
 from lowcomm.training.rank_checkpoint import RankFile
 from lowcomm.training.step_methods import StepTrainer, check_adamw
 from protocols.types import ConfigError
@@ -102,7 +102,7 @@ class FlexDeMo(StepTrainer):
         mean_P, method = whole(mean), self._method
         reshard(self._model)
         for shard, moments, rates in self._steps_by(step):
-            update = window(mean_P, shard).to(shard.local.device, copy=True)
+            update = on_device(mean_P, shard)
             if method.sign == "after":
                 update.sign_()
             if method.step == "adamw":
@@ -111,6 +111,7 @@ class FlexDeMo(StepTrainer):
             else:
                 rate = 1.0 if method.update_has_rate else rates.lr
                 deterministic_ops.descend(shard.local, update, rates, rate=rate)
+        wait_for(self._shards)
 
 
 def check_sgd(optimizer: Optimizer, method: str) -> None:

@@ -1,5 +1,5 @@
 """DeMo (arXiv:2411.19870) and FlexDeMo (arXiv:2502.06728): in every step each node sends the
-fast-moving part of its momentum, and all nodes step by the mean. docs/flexdemo.md has the
+fast-moving part of its momentum, and all nodes step by the mean. docs/methods.md has the
 equations.
 
 Must NOT import torch or another method.

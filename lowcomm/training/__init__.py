@@ -15,7 +15,9 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from lowcomm.training import deterministic_ops
     from lowcomm.training.attach import Peer
+    from lowcomm.training.fsdp import read_shards, shard_views, write_shards
     from lowcomm.training.interfaces import Kind, RoundState
+    from lowcomm.training.pinned_memory import pin
     from lowcomm.training.round_rank import RoundRank
     from lowcomm.training.round_schedule import ANCHOR
     from lowcomm.training.step_rank import StepRank
@@ -28,13 +30,19 @@ __all__ = [
     "RoundState",
     "StepRank",
     "deterministic_ops",
+    "pin",
+    "read_shards",
+    "shard_views",
+    "write_shards",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "attach": "Peer",
+        "fsdp": "read_shards shard_views write_shards",
         "interfaces": "Kind RoundState",
+        "pinned_memory": "pin",
         "round_rank": "RoundRank",
         "round_schedule": "ANCHOR",
         "step_rank": "StepRank",

@@ -25,6 +25,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
+from lowcomm.training.pinned_memory import wait_for_copies
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 
@@ -201,6 +202,7 @@ def write_shards(
     for shard in shards:
         if shard.writes or everything:
             _copy(shard.local, window(elements_P, shard), of_bytes=buffer.nbytes)
+    wait_for(shards)
 
 
 @torch.no_grad()
@@ -220,21 +222,36 @@ def read_shards(
     for shard in shards:
         here, local = window(elements_P, shard), shard.local
         if kind == "delta":
-            local.add_(here.to(local.device))  # On the CPU this is no copy.
+            local.add_(here.to(local.device, non_blocking=True))  # On the CPU this is no copy.
         elif mixing:
             # lerp and alpha= fuse, so CPUs would differ in bits (docs/arithmetic.md).
-            local.mul_(mixing).add_(here.to(local.device).mul(1 - mixing))
+            there = here.to(local.device, non_blocking=True)
+            local.mul_(mixing).add_(there.mul(1 - mixing))
         else:
             _copy(here, local, of_bytes=buffer.nbytes)
+    wait_for(shards)
+
+
+def on_device(elements_P: Tensor, shard: ShardView) -> Tensor:
+    """A copy of the shard's part of the fragment on the shard's own device, fp32 [*sizes]; the copy
+    to a GPU is only queued."""
+    return window(elements_P, shard).to(shard.local.device, copy=True, non_blocking=True)
+
+
+def wait_for(shards: Sequence[ShardView]) -> None:
+    """Wait for the queued copies of these shards; after that their buffers may change."""
+    if shards:
+        wait_for_copies(shards[0].local.device)
 
 
 def _copy(source: Tensor, target: Tensor, *, of_bytes: int) -> None:
-    """Copy a part. `of_bytes`: the size of the fragment that contains it."""
+    """Copy a part; to or from a GPU the copy is only queued. `of_bytes`: the size of the fragment
+    that contains it."""
     on_cpu = source.device.type == target.device.type == "cpu"
     if on_cpu and source.is_contiguous() and target.is_contiguous():
         operations.copy(source.view(-1).numpy(), target.view(-1).numpy(), of_bytes=of_bytes)
     else:
-        target.copy_(source)
+        target.copy_(source, non_blocking=True)
 
 
 def local_of(tensor: Tensor) -> Tensor:

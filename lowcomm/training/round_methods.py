@@ -25,6 +25,7 @@ from lowcomm.training.fsdp import (
     write_shards,
 )
 from lowcomm.training.interfaces import Kind
+from lowcomm.training.pinned_memory import pin
 from lowcomm.training.rank_checkpoint import (
     RankFile,
     RankStateError,
@@ -85,6 +86,7 @@ class Method:
         self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
         layout = [shard.place for shard in shards]
         attached = peer.join(layout, elements=sum(shard.elements for shard in shards))
+        pin(peer.client.lasting_memory, shards[0].local.device)
         file = self._file(attached.rank_state)
         is_there = bool(attached.rank_state) and file.is_of_all
         kept = is_there and load_rank_state(file, self._parameters, optimizer)

@@ -20,13 +20,16 @@ from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
     local_of,
+    on_device,
     pause_at_exit,
     places,
     reshard,
     shard_views,
+    wait_for,
     whole,
     window,
 )
+from lowcomm.training.pinned_memory import pin
 from lowcomm.training.step_rank import StepRank
 from protocols.types import ConfigError, LowcommError
 
@@ -81,6 +84,7 @@ class StepTrainer(ABC):
         """For each parameter, the run's other state arrays."""
         elements = sum(shard.elements for shard in self._shards)
         attached = peer.join(places(model), elements=elements)
+        pin(peer.client.lasting_memory, self._shards[0].local.device)
         if attached.rank_state:
             self._recall(attached.rank_state)
         self._rank = StepRank(peer, self)
@@ -138,9 +142,10 @@ class StepTrainer(ABC):
             for array_P, ours in zip(arrays_AP, (shard.local, *moments), strict=True):
                 place = window(array_P, shard)
                 if not out:
-                    ours.copy_(place)
+                    ours.copy_(place, non_blocking=True)
                 elif shard.writes:
-                    place.copy_(ours)
+                    place.copy_(ours, non_blocking=True)
+        wait_for(self._shards)
 
     def _steps_by(
         self, step: int
@@ -183,7 +188,12 @@ class AllReduce(StepTrainer):
             if shard.writes:
                 grad = shard.parameter.grad
                 place = window(grads_P, shard)
-                place.zero_() if grad is None else place.copy_(local_of(grad))
+                if grad is None:
+                    place.zero_()
+                else:
+                    place.copy_(local_of(grad), non_blocking=True)
+        wait_for(self._shards)
+        for shard in self._shards:
             shard.parameter.grad = None
         reshard(self._model)
 
@@ -196,8 +206,9 @@ class AllReduce(StepTrainer):
             factor = min(1.0, clip / (deterministic_ops.norm(mean_P) + CLIP_EPS))
         reshard(self._model)
         for shard, (first, second), rates in self._steps_by(step):
-            grad = window(mean_P, shard).to(shard.local.device, copy=True).mul_(factor)
+            grad = on_device(mean_P, shard).mul_(factor)
             deterministic_ops.adamw_step(shard.local, grad, (first, second), step, rates)
+        wait_for(self._shards)
 
 
 def check_adamw(optimizer: Optimizer, method: str) -> None:

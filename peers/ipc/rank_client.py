@@ -102,6 +102,15 @@ class RankClient:
         while not isinstance(self._link.receive(_ANY), Refused):
             pass  # An answer to what we asked before.
 
+    @property
+    def lasting_memory(self) -> list[memoryview]:
+        """The contributions and results that keep their memory until the end, so that they may be
+        pinned for a GPU. Each begins at a page; results are read-only."""
+        slots = self._mapped
+        fragments = range(len(slots.shape.fragment_bytes) if slots.shape.is_lasting else 0)
+        results = [slots.result(f, place) for f in fragments for place in range(slots.shape.copies)]
+        return [*map(slots.contribution, fragments), *results]
+
     def contribution(self, fragment: int) -> memoryview:
         """Where to write the next contribution: uint8 [fragment_bytes], the whole fragment, of
         which this rank writes its own shard; then call `contribute`."""

@@ -3,7 +3,7 @@
 The kernel fills each page with zeros when it is first written: for 128 MiB at once that would be 30
 to 60 ms in the event loop. Pages are small ones. With huge pages a first touch costs a fifth if
 free memory is the machine's own, but four times as much if a hypervisor has taken it back
-(docs/exchange.md), and later accesses are as fast. Must NOT know what the memory is for.
+(docs/log.md), and later accesses are as fast. Must NOT know what the memory is for.
 """
 
 import mmap

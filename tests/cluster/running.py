@@ -25,7 +25,7 @@ LOOK_S = 0.02
 MARK = "LOWCOMM_TEST"
 """tests/conftest.py sets it anew for each test, and every process of the test inherits it."""
 EMPTY_LOOP_S = 0.20
-"""10 million turns of an empty loop on the machine of docs/bars.md, in CPU seconds."""
+"""10 million turns of an empty loop on the machine of docs/measurements.md, in CPU seconds."""
 LIBRARIES = "import asyncio, cryptography.x509, numpy, ssl, time; print(time.process_time())"
 """What no daemon starts without."""
 RUN = """
@@ -239,8 +239,8 @@ def most_until_listening_s() -> float:
 
 
 def slowness() -> float:
-    """How many times slower than the machine of docs/bars.md this one is at present, from 1 on: its
-    bars in seconds hold times this. Machines differ by three, also one from hour to hour."""
+    """How many times slower than the machine of docs/measurements.md this one is now, from 1 on:
+    its bars in seconds hold times this. Machines differ by three, also one from hour to hour."""
     began = time.process_time()
     for _ in range(10_000_000):
         pass

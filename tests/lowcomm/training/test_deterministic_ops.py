@@ -71,7 +71,7 @@ def test_a_norm_is_that_of_all_values(elements: int) -> None:
     assert norm(values) == pytest.approx(exact, rel=1e-14)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 def test_a_gpu_gets_the_same_bits_as_a_cpu() -> None:
     states = [
         [each.to(device) for each in (some(0), torch.zeros(4099), torch.zeros(4099))]
