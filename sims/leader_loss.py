@@ -134,19 +134,23 @@ async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Ran
 
 
 def _judged(events: list[Event], peers: int, losses: list[Loss]) -> Played:
-    by_round: dict[int, set[str]] = {}
-    for event in events:
-        if isinstance(event, Commit):
-            by_round.setdefault(event.round, set()).add(event.state_digest)
-    ends = [event for event in events if isinstance(event, Finished)]
-    equal = all(len(digests) == 1 for digests in by_round.values())
     return Played(
         peers=peers,
         losses=tuple(losses),
-        rounds=len(by_round),
-        digests_equal=equal and len({end.state_digest for end in ends}) <= 1,
-        finished=len(ends),
+        rounds=len({event.round for event in events if isinstance(event, Commit)}),
+        digests_equal=have_one_state(events),
+        finished=sum(isinstance(event, Finished) for event in events),
     )
+
+
+def have_one_state(events: list[Event]) -> bool:
+    """Whether in each round, and at the end, all peers had the same state digest."""
+    digests: dict[int, set[str]] = {}
+    for event in events:
+        if isinstance(event, Commit):
+            digests.setdefault(event.round, set()).add(event.state_digest)
+    ends = {event.state_digest for event in events if isinstance(event, Finished)}
+    return len(ends) <= 1 and all(len(found) == 1 for found in digests.values())
 
 
 async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:

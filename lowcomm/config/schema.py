@@ -271,8 +271,9 @@ class NodeConfig:
     """If the daemon needs more bytes of memory than this, it refuses to start. 0: 90 % of the
     machine's free memory."""
     hang_timeout_s: float = 60.0
-    """The ranks are restarted if a step counter stands still for so many seconds while they
-    train."""
+    """The ranks are restarted if a step counter stands still for so many seconds while they train.
+    Other nodes do not wait so long: after about four times the duration of a step they go on
+    without this node. A rank that is stopped by a signal is restarted after 8 seconds."""
     rank_restarts_max: int = 5
     """The node gives up after this many restarts of its ranks in a row without a usable
     contribution."""

@@ -172,6 +172,12 @@ class RankControl:
                 if self.steps.shell is not None:
                     self.steps.shell.ranks_lost()
                 context.driver.feed(v.TrainersLost(why))
+            case r.RanksStalled(why=why):
+                context.event_log.write("ranks_stalled", why=why)
+                context.driver.feed(v.TrainersStalled(why))
+            case r.RanksMoving():
+                context.event_log.write("ranks_moving")
+                context.driver.feed(v.TrainersMoving())
             case r.RanksFinished():
                 self._finished.set()
             case r.StopAsked():

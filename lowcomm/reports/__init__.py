@@ -12,7 +12,14 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from lowcomm.reports.event_log import EVENTS
-    from lowcomm.reports.events import Commit, Event, Finished, Ready
+    from lowcomm.reports.events import (
+        Commit,
+        Event,
+        Finished,
+        RanksLost,
+        RanksStalled,
+        Ready,
+    )
     from lowcomm.reports.html_report import write_report
     from lowcomm.reports.live_view import LiveView, print_end
     from lowcomm.reports.summary import build_summary, write_summary
@@ -26,6 +33,8 @@ __all__ = [
     "Finished",
     "Follower",
     "LiveView",
+    "RanksLost",
+    "RanksStalled",
     "Ready",
     "Series",
     "build_summary",
@@ -42,7 +51,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "event_log": "EVENTS",
-        "events": "Commit Event Finished Ready",
+        "events": "Commit Event Finished RanksLost RanksStalled Ready",
         "html_report": "write_report",
         "live_view": "LiveView print_end",
         "summary": "build_summary write_summary",

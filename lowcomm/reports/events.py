@@ -257,6 +257,18 @@ class RanksLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksStalled(Event):
+    """The ranks make no step, so no peer waits for them; `why` names the rank."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksMoving(Event):
+    """The ranks that had stalled make steps again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotServed(Event):
     """This peer has sent `size_bytes` of its state to the joiner with the id `to`."""
 
@@ -341,6 +353,8 @@ KINDS: Mapping[str, type[Event]] = {
             Fault,
             RanksReady,
             RanksLost,
+            RanksStalled,
+            RanksMoving,
             Reduced,
             SnapshotServed,
             SnapshotReceived,

@@ -22,7 +22,9 @@ from lowcomm.reports.events import (
     Event,
     Metrics,
     RanksLost,
+    RanksMoving,
     RanksReady,
+    RanksStalled,
     Ready,
     SnapshotReceived,
     View,
@@ -120,7 +122,10 @@ def phases(lifetime: ProcessLifetime, *, until: float, t0: float) -> list[Span]:
     css, why, since, trains = "joining", "starting", lifetime.begin_t, False
     end = until if lifetime.end_t is None else lifetime.end_t
     for event in lifetime.events:
-        trains = isinstance(event, RanksReady) or (trains and not isinstance(event, RanksLost))
+        if isinstance(event, RanksReady | RanksMoving):
+            trains = True
+        elif isinstance(event, RanksLost | RanksStalled):
+            trains = False
         after = _phase_after(event, css, trains=trains)
         if after is None or event.t >= end:
             continue
@@ -201,8 +206,10 @@ def _phase_after(event: Event, css: str, *, trains: bool) -> tuple[str, str] | N
             return "waiting", event.reason
         case SnapshotReceived():
             return "joining", "state received"
-        case RanksReady():
+        case RanksReady() | RanksMoving():
             return "training", ""
+        case RanksStalled():
+            return "waiting", event.why
         case RanksLost():
             return "waiting", f"ranks lost: {event.why}"
         case Ready():

@@ -35,7 +35,9 @@ from lowcomm.reports.events import (
     MetricsListening,
     Note,
     RanksLost,
+    RanksMoving,
     RanksReady,
+    RanksStalled,
     Restored,
     SnapshotReceived,
     Start,
@@ -249,10 +251,8 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
             return f"round {event.round}{fragment} committed by {roster} (step {event.inner_step})"
         case Fault():
             return f"fault at {name}: {event.what}" if name != "?" else f"fault: {event.what}"
-        case RanksReady():
-            return f"{name} trains" + (f" again (attempt {event.attempt})" * bool(event.attempt))
-        case RanksLost():
-            return f"the ranks of {name} are lost ({event.why})"
+        case RanksReady() | RanksLost() | RanksStalled() | RanksMoving():
+            return _ranks_sentence(event, name)
         case SnapshotReceived():
             size = f"{sum(event.donor_bytes) / 2**20:.1f} MiB in {event.seconds:.1f} s"
             donors = ", ".join(name_of(donor, names) for donor in event.donors)
@@ -275,6 +275,18 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
 
 
 @cache
+def _ranks_sentence(event: RanksReady | RanksLost | RanksStalled | RanksMoving, name: str) -> str:
+    match event:
+        case RanksReady():
+            return f"{name} trains" + (f" again (attempt {event.attempt})" * bool(event.attempt))
+        case RanksLost():
+            return f"the ranks of {name} are lost ({event.why})"
+        case RanksStalled():
+            return f"the ranks of {name} stall ({event.why})"
+        case RanksMoving():
+            return f"the ranks of {name} make steps again"
+
+
 def _fields(cls: type[Event]) -> tuple[tuple[str, Any, bool], ...]:
     """Return (name, type, whether a line must have it) of each field."""
     hints = get_type_hints(cls)

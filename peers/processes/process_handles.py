@@ -114,6 +114,15 @@ class ProcessHandle:
         return state in (b"Z", b"X") or started != self._started
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the process was stopped by a signal (SIGSTOP), and not continued yet. False if there
+    is no such process."""
+    try:
+        return _state_of(pid)[0] == b"T"
+    except OSError:
+        return False
+
+
 def _state_of(pid: int) -> tuple[bytes, int]:
     """The state letter and the start time (clock ticks since boot) of a process. Raises
     ProcessLookupError."""

@@ -5,17 +5,23 @@ Must NOT receive messages of ranks (`peers/ranks/rank_group.py`) nor start anoth
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from peers.ipc.daemon_socket import DaemonSocket
 from peers.ipc.messages import Attached, Configured, Result
 from peers.ipc.step_orders import Obeyed, Order
+from peers.processes.process_handles import is_stopped
 from peers.processes.supervisor import Exit, NotRunnable, Spawner, SpawnError
 from peers.ranks.attempt import Attempt, RankFault, Stage
 from peers.ranks.events import ProgramFailed
 from peers.ranks.lasting_faults import Fault
+from peers.ranks.stall_watch import TICK_S, StallWatch
 from protocols.types import ConfigError, LowcommError
 
+STOPPED_S = 8.0
+"""Seconds after which a stopped process (SIGSTOP) is replaced, since it cannot be at work. A rank
+that only makes no step has much longer: it may compile or evaluate."""
 EXIT_REPORT_S = 1.0
 """A lost link says less than the exit status, which comes within milliseconds if the rank was
 killed; an interpreter that ends closes the link first, and took 0.4 s more on a busy machine."""
@@ -26,7 +32,11 @@ LAST_WORDS_S = 1.0
 class AttemptRunner:
     """One attempt: its book, its connections, its processes, and its end."""
 
-    def __init__(self, attempt: Attempt, *, spawner: Spawner) -> None:
+    def __init__(
+        self, attempt: Attempt, *, spawner: Spawner, on_stall: Callable[[str], None]
+    ) -> None:
+        """`on_stall`: called with a reason when a rank stalls, and with "" when all ranks make
+        steps again."""
         self.attempt = attempt
         self.links: dict[int, DaemonSocket] = {}
         """By rank that said hello, its connection."""
@@ -36,6 +46,9 @@ class AttemptRunner:
         self.hopeless: LowcommError | None = None
         """Why no attempt can run the program."""
         self._spawner = spawner
+        self._on_stall = on_stall
+        self._stopped_ticks = 0
+        """Ticks since a rank was first seen stopped by a signal."""
         self._exit: Exit | None = None
         """The exit of a rank that ended the attempt; None otherwise."""
         self._line = ""
@@ -193,9 +206,25 @@ class AttemptRunner:
             self.lose(f"{end}{told}")
 
     async def _watch_steps(self, steps: Callable[[], Sequence[int]]) -> None:
+        attempt = self.attempt
+        tick_s = min(TICK_S, attempt.tick_s)
+        watch, every = StallWatch(len(steps()), tick_s=tick_s), round(attempt.tick_s / tick_s)
         try:
-            while True:
-                await asyncio.sleep(self.attempt.tick_s)
-                self.attempt.tick(steps())
+            for number in itertools.count(1):
+                await asyncio.sleep(tick_s)
+                counters, stalled = steps(), bool(watch.stalled)
+                if number % every == 0:
+                    attempt.tick(counters)
+                watch.tick(counters, attempt.in_stage(Stage.TRAINING))
+                if stalled != bool(watch.stalled):
+                    self._on_stall(next(iter(watch.stalled.values()), ""))
+                self._check_stopped(tick_s, is_stalled=bool(watch.stalled))
         except RankFault as error:
             self.lose(str(error))
+
+    def _check_stopped(self, tick_s: float, *, is_stalled: bool) -> None:
+        """Raises RankFault for a process that has been stopped for too long while ranks stall."""
+        stopped = [n for n, link in self.links.items() if is_stalled and is_stopped(link.pid)]
+        self._stopped_ticks = self._stopped_ticks + 1 if stopped else 0
+        if self._stopped_ticks * tick_s >= STOPPED_S:
+            raise RankFault(f"rank {stopped[0]} is stopped by a signal (SIGSTOP)")

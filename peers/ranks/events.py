@@ -84,6 +84,22 @@ class RanksLost:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksStalled:
+    """A rank makes no step, though it has to; the attempt goes on. RanksMoving or RanksLost
+    follows."""
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksMoving:
+    """All ranks that had stalled make steps again, or wait for the daemon."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class RanksFinished:
     """All ranks ended with 0 after a result with `finish`."""
 
@@ -104,6 +120,8 @@ RankEvent = (
     | RanksEvaluated
     | RanksSnapshotted
     | RanksLost
+    | RanksStalled
+    | RanksMoving
     | RanksFinished
     | StopAsked
 )

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from peers.ipc.command_bus import Bus, Question, serve
 from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer
@@ -46,9 +47,11 @@ from peers.ranks.events import (
     RanksFinished,
     RanksLayout,
     RanksLost,
+    RanksMoving,
     RanksObeyed,
     RanksReady,
     RanksSnapshotted,
+    RanksStalled,
     StopAsked,
 )
 from peers.ranks.group_memory import GroupMemory
@@ -211,7 +214,9 @@ class RankGroup:
                 hang_timeout_s=self._config.hang_timeout_s,
                 decide_boundary=self._decide_boundary,
             )
-            running = AttemptRunner(attempt, spawner=self._spawner)
+            running = AttemptRunner(
+                attempt, spawner=self._spawner, on_stall=partial(self._tell_stall, number)
+            )
             await self._run_attempt(running, daemon_sockets)
             if running.finished:
                 self._on_event(RanksFinished(number))
@@ -338,6 +343,9 @@ class RankGroup:
         is."""
         while self._handed:
             self._on_event(self._handed.popleft())
+
+    def _tell_stall(self, attempt: int, why: str) -> None:
+        self._on_event(RanksStalled(attempt, why) if why else RanksMoving(attempt))
 
     def _asked_to_stop(self) -> None:
         self._on_event(StopAsked())

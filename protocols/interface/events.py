@@ -187,6 +187,19 @@ class TrainersLost:
 
 
 @record
+class TrainersStalled:
+    """The ranks make no step, though they have to: no other peer should wait for them.
+    TrainersMoving or TrainersLost follows."""
+
+    why: str
+
+
+@record
+class TrainersMoving:
+    """The ranks that had stalled make steps again."""
+
+
+@record
 class ContributionReady:
     """The ranks have written their parameters and wait for a result."""
 
@@ -368,6 +381,8 @@ Event = (
     | TrainersReady
     | TrainersAble
     | TrainersLost
+    | TrainersStalled
+    | TrainersMoving
     | ContributionReady
     | Encoded
     | PartReduced

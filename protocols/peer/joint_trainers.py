@@ -15,10 +15,23 @@ class JointTrainers:
     started: bool = False
     """They have got their first parameters."""
     able: bool = False
-    """They can contribute to the next round, so other peers should wait for them."""
-    why_not: str = "its ranks are not ready"
+    """They have the parameters, and as joiners the steps, to contribute to the next round."""
+    stalled: str = ""
+    """Why they make no step at present; "" while they do."""
+    missing: str = "its ranks are not ready"
+    """Why they are not able."""
+
+    @property
+    def can_contribute(self) -> bool:
+        """Whether other peers should wait for their next contribution."""
+        return self.able and not self.stalled
+
+    @property
+    def why_not(self) -> str:
+        """Why they cannot contribute."""
+        return self.stalled or self.missing
 
     def lost(self, why: str) -> None:
         """The ranks are lost and will be started again."""
         self.ready = self.started = self.able = False
-        self.why_not = why
+        self.missing, self.stalled = why, ""

@@ -263,7 +263,7 @@ class MemberStatus:
         """A value that changes with whether the state is missing and whether ranks can train."""
         joint_trainers, catchup = self.joint_trainers, self.catchup
         transfer = catchup.transfer.index if catchup.transfer is not None else 0
-        could = (joint_trainers.able, joint_trainers.started)
+        could = (joint_trainers.able, joint_trainers.stalled, joint_trainers.started)
         return (*could, catchup.asking, transfer, catchup.complete, self.leaving)
 
     def _reports(self) -> dict[object, Control]:
@@ -276,7 +276,7 @@ class MemberStatus:
             if known is None or known.incarnation < me.incarnation:
                 reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
         if is_member:
-            able = self.joint_trainers.able and not needed
+            able = self.joint_trainers.can_contribute and not needed
             reports[ReadyToTrain] = (
                 ReadyToTrain(lineage)
                 if able

@@ -108,6 +108,10 @@ class Participant:
                 member_status.joint_trainers.ready = True
             case v.TrainersAble():
                 member_status.joint_trainers.able = True
+            case v.TrainersStalled(why=why):
+                member_status.joint_trainers.stalled = one_line(why)
+            case v.TrainersMoving():
+                member_status.joint_trainers.stalled = ""
             case v.TrainersLost():
                 member_status.joint_trainers.lost(one_line(event.why))
                 for part in (*self.rounds, *self._steps):

@@ -31,6 +31,9 @@ from sims.node.world_view import WorldView
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 
+STALL_SEEN_S = 1.5
+"""Virtual seconds from the last step of ranks that stall to the report of the shell."""
+
 
 class Node:
     """One incarnation of one peer. After `kill` or Stop, actions scheduled for it are not run."""
@@ -148,6 +151,24 @@ class Node:
                 self.give(v.TrainersReady())
 
         self.after(restart_s, ready)
+
+    def stall_trainers(self, seconds: float) -> None:
+        """Let the ranks make no step for so long. The shell reports that after STALL_SEEN_S."""
+        if self.core.me.witness:
+            return
+        ranks, life = self.ranks, self.ranks.life
+        ranks.stalled_until = max(ranks.stalled_until, self.world.now + seconds)
+
+        def seen() -> None:
+            if life == ranks.life and self.world.now < ranks.stalled_until:
+                self.give(v.TrainersStalled("no step"))
+                self.at_time(ranks.stalled_until, moves)
+
+        def moves() -> None:
+            if life == ranks.life and self.world.now >= ranks.stalled_until:
+                self.give(v.TrainersMoving())
+
+        self.after(STALL_SEEN_S, seen)
 
     def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if any(isinstance(command, c.Discard) for command in commands):

@@ -142,6 +142,8 @@ class Ranks:
         """Fragments with work since the last result that is lost, or belongs to no lineage."""
         self.life = 0
         """Rises when the ranks restart. Actions scheduled by earlier ranks are not run."""
+        self.stalled_until = 0.0
+        """Until this time (virtual seconds) the ranks make no step."""
         self._results: dict[int, Result] = {}
         """By fragment: results that wait for the step at which they are taken."""
         self._without = set(range(training.fragments))
@@ -157,6 +159,7 @@ class Ranks:
     def lose(self) -> None:
         """Let the ranks crash."""
         self.life += 1
+        self.stalled_until = 0.0
         self.set_back()
         self.sample_leases.stop()
         self._results.clear()
@@ -258,6 +261,9 @@ class Ranks:
 
         def made() -> None:
             if life != self.life:
+                return
+            if world.now < self.stalled_until:
+                self._node.at_time(self.stalled_until, made)
                 return
             self._runs = False
             self.last += 1

@@ -44,17 +44,24 @@ FaultKind = Literal[
     "ranks",  # A peer contributes, and its ranks crash.
     "deaf",  # A peer contributes, hears no peer, and is cut off for a while.
     "ack",  # A follower acknowledges entries, and its connection with the leader ends.
+    "ranks_stall",  # A peer's ranks make no step for a while.
     "revoke",  # A user revokes certificates: see revocations.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in ("slow_disk", "revoke"))
-"""Kinds that any seed may draw. Some seeds have slow disks or revocations in addition."""
+RARE = ("slow_disk", "ranks_stall", "revoke")
+ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in RARE)
+"""Kinds that any seed may draw. Some seeds have rare ones in addition."""
 SLOW_DISKS_EVERY = 160
 SLOW_DISKS_IN = (29, 38, 47, 52, 67, 76, 86, 93, 104, 110, 123, 131, 138, 151)
 """Seeds, modulo SLOW_DISKS_EVERY, with slow disks in addition to other faults. Seeds that failed
 earlier are not among them, so that these replay unchanged."""
 SLOW_DISK_S = (5.0, 9.0, 14.0)
 SLOW_DISKS_MAX = 4
+STALLS_EVERY = 120
+STALLS_IN = (23, 38, 45, 53, 62, 69, 71, 73, 75, 78, 95, 106, 114)
+"""The same for ranks that stall."""
+STALL_S = (0.5, 3.0, 8.0, 20.0)
+STALLS_MAX = 6
 TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
 ELECTIONS: tuple[FaultKind, ...] = (
     *("leader", "restart", "crowd", "disk", "pause", "partition", "lonely", "one_way"),
@@ -125,6 +132,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
                 duration_s=source.choice(durations_s),
             )
         )
+    faults += _draw_stalls(seed, until_s)
     faults += draw_revocations(seed, until_s=until_s)
     return sorted(faults, key=lambda fault: fault.at_s)
 
@@ -153,6 +161,22 @@ def _draw_slow_disks(seed: int, until_s: float) -> list[Fault]:
             duration_s=source.choice(SLOW_DISK_S),
         )
         for _ in range(source.randint(1, SLOW_DISKS_MAX))
+    ]
+
+
+def _draw_stalls(seed: int, until_s: float) -> list[Fault]:
+    if seed % STALLS_EVERY not in STALLS_IN:
+        return []
+    source = random.Random(seed ^ 0x57A11)  # noqa: S311 (a simulation, no secrets)
+    return [
+        Fault(
+            at_s=source.uniform(2.0, until_s),
+            kind="ranks_stall",
+            peer=source.randrange(1 << 16),
+            other=source.randrange(1 << 16),
+            duration_s=source.choice(STALL_S),
+        )
+        for _ in range(source.randint(1, STALLS_MAX))
     ]
 
 
@@ -270,6 +294,11 @@ def _trainers(world: World, fault: Fault, victim: Node) -> None:
     victim.after(0.0, lambda: victim.lose_trainers(fault.duration_s))
 
 
+def _ranks_stall(world: World, fault: Fault, victim: Node) -> None:
+    world.tell(f"the ranks of {victim.peer} make no step for {fault.duration_s} s")
+    victim.after(0.0, lambda: victim.stall_trainers(fault.duration_s))
+
+
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
     """Corrupt the victim's state, but not the states of most holders (if half of them differ, the
     run goes back to an agreed state), nor a state after a fragment's last round, which no later
@@ -303,6 +332,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "disk": _full_disk,
     "slow_disk": _slow_disk,
     "trainers": _trainers,
+    "ranks_stall": _ranks_stall,
     "corrupt": _corrupt,
     "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),
 }

@@ -111,6 +111,9 @@ class StepNode(Node):
         def made() -> None:
             if life != self._making:
                 return
+            if self.world.now < self.ranks.stalled_until:
+                self.at_time(self.ranks.stalled_until, made)
+                return
             value = self.world.random.randrange(PRIME)
             digest = digest_text(f"{self.peer} {step} {value}")
             self.values[digest] = (step, value)

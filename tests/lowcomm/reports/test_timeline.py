@@ -65,6 +65,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "reduced": {"fragment": 0, "round": 8, "seconds": 0.05},
     "ranks_ready": {"attempt": 0},
     "ranks_lost": {"attempt": 0, "why": "rank 1 exited with -9"},
+    "ranks_stalled": {"why": "rank 1 has made no step for 1.0 s"},
+    "ranks_moving": {},
     "snapshot_served": {"to": "delta.4", "size_bytes": 6_920_601},
     "snapshot_received": {
         "donors": ["alpha.1", "beta.2"],
@@ -120,6 +122,8 @@ STORIES = {
     "reduced": None,
     "ranks_ready": "alpha trains",
     "ranks_lost": "the ranks of alpha are lost (rank 1 exited with -9)",
+    "ranks_stalled": "the ranks of alpha stall (rank 1 has made no step for 1.0 s)",
+    "ranks_moving": "the ranks of alpha make steps again",
     "snapshot_served": None,
     "snapshot_received": "alpha received its state from alpha, beta (6.6 MiB in 0.2 s)",
     "checkpoint": "alpha wrote its checkpoint of round 10",

@@ -279,6 +279,36 @@ def test_crashed_ranks_are_not_waited_for() -> None:
     assert m.ReadyToTrain() in told(scene)
 
 
+def test_stalled_ranks_are_not_waited_for_until_they_make_steps_again() -> None:
+    scene = follower(B)
+    scene.on(v.TrainersStalled("no step for\n3 s"))
+    assert told(scene) == [m.NotReadyToTrain("no step for 3 s")]
+    scene.on(v.TrainersMoving())
+    assert told(scene) == [m.ReadyToTrain()]
+
+
+def test_ranks_that_are_lost_after_a_stall_have_not_stalled() -> None:
+    scene = follower(B)
+    scene.on(v.TrainersStalled("no step"))
+    scene.on(v.TrainersLost("stopped by a signal"))
+    assert told(scene)[-1] == m.NotReadyToTrain("stopped by a signal")
+    scene.on(v.TrainersReady())
+    scene.encode(1)
+    assert m.ReadyToTrain() in told(scene)
+
+
+def test_a_joiner_that_stalls_is_not_able_sooner() -> None:
+    scene = joining()
+    scene.reads(view(1, A))
+    scene.gets_cut()
+    scene.gets_state()
+    scene.reads(e.Member(info(B, 1)))
+    scene.on(v.TrainersReady())
+    scene.on(v.TrainersStalled("no step"))
+    scene.on(v.TrainersMoving())
+    assert m.ReadyToTrain() not in told(scene)
+
+
 def test_what_the_leader_may_have_missed_is_said_again() -> None:
     """Else it would wait in each round for ranks that are gone."""
     scene = follower(B)

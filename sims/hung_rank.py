@@ -1,0 +1,176 @@
+"""Stops a rank of a run repeatedly (SIGSTOP), and measures what the other nodes notice.
+
+`python -m sims.hung_rank` does it with real daemons and the built-in training program on this
+machine: one node has two ranks. Must NOT judge the times: its callers do.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lowcomm.reports import Commit, Event, RanksLost, RanksStalled
+from protocols.types import LowcommError
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.leader_loss import WAIT_MAX_S, Watcher, have_one_state, within, write_config
+from sims.terminal import run
+
+LOOK_S = 0.02
+NAMES = ("alpha", "beta", "gamma")
+STOPPED = NAMES[0]
+"""The node with two ranks."""
+SETTLED_COMMITS = 5
+"""Commits of all nodes before each stop."""
+ROUNDS = 1_000_000
+"""The command ends before the run does."""
+MODEL = ("layers=1", "hidden_size=32", "heads=2", "kv_heads=2", "intermediate_size=64")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One stopped rank."""
+
+    stalled_s: float
+    """Seconds from the SIGSTOP to the report of the node's daemon that its ranks stall."""
+    gap_s: float
+    """The longest time between two commits of the other nodes, until the node was counted again."""
+    lost_s: float
+    """Seconds from the SIGSTOP until the daemon replaced its ranks."""
+    counted_s: float
+    """Seconds from the SIGSTOP until a commit counted the node again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The outcome of a run."""
+
+    stops: tuple[Stop, ...]
+    usual_gap_s: float
+    """The longest time between two commits before the first stop."""
+    digests_equal: bool
+
+
+async def play(run_dir: Path, config: Path, *, stops: int) -> Played:
+    """Start three nodes, the first with two ranks, of which one is stopped `stops` times."""
+    watcher, found = Watcher(run_dir), list[Stop]()
+    sets = [f"run.model.{each}" for each in MODEL]
+    async with LocalCluster(run_dir) as cluster:
+        token = ""
+        for name in NAMES:
+            own = [*sets, f"node.ranks={2 if name == STOPPED else 1}"]
+            node = cluster.start_peer(name, config, join=token, overrides=own)
+            token = token or await cluster.token_of(node)
+        alpha = cluster.nodes[0]
+        await _commits(watcher, 0.0, SETTLED_COMMITS)
+        usual_gap_s = _longest_gap(watcher.events, 0.0, time.time())
+        for _ in range(stops):
+            found.append(await _stop_one(watcher, alpha))
+            await _commits(watcher, time.time(), SETTLED_COMMITS)
+    watcher.read()
+    return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
+
+
+async def _stop_one(watcher: Watcher, node: LocalNode) -> Stop:
+    os.kill(_a_rank_of(node), signal.SIGSTOP)
+    moment = time.time()
+    stalled = await _first(watcher, RanksStalled, node, moment)
+    lost = await _first(watcher, RanksLost, node, moment)
+    commit = await _counted_after(watcher, node, lost.t)
+    return Stop(
+        stalled_s=stalled.t - moment,
+        gap_s=_longest_gap(watcher.events, moment, commit.t),
+        lost_s=lost.t - moment,
+        counted_s=commit.t - moment,
+    )
+
+
+def _a_rank_of(node: LocalNode) -> int:
+    """The process of one of the node's ranks, which are children of its zygote."""
+    ranks = [pid for child in _children(node.child.pid) for pid in _children(child)]
+    if not ranks:
+        raise LowcommError(f"{node.name} has no ranks that a zygote started")
+    return max(ranks)
+
+
+def _children(pid: int) -> list[int]:
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
+
+
+async def _commits(watcher: Watcher, moment: float, count: int) -> None:
+    """Wait for `count` commits that count all three nodes. Raises LowcommError."""
+    async with within(WAIT_MAX_S, f"{count} commits of all nodes"):
+        while True:
+            watcher.read()
+            later = (e for e in watcher.events if isinstance(e, Commit) and e.t > moment)
+            if len({e.round for e in later if len(e.roster) == len(NAMES)}) >= count:
+                return
+            await asyncio.sleep(LOOK_S)
+
+
+async def _first(
+    watcher: Watcher, kind: type[RanksStalled | RanksLost], node: LocalNode, moment: float
+) -> Event:
+    async with within(WAIT_MAX_S, f"{kind.__name__} of {node.name}"):
+        while True:
+            watcher.read()
+            for event in watcher.events:
+                if isinstance(event, kind) and event.name == node.name and event.t > moment:
+                    return event
+            await asyncio.sleep(LOOK_S)
+
+
+async def _counted_after(watcher: Watcher, node: LocalNode, moment: float) -> Commit:
+    async with within(WAIT_MAX_S, f"a commit that counts {node.name}"):
+        while True:
+            watcher.read()
+            commits = (event for event in watcher.events if isinstance(event, Commit))
+            own = (event for event in commits if event.name == node.name and event.t > moment)
+            if (found := next((event for event in own if event.counted), None)) is not None:
+                return found
+            await asyncio.sleep(LOOK_S)
+
+
+def _longest_gap(events: list[Event], begin: float, end: float) -> float:
+    """The longest time between two commits of the other nodes, from the last one before `begin`
+    (Unix time) until `end`; 0 if there are none."""
+    times = sorted(e.t for e in events if isinstance(e, Commit) and e.name != STOPPED)
+    here = [*[t for t in times if t <= begin][-1:], *(t for t in times if begin < t <= end)]
+    return max((b - a for a, b in pairwise(here)), default=0.0)
+
+
+def main(
+    stops: Annotated[int, typer.Option(help="How often a rank is stopped.", min=1)] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Stop one of two ranks of a node of three, again and again.
+
+    \b
+    Example:
+      python -m sims.hung_rank --json
+    """
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
+        config = write_config(Path(directory), peers=3, rounds=ROUNDS)
+        played = asyncio.run(play(Path(directory) / "run", config, stops=stops))
+    if not played.digests_equal:
+        raise LowcommError(f"the run failed: states differ: {played}")
+    if as_json:
+        print(json.dumps(asdict(played)))  # noqa: T201
+        return
+    for stop in played.stops:
+        print(  # noqa: T201
+            f"a rank stopped: the others waited at most {stop.gap_s:.2f} s for a commit (before: "
+            f"{played.usual_gap_s:.2f} s), the node was counted again after {stop.counted_s:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    run(main)
