@@ -1,9 +1,9 @@
 """Large anonymous memory, from the system and back to it.
 
 The kernel fills each page with zeros when it is first written: for 128 MiB at once that would be 30
-to 60 ms in the event loop. Pages are small ones. With huge pages a first touch costs a fifth if
-free memory is the machine's own, but four times as much if a hypervisor has taken it back
-(docs/log.md), and later accesses are as fast. Must NOT know what the memory is for.
+to 60 ms in the event loop. Pages are small ones. With huge pages the first touch of 128 MiB takes
+230 to 241 ms in place of 55 to 69 where a hypervisor takes free blocks back, and later accesses are
+as fast (docs/log.md). Must NOT know what the memory is for.
 """
 
 import mmap

@@ -1,6 +1,6 @@
 """Writes the core's Persist commands to the disk, in order, in a thread of its own.
 
-The event loop goes on meanwhile: messages that depend on a ticket wait in the core. Must NOT decide
+The event loop goes on meanwhile: messages that depend on a write wait in the core. Must NOT decide
 what a full disk means.
 """
 
@@ -18,29 +18,29 @@ class WalWriter:
     def __init__(self, wal: Wal, feed: Callable[[Persisted | PersistFailed], None]) -> None:
         self._wal = wal
         self._feed = feed
-        self._tickets: asyncio.Queue[Persist | None] = asyncio.Queue()
+        self._writes: asyncio.Queue[Persist | None] = asyncio.Queue()
         self._failures = 0
         """Failures, as the core counts them once it knows of the last one."""
         self._why = ""
 
     def write(self, persist: Persist) -> None:
-        self._tickets.put_nowait(persist)
+        self._writes.put_nowait(persist)
 
     def stop(self) -> None:
-        self._tickets.put_nowait(None)
+        self._writes.put_nowait(None)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="log") as thread:
-            while (persist := await self._tickets.get()) is not None:
+            while (persist := await self._writes.get()) is not None:
                 if persist.failures < self._failures:
                     # It builds on data that is not on the disk: the core hands it over again.
-                    self._feed(PersistFailed(persist.ticket, self._why))
+                    self._feed(PersistFailed(persist.write_number, self._why))
                     continue
                 try:
                     await loop.run_in_executor(thread, self._wal.write, persist)
                 except WalError as error:
                     self._failures, self._why = persist.failures + 1, str(error)
-                    self._feed(PersistFailed(persist.ticket, self._why))
+                    self._feed(PersistFailed(persist.write_number, self._why))
                 else:
-                    self._feed(Persisted(persist.ticket))
+                    self._feed(Persisted(persist.write_number))

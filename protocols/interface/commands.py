@@ -36,12 +36,13 @@ class Send:
 
 @record
 class Persist:
-    """Write this to the disk, in the order of tickets; answer Persisted after fsync.
+    """Write this to the disk, in the order of commands; answer Persisted after fsync.
 
     The core sends messages that depend on the write only after the answer.
     """
 
-    ticket: int
+    write_number: int
+    """Counts the writes of this incarnation, from 1."""
     term: int
     vote: str
     first: int

@@ -58,16 +58,16 @@ class MessageReceived:
 
 @record
 class Persisted:
-    """All writes up to this ticket are on the disk (after fsync)."""
+    """All writes up to this number are on the disk (after fsync)."""
 
-    ticket: int
+    write_number: int
 
 
 @record
 class PersistFailed:
-    """The disk refused this ticket, and will refuse every ticket that was handed over after it."""
+    """The disk refused this write, and will refuse every write that was handed over after it."""
 
-    ticket: int
+    write_number: int
     why: str
 
 

@@ -98,11 +98,11 @@ class PeerCore(Components):
             case v.PeerDisconnected():
                 self._out += self.connectivity.disconnected(event, now)
             case v.Persisted():
-                self.raft.persisted(event.ticket, now)
+                self.raft.persisted(event.write_number, now)
             case v.PersistFailed():
                 if self.raft.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
-                self.raft.persist_failed(event.ticket, codec.one_line(event.why), now)
+                self.raft.persist_failed(event.write_number, codec.one_line(event.why), now)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
                 self.links.failure_detector.heard(event.sender, now)
                 self._out += self.part.payload(event)

@@ -1,7 +1,7 @@
 """Messages wait until the writes that they depend on are on the disk (protocol.md section 1).
 
-Changes collect until the shell gets them in one Persist with a ticket. A message that depends on
-them is sent when the ticket is confirmed. Must NOT know what a message promises.
+Changes collect until the shell gets them in one Persist, with a number. A message that depends on
+them is sent when the write is confirmed. Must NOT know what a message promises.
 """
 
 from dataclasses import dataclass, field
@@ -22,28 +22,28 @@ class Durability:
     """Tickets and waiting messages of one peer. While its disk fails nothing is sent, and other
     peers ask again."""
 
-    ticket: int = 0
-    """The last ticket that was given out."""
+    write_number: int = 0
+    """The number of the last write that the shell got."""
     safe: int = 0
-    """The last ticket that is on the disk."""
+    """The number of the last write that is on the disk."""
     why: str = ""
     """Why the disk fails; "" if it works."""
     retry_at: float = NEVER
     failures: int = 0
     _mute_until: int = 0
-    """Nothing at all is sent before this ticket is on the disk."""
+    """Nothing at all is sent before the write of this number is on the disk."""
     _votes_changed: bool = False
-    """Term or vote have changed since the last ticket."""
+    """Term or vote have changed since the last write."""
     _first: int | None = None
-    """The lowest log index that has changed since the last ticket."""
+    """The lowest log index that has changed since the last write."""
     _snapshot: Snapshot | None = None
     _covered: int = 0
     """Index that the newest snapshot covers: on the disk it replaces the entries up to there."""
     _under_way: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """By ticket: its lowest changed index, and the index up to which the disk equals our log after
-    it."""
+    """By number of a write: its lowest changed index, and the index up to which the disk equals our
+    log after it."""
     waiting: list[tuple[int, Send]] = field(default_factory=list[tuple[int, Send]])
-    """(ticket that must be on the disk, message)."""
+    """(number of the write that must be on the disk, message)."""
 
     @property
     def works(self) -> bool:
@@ -56,9 +56,9 @@ class Durability:
         """The log has changed from this index on: writes under way are ours only up to the index
         before."""
         self._first = index if self._first is None else min(self._first, index)
-        for ticket, (first, end) in self._under_way.items():
+        for write_number, (first, end) in self._under_way.items():
             if end >= index:
-                self._under_way[ticket] = first, index - 1
+                self._under_way[write_number] = first, index - 1
 
     def snapshot_taken(self, snapshot: Snapshot) -> None:
         self._snapshot, self._covered = snapshot, snapshot.index
@@ -66,12 +66,12 @@ class Durability:
     def promise(self, peer: PeerId, message: Control) -> None:
         """Send the message once all changes up to now are on the disk."""
         if self.works:
-            self.waiting.append((self.ticket + self._is_dirty, Send(peer, message)))
+            self.waiting.append((self.write_number + self._is_dirty, Send(peer, message)))
 
     def mute(self) -> None:
         """Send nothing before our own vote is on the disk. A leader elected by its own vote alone
         could lead the same term again after a crash, with other entries."""
-        self._mute_until = self.ticket + self._is_dirty
+        self._mute_until = self.write_number + self._is_dirty
 
     @property
     def is_mute(self) -> bool:
@@ -91,12 +91,14 @@ class Durability:
         """The Persist for all changes since the last one; None if there are none."""
         if not self._is_dirty or self.retry_at < NEVER:
             return None
-        self.ticket += 1
+        self.write_number += 1
         first = log.last_index + 1 if self._first is None else self._first
         first = max(first, log.base + 1, self._covered + 1)
         entries = tuple(log.since(first))
-        persist = Persist(self.ticket, term, vote, first, entries, self._snapshot, self.failures)
-        self._under_way[self.ticket] = first, log.last_index
+        persist = Persist(
+            self.write_number, term, vote, first, entries, self._snapshot, self.failures
+        )
+        self._under_way[self.write_number] = first, log.last_index
         self._votes_changed, self._first, self._snapshot = False, None, None
         return persist
 
@@ -109,15 +111,16 @@ class Durability:
             self.waiting = [(n, send) for n, send in self.waiting if n > self.safe]
         return ready
 
-    def persisted(self, ticket: int) -> int | None:
-        """All writes up to this ticket are on the disk. Returns the durable log index; None if it
+    def persisted(self, write_number: int) -> int | None:
+        """All writes up to this number are on the disk. Returns the durable log index; None if it
         is not new."""
-        self.safe, self.why = ticket, ""
-        ends = [self._under_way.pop(t)[1] for t in [t for t in self._under_way if t <= ticket]]
+        self.safe, self.why = write_number, ""
+        done = [number for number in self._under_way if number <= write_number]
+        ends = [self._under_way.pop(number)[1] for number in done]
         return ends[-1] if ends else None
 
-    def is_under_way(self, ticket: int) -> bool:
-        return ticket in self._under_way
+    def is_under_way(self, write_number: int) -> bool:
+        return write_number in self._under_way
 
     def failed(self, why: str, now: float, *, durable: int, snapshot: Snapshot | None) -> None:
         """The disk refused all writes under way; they are handed over again later.

@@ -139,17 +139,17 @@ class Raft:
         speaks = self.leads and not self.disk.is_mute
         return self.replication.beat(peer, self._header()) if speaks else []
 
-    def persisted(self, ticket: int, now: float) -> None:
-        """All writes up to this ticket are on the disk."""
-        end = self.disk.persisted(ticket)
+    def persisted(self, write_number: int, now: float) -> None:
+        """All writes up to this number are on the disk."""
+        end = self.disk.persisted(write_number)
         if end is not None:
             self.durable_index = min(end, self.log.last_index)
         self._commit(now)
 
-    def persist_failed(self, ticket: int, why: str, now: float) -> None:
+    def persist_failed(self, write_number: int, why: str, now: float) -> None:
         """The disk refused a write: nothing that depends on it is sent until the disk works
         again."""
-        if not self.disk.is_under_way(ticket):
+        if not self.disk.is_under_way(write_number):
             return  # It was written after a write that failed.
         self.disk.failed(why, now, durable=self.durable_index, snapshot=self.replication.snapshot)
         if self.leads:

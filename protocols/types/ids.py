@@ -51,7 +51,7 @@ class Contributor:
     """Tokens trained for it: the contribution's weight in the mean."""
     steps: int
     manifest: str
-    """xxh3-128 of the whole encoded contribution: equal bytes, equal manifest."""
+    """Name of the encoded contribution, drawn at random: 128 bits as hexadecimal digits."""
 
 
 @record

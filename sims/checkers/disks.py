@@ -50,7 +50,7 @@ class Disks:
         """Check that a peer notices in time that its disk works again."""
         now, until = node.world.now, max(node.disk.full_until, node.disk.slow_until)
         last = self._full.setdefault(node.peer, now)
-        if now < until or node.wal_writer.tickets:  # Writes under way may take any time.
+        if now < until or node.wal_writer.writes:  # Writes under way may take any time.
             self._full[node.peer] = now
         elif now > max(last, node.paused_until) + RETRY_S + _allowed_s(node):
             self._found(f"{node.peer} has a disk that works, and does not try it")

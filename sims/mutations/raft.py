@@ -53,7 +53,7 @@ LOG_MUTANTS = (
     Mutant(
         "promises-before-the-disk",
         "A vote or an acknowledgement counts that a crash of its sender forgets.",
-        Edit(Durability.promise, "self.ticket + self._is_dirty", "0"),
+        Edit(Durability.promise, "self.write_number + self._is_dirty", "0"),
     ),
     Mutant(
         "acknowledges-before-the-disk",

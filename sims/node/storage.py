@@ -15,7 +15,7 @@ HICCUPS, HICCUP_S = 0.03, 0.3
 """Probability that a write is delayed, and by how many seconds: other voters have answered before
 our own vote is on the disk."""
 SLOW_SYNC_S = 4.0
-"""Seconds that a slow disk adds to each ticket: longer than an election takes."""
+"""Seconds that a slow disk adds to each write: longer than an election takes."""
 COMPACT_ENTRIES = (8, 32, 512)
 """Log lengths, in entries, after which a log is compacted into a snapshot. A seed's log has about
 100 entries, so in some seeds that happens again and again."""
@@ -70,7 +70,7 @@ class Disk:
     newer checkpoints than others."""
     full_until: float = 0.0
     slow_until: float = 0.0
-    """Until this time (virtual seconds), each ticket takes longer than an election."""
+    """Until this time (virtual seconds), each write takes longer than an election."""
     certified: bool = False
     """The disk holds the peer's certificate."""
     has_key: bool = False

@@ -178,7 +178,8 @@ LOG_MUTANTS = (
         Edit(
             WalWriter.run,
             "try:\n                await loop",
-            "self._feed(Persisted(persist.ticket))\n            try:\n                await loop",
+            "self._feed(Persisted(persist.write_number))\n"
+            "            try:\n                await loop",
         ),
         tests=_SCRIBE,
     ),

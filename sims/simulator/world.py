@@ -194,8 +194,8 @@ class BareWorld(ABC):
         self.happened["leader killed"] += node.core.leads
         node.alive = False
         self.lost_state()
-        if node.wal_writer.tickets:
-            # The first ticket is written: else the founder would found another run of its name.
+        if node.wal_writer.writes:
+            # The first write is made: else the founder would found another run of its name.
             node.wal_writer.killed(synced=node.disk.saved is None or self.random.random() < 0.5)
         self.dialer.gone(node)
 

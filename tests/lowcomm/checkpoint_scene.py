@@ -102,7 +102,7 @@ class Scene:
         """The disk takes at once whatever the core wants to keep."""
         for command in self.core.handle(event, 0.0):
             if isinstance(command, c.Persist):
-                self.hear(v.Persisted(command.ticket))
+                self.hear(v.Persisted(command.write_number))
 
     def append(self, body: e.Entry) -> None:
         """The log says so from now on."""

@@ -95,15 +95,15 @@ class Circle:
         """The disk takes the oldest thing that it was given."""
         persist = self.writes[peer].pop(0)
         self.disks[peer].write(persist)
-        self.rafts[peer].persisted(persist.ticket, self.now)
+        self.rafts[peer].persisted(persist.write_number, self.now)
         self.collect(peer)
 
     def fail(self, peer: PeerId) -> None:
         """The disk is full: it takes nothing of what it was given."""
-        tickets = [persist.ticket for persist in self.writes[peer]]
+        writes = [persist.write_number for persist in self.writes[peer]]
         self.writes[peer].clear()
-        for ticket in tickets:
-            self.rafts[peer].persist_failed(ticket, "no space left", self.now)
+        for write_number in writes:
+            self.rafts[peer].persist_failed(write_number, "no space left", self.now)
         self.collect(peer)
 
     def deliver(self, place: int = 0, *, again: bool = False) -> None:

@@ -241,9 +241,9 @@ class Room:
                 kept = self.peers[name].member_status.kept
                 assert kept is not None
                 answer = v.KeptAdopted(fragment, round_, kept.versions[fragment].state_digest)
-            case c.Persist(ticket=ticket):
+            case c.Persist(write_number=write_number):
                 self.disks[name].write(command)
-                answer = v.Persisted(ticket)
+                answer = v.Persisted(write_number)
             case c.CheckRun():
                 answer = self.accepted
             case c.Encode(fragment=fragment, round=round_):

@@ -180,7 +180,7 @@ class Scene:
         while queue:
             for command in self.core.handle(queue.popleft(), self.now):
                 if isinstance(command, c.Persist) and not self.slow_disk:
-                    queue.append(v.Persisted(command.ticket))
+                    queue.append(v.Persisted(command.write_number))
                 else:
                     said.append(command)
         return said

@@ -139,7 +139,7 @@ class Node:
             if isinstance(command, StepCommand):
                 self.step_shell.do(command)
             elif isinstance(command, c.Persist):
-                self.feed(v.Persisted(command.ticket))
+                self.feed(v.Persisted(command.write_number))
 
     def obey(self) -> Order:
         """The ranks do the next order: each payload is the number of its step."""

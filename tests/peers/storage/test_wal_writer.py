@@ -59,7 +59,7 @@ async def desk(directory: Path) -> AsyncGenerator[Desk]:
         yield made
         made.wal_writer.stop()
         await asyncio.wait_for(asyncio.shield(task), 20)
-        assert made.said.empty(), "every ticket has one answer"
+        assert made.said.empty(), "every write has one answer"
     finally:
         disk.gate.set()
         task.cancel()
@@ -67,8 +67,8 @@ async def desk(directory: Path) -> AsyncGenerator[Desk]:
         wal.close()
 
 
-def ticket(number: int, first: int, *terms: int, term: int = 1) -> Persist:
-    return replace(persist(first, *terms, term=term), ticket=number)
+def numbered(number: int, first: int, *terms: int, term: int = 1) -> Persist:
+    return replace(persist(first, *terms, term=term), write_number=number)
 
 
 def saved(directory: Path) -> tuple[int, list[int]]:
@@ -79,10 +79,10 @@ def saved(directory: Path) -> tuple[int, list[int]]:
 
 
 @pytest.mark.asyncio
-async def test_tickets_are_answered_in_order_and_only_when_they_are_safe(tmp_path: Path) -> None:
+async def test_writes_are_answered_in_order_and_only_when_they_are_safe(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         for number in (1, 2, 3):
-            at.wal_writer.write(ticket(number, number, 1))
+            at.wal_writer.write(numbered(number, number, 1))
             assert await at.hears() == Persisted(number)
             assert saved(tmp_path) == (1, [1] * number)
     assert threading.get_ident() not in at.disk.threads  # The loop goes on meanwhile.
@@ -93,7 +93,7 @@ async def test_stopping_waits_for_what_was_handed_over(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         at.disk.gate.clear()
         for number in (1, 2, 3):
-            at.wal_writer.write(ticket(number, number, 1))
+            at.wal_writer.write(numbered(number, number, 1))
         at.wal_writer.stop()
         assert at.said.empty()
         at.disk.gate.set()
@@ -104,44 +104,44 @@ async def test_stopping_waits_for_what_was_handed_over(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_a_disk_that_fails_fails_everything_that_waits_behind(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
-        at.wal_writer.write(ticket(1, 1, 1))
+        at.wal_writer.write(numbered(1, 1, 1))
         assert await at.hears() == Persisted(1)
         at.disk.gate.clear()
         at.disk.failures = 1
         for number in (2, 3, 4):
-            at.wal_writer.write(ticket(number, number, 1))
+            at.wal_writer.write(numbered(number, number, 1))
         at.disk.gate.set()
         for number in (2, 3, 4):
             failed = await at.hears()
             assert isinstance(failed, PersistFailed)
-            assert failed.ticket == number
+            assert failed.write_number == number
             assert "No space left on device" in failed.why
         assert saved(tmp_path) == (1, [1])
         # The core hands all of it over again, and there is room by now.
-        at.wal_writer.write(replace(ticket(5, 2, 1, 1, 1), failures=1))
+        at.wal_writer.write(replace(numbered(5, 2, 1, 1, 1), failures=1))
         assert await at.hears() == Persisted(5)
     assert saved(tmp_path) == (1, [1] * 4)
 
 
 @pytest.mark.asyncio
-async def test_what_builds_on_a_failed_ticket_fails_too_though_it_came_later(
+async def test_what_builds_on_a_failed_write_fails_too_though_it_came_later(
     tmp_path: Path,
 ) -> None:
     """The core takes events in turn: it hands over more before it hears of the failure."""
     async with desk(tmp_path) as at:
-        at.wal_writer.write(ticket(1, 1, 1, 1, 1))
+        at.wal_writer.write(numbered(1, 1, 1, 1, 1))
         assert await at.hears() == Persisted(1)
         at.disk.failures = 1
-        at.wal_writer.write(ticket(2, 2, 2, 2, term=2))
+        at.wal_writer.write(numbered(2, 2, 2, 2, term=2))
         failed = await at.hears()
         assert isinstance(failed, PersistFailed)
-        assert failed.ticket == 2
-        # In the core's inbox, and not read yet; what it says now takes ticket 2 as written.
-        at.wal_writer.write(ticket(3, 4, 2, term=2))
+        assert failed.write_number == 2
+        # In the core's inbox, and not read yet; what it says now takes write 2 as written.
+        at.wal_writer.write(numbered(3, 4, 2, term=2))
         said = await at.hears()
         assert saved(tmp_path) == (1, [1, 1, 1]), "no mixture of two leaders' logs"
         assert isinstance(said, PersistFailed)
-        assert said.ticket == 3
+        assert said.write_number == 3
 
 
 @pytest.mark.asyncio
@@ -150,7 +150,7 @@ async def test_a_stop_in_the_middle_of_a_failure_ends_it(tmp_path: Path) -> None
         at.disk.gate.clear()
         at.disk.failures = 1
         for number in (1, 2):
-            at.wal_writer.write(ticket(number, number, 1))
+            at.wal_writer.write(numbered(number, number, 1))
         at.wal_writer.stop()
         at.disk.gate.set()
         said = [await at.hears() for _ in range(2)]

@@ -82,8 +82,8 @@ def test_a_peer_says_when_its_disk_is_full_and_when_it_is_not_any_more() -> None
     scene = follower(B)
     scene.slow_disk = True
     scene.reads(e.Elected(A))
-    ticket = scene.one(c.Persist).ticket
-    scene.on(v.PersistFailed(ticket, FULL))
+    write_number = scene.one(c.Persist).write_number
+    scene.on(v.PersistFailed(write_number, FULL))
     assert scene.sent(m.Durable) == [(A, m.Durable(works=False, why=FULL))]
     scene.beat()
     assert scene.sent(m.Durable) == []
@@ -98,7 +98,7 @@ def test_that_a_disk_works_again_is_said_though_the_connection_broke_meanwhile()
     scene = follower(B)
     scene.slow_disk = True
     scene.reads(e.Elected(A))
-    scene.on(v.PersistFailed(scene.one(c.Persist).ticket, FULL))
+    scene.on(v.PersistFailed(scene.one(c.Persist).write_number, FULL))
     scene.on(v.PeerDisconnected(A, "end of stream"))
     scene.slow_disk = False
     scene.waits(5.0)

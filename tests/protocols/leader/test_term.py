@@ -156,7 +156,7 @@ def test_decisions_stand_on_what_is_decided_though_nothing_of_it_holds_yet() -> 
     assert scene.entries(e.Cut) == []
     scene.on(v.DeadlineReached())
     assert scene.all(c.Persist) == []
-    scene.on(v.Persisted(persist.ticket))
+    scene.on(v.Persisted(persist.write_number))
     assert len(scene.entries(e.Cut)) == 1
     assert C in scene.core.run_state.joiners
 
@@ -373,5 +373,7 @@ def test_a_broken_disk_says_why_in_what_travels() -> None:
     scene = leading(B)
     scene.slow_disk = True
     scene.hears(B, m.Join("b", 9, info(B).address, "", ""))
-    scene.on(v.PersistFailed(scene.core.raft.disk.ticket, f"cannot write /{'d' * 2000}: full\n"))
+    scene.on(
+        v.PersistFailed(scene.core.raft.disk.write_number, f"cannot write /{'d' * 2000}: full\n")
+    )
     assert len(scene.core.raft.disk.why) <= TEXT_MAX

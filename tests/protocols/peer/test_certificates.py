@@ -48,7 +48,7 @@ def test_a_certificate_leaves_when_the_log_holds_the_spending_and_not_before() -
     scene.on(signed())
     assert written(scene, e.TokenSpent) == [spending(TOKEN, D, PUBLIC)]
     assert scene.all(c.Answer) == []
-    scene.on(v.Persisted(scene.one(c.Persist).ticket))
+    scene.on(v.Persisted(scene.one(c.Persist).write_number))
     assert scene.all(c.Answer) == [c.Answer(7, CERTIFICATE, "", False)]
 
 
@@ -82,7 +82,7 @@ def test_two_that_race_for_the_last_use_do_not_both_get_it() -> None:
     persist = scene.one(c.Persist)
     scene.on(signed(C, number=8))
     assert scene.one(c.Answer).number == 8
-    scene.on(v.Persisted(persist.ticket))
+    scene.on(v.Persisted(persist.write_number))
     assert scene.one(c.Answer).number == 7
 
 

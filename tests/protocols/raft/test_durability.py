@@ -1,4 +1,4 @@
-"""Nothing is promised that could be forgotten: tickets, slow disks, full disks."""
+"""Nothing is promised that could be forgotten: writes, slow disks, full disks."""
 
 from dataclasses import replace
 
@@ -97,7 +97,7 @@ def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:
     disk.collect(1, "", log)
     assert disk.kept() == []
     assert disk.persisted(1) == 1
-    assert disk.kept() == [Send(B, YES)], "C's depends on the second ticket"
+    assert disk.kept() == [Send(B, YES)], "C's depends on the second write"
     disk.promise(A, NO)
     assert disk.persisted(2) == 2
     assert disk.kept() == [Send(C, YES), Send(A, NO)], "in order"
@@ -117,7 +117,7 @@ def test_who_is_mute_says_nothing_until_the_disk_holds_what_it_knew_then() -> No
     assert disk.release([beat], None) == [beat]
 
 
-def test_one_answer_may_stand_for_several_tickets() -> None:
+def test_one_answer_may_stand_for_several_writes() -> None:
     disk = Durability()
     log = log_with(disk)
     disk.collect(1, "", log)
@@ -153,7 +153,7 @@ def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not
     assert disk.kept() == []
 
 
-def test_a_failure_is_counted_once_however_many_tickets_it_takes_with_it() -> None:
+def test_a_failure_is_counted_once_however_many_writes_it_takes_with_it() -> None:
     """The disk refuses by that count what was handed over before we heard of the failure."""
     disk = Durability()
     log = log_with(disk)
@@ -163,9 +163,9 @@ def test_a_failure_is_counted_once_however_many_tickets_it_takes_with_it() -> No
     assert first is not None
     assert second is not None
     assert (first.failures, second.failures) == (0, 0)
-    assert disk.is_under_way(second.ticket)
+    assert disk.is_under_way(second.write_number)
     disk.failed("no space left", 0.0, durable=0, snapshot=None)
-    assert not disk.is_under_way(second.ticket), "its failure is no news"
+    assert not disk.is_under_way(second.write_number), "its failure is no news"
     disk.retry(RETRY_S)
     again = disk.collect(1, A, log)
     assert again is not None
@@ -236,7 +236,7 @@ def test_when_there_is_room_again_everything_is_written_that_was_not() -> None:
     assert circle.rafts[A].replication.match(C) == circle.rafts[A].log.last_index
 
 
-def test_a_ticket_under_way_makes_nothing_durable_that_was_cut_off_meanwhile() -> None:
+def test_a_write_under_way_makes_nothing_durable_that_was_cut_off_meanwhile() -> None:
     disk = Durability()
     log = log_with(disk, "two", "three")
     disk.collect(1, A, log)
@@ -250,7 +250,7 @@ def test_a_ticket_under_way_makes_nothing_durable_that_was_cut_off_meanwhile() -
 
 def test_what_a_new_leader_replaces_is_not_durable_before_the_disk_has_it() -> None:
     """Entries of the old leader are on their way to a slow disk when those of the new one come;
-    the ticket of the former ones says nothing about the latter."""
+    the write of the former ones says nothing about the latter."""
     circle = voting(A, B, C)
     circle.stuck.add(B)
     raft = circle.rafts[B]
@@ -261,7 +261,7 @@ def test_what_a_new_leader_replaces_is_not_durable_before_the_disk_has_it() -> N
         append = m.Append(raft.run, now_term, last, term, (entry,), 0, 0)
         raft.receive(leader, append, circle.now)
         circle.collect(B)
-    assert [persist.ticket for persist in circle.writes[B]] != []
+    assert [persist.write_number for persist in circle.writes[B]] != []
     circle.write(B)
     assert raft.durable_index == last, "the disk has the entry of the old leader"
     circle.write(B)

@@ -73,5 +73,5 @@ def test_a_disk_that_takes_long_is_being_tried() -> None:
     """Seed 6000611: it was slow, and full before that."""
     world, _, other = quiet()
     other.core.raft.disk.why = "no space left"
-    other.wal_writer.tickets.append(Persist(99, 1, "", 1, (), None))
+    other.wal_writer.writes.append(Persist(99, 1, "", 1, (), None))
     assert look(world, other, for_s=3 * LATE_S) == []

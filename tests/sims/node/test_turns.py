@@ -47,7 +47,7 @@ def script(
 def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hanging up ends a connection, and the shell says so; the ticket of the first event comes to
+    """Hanging up ends a connection, and the shell says so; the write of the first event comes to
     the disk before that of the second. The other way round the log on the disk had a gap."""
     other = next(peer for peer in node.core.links.up)
     term, vote = node.core.raft.term, node.core.raft.election.state.vote
@@ -61,10 +61,10 @@ def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
         },
         monkeypatch,
     )
-    before = len(node.wal_writer.tickets)
+    before = len(node.wal_writer.writes)
     node.give(v.LeaveRequested("a test"))
     assert taken == ["LeaveRequested", "PeerDisconnected"]
-    assert [persist.ticket for persist in node.wal_writer.tickets][before:] == [901, 902]
+    assert [persist.write_number for persist in node.wal_writer.writes][before:] == [901, 902]
 
 
 def test_what_a_callback_feeds_is_taken_when_it_has_ended(

@@ -14,13 +14,13 @@ def begun() -> World:
     return world
 
 
-def test_a_slow_disk_takes_one_ticket_at_a_time_and_each_longer_than_an_election() -> None:
+def test_a_slow_disk_takes_one_write_at_a_time_and_each_longer_than_an_election() -> None:
     world = begun()
     node = world.live[1]
     node.disk.slow_until = world.now + 60.0
     world.run(until_s=world.now + 1.0)
     safe, saved = node.core.raft.disk.safe, node.disk.saved
-    assert node.wal_writer.tickets
+    assert node.wal_writer.writes
     world.run(until_s=world.now + SLOW_SYNC_S / 2)
     assert (node.core.raft.disk.safe, node.disk.saved) == (safe, saved)
     world.run(until_s=world.now + SLOW_SYNC_S)
@@ -28,11 +28,11 @@ def test_a_slow_disk_takes_one_ticket_at_a_time_and_each_longer_than_an_election
     assert world.rules.election_timeout_s < SLOW_SYNC_S
 
 
-def test_a_ticket_behind_one_that_failed_does_not_come_to_the_disk() -> None:
+def test_a_write_behind_one_that_failed_does_not_come_to_the_disk() -> None:
     """It builds on what is not there: the log would have a gap."""
     world = begun()
     node = world.live[1]
-    node.wal_writer.tickets.clear()
+    node.wal_writer.writes.clear()
     term, vote, saved = node.core.raft.term, node.core.raft.election.state.vote, node.disk.saved
     failed: list[int] = []
     node.disk.full_until = world.now + 0.5
@@ -41,13 +41,13 @@ def test_a_ticket_behind_one_that_failed_does_not_come_to_the_disk() -> None:
 
     def spy(event: v.Event, value: int | float = 0) -> None:
         if isinstance(event, v.PersistFailed):
-            failed.append(event.ticket)
+            failed.append(event.write_number)
         else:
             give(event, value)
 
     node.give = spy
-    for ticket in (901, 902):
-        node.wal_writer.write(c.Persist(ticket, term, vote, 10_000, (), None, 0))
+    for write_number in (901, 902):
+        node.wal_writer.write(c.Persist(write_number, term, vote, 10_000, (), None, 0))
     node.disk.full_until = world.now + 0.2
     world.run(until_s=world.now + 0.1)
     node.disk.full_until = 0.0

@@ -219,7 +219,7 @@ def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
 
 
 def test_what_was_not_synced_may_be_lost_and_what_was_is_not() -> None:
-    """The disk works on one ticket at a time: a kill leaves that one or none of them."""
+    """The disk works on one write at a time: a kill leaves that one or none of them."""
     found: set[int] = set()
     for seed in range(40):
         world = World(seed, peers=3, outer_steps=10)
@@ -228,8 +228,8 @@ def test_what_was_not_synced_may_be_lost_and_what_was_is_not() -> None:
         before = node.disk.saved
         known = before.entries if before else ()
         last = known[-1].index if known else 0
-        node.wal_writer.tickets.clear()
-        node.wal_writer.tickets.extend(persist(last + number) for number in (1, 2, 3))
+        node.wal_writer.writes.clear()
+        node.wal_writer.writes.extend(persist(last + number) for number in (1, 2, 3))
         world.kill(node)
         after = node.disk.saved
         entries = after.entries if after else ()
@@ -247,14 +247,14 @@ def test_a_full_disk_keeps_nothing_of_what_was_under_way() -> None:
         node = followers(world)[0]
         before = node.disk.saved
         last = before.entries[-1].index if before and before.entries else 0
-        node.wal_writer.tickets.clear()
-        node.wal_writer.tickets.append(persist(last + 1))
+        node.wal_writer.writes.clear()
+        node.wal_writer.writes.append(persist(last + 1))
         node.disk.full_until = 9.0
         world.kill(node)
         assert node.disk.saved == before
 
 
-def test_a_full_disk_fails_all_tickets_and_the_run_waits_for_room_or_others() -> None:
+def test_a_full_disk_fails_all_writes_and_the_run_waits_for_room_or_others() -> None:
     world = calm(outer_steps=30)
     world.run(until_s=3.0)
     victim = followers(world)[0]
@@ -333,7 +333,7 @@ def test_who_gave_up_is_connected_with_nobody() -> None:
 
 
 def test_a_second_pause_does_not_end_the_first_one() -> None:
-    """Seed 920045: tickets came to the disk out of order."""
+    """Seed 920045: writes came to the disk out of order."""
     world = calm()
     world.run(until_s=1.0)
     victim = followers(world)[0]
@@ -343,7 +343,7 @@ def test_a_second_pause_does_not_end_the_first_one() -> None:
 
 
 def test_what_is_due_at_one_time_happens_in_order() -> None:
-    """Seed 900216: the disk wrote a later ticket first, because durations are rounded."""
+    """Seed 900216: the disk wrote a later write first, because durations are rounded."""
     world, done = calm(), list[int]()
     node, due = leader(world), 0.3
     for i in range(200):
