@@ -1,16 +1,8 @@
-"""The configuration of a node's ranks, and the place of their sockets. Must NOT create anything."""
+"""The configuration of a node's ranks. Must NOT create anything."""
 
-import os
-import secrets
-import tempfile
 from dataclasses import dataclass
 
-from peers.ipc.daemon_socket import UNIX_PATH_BYTES_MAX
 from protocols.types import ConfigError
-
-_PREFIX, _RANDOM_BYTES = "lowcomm-", 6
-DIRECTORY_NAMES = _PREFIX + "[0-9a-f]" * 2 * _RANDOM_BYTES
-"""The names of directories with local sockets, as a glob pattern."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +31,3 @@ class RanksConfig:
                 f"hang_timeout_s must be positive and restarts_max not negative, "
                 f"got {self.hang_timeout_s} and {self.restarts_max}"
             )
-
-
-def free_directory(parent: str) -> str:
-    """A path that does not exist yet, short enough for the sockets in it."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    for candidate in (parent,) if parent else (runtime, tempfile.gettempdir()):
-        path = f"{candidate}/{_PREFIX}{secrets.token_hex(_RANDOM_BYTES)}"
-        short = len(os.fsencode(f"{path}/lifeline")) <= UNIX_PATH_BYTES_MAX
-        if candidate and short and os.access(candidate, os.W_OK | os.X_OK):
-            return path
-    raise ConfigError(
-        "no directory for the ranks' sockets: it must be writable, and a Unix socket's path has "
-        f"at most {UNIX_PATH_BYTES_MAX} bytes (set XDG_RUNTIME_DIR or TMPDIR)"
-    )

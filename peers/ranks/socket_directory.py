@@ -6,13 +6,19 @@ Must NOT serve a socket.
 
 import fcntl
 import os
+import secrets
 import shutil
 import stat
+import tempfile
 import time
 from pathlib import Path
 
-from peers.ranks.config import DIRECTORY_NAMES, free_directory
+from peers.ipc.daemon_socket import UNIX_PATH_BYTES_MAX
+from protocols.types import ConfigError
 
+_PREFIX, _RANDOM_BYTES = "lowcomm-", 6
+DIRECTORY_NAMES = _PREFIX + "[0-9a-f]" * 2 * _RANDOM_BYTES
+"""The names of these directories, as a glob pattern."""
 LOCK = "sockets.lock"
 """A file that the daemon has locked for as long as it lives."""
 YOUNG_S = 60.0
@@ -40,6 +46,20 @@ class SocketDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def free_directory(parent: str) -> str:
+    """A path that does not exist yet, short enough for the sockets in it."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    for candidate in (parent,) if parent else (runtime, tempfile.gettempdir()):
+        path = f"{candidate}/{_PREFIX}{secrets.token_hex(_RANDOM_BYTES)}"
+        short = len(os.fsencode(f"{path}/lifeline")) <= UNIX_PATH_BYTES_MAX
+        if candidate and short and os.access(candidate, os.W_OK | os.X_OK):
+            return path
+    raise ConfigError(
+        "no directory for the ranks' sockets: it must be writable, and a Unix socket's path has "
+        f"at most {UNIX_PATH_BYTES_MAX} bytes (set XDG_RUNTIME_DIR or TMPDIR)"
+    )
 
 
 def remove_stale(parent: Path) -> None:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from peers.ranks.socket_directory import LOCK, YOUNG_S, SocketDirectory, remove_stale
+from peers.ipc.daemon_socket import UNIX_PATH_BYTES_MAX
+from peers.ranks.socket_directory import (
+    LOCK,
+    YOUNG_S,
+    SocketDirectory,
+    free_directory,
+    remove_stale,
+)
+from protocols.types.errors import ConfigError
 
 KILLED = "lowcomm-0123456789ab"
 
@@ -75,3 +83,28 @@ def test_what_lives_is_young_or_is_none_of_ours_stays(short: Path) -> None:
     remove_stale(short)
     assert all(each.exists() for each in (Path(living.path), young, unlocked, *others))
     living.close()
+
+
+def test_the_runtime_directory_is_used_if_it_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="lc") as runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        chosen = free_directory("")
+        assert os.path.dirname(chosen) == runtime
+        assert not os.path.exists(chosen)
+        assert free_directory("") != chosen
+    assert os.path.dirname(free_directory("")) == tempfile.gettempdir()
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert os.path.dirname(free_directory("")) == tempfile.gettempdir()
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * UNIX_PATH_BYTES_MAX)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    assert os.path.dirname(free_directory("")) == tempfile.gettempdir()
+    with pytest.raises(ConfigError, match="at most 107"):
+        free_directory(str(long))
+    with pytest.raises(ConfigError, match="writable"):
+        free_directory("/nonexistent")
