@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 TICK_S = 0.1
 """Seconds between two looks at the step counters."""
-LEAST_S = 1.0
+LEAST_S = 1.5
 """A rank has not stalled before; shorter pauses are usual on a busy machine."""
 FACTOR = 4.0
 """A rank has stalled after this multiple of the longest of its last steps."""

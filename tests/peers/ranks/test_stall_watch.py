@@ -30,7 +30,7 @@ def test_a_fast_rank_has_stalled_after_the_least_time() -> None:
     assert watch.stalled == {}
     stand(watch, 1)
     assert list(watch.stalled) == [1]
-    assert "rank 1 has made no step for 1.0 s (at step 5" in watch.stalled[1]
+    assert "rank 1 has made no step for 1.5 s (at step 5" in watch.stalled[1]
 
 
 def test_a_slow_rank_has_a_multiple_of_its_longest_step() -> None:
