@@ -45,6 +45,7 @@ class Copies:
     """Seconds of one copy of the whole model between the GPU and shared memory."""
 
     mib: float
+    """MiB of fp32: 2**18 parameters each."""
     pin_s: float
     """Seconds to pin the memory of a contribution and of a result, once."""
     is_all_pinned: bool
@@ -58,7 +59,6 @@ class Copies:
 class Trained:
     """Throughput of a training loop without and with a peer attached."""
 
-    parameters: int
     bare_step_s: float
     """Median of the windows before and after the run with a peer."""
     peer_step_s: float
@@ -202,7 +202,6 @@ async def _train(place: Path, model: str, device: str, rounds: int, overlap: int
     took_s = moments[-1] - moments[first]
     bare_s = (before_s + after_s) / 2
     return Trained(
-        parameters=sum(x.numel() for x in build_model(MODELS[model], seed=0).parameters()),
         bare_step_s=bare_s,
         peer_step_s=took_s / steps,
         throughput=bare_s * steps / took_s,

@@ -20,10 +20,9 @@ import typer
 from lowcomm.reports import Commit, Event, RanksLost, RanksStalled
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.leader_loss import WAIT_MAX_S, Watcher, have_one_state, within, write_config
+from sims.leader_loss import Watcher, have_one_state, write_config
 from sims.terminal import run
 
-LOOK_S = 0.02
 NAMES = ("alpha", "beta", "gamma")
 STOPPED = NAMES[0]
 """The node with two ranks."""
@@ -83,7 +82,7 @@ async def _stop_one(watcher: Watcher, node: LocalNode) -> Stop:
     moment = time.time()
     stalled = await _first(watcher, RanksStalled, node, moment)
     lost = await _first(watcher, RanksLost, node, moment)
-    commit = await _counted_after(watcher, node, lost.t)
+    commit = await watcher.counted_after(lost.t, node.name)
     return Stop(
         stalled_s=stalled.t - moment,
         gap_s=_longest_gap(watcher.events, moment, commit.t),
@@ -106,37 +105,26 @@ def _children(pid: int) -> list[int]:
 
 
 async def _commits(watcher: Watcher, moment: float, count: int) -> None:
-    """Wait for `count` commits that count all three nodes. Raises LowcommError."""
-    async with within(WAIT_MAX_S, f"{count} commits of all nodes"):
-        while True:
-            watcher.read()
-            later = (e for e in watcher.events if isinstance(e, Commit) and e.t > moment)
-            if len({e.round for e in later if len(e.roster) == len(NAMES)}) >= count:
-                return
-            await asyncio.sleep(LOOK_S)
+    """Wait for `count` commits after `moment` that count all nodes. Raises LowcommError."""
+
+    def look(events: list[Event]) -> bool | None:
+        later = (x for x in events if isinstance(x, Commit) and x.t > moment)
+        rounds = {x.round for x in later if len(x.roster) == len(NAMES)}
+        return len(rounds) >= count or None
+
+    await watcher.until(look, f"{count} commits of all nodes")
 
 
 async def _first(
     watcher: Watcher, kind: type[RanksStalled | RanksLost], node: LocalNode, moment: float
 ) -> Event:
-    async with within(WAIT_MAX_S, f"{kind.__name__} of {node.name}"):
-        while True:
-            watcher.read()
-            for event in watcher.events:
-                if isinstance(event, kind) and event.name == node.name and event.t > moment:
-                    return event
-            await asyncio.sleep(LOOK_S)
+    """The first event of this kind of the node after `moment`. Raises LowcommError."""
 
+    def look(events: list[Event]) -> Event | None:
+        later = (x for x in events if x.name == node.name and x.t > moment)
+        return next((x for x in later if isinstance(x, kind)), None)
 
-async def _counted_after(watcher: Watcher, node: LocalNode, moment: float) -> Commit:
-    async with within(WAIT_MAX_S, f"a commit that counts {node.name}"):
-        while True:
-            watcher.read()
-            commits = (event for event in watcher.events if isinstance(event, Commit))
-            own = (event for event in commits if event.name == node.name and event.t > moment)
-            if (found := next((event for event in own if event.counted), None)) is not None:
-                return found
-            await asyncio.sleep(LOOK_S)
+    return await watcher.until(look, f"{kind.__name__} of {node.name}")
 
 
 def _longest_gap(events: list[Event], begin: float, end: float) -> float:

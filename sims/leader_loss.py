@@ -10,11 +10,11 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -43,6 +43,8 @@ eval_windows = 8
 [node]
 corpus = {corpus}
 """
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +93,35 @@ class Watcher:
         self.events += new
         return new
 
+    async def until(self, look: Callable[[list[Event]], T | None], awaited: str) -> T:
+        """Read until `look` finds something in all events so far; return that. Raises LowcommError,
+        which names what was awaited."""
+        async with within(WAIT_MAX_S, awaited):
+            while True:
+                self.read()
+                if (found := look(self.events)) is not None:
+                    return found
+                await asyncio.sleep(LOOK_S)
+
     async def commit_after(self, moment: float, *, but: str, count: int = 1) -> Commit:
         """Wait for `count` Commit events after `moment` (Unix time in seconds) of nodes other than
         `but`; return the first. Raises LowcommError."""
-        async with within(WAIT_MAX_S, f"{count} commits of nodes other than {but or 'none'}"):
-            while True:
-                self.read()
-                later = [
-                    event
-                    for event in self.events
-                    if isinstance(event, Commit) and event.t > moment and event.name != but
-                ]
-                if len(later) >= count:
-                    return min(later, key=lambda event: event.t)
-                await asyncio.sleep(LOOK_S)
+
+        def look(events: list[Event]) -> Commit | None:
+            later = [x for x in events if isinstance(x, Commit) and x.t > moment and x.name != but]
+            return min(later, key=lambda event: event.t) if len(later) >= count else None
+
+        return await self.until(look, f"{count} commits of nodes other than {but or 'none'}")
+
+    async def counted_after(self, moment: float, name: str) -> Commit:
+        """Wait until a commit after `moment` (Unix time in seconds) counts this node, as the node
+        itself reports; return that. Raises LowcommError."""
+
+        def look(events: list[Event]) -> Commit | None:
+            commits = (x for x in events if isinstance(x, Commit) and x.name == name)
+            return next((x for x in commits if x.t > moment and x.counted), None)
+
+        return await self.until(look, f"a commit that counts {name}")
 
 
 async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: RankSpeed) -> Played:
@@ -125,7 +142,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Ran
                 cluster, f"p{number}", config, pace=pace, join=cluster.invite(nodes[0])
             )
             nodes.append(joiner)
-            await _counted(watcher, joiner.name)
+            await watcher.counted_after(0.0, joiner.name)
             losses.append(Loss(leader.name, commit.t - moment, time.time() - began))
         async with within(END_MAX_S, "the end of all nodes"):
             await asyncio.gather(*(node.child.wait() for node in nodes))
@@ -163,17 +180,6 @@ async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:
                 if node.running and 2 * agreed > len(nodes):
                     return node
             await asyncio.sleep(0.1)
-
-
-async def _counted(watcher: Watcher, name: str) -> None:
-    """Wait until a commit counts the replacement. Raises LowcommError."""
-    async with within(WAIT_MAX_S, f"a commit that counts {name}"):
-        while True:
-            watcher.read()
-            for event in watcher.events:
-                if isinstance(event, Commit) and event.name == name and event.counted:
-                    return
-            await asyncio.sleep(LOOK_S)
 
 
 def write_config(

@@ -274,7 +274,6 @@ def _sentence(event: Event, names: Mapping[str, str]) -> str:
             return ""
 
 
-@cache
 def _ranks_sentence(event: RanksReady | RanksLost | RanksStalled | RanksMoving, name: str) -> str:
     match event:
         case RanksReady():
@@ -287,6 +286,7 @@ def _ranks_sentence(event: RanksReady | RanksLost | RanksStalled | RanksMoving, 
             return f"the ranks of {name} make steps again"
 
 
+@cache
 def _fields(cls: type[Event]) -> tuple[tuple[str, Any, bool], ...]:
     """Return (name, type, whether a line must have it) of each field."""
     hints = get_type_hints(cls)

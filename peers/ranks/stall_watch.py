@@ -43,13 +43,11 @@ class StallWatch:
         make steps now."""
         for rank, (pace, step) in enumerate(zip(self._paces, steps, strict=True)):
             pace.ticks += 1
-            if rank not in trains:
-                pace.ticks = 0
-            elif step != pace.step:
-                pace.durations.append(pace.ticks)
-                pace.ticks = 0
             moved, pace.step = step != pace.step, step
+            if moved and rank in trains:
+                pace.durations.append(pace.ticks)
             if moved or rank not in trains:
+                pace.ticks = 0
                 self.stalled.pop(rank, None)
             elif len(pace.durations) >= STEPS_KNOWN and rank not in self.stalled:
                 self._judge(rank, pace)

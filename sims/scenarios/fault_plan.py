@@ -119,7 +119,13 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     if mix == "rounds":
         kinds, per_s = source.choice(ROUNDS), ROUND_FAULTS_PER_S
         rates = [*(0.5 for _ in kinds[1:]), source.choice([0.0, 0.1, 0.5])]
-    faults = _draw_slow_disks(seed, until_s) if seed % SLOW_DISKS_EVERY in SLOW_DISKS_IN else []
+    faults: list[Fault] = []
+    if seed % SLOW_DISKS_EVERY in SLOW_DISKS_IN:
+        own = random.Random(seed ^ 0xD15C)  # noqa: S311 (a simulation, no secrets)
+        faults += _draw_rare(own, "slow_disk", SLOW_DISK_S, most=SLOW_DISKS_MAX, until_s=until_s)
+    if seed % STALLS_EVERY in STALLS_IN:
+        own = random.Random(seed ^ 0x57A11)  # noqa: S311 (a simulation, no secrets)
+        faults += _draw_rare(own, "ranks_stall", STALL_S, most=STALLS_MAX, until_s=until_s)
     at_s = 0.0
     while any(rates) and (at_s := at_s + source.expovariate(per_s)) < until_s:
         (kind,) = source.choices(kinds, rates)
@@ -132,7 +138,6 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
                 duration_s=source.choice(durations_s),
             )
         )
-    faults += _draw_stalls(seed, until_s)
     faults += draw_revocations(seed, until_s=until_s)
     return sorted(faults, key=lambda fault: fault.at_s)
 
@@ -150,33 +155,25 @@ def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
     ]
 
 
-def _draw_slow_disks(seed: int, until_s: float) -> list[Fault]:
-    source = random.Random(seed ^ 0xD15C)  # noqa: S311 (a simulation, no secrets)
+def _draw_rare(
+    source: random.Random,
+    kind: FaultKind,
+    durations_s: Sequence[float],
+    *,
+    most: int,
+    until_s: float,
+) -> list[Fault]:
+    """Draw 1 to `most` faults of a rare kind, from a random source of their own, so that seeds
+    without them replay unchanged."""
     return [
         Fault(
             at_s=source.uniform(2.0, until_s),
-            kind="slow_disk",
+            kind=kind,
             peer=source.randrange(1 << 16),
             other=source.randrange(1 << 16),
-            duration_s=source.choice(SLOW_DISK_S),
+            duration_s=source.choice(durations_s),
         )
-        for _ in range(source.randint(1, SLOW_DISKS_MAX))
-    ]
-
-
-def _draw_stalls(seed: int, until_s: float) -> list[Fault]:
-    if seed % STALLS_EVERY not in STALLS_IN:
-        return []
-    source = random.Random(seed ^ 0x57A11)  # noqa: S311 (a simulation, no secrets)
-    return [
-        Fault(
-            at_s=source.uniform(2.0, until_s),
-            kind="ranks_stall",
-            peer=source.randrange(1 << 16),
-            other=source.randrange(1 << 16),
-            duration_s=source.choice(STALL_S),
-        )
-        for _ in range(source.randint(1, STALLS_MAX))
+        for _ in range(source.randint(1, most))
     ]
 
 

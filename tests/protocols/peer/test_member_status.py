@@ -255,13 +255,19 @@ def test_ranks_start_with_the_first_view() -> None:
     assert scene.one(c.Resume) == c.Resume(0, 0, "anew", first=False, finish=False)
 
 
-def test_a_joiner_into_a_running_run_is_able_after_some_steps() -> None:
+def training_joiner() -> Follower:
+    """A joiner into a running run, with its state and ranks."""
     scene = joining()
     scene.reads(view(1, A))
     scene.gets_cut()
     scene.gets_state()
     scene.reads(e.Member(info(B, 1)))
     scene.on(v.TrainersReady())
+    return scene
+
+
+def test_a_joiner_into_a_running_run_is_able_after_some_steps() -> None:
+    scene = training_joiner()
     assert scene.one(c.Resume) == c.Resume(0, 0, "anew", first=True, finish=False)
     assert told(scene) == []
     scene.on(v.TrainersAble())
@@ -298,12 +304,7 @@ def test_ranks_that_are_lost_after_a_stall_have_not_stalled() -> None:
 
 
 def test_a_joiner_that_stalls_is_not_able_sooner() -> None:
-    scene = joining()
-    scene.reads(view(1, A))
-    scene.gets_cut()
-    scene.gets_state()
-    scene.reads(e.Member(info(B, 1)))
-    scene.on(v.TrainersReady())
+    scene = training_joiner()
     scene.on(v.TrainersStalled("no step"))
     scene.on(v.TrainersMoving())
     assert m.ReadyToTrain() not in told(scene)
