@@ -111,7 +111,7 @@ class RelayPlan:
         if now < self._look_at:
             return []
         rules = self.raft.rules
-        self._look_at = now + rules.heartbeat_interval_s
+        self._look_at = now + self.links.failure_detector.interval_s
         for peer in self._overdue(now) | self.raft.replication.take_strayed():
             self._direct_until[peer] = now + DIRECT_ROUNDS * rules.reduction_timeout_s
         voters, failure_detector = self.raft.log.voters, self.links.failure_detector

@@ -87,6 +87,8 @@ class LeadershipTerm:
         known = self.head.readers.get(peer)
         if known is not None and known.incarnation < incarnation:
             self.leader.restarted(peer)
+        if known is None and peer in self.head.seats:
+            self.askers.add(peer)  # It may not have read yet that it is out.
         self.relay_plan.connected(peer)
 
     def disconnected(self, peer: PeerId) -> None:

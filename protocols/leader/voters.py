@@ -176,7 +176,7 @@ class Voters:
 
     def _look(self, now: float) -> None:
         failure_detector = self.accounts.links.failure_detector
-        since = now - BEATS * failure_detector.rules.heartbeat_interval_s
+        since = now - BEATS * failure_detector.interval_s
         up = self.raft.up
         self._reached = {self.me, *(p for p in up if failure_detector.heard_since(p, since))}
 

@@ -239,6 +239,9 @@ class Connectivity:
         led_term = self._leadership.led_term
         if self._links.failure_detector.beat_due(now):
             self._links.failure_detector.watch(self._needed(now), now)
+            if self._raft.leader is not None:
+                pause_s = self._links.failure_detector.pause_s(self._raft.leader, now)
+                self._raft.election.pause_s = pause_s
             if led_term is not None:
                 led_term.forget_others()
         for loss in self._links.failure_detector.lost(now):

@@ -76,7 +76,9 @@ class Participant:
     @property
     def state_deadline(self) -> float:
         """The next time at which a state transfer needs a pass."""
-        return min(self.member_status.catchup.deadline, self.member_status.state_donor.deadline)
+        member_status = self.member_status
+        transfers = member_status.catchup.deadline, member_status.state_donor.deadline
+        return min(*transfers, member_status.deadline)
 
     @property
     def rounds_deadline(self) -> float:
@@ -107,7 +109,7 @@ class Participant:
             case v.TrainersReady():
                 member_status.joint_trainers.ready = True
             case v.TrainersAble():
-                member_status.joint_trainers.able = True
+                member_status.joint_trainers.trained = True
             case v.TrainersStalled(why=why):
                 member_status.joint_trainers.stalled = one_line(why)
             case v.TrainersMoving():
@@ -368,6 +370,7 @@ class Participant:
         """State transfers to this peer and from it, and ranks that can begin."""
         commands, self._released = self._released + self.member_status.adopt_kept(), []
         commands += self.member_status.request(now, connected)
+        self.member_status.watch_links(now, connected)
         if self.steps is not None:
             return commands + self.member_status.state_donor.advance([self.steps.copy.step], now)
         lacked, self._lacked = self._lacked, self.member_status.catchup.needed
@@ -376,7 +379,7 @@ class Participant:
             for rounds in self.rounds:
                 rounds.damaged = False
                 rounds.forget_reports()
-        commands += self.member_status.start_training(self.rounds)
+        commands += self.member_status.start_training(self.rounds, now)
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
         return commands + self.member_status.state_donor.advance(versions, now)
 

@@ -42,8 +42,12 @@ class Election:
         """We have asked another voter to lead, and decide nothing unless it fails to."""
         self._me, self._log, self._disk, self._replication = me, log, disk, replication
         self._up, self._out = up, out
+        self.pause_s = NEVER
+        """The longest pause of the present leader lately, seconds; NEVER: not known."""
         self._timer = ElectionTimer(me)
         """The timer of the next election."""
+        self._tries = 0
+        """Times that we stood for election since a leader was heard."""
         self._granted = set[PeerId]()
         """Voters that have answered our question for their votes with yes."""
         self._quorum_at = NEVER
@@ -52,6 +56,11 @@ class Election:
     @property
     def deadline(self) -> float:
         return self._quorum_at if self.state.leads else self._timer.deadline
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds for which the leader may be silent."""
+        return self.rules.election_timeout(self.pause_s)
 
     def advance(self, now: float, commit_index: int) -> None:
         """Do what is due: begin an election, or step down if no majority answers."""
@@ -162,8 +171,10 @@ class Election:
     def heard(self, peer: PeerId, now: float) -> None:
         """The leader of our term was heard."""
         state = self.state
+        if peer != state.leader:
+            self.pause_s = NEVER
         state.become(Role.FOLLOWER, peer)
-        state.heard_at = now
+        state.heard_at, self._tries = now, 0
         state.leader_down = peer not in self._up
         self._arm(now)
 
@@ -187,17 +198,20 @@ class Election:
             self._arm(now, least=grace_s, spread=grace_s)
 
     def _follows(self, now: float) -> bool:
-        return self.state.follows(now, self.rules.election_timeout_s)
+        return self.state.follows(now, self.timeout_s)
 
     def _arm(self, now: float, *, least: float | None = None, spread: float | None = None) -> None:
-        timeout, term = self.rules.election_timeout_s, self.state.term
+        # Each try waits for twice as long as the one before: answers may take longer than our
+        # timeout, and two candidates may have divided the votes.
+        timeout = min(self.rules.election_timeout_s, self.timeout_s * (1 << min(self._tries, 8)))
         least = timeout if least is None else least
-        self._timer.arm(now, term, least=least, spread=timeout if spread is None else spread)
+        spread = timeout if spread is None else spread
+        self._timer.arm(now, self.state.term, least=least, spread=spread)
 
     def _ask_first(self, now: float) -> None:
         self.state.become(Role.ASKING, None)
         self._granted = {self._me}
-        self._arm(now, least=self.rules.election_timeout_s / 4)
+        self._arm(now, least=self.timeout_s / 4, spread=self.timeout_s)
         self._ask(self._log.voters, pre=True)
 
     def _stand(self, now: float, *, urgent: bool) -> None:
@@ -205,6 +219,7 @@ class Election:
         self.state.become(Role.CANDIDATE, None)
         self._granted = set[PeerId]()
         self._arm(now)
+        self._tries += 1
         self._disk.promise(self._me, Voted(self.state.term, True, pre=False))
         self._ask(self._log.voters, pre=False, urgent=urgent)
 

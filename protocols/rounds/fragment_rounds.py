@@ -73,6 +73,7 @@ class FragmentRounds:
         skipped, work = range(self.version + 1, round_ + 1), self.work
         self.awaited = None
         commands = self._moved(round_, digest)
+        self.fetching.ask_now()
         if work.own is None or (work.own.round > round_ and not self.finished):
             return commands  # Its round may still count it: only the commit can tell.
         # The new state contains work that a skipped round counted; other work stays local.
@@ -188,7 +189,8 @@ class FragmentRounds:
             if self.run_state.gossip:
                 return self._pass_by(commit, stamp)
             holders = sorted(connected & self.run_state.members.keys())
-            return self.fetching.fetch(now, commit, stamp, held=held, holders=holders)
+            over = self.run_state.committed(self.fragment) > commit.round + KEEP_ROUNDS
+            return self.fetching.fetch(now, commit, stamp, held=held, holders=holders, over=over)
         self.applying = stamp
         self.fetching.over()
         held.drop_slices(commit.round)

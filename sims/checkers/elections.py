@@ -127,7 +127,7 @@ class Elections:
         self._granted.setdefault((to, term), set()).add(node.peer)
         raft, now = node.core.raft, node.world.now
         leader, at = self._heard.get(node.peer, (None, 0.0))
-        recent = now < at + node.core.rules.election_timeout_s
+        recent = now < at + raft.election.timeout_s
         if raft.leads or (raft.leader == leader and leader in raft.up and recent):
             self._found(f"{node.peer} hears {leader}, and grants {to} a pre-vote for term {term}")
 

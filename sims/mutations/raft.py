@@ -11,6 +11,7 @@ from protocols.raft.node import Raft
 from protocols.raft.replication import Replication
 from protocols.state.log_applier import LogApplier
 from sims.mutations.patch import Edit, Mutant
+from sims.mutations.units import of
 
 TRUNCATE = """\
 if last < self.log.last_index:
@@ -103,6 +104,12 @@ LOG_MUTANTS = (
         "no-pre-vote",
         "An isolated peer raises its term forever, and disturbs the run when it is back.",
         Edit(Election.advance, "self._ask_first(now)", "self._stand(now, urgent=False)"),
+    ),
+    Mutant(
+        "each-candidacy-is-equally-short",
+        "With round trips longer than the timeout no candidate ever gets its votes.",
+        Edit(Election._stand, "self._tries += 1", "pass"),
+        tests=of("raft/election"),
     ),
     Mutant(
         "no-check-quorum",

@@ -253,6 +253,18 @@ ROUND_MUTANTS = (
         tests=of("rounds/retries"),
     ),
     Mutant(
+        "a-result-that-was-passed-is-waited-for",
+        "A peer waits for a result that was sent before it could get it.",
+        Edit(ResultFetch.fetch, "self.at = now if passed else", "self.at ="),
+        tests=of("rounds/retries"),
+    ),
+    Mutant(
+        "released-results-are-asked-for-again",
+        "A peer asks seven times for a result that no peer keeps any more.",
+        Edit(ResultFetch.fetch, "if over and self.tries >= len(holders):", "if False:"),
+        tests=of("rounds/retries"),
+    ),
+    Mutant(
         "trusts-a-whole-result-that-is-another",
         "A complete result with other bytes stays in place of the committed one.",
         Edit(ResultFetch.fetch, "held.drop_results(commit.round)", "pass"),

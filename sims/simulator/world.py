@@ -39,8 +39,10 @@ FRAGMENT_ELEMENTS = 3 << 18
 """Elements of a fragment: large enough for three parts; never allocated."""
 RULES = ProtocolConfig(
     heartbeat_interval_s=1.0,
-    election_timeout_s=3.0,
-    silence_timeout_s=6.0,
+    election_timeout_s=3.9,
+    election_timeout_min_s=3.0,
+    silence_timeout_s=7.0,
+    silence_timeout_min_s=4.0,
     reconnect_grace_s=2.5,
     round_grace_s=8.0,
     reduction_timeout_s=6.0,
