@@ -10,9 +10,9 @@ import pytest
 
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost
 from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.process_tree import descendants
 from tests.cluster.method_runs import check_one_state
 from tests.cluster.running import (
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -80,7 +80,7 @@ def test_a_killed_rank_goes_on_with_its_optimizer_on_the_gpu(tmp_path: Path) -> 
             await start_all(cluster, config)
             alpha = cluster.nodes[0]
             await asyncio.to_thread(commits_until, alpha.directory, ROUNDS, within_s=120)
-            for pid in children_of(alpha.child.pid):
+            for pid in descendants(alpha.child.pid):
                 os.kill(pid, signal.SIGKILL)
             return [await node.child.wait() for node in cluster.nodes]
 
