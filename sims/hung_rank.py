@@ -63,12 +63,12 @@ async def play(run_dir: Path, config: Path, *, stops: int) -> Played:
     watcher, found = Watcher(run_dir), list[Stop]()
     sets = [f"run.model.{each}" for each in MODEL]
     async with LocalCluster(run_dir) as cluster:
-        token = ""
-        for name in NAMES:
+
+        def start(name: str, token: str) -> LocalNode:
             own = [*sets, f"node.ranks={2 if name == STOPPED else 1}"]
-            node = cluster.start_peer(name, config, join=token, overrides=own)
-            token = token or await cluster.token_of(node)
-        alpha = cluster.nodes[0]
+            return cluster.start_peer(name, config, join=token, overrides=own)
+
+        alpha, *_ = await cluster.start_all(NAMES, start)
         await _commits(watcher, 0.0, SETTLED_COMMITS)
         usual_gap_s = _longest_gap(watcher.events, 0.0, time.time())
         for _ in range(stops):
