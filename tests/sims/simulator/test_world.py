@@ -322,7 +322,11 @@ def test_an_address_without_a_peer_is_one_that_does_not_listen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = calm(1)
-    monkeypatch.setattr(world, "_way_in", lambda _: "nowhere:1")
+
+    def way_in(_: PeerId) -> str:
+        return "nowhere:1"
+
+    monkeypatch.setattr(world, "_way_in", way_in)
     late = world.add_peer()
     world.run(until_s=4.0)
     assert (late.dials, late.outcome) == ({"nowhere:1"}, "")
