@@ -190,6 +190,18 @@ def shard_views(
     return [_shard_view(place, parameters[place.name], rank) for place in found]
 
 
+def check_sharded(shards: Sequence[ShardView], *, world_size: int) -> None:
+    """Raise ConfigError for a plain parameter on several ranks: each would train a copy of its own,
+    and rank 0 alone writes."""
+    plain = [shard.place.name for shard in shards if not isinstance(shard.parameter, DTensor)]
+    if world_size > 1 and plain:
+        raise ConfigError(
+            f"parameter {plain[0]} is not sharded, so of the {world_size} ranks only the work of "
+            "rank 0 would count: shard the model with fully_shard before you make the optimizer, "
+            "or start one rank (node.ranks = 1)"
+        )
+
+
 @torch.no_grad()
 def write_shards(
     shards: Sequence[ShardView], buffer: memoryview, *, everything: bool = False

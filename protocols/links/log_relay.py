@@ -132,8 +132,8 @@ class LogRelay:
 
     @property
     def _current(self) -> bool:
-        raft = self.raft
-        return self._term == raft.term and raft.leader is not None and not raft.leads
+        state = self.raft.term_state
+        return self._term == state.term and state.leader is not None and not state.leads
 
     def _forward(self) -> list[Command]:
         commands: list[Command] = []

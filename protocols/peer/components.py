@@ -141,8 +141,8 @@ class Components(ABC):
 
     def _watch(self, now: float) -> None:
         """Connections: losses, heartbeats, dialling, branches."""
-        led_term, raft = self.leadership.led_term, self.raft
-        up, log = (len(self.links.up), len(raft.up)), (raft.term, raft.log.last_index)
+        led_term, raft, state = self.leadership.led_term, self.raft, self.raft.term_state
+        up, log = (len(self.links.up), len(raft.up)), (state.term, raft.log.last_index)
         frozen = led_term is not None and led_term.frozen
         for command in self.connectivity.watch(now):
             if isinstance(command, c.Stop):
@@ -150,7 +150,7 @@ class Components(ABC):
             else:
                 self._out.append(command)
         self._due[wakeups.CONNECTIVITY] = self.connectivity.deadline
-        if log != (raft.term, raft.log.last_index):
+        if log != (state.term, raft.log.last_index):
             # This peer goes on alone, or another branch is given up.
             self.raised |= wakeups.APPENDED
         if up != (len(self.links.up), len(raft.up)):
@@ -165,8 +165,8 @@ class Components(ABC):
         raft.advance(now)
         self._due[wakeups.RAFT] = raft.deadline
         self.raised |= wakeups.SAID
-        settled = raft.leads and raft.settled
-        election, state = raft.election, raft.election.state
+        election, state = raft.election, raft.term_state
+        settled = state.leads and raft.settled
         ours = (state.term, state.leader, state.role)
         leads = (*ours, raft.disk.works, settled, election.handing_over)
         if leads != self._leads:
@@ -176,7 +176,7 @@ class Components(ABC):
             self._holds = raft.commit_index
             self.raised |= wakeups.FURTHER_COMMIT
         log, votes = raft.log, (raft.log.last_term, raft.log.voters)
-        if votes != self._votes or (raft.leads and log.last_index != self._last_index):
+        if votes != self._votes or (state.leads and log.last_index != self._last_index):
             self.raised |= wakeups.LONGER_LOG
         self._votes, self._last_index = votes, log.last_index
         if self.connectivity.leaderless_since != NEVER and self.connectivity.hears_leader(now):
@@ -313,8 +313,8 @@ class Components(ABC):
     @property
     def _leader_here(self) -> PeerId | None:
         """The leader, if it is connected or this peer itself; else None."""
-        leader = self.raft.leader
-        return leader if self.raft.leads or leader in self.links.up else None
+        state = self.raft.term_state
+        return state.leader if state.leads or state.leader in self.links.up else None
 
     @property
     def _hears(self) -> PeerId | None:

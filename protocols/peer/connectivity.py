@@ -190,8 +190,9 @@ class Connectivity:
     def _tell_missed(self, now: float) -> list[Command]:
         """Report missing peers to the leader when they change; as leader, note the missing
         links."""
-        raft, led_term, members = self._raft, self._leadership.led_term, self._run_state.members
-        leader = raft.leader if self._part.member_status.is_member else None
+        state, led_term = self._raft.term_state, self._leadership.led_term
+        members = self._run_state.members
+        leader = state.leader if self._part.member_status.is_member else None
         if led_term is not None:
             what: object = led_term.leader.reports.cut_off()
             command: Command = Note("links", str(what or "all members are connected again"))
@@ -201,11 +202,11 @@ class Connectivity:
         else:
             return []
         term, led, before = self._said_missed
-        self._said_missed = (raft.term, raft.leads, what)
-        before = before if led == raft.leads else None
+        self._said_missed = (state.term, state.leads, what)
+        before = before if led == state.leads else None
         # Repeated in each term, also if no peer is missing: a late report of an earlier term may
         # have reached the new leader.
-        return [command] if (what != before or term != raft.term) and (what or before) else []
+        return [command] if (what != before or term != state.term) and (what or before) else []
 
     def _named(self) -> set[str]:
         """Addresses in uncommitted entries of our log; and of all peers of the run if this peer is
@@ -273,12 +274,12 @@ class Connectivity:
 
     def hears_leader(self, now: float) -> bool:
         """Is there a leader, and was it heard lately?"""
-        up = self._raft.leader in self._links.up
-        return self._raft.leads or (up and now < self._heard_until)
+        state = self._raft.term_state
+        return state.leads or (state.leader in self._links.up and now < self._heard_until)
 
     @property
     def _heard_until(self) -> float:
-        return self._raft.election.state.heard_at + 2 * self._raft.rules.election_timeout_s
+        return self._raft.term_state.heard_at + 2 * self._raft.rules.election_timeout_s
 
     def gives_way(self, now: float) -> bool:
         """Hand over as a leader that loses its vote, since another leader must take it; or as one

@@ -13,12 +13,14 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+    from sims.cluster.process_tree import descendants
 
-__all__ = ["LOG", "LocalCluster", "LocalNode"]
+__all__ = ["LOG", "LocalCluster", "LocalNode", "descendants"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "local_cluster": "LOG LocalCluster LocalNode",
+        "process_tree": "descendants",
     },
 )

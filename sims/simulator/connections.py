@@ -127,13 +127,12 @@ class Dialer:
             ):
                 node.dialling.discard(address)
                 return
-            if other is None:
-                self._later(node, address, REDIAL_S, give_up)  # Only a liar names such a peer.
-                return
-            listens = other.running and not self.certification.shuts_out(other)
-            relay = self._relay(node, other) if hidden else None
-            way = relay is not None if hidden else self._reaches(node, other)
-            if listens and way:
+            relay = self._relay(node, hidden) if hidden else None
+            if (
+                other is not None  # Only a liar names an address without a peer.
+                and self._listens(other)
+                and (relay or (not hidden and self._reaches(node, other)))
+            ):
                 if self.certification.shuts_out(node):
                     self.certification.ask(node, other)
                     self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
@@ -153,6 +152,9 @@ class Dialer:
                 self._later(node, address, REDIAL_S, give_up)
 
         node.after(delay_s, connect)
+
+    def _listens(self, other: Node) -> bool:
+        return other.running and not self.certification.shuts_out(other)
 
     def _reaches(self, node: Node, other: Node) -> bool:
         return self._world.network.reachable(node.peer, other.peer, self._world.now)

@@ -20,6 +20,7 @@ from lowcomm.reports.events import Commit, Event
 from lowcomm.reports.timeline import read_timeline
 from peers.processes.processes import dying_with_us, start_child
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from sims.cluster.process_tree import children
 
 HERE = Path(__file__).parent
 LOOK_S = 0.05
@@ -167,11 +168,6 @@ def inner_state(run_dir: Path, name: str, *, round_: int) -> NDArray[np.float32]
     with cast(Any, safe_open(directory / "rank-0-of-1.safetensors", framework="np")) as file:
         moments = [file.get_tensor(f"exp_avg:{parameter}").ravel() for parameter, *_ in layout]
     return np.concatenate(moments)
-
-
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(child) for child in text.split()]
 
 
 def ranks_of(node: LocalNode) -> list[int]:

@@ -261,15 +261,6 @@ def marked_processes() -> dict[int, str]:
     return found
 
 
-def children_of(pid: int) -> set[int]:
-    """All descendants, in whatever session."""
-    found: set[int] = set()
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        for child in (thread / "children").read_text().split():
-            found |= {int(child)} | children_of(int(child))
-    return found
-
-
 def alive(pids: Sequence[int] | set[int]) -> set[int]:
     """Those that still run: a zombie has ended."""
     running: set[int] = set()

@@ -29,12 +29,12 @@ from lowcomm.reports.summary import build_summary
 from lowcomm.reports.timeline import read_timeline
 from sims.cluster.launch import Watch, supervise
 from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.process_tree import descendants
 from sims.paced.cluster import start_all
 from tests.cluster import once_wrong
 from tests.cluster.running import (
     Shell,
     alive,
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -138,7 +138,7 @@ def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along
     had = commits(gamma)[-1]
     commits_until(gamma, had + 3)  # The others go on.
 
-    ranks = children_of(victim.pid)
+    ranks = descendants(victim.pid)
     assert len(ranks) >= 3  # A zygote and two ranks.
     victim.signal(signal.SIGKILL)
     until(lambda: not alive(ranks), within_s=5, what="the ranks gone")
@@ -157,7 +157,7 @@ def test_the_first_peer_dies_and_the_others_elect_another(shell: Shell, tmp_path
         shell.peer(name, config, "--join", token)
     beta, gamma = tmp_path / "beta", tmp_path / "gamma"
     commits_until(beta, 3)
-    ranks = children_of(first.pid)
+    ranks = descendants(first.pid)
     first.signal(signal.SIGKILL)
     until(lambda: not alive(ranks), within_s=5, what="its ranks gone")
     commits_until(beta, commits(beta)[-1] + 3)

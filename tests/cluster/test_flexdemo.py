@@ -14,13 +14,13 @@ from lowcomm.methods import StepMethod
 from lowcomm.reports.events import Commit, Finished, RanksLost, Traffic, View
 from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.process_tree import descendants
 from sims.lockstep.step_lockstep import StepLockstep
 from sims.paced.moves import tensors
 from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import paced_node
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
-    children_of,
     commits_until,
     marked_processes,
     of,
@@ -100,7 +100,7 @@ def test_nodes_stay_one_through_losses_and_a_join(tmp_path: Path) -> None:
             nodes = await one_by_one(cluster, NAMES, config, pace=pace)
             await asyncio.to_thread(commits_until, run_dir / "beta", 24)
             os.kill(nodes["gamma"].child.pid, signal.SIGKILL)
-            for rank in children_of(nodes["beta"].child.pid):
+            for rank in descendants(nodes["beta"].child.pid):
                 os.kill(rank, signal.SIGKILL)
             await asyncio.to_thread(
                 until, lambda: of(RanksLost, run_dir / "beta"), within_s=20, what="ranks lost"

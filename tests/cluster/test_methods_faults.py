@@ -11,10 +11,10 @@ import pytest
 
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, SnapshotReceived
 from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.cluster.process_tree import descendants
 from sims.paced.cluster import start_all, start_paced
 from tests.cluster.method_runs import METHODS, NAMES, NOLOCO, PACE, check_one_state, command_of
 from tests.cluster.running import (
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -39,7 +39,7 @@ def test_pairs_go_on_when_one_dies_and_take_in_who_comes_or_comes_back(tmp_path:
         """Its ranks alone, and then all of another node."""
         commits_until(alpha, 3)
         (rank,) = [
-            pid for pid in children_of(victim.child.pid) if "sims.paced.rank" in command_of(pid)
+            pid for pid in descendants(victim.child.pid) if "sims.paced.rank" in command_of(pid)
         ]
         os.kill(rank, signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")
@@ -89,7 +89,7 @@ def test_fragments_outlive_a_crash_of_ranks_and_a_joiner_falls_in(tmp_path: Path
         """One of two ranks, which costs both; and their daemon goes on."""
         commits_until(beta, 3)
         ranks = [
-            pid for pid in children_of(victim.child.pid) if "sims.paced.rank" in command_of(pid)
+            pid for pid in descendants(victim.child.pid) if "sims.paced.rank" in command_of(pid)
         ]
         os.kill(max(ranks), signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")

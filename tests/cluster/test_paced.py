@@ -17,13 +17,13 @@ from lowcomm.numerics import operations
 from lowcomm.reports.events import Commit, Evaluated, Finished, Lost, Ready
 from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from sims.cluster.process_tree import descendants
 from sims.lockstep.exchange import LocalContribution, Lockstep
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.moves import FRAGMENT, initial_parameters, movement, stand_in_loss
 from sims.paced.rank import RankSpeed
 from tests.cluster.running import (
     alive,
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -76,7 +76,7 @@ def test_ranks_end_with_their_lifeline_and_other_users_read_no_token(tmp_path: P
         mapped = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in processes}
         assert len(mapped) >= 6  # Two daemons, three ranks, and what forked two of them.
         assert [processes[pid] for pid, text in mapped.items() if "libtorch" in text] == []
-        ranks = children_of(victim.child.pid)
+        ranks = descendants(victim.child.pid)
         assert len(ranks) == 3
         os.kill(victim.child.pid, signal.SIGKILL)
         until(lambda: not alive(ranks), within_s=5, what="the ranks gone")

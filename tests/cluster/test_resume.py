@@ -15,10 +15,10 @@ from safetensors import safe_open
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.reports.events import Commit, Finished, Member, RanksLost, Start
 from lowcomm.startup.startup import own_rank_state
+from sims.cluster.process_tree import descendants
 from tests.cluster.running import (
     Shell,
     alive,
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -163,7 +163,7 @@ def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
     first = shell.peer("alpha", str(config), "--new", "--set", due)
     commits_until(alpha, every + 1)
     daemon = int(record(alpha)["pid"])
-    (rank,) = [pid for pid in children_of(daemon) if not children_of(pid)]
+    (rank,) = [pid for pid in descendants(daemon) if not descendants(pid)]
     os.kill(rank, signal.SIGKILL)
     lost = until(lambda: of(RanksLost, alpha), within_s=10, what="its loss noticed")[0]
     died = sum(event.t <= lost.t for event in of(Commit, alpha))

@@ -24,6 +24,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from lowcomm.program.muon import Muon
 from lowcomm.training.fsdp import (
+    check_sharded,
     join_node,
     leave_node,
     rank_device,
@@ -155,6 +156,11 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
         return
     shards = shard_views(model, rank=rank)
     seen["elements"] = sum(shard.elements for shard in shards)
+    seen["not_sharded"] = ""
+    try:
+        check_sharded(shards, world_size=world)
+    except ConfigError as error:
+        seen["not_sharded"] = str(error)
     write_shards(shards, written)
     if world > 1:
         dist.barrier()

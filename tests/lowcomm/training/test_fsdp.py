@@ -54,6 +54,8 @@ def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Pat
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world)]
     assert sum(rank["elements"] for rank in ranks) == size
     for rank in ranks:
+        refusal = f"parameter plain is not sharded, so of the {world} ranks only"
+        assert rank["not_sharded"].partition(" the work")[0] == (refusal if case == "mixed" else "")
         assert rank["gathered"] == original.tobytes().hex()
         assert rank["full"] == full.tobytes().hex()
         assert rank["delta"] == (full + delta).tobytes().hex()

@@ -318,6 +318,22 @@ def test_a_peer_that_finds_nobody_gives_up() -> None:
     assert late.outcome == "alone"
 
 
+def test_an_address_without_a_peer_is_one_that_does_not_listen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = calm(1)
+
+    def way_in(_: PeerId) -> str:
+        return "nowhere:1"
+
+    monkeypatch.setattr(world, "_way_in", way_in)
+    late = world.add_peer()
+    world.run(until_s=4.0)
+    assert (late.dials, late.outcome) == ({"nowhere:1"}, "")
+    world.run(until_s=60.0)
+    assert late.outcome == "alone"
+
+
 def test_who_gave_up_is_connected_with_nobody() -> None:
     """Seed 126: its next life could not connect with one that its first life had dialled."""
     world = calm(1)
