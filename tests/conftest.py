@@ -89,6 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no GPU"))
 
 
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look through thousands of tests and their modules again and
+    again: they stay to the end."""
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
     """What `--numprocesses` starts: all of them take their seeds from the same number on."""
