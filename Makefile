@@ -45,7 +45,7 @@ tests: $(VENV)/.installed-dev
 TWO_AT_A_TIME := --numprocesses 2 --dist load --maxschedchunk 1
 test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
 	$(BIN)/pytest -m "long and alone" tests/cluster
-	$(BIN)/pytest -m "long and not alone" tests/cluster $(TWO_AT_A_TIME)
+	$(BIN)/pytest -m "long and not alone and not nightly" tests/cluster $(TWO_AT_A_TIME)
 	$(BIN)/pytest -m "long and not nightly" --ignore=tests/cluster $(TWO_AT_A_TIME)
 
 test-gpu: $(VENV)/.installed-dev ## the tests that need a GPU
@@ -58,7 +58,7 @@ test-lowest: $(BIN)/python ## two nodes exchange, with the lowest versions that 
 	PYTHONPATH=$(CURDIR) LOWCOMM_TEST=lowest build/lowest/bin/python -m tests.cluster.lowest_exchange
 
 nightly: test test-long test-lowest ## all tests, every planted bug and fresh seeds; hours
-	$(BIN)/pytest -m nightly tests/sims $(TWO_AT_A_TIME)
+	$(BIN)/pytest -m nightly $(TWO_AT_A_TIME)
 	$(BIN)/python -m sims.mutants
 	$(BIN)/python -m sims.shell_mutants
 	$(BIN)/python -m sims.sweep --seeds 20000 --first $$(($$(date +%s) * 1000))

@@ -98,6 +98,7 @@ def test_the_command_measures_us_beside_gloo() -> None:
         assert "reno" in ours["congestion"], "its bulk connections are loopback's"
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_without_namespaces_nobody_counts_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +156,7 @@ def test_congestion_control_is_that_of_the_network(tmp_path: Path) -> None:
     assert ours.congestion == tcp.congestion == ("cubic",)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_who_is_late_is_out_and_the_others_go_on(tmp_path: Path) -> None:
     late, gloo = compared([system(), others()["gloo"]], tmp_path, mib=16, deadline_s=0.02)

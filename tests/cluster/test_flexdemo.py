@@ -18,6 +18,7 @@ from sims.lockstep.step_lockstep import StepLockstep
 from sims.paced.moves import tensors
 from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import paced_node
+from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
     children_of,
@@ -43,11 +44,13 @@ METHODS = {
     "striding": 'name = "flexdemo"\nreplicator = "striding"\nvalues = "sign"\nsign = "before"',
     "full": 'name = "flexdemo"\nreplicator = "full"',
 }
-LONG = ("demo-world", "demo-sign", "random", "striding")
-"""The replicator is there with other options as well."""
+MARKS = {
+    **dict.fromkeys(("full", "demo-world", "striding"), LONG),
+    **dict.fromkeys(("demo-sign", "random"), NIGHTLY),
+}
+"""By method, all others being in each run."""
 TABLES = [
-    pytest.param(table, id=name, marks=[pytest.mark.long] if name in LONG else [])
-    for name, table in METHODS.items()
+    pytest.param(table, id=name, marks=MARKS.get(name, ())) for name, table in METHODS.items()
 ]
 
 

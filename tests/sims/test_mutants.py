@@ -221,6 +221,7 @@ def test_the_sweep_plants_the_mutant_of_a_file_in_all_its_processes(
     assert f"--seeds 1 --peers 3-9 --mutant {file} --story" in done.stderr
 
 
+@pytest.mark.long
 def test_the_mutants_of_the_example_are_hunted(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(mutant=str(EXAMPLE), seeds=20, first=0, jobs=2, as_json=True)
