@@ -23,7 +23,7 @@ from sims.node.storage import Disk
 ONE_IN = 3
 """Of so many peers, one has twins. In every seed one of the first three peers has twins, and in the
 next seed another one of them."""
-COMPARED, BETWEEN = 80, 320
+COMPARED, BETWEEN = 60, 440
 """Number of events that a twin gets, and of those of its core until the next twin begins."""
 SHOWN = 6
 """Commands of each core that a violation shows, beginning with the first that differs."""

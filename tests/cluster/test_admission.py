@@ -182,13 +182,10 @@ def test_a_run_that_was_opened_goes_by_the_token_that_was_printed(run: Run, tmp_
     assert "already" in again.err
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize(
-    "link",
-    [
-        pytest.param((), id="encrypted"),
-        pytest.param(INSECURE, id="insecure", marks=pytest.mark.long),
-    ],
+    "link", [pytest.param((), id="encrypted"), pytest.param(INSECURE, id="insecure")]
 )
 def test_joiners_of_a_run_that_cannot_begin_are_told_why(
     run: Run, tmp_path: Path, link: tuple[str, ...]

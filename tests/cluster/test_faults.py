@@ -206,10 +206,11 @@ def test_half_of_two_waits_and_goes_on_when_the_other_is_back(
 @pytest.mark.parametrize(
     ("what", "method", "told"),
     [
-        (
+        pytest.param(
             "infinite",
             'inner_steps = 5\naggregate = "trimmed_mean"',
             "their parameters are not finite",
+            marks=pytest.mark.long,
         ),
         ("infinite", "inner_steps = 5", "their parameters are not finite"),
         pytest.param(
@@ -230,7 +231,12 @@ def test_half_of_two_waits_and_goes_on_when_the_other_is_back(
             "their parameters are not finite",
             marks=pytest.mark.long,
         ),
-        ("weightless", "inner_steps = 5", "they contribute 5 steps, 0 tokens"),
+        pytest.param(
+            "weightless",
+            "inner_steps = 5",
+            "they contribute 5 steps, 0 tokens",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=[
         "infinite-trimmed",

@@ -45,7 +45,7 @@ METHODS = {
     "full": 'name = "flexdemo"\nreplicator = "full"',
 }
 MARKS = {
-    **dict.fromkeys(("full", "demo-world", "striding"), LONG),
+    **dict.fromkeys(("allreduce", "full", "demo-world", "striding"), LONG),
     **dict.fromkeys(("demo-sign", "random"), NIGHTLY),
 }
 """By method, all others being in each run."""
@@ -124,6 +124,7 @@ def test_nodes_stay_one_through_losses_and_a_join(tmp_path: Path) -> None:
     assert len({digest for digests in by_step.values() for digest in digests}) == len(by_step)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_a_run_that_was_killed_goes_on_with_the_momentum_of_its_checkpoint(tmp_path: Path) -> None:
     """The bits are those of a run that nobody killed. Two ranks, each of which keeps its own."""

@@ -59,10 +59,11 @@ def test_a_joiner_comes_into_a_model_of_many_tensors_and_the_run_resumes(
     assert {len(name) for entries in layout for name, _, _ in entries} == {NAME_CHARS}
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     ("count", "name_chars"),
-    [(18_867, 60), (4, 1024), pytest.param(4, 129, marks=pytest.mark.long)],
+    [(18_867, 60), (4, 1024), (4, 129)],
 )
 def test_more_tensors_or_longer_names_than_once_fitted_are_trained(
     shell: PacedShell, tmp_path: Path, count: int, name_chars: int

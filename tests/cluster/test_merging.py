@@ -41,10 +41,10 @@ METHODS = {
 }
 """The table, and how long a contribution is that is gathered; 0: not counted."""
 MARKS = {
-    **dict.fromkeys(("decoupled", "sparseloco-contributors", "trimmed"), LONG),
+    **dict.fromkeys(("sparseloco", "decoupled", "sparseloco-contributors", "trimmed"), LONG),
     **dict.fromkeys(("clipped", "centred"), NIGHTLY),
 }
-"""By method, all others being in each run: they are there with other options as well."""
+"""By method."""
 
 
 @pytest.mark.deadline(120)
@@ -95,8 +95,9 @@ sys.exit(main())
 """Ranks that have a parameter which is no number from their tenth step on, for good."""
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("result", ["fp32", pytest.param("gather", marks=pytest.mark.long)])
+@pytest.mark.parametrize("result", ["fp32", "gather"])
 def test_what_is_not_finite_is_left_out_and_all_others_count(result: str, tmp_path: Path) -> None:
     table = f'inner_steps = 4\nresult_codec = "{result}"'
     config = write_config(tmp_path, peers=len(NAMES), rounds=8, method=table)

@@ -73,6 +73,7 @@ def test_pairs_go_on_when_one_dies_and_take_in_who_comes_or_comes_back(tmp_path:
         assert list(map(len, donors)) == [1] * lives, "no two have the same state"
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_fragments_outlive_a_crash_of_ranks_and_a_joiner_falls_in(tmp_path: Path) -> None:
     text = METHODS["streaming"] + '\ncontribution_codec = "topk"'

@@ -122,6 +122,7 @@ def test_what_leaves_no_majority_is_refused_but_by_force(run: PacedShell, tmp_pa
     counts_together(tmp_path / "alpha", ["alpha", "gamma"])
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_who_was_not_there_hears_it_from_the_others(run: PacedShell, tmp_path: Path) -> None:
     three(run, tmp_path)

@@ -108,6 +108,7 @@ def test_prometheus_and_the_events_say_what_both_sides_counted(
     assert last["alpha"].payload_sent_bytes[0] > before
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_a_witness_is_watched_too(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=1, rounds=100_000))

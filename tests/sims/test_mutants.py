@@ -34,7 +34,7 @@ EASY = (
     *("half-is-a-majority", "acknowledges-before-the-disk", "no-pre-vote"),
 )
 """One of the first seeds catches each of these."""
-SAMPLE = 4
+SAMPLE = 3
 """Of the mutants, in each run of the long tests."""
 DO_NOTHING = "def plant():\n    pass\n"
 EXAMPLE = Path(__file__).parent / "example_mutants.py"
