@@ -66,6 +66,7 @@ def test_real_daemons_end_with_the_bits_of_lockstep(method: str, tmp_path: Path)
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(90)
 def test_a_slow_node_contributes_what_it_has_and_is_in_every_round(tmp_path: Path) -> None:
     """Decoupled DiLoCo: the fastest node sets the pace, and who is late answers when it is asked,
