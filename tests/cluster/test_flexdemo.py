@@ -19,6 +19,7 @@ from sims.lockstep.step_lockstep import StepLockstep
 from sims.paced.moves import tensors
 from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import paced_node
+from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
     commits_until,
@@ -43,11 +44,13 @@ METHODS = {
     "striding": 'name = "flexdemo"\nreplicator = "striding"\nvalues = "sign"\nsign = "before"',
     "full": 'name = "flexdemo"\nreplicator = "full"',
 }
-LONG = ("demo-world", "demo-sign", "random", "striding")
-"""The replicator is there with other options as well."""
+MARKS = {
+    **dict.fromkeys(("allreduce", "full", "demo-world", "striding"), LONG),
+    **dict.fromkeys(("demo-sign", "random"), NIGHTLY),
+}
+"""By method, all others being in each run."""
 TABLES = [
-    pytest.param(table, id=name, marks=[pytest.mark.long] if name in LONG else [])
-    for name, table in METHODS.items()
+    pytest.param(table, id=name, marks=MARKS.get(name, ())) for name, table in METHODS.items()
 ]
 
 
@@ -121,6 +124,7 @@ def test_nodes_stay_one_through_losses_and_a_join(tmp_path: Path) -> None:
     assert len({digest for digests in by_step.values() for digest in digests}) == len(by_step)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_a_run_that_was_killed_goes_on_with_the_momentum_of_its_checkpoint(tmp_path: Path) -> None:
     """The bits are those of a run that nobody killed. Two ranks, each of which keeps its own."""

@@ -21,6 +21,7 @@ USUAL, SLOW = Link(rate_bps=4e8, delay_s=0.005), Link(rate_bps=2e7, delay_s=0.00
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(120)
 def test_a_slow_line_owns_nothing_once_it_is_known(tmp_path: Path) -> None:
     if why := why_not("netns"):

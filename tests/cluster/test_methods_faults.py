@@ -73,6 +73,7 @@ def test_pairs_go_on_when_one_dies_and_take_in_who_comes_or_comes_back(tmp_path:
         assert list(map(len, donors)) == [1] * lives, "no two have the same state"
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_fragments_outlive_a_crash_of_ranks_and_a_joiner_falls_in(tmp_path: Path) -> None:
     text = METHODS["streaming"] + '\ncontribution_codec = "topk"'
@@ -164,7 +165,11 @@ def test_a_killed_peer_comes_back_among_several_fragments_in_flight(
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     ("method", "codec", "fragments"),
-    [("streaming_diloco", "fp4", 3), ("eager_diloco", "fp4", 1), ("noloco", "bf16", 1)],
+    [
+        ("streaming_diloco", "fp4", 3),
+        pytest.param("eager_diloco", "fp4", 1, marks=pytest.mark.nightly),
+        ("noloco", "bf16", 1),
+    ],
 )
 def test_a_stopped_run_of_sharded_nodes_goes_on_with_all_fragments(
     method: str, codec: str, fragments: int, tmp_path: Path

@@ -23,6 +23,7 @@ from tests.cluster.running import (
 )
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_in_one_time_each_node_makes_the_steps_that_it_can(tmp_path: Path) -> None:
     """And both ranks of a node the same ones."""

@@ -53,6 +53,7 @@ def intervals_max(by_round: dict[int, Commit]) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(240)
 def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     shell: Shell, tmp_path: Path
@@ -143,6 +144,7 @@ def stepped(rank_state: Path) -> int:
     return steps
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
     shell: Shell, tmp_path: Path

@@ -357,6 +357,7 @@ def test_without_tc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert "apt install iproute2" in why_not("loopback")
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_real_peers_train_over_a_long_line(means: Means, tmp_path: Path) -> None:
     names, link = ("alpha", "beta", "gamma"), Link(rate_bps=1e8, delay_s=0.01, jitter_s=0.002)

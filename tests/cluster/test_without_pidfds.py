@@ -30,7 +30,6 @@ from tests.cluster.without_pidfds import forbidding
 
 NOTICED_S = 2.0
 """A rank's end is noticed at once; the rest is a busy machine."""
-REFUSALS = pytest.mark.parametrize("refusal", ["ENOSYS", "EPERM"])
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def shell(tmp_path: Path) -> Iterator[PacedShell]:
         yield made
 
 
-@REFUSALS
+@pytest.mark.parametrize("refusal", ["ENOSYS", "EPERM"])
 def test_the_call_is_taken_from_a_process_and_from_its_children(refusal: str) -> None:
     """What the other tests here rely on."""
     number = int(getattr(errno, refusal))
@@ -54,7 +53,7 @@ def test_the_call_is_taken_from_a_process_and_from_its_children(refusal: str) ->
 
 
 @pytest.mark.deadline(120)
-@REFUSALS
+@pytest.mark.parametrize("refusal", ["ENOSYS", pytest.param("EPERM", marks=pytest.mark.long)])
 def test_two_nodes_run_lose_a_rank_and_end(shell: PacedShell, tmp_path: Path, refusal: str) -> None:
     """Seen: the founder died with `OSError: [Errno 38] Function not implemented`."""
     write_config(tmp_path, peers=2, rounds=100_000)

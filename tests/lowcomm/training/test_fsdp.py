@@ -32,8 +32,11 @@ from tests.lowcomm import node_ranks
 from tests.lowcomm.forking import run_ranks
 
 CASES = [
-    *(("fsdp", 1), ("fsdp", 3), ("mixed", 3), ("grid", 4)),
-    *(pytest.param(case, 2, marks=pytest.mark.long) for case in ("fsdp", "mixed")),
+    *(("fsdp", 1), ("fsdp", 3), ("grid", 4)),
+    *(
+        pytest.param(case, world, marks=pytest.mark.long)
+        for case, world in (("fsdp", 2), ("mixed", 2), ("mixed", 3))
+    ),
 ]
 
 
