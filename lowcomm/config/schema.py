@@ -281,7 +281,7 @@ class NodeConfig:
     are restarted after 8 seconds of the stall."""
     rank_restarts_max: int = 5
     """The node gives up after this many restarts of its ranks in a row without a usable
-    contribution."""
+    contribution, or after three attempts in a row that failed in the same way at the same step."""
 
     def __post_init__(self) -> None:
         check_values(
