@@ -19,7 +19,7 @@ MAKEFLAGS += --no-builtin-rules
 help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill one, report
+demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill two, report
 	$(BIN)/lowcomm demo
 
 test tests test-long test-gpu nightly: export OMP_NUM_THREADS = 1

@@ -1,4 +1,4 @@
-"""What people see of a run: event log, timeline, summary, live view, HTML report.
+"""Event log, timeline, summary, live view and HTML report.
 
 In: events.jsonl, which each daemon writes. Out: texts, tables and charts made from it. Must NOT
 change a run, and must not ask a daemon for anything that is not in its event log.

@@ -1,4 +1,4 @@
-"""Keys and certificates of a run, and the dialogue in which a node gets its own.
+"""Keys and certificates, and how a node gets its own.
 
 In: a join token or the authority's key. Out: TLS contexts, certificates for admitted nodes, and
 errors that say which side's clock or token is wrong. Must NOT decide how often a token may be

@@ -1,4 +1,4 @@
-"""One peer's part in the outer rounds of one fragment.
+"""One peer's part in the rounds of one fragment.
 
 In: the plan of the open round (protocols/state), names of payloads that arrived, finished sums.
 Out: commands to encode a contribution, send a slice, reduce a part, send a result, apply the outer

@@ -1,4 +1,4 @@
-"""Values that all other rooms share: identifiers, limits, timing rules, sample ranges, errors.
+"""Identifiers, limits, timing rules and errors for all rooms.
 
 In: nothing. Out: frozen records such as PeerId, Stamp, Version and TensorSpec; the limits of every
 value that can reach the log or a message; ProtocolConfig with the protocol's times in seconds. Must
