@@ -218,8 +218,9 @@ class Election:
                 self._disk.promise(peer, question)  # It contains our own vote.
 
     def _check_quorum(self, now: float) -> None:
-        if self._log.is_majority(self._replication.acknowledged | {self._me}):
-            self._replication.acknowledged.clear()
+        acknowledged = self._replication.acknowledged
+        if self._log.is_majority(acknowledged | {self._me}):
+            acknowledged.clear()
             self._quorum_at = now + self.rules.election_timeout_s
             self.handing_over = False
         else:

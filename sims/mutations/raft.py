@@ -109,7 +109,7 @@ LOG_MUTANTS = (
         "A leader that receives nothing is still followed, and nothing is ever committed.",
         Edit(
             Election._check_quorum,
-            "self._log.is_majority(self._replication.acknowledged | {self._me})",
+            "self._log.is_majority(acknowledged | {self._me})",
             "True",
         ),
     ),

@@ -291,7 +291,7 @@ ROUND_MUTANTS = (
         "Payloads of a lineage that a Restore ended complete steps of the new one.",
         Edit(
             PayloadFetch.give,
-            "if message.lineage != self._bounds.run_state.lineage:",
+            "if message.lineage != self._run_state.lineage:",
             "if False:",
         ),
         tests=of("steps/payload_fetch"),
