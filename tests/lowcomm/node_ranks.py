@@ -23,16 +23,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from lowcomm.program.muon import Muon
-from lowcomm.training.fsdp import (
-    join_node,
-    leave_node,
-    rank_device,
-    read_shards,
-    reshard,
-    shard_model,
-    shard_views,
-    write_shards,
-)
+from lowcomm.program.process_group import join_node, leave_node, rank_device
+from lowcomm.training.fsdp import read_shards, reshard, shard_model, shard_views, write_shards
 from lowcomm.training.rank_checkpoint import RankFile, load_rank_state, save_rank_state
 from protocols.types.errors import ConfigError
 
