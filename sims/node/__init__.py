@@ -2,7 +2,7 @@
 model.
 
 In: commands of the core. Out: events, in the order in which the real driver would queue them
-(turns.py), and a report of each action to an observer (observer.py). A fragment is one parameter,
+(turns.py), and a report of each action to an observer (world_view.py). A fragment is one parameter,
 so that every result can be worked out. Must NOT decide what the core decides, nor know more of the
 world than world_view.py names.
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from sims.node.ranks import Training
+    from sims.node.training import Training
 
 __all__ = ["Training"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "ranks": "Training",
+        "training": "Training",
     },
 )
