@@ -61,7 +61,7 @@ def guard(world: World, seed: int) -> None:
     that showed a bug before this existed replay unchanged."""
     source = random.Random(seed ^ GUARDED_SALT)  # noqa: S311 (as above)
     if draw_revocations(seed, until_s=SAFETY_S) and source.random() < GUARDED:
-        world.dialer.certification.close()
+        world.certification.close()
 
 
 def main(

@@ -38,7 +38,8 @@ from lowcomm.checkpoints.tensor_files import (
     write_arrays,
 )
 from lowcomm.config.schema import validate
-from lowcomm.numerics.operations import F32, state_digest
+from lowcomm.numerics.operations import F32
+from lowcomm.numerics.state_digests import state_digest
 from peers.storage import make_empty, sync
 from protocols.messages import Snapshot
 from protocols.state import gossip_pairs

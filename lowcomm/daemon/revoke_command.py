@@ -28,7 +28,7 @@ def revoke_json(context: DaemonContext, admission: NodeAdmission, asked: Revoke)
     """The daemon's answer: {"done": ...}, {"asked": ...} or {"error": ...}. The command repeats its
     question (`again`); only the first one makes the daemon ask the run."""
     run_state = context.core.run_state
-    if context.config.node.insecure:
+    if context.node.insecure:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
     try:
         entry = _meant(context.core, admission, asked)
@@ -36,7 +36,8 @@ def revoke_json(context: DaemonContext, admission: NodeAdmission, asked: Revoke)
         return _error(str(error))
     if done := _done(run_state, entry):
         return json.dumps({"done": done})
-    refused = context.core.certificates.refused.get(subject(entry), "") if asked.again else ""
+    certificates = context.core.certificates
+    refused = certificates.refused.get(subject(entry), "") if asked.again else ""
     if why := cannot_revoke(run_state, entry) or refused:
         return _error(f"{subject(entry)} cannot be revoked: {why}")
     if not asked.again:

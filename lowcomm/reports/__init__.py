@@ -21,10 +21,11 @@ if TYPE_CHECKING:
         RanksStalled,
         Ready,
     )
+    from lowcomm.reports.figure_texts import decimal_bytes_text, seconds_text
     from lowcomm.reports.html_report import write_report
     from lowcomm.reports.live_view import LiveView, print_end
     from lowcomm.reports.summary import build_summary, write_summary
-    from lowcomm.reports.svg_charts import Series, decimal_bytes_text, line_chart, seconds_text
+    from lowcomm.reports.svg_charts import Series, line_chart
     from lowcomm.reports.timeline import Follower, read_timeline
 
 __all__ = [
@@ -57,7 +58,8 @@ __getattr__ = lazy_exports(
         "html_report": "write_report",
         "live_view": "LiveView print_end",
         "summary": "build_summary write_summary",
-        "svg_charts": "Series decimal_bytes_text line_chart seconds_text",
+        "figure_texts": "decimal_bytes_text seconds_text",
+        "svg_charts": "Series line_chart",
         "timeline": "Follower read_timeline",
     },
 )

@@ -137,7 +137,8 @@ class StepTrainer(ABC):
 
     @torch.no_grad()
     def _move_state(self, state: memoryview, *, out: bool) -> None:
-        arrays_AP = whole(state).view(len(self._peer.run.method.state_arrays), -1)
+        method = self._peer.run.method
+        arrays_AP = whole(state).view(len(method.state_arrays), -1)
         for shard, moments in zip(self._shards, self._moments, strict=True):
             for array_P, ours in zip(arrays_AP, (shard.local, *moments), strict=True):
                 place = window(array_P, shard)
@@ -199,7 +200,8 @@ class AllReduce(StepTrainer):
 
     @torch.no_grad()
     def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
-        mean_P, clip = whole(mean), self._peer.run.optimizer.grad_clip
+        optimizer = self._peer.run.optimizer
+        mean_P, clip = whole(mean), optimizer.grad_clip
         factor = 1.0
         if clip > 0:
             # Every rank of every node has the whole mean: no exchange is needed for its norm.

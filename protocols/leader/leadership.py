@@ -61,7 +61,8 @@ class Leadership:
 
     def is_hopeless(self, now: float) -> bool:
         """Do we lead, and no peer has the run's state, nor will have it?"""
-        return self.led_term is not None and self.led_term.leader.hopeless(now)
+        led_term = self.led_term
+        return led_term is not None and led_term.leader.hopeless(now)
 
     def owes_word(self) -> bool:
         """True once for each leader and term: it waits for ReportsComplete."""

@@ -95,7 +95,8 @@ class LogRelay:
         """Collect a learner's report."""
         self._pending.append(Report(peer, self.links.peers[peer].incarnation, message))
         self._pending_bytes += len(encode(message))
-        interval_s = self.links.failure_detector.interval_s
+        failure_detector = self.links.failure_detector
+        interval_s = failure_detector.interval_s
         if isinstance(message, URGENT):
             self._urgent.add(peer)
             interval_s *= URGENT_SHARE

@@ -214,7 +214,8 @@ class Certificates:
                 del self.revoking[name]
         refused: list[tuple[m.Revoke, str]] = []
         if led_term is not None:
-            refused = led_term.leader.vote_changes.take(self.revoking, now, has_key=self.has_key)
+            vote_changes = led_term.leader.vote_changes
+            refused = vote_changes.take(self.revoking, now, has_key=self.has_key)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._revokes_at or hears != self._asked_of:
@@ -231,22 +232,22 @@ class Certificates:
         """The answer to a request; None until the log has its entry, which is handed to the
         leader."""
         made, why, final = self._made[asker], "", False
-        if self._run_state.spendings.has(made.entry):
+        revoked, spent = self._run_state.revoked, self._run_state.spendings
+        if spent.has(made.entry):
             del self._made[asker]
             return self._answer(asker, certificate=made.certificate)
-        if made.earlier in self._run_state.spendings.revoked:
-            why, final = revocation(self._run_state.spendings.revoked[made.earlier]), True
+        if made.earlier in revoked:
+            why, final = revocation(revoked[made.earlier]), True
         elif led_term is None or now >= made.until:
             why = NOT_NOW
-        elif not led_term.head.spendings.has(made.entry):
+        elif not led_term.has_spent(made.entry):
             why = refusal(led_term.head, made.entry)
             final = bool(why)
         if why:
             del self._made[asker]
             return self._answer(asker, why=why, final=final)
         assert led_term is not None, "without one there was a reason"
-        if not led_term.head.spendings.has(made.entry):
-            led_term.leader.joins.spendings[made.entry.peer] = made.entry
+        led_term.spend(made.entry)
         return None
 
     def _answer(

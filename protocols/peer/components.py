@@ -49,9 +49,12 @@ class Components(ABC):
         self.me = me
         self.log_applier = LogApplier(me.peer, saved)
         self.raft, self.run_state = self.log_applier.raft, self.log_applier.run_state
+        self.election, self.replication = self.raft.election, self.raft.replication
+        self.disk = self.raft.disk
         self.part = Participant(me, self.run_state, founds=not join, kept=kept)
-        self.member_status = self.part.member_status
+        self.member_status, self.catchup = self.part.member_status, self.part.catchup
         self.links = Connections(contact, mine=me.address)
+        self.failure_detector = self.links.failure_detector
         self.log_relay = LogRelay(self.log_applier, self.links)
         self.leadership = Leadership(self.raft, self.run_state, self.links)
         self.certificates = Certificates(me.peer, self.run_state, self.links)
@@ -165,10 +168,10 @@ class Components(ABC):
         raft.advance(now)
         self._due[wakeups.RAFT] = raft.deadline
         self.raised |= wakeups.SAID
-        election, state = raft.election, raft.term_state
+        election, state = self.election, raft.term_state
         settled = state.leads and raft.settled
         ours = (state.term, state.leader, state.role)
-        leads = (*ours, raft.disk.works, settled, election.handing_over)
+        leads = (*ours, self.disk.works, settled, election.handing_over)
         if leads != self._leads:
             self._leads = leads
             self.raised |= wakeups.ALL
@@ -205,7 +208,7 @@ class Components(ABC):
         if self._going(now):
             self.raised |= wakeups.APPENDED
         else:
-            if led_term.decide(now, lacks_state=self.member_status.catchup.needed):
+            if led_term.decide(now, lacks_state=self.catchup.needed):
                 self.raised |= wakeups.APPENDED
             for command in led_term.orders(now):
                 self._emit(command, now)
@@ -227,7 +230,7 @@ class Components(ABC):
         if leader is None:
             return
         hears = self._hears or leader
-        for report in self.member_status.news(self.raft.disk.why, hears):
+        for report in self.member_status.news(self.disk.why, hears):
             self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
     def _stand(self, now: float) -> None:
@@ -242,7 +245,8 @@ class Components(ABC):
 
     def _exchange(self, now: float) -> None:
         """The rounds of all fragments."""
-        self.part.woken.update(range(len(self.rounds)))
+        woken = self.part.woken
+        woken.update(range(len(self.rounds)))
         self._exchange_some(now)
 
     def _exchange_some(self, now: float) -> None:
@@ -255,8 +259,9 @@ class Components(ABC):
             self.raised |= wakeups.OUR_ROUND & ~wakeups.ROUNDS
 
     def _make_steps(self, now: float) -> None:
-        if self.part.steps is not None:
-            self.part.steps.woken = True
+        steps = self.part.steps
+        if steps is not None:
+            steps.woken = True
             self._make_next_step(now)
 
     def _make_next_step(self, now: float) -> None:
@@ -306,7 +311,8 @@ class Components(ABC):
 
     def _draw(self, now: float) -> None:
         """Tell the ranks which samples they may draw, before any other command."""
-        self._out[:0] = self.member_status.sample_requests.news()
+        sample_requests = self.member_status.sample_requests
+        self._out[:0] = sample_requests.news()
 
     # Helpers --------------------------------------------------------------------------------
 
@@ -326,11 +332,12 @@ class Components(ABC):
         Left."""
         if not self.member_status.leaving or self.finished:
             return self.connectivity.gives_way(now)
-        if self.led_term is not None and self.led_term.is_last:
+        led_term = self.led_term
+        if led_term is not None and led_term.is_last:
             self._stop(shutdown.when_out(self.member_status, finished=False))
             return True
-        going = self.led_term.leader.unfit if self.led_term is not None else ()
-        return self.raft.election.hand_over(but=going)
+        going = led_term.leader.unfit if led_term is not None else ()
+        return self.election.hand_over(but=going)
 
     def _emit(self, command: c.Command, now: float) -> None:
         """Add a command; a message to this peer itself is handled at once."""
@@ -345,8 +352,8 @@ class Components(ABC):
             self._out.append(stop)
 
     def _rules(self, rules: ProtocolConfig) -> None:
-        self.rules = self.links.failure_detector.rules = rules
-        self.raft.rules = self.raft.election.rules = rules
+        self.rules = self.failure_detector.rules = rules
+        self.raft.rules = self.election.rules = rules
         self.part.rules(rules)
         if self.led_term is not None:
             leader = self.led_term.leader

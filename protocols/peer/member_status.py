@@ -37,8 +37,8 @@ LINKS_S = 2.0
 """Seconds for which a peer that enters the roster waits for its links to the others. A link that is
 not made by then may never be, and the leader chooses which peers to exclude."""
 PACE_S = 5.0
-"""Seconds for which a peer whose ranks have contributed waits until its state is that of the last
-commit. A peer with a slow line may never reach it while the others go on without it."""
+"""Seconds for which a peer with work to contribute waits until its state is that of the last
+commit. With a slow line it may never reach that while the others go on without it."""
 
 
 class MemberStatus:
@@ -127,7 +127,7 @@ class MemberStatus:
         if why := catchup.failed(now):
             assert catchup.transfer is not None
             self.ask_cut(why, now, against=catchup.transfer.liar)
-        _, cut = self.run_state.cuts.get(self.me.peer, (0, None))
+        _, cut = self.run_state.cut_of(self.me.peer)
         return catchup.request(now, connected, cut.roots if cut is not None else ())
 
     def hashed(self, event: StateHashed, now: float) -> tuple[list[Command], bool]:
@@ -163,7 +163,7 @@ class MemberStatus:
     @property
     def only_donor(self) -> str:
         """The only donor of the cut's state; "" if there were several."""
-        _, cut = self.run_state.cuts.get(self.me.peer, (0, None))
+        _, cut = self.run_state.cut_of(self.me.peer)
         return cut.donors[0] if cut is not None and len(cut.donors) == 1 else ""
 
     def applied(self, rounds: FragmentRounds, now: float) -> list[Command]:
@@ -290,8 +290,7 @@ class MemberStatus:
 
     @property
     def is_member(self) -> bool:
-        info = self.run_state.members.get(self.me.peer)
-        return info is not None and info.incarnation == self.me.incarnation
+        return self.run_state.is_member(self.me.peer, self.me.incarnation)
 
     @property
     def mark(self) -> tuple[object, ...]:
@@ -313,7 +312,8 @@ class MemberStatus:
         lineage = self.run_state.lineage
         is_member = self.is_member
         if me.witness and not self.leaving:
-            known = self.run_state.witnesses.get(me.peer)
+            witnesses = self.run_state.witnesses
+            known = witnesses.get(me.peer)
             if known is None or known.incarnation < me.incarnation:
                 reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
         if is_member:
@@ -333,7 +333,9 @@ class MemberStatus:
         if self.kept is not None and self.accepted:
             reports[Kept] = self.kept
         if (self._asked or not is_member) and not (needed or self._adopting):
-            index, _ = self.run_state.cuts.get(me.peer, (self.run_state.restored_index, None))
+            index, cut = self.run_state.cut_of(me.peer)
+            if cut is None:
+                index = self.run_state.restored_index
             if index and index == self.catchup.complete:
                 reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address, lineage)
         for roots in self.state_donor.reports():

@@ -42,12 +42,8 @@ class Election:
         """We have asked another voter to lead, and decide nothing unless it fails to."""
         self._me, self._log, self._disk, self._replication = me, log, disk, replication
         self._up, self._out = up, out
-        self.pause_s = NEVER
-        """The longest pause of the present leader lately, seconds; NEVER: not known."""
         self._timer = ElectionTimer(me)
         """The timer of the next election."""
-        self._tries = 0
-        """Times that we stood for election since a leader was heard."""
         self._granted = set[PeerId]()
         """Voters that have answered our question for their votes with yes."""
         self._quorum_at = NEVER
@@ -60,7 +56,11 @@ class Election:
     @property
     def timeout_s(self) -> float:
         """Seconds for which the leader may be silent."""
-        return self.rules.election_timeout(self.pause_s)
+        return self._timer.timeout_s(self.rules)
+
+    def expect(self, pause_s: float) -> None:
+        """The longest pause of the present leader lately, seconds; NEVER: not known."""
+        self._timer.pause_s = pause_s
 
     def advance(self, now: float, commit_index: int) -> None:
         """Do what is due: begin an election, or step down if no majority answers."""
@@ -172,9 +172,9 @@ class Election:
         """The leader of our term was heard."""
         state = self.state
         if peer != state.leader:
-            self.pause_s = NEVER
+            self._timer.pause_s = NEVER
         state.become(Role.FOLLOWER, peer)
-        state.heard_at, self._tries = now, 0
+        state.heard_at, self._timer.tries = now, 0
         state.leader_down = peer not in self._up
         self._arm(now)
 
@@ -201,9 +201,7 @@ class Election:
         return self.state.follows(now, self.timeout_s)
 
     def _arm(self, now: float, *, least: float | None = None, spread: float | None = None) -> None:
-        # Each try waits for twice as long as the one before: answers may take longer than our
-        # timeout, and two candidates may have divided the votes.
-        timeout = min(self.rules.election_timeout_s, self.timeout_s * (1 << min(self._tries, 8)))
+        timeout = self._timer.patience_s(self.rules)
         least = timeout if least is None else least
         spread = timeout if spread is None else spread
         self._timer.arm(now, self.state.term, least=least, spread=spread)
@@ -219,7 +217,7 @@ class Election:
         self.state.become(Role.CANDIDATE, None)
         self._granted = set[PeerId]()
         self._arm(now)
-        self._tries += 1
+        self._timer.tries += 1
         self._disk.promise(self._me, Voted(self.state.term, True, pre=False))
         self._ask(self._log.voters, pre=False, urgent=urgent)
 
@@ -233,8 +231,9 @@ class Election:
                 self._disk.promise(peer, question)  # It contains our own vote.
 
     def _check_quorum(self, now: float) -> None:
-        if self._log.is_majority(self._replication.acknowledged | {self._me}):
-            self._replication.acknowledged.clear()
+        acknowledged = self._replication.acknowledged
+        if self._log.is_majority(acknowledged | {self._me}):
+            acknowledged.clear()
             self._quorum_at = now + self.rules.election_timeout_s
             self.handing_over = False
         else:

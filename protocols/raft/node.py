@@ -8,7 +8,7 @@ what its disk does not hold (durability.py).
 from collections.abc import Collection, Iterable, Mapping
 
 from protocols.interface.commands import Command
-from protocols.messages.log_entries import Elected, Entry, Restore
+from protocols.messages.log_entries import Elected, Entry, LogEntry, Restore
 from protocols.messages.peer import Append, Appended, Control, HandOver, Vote, Voted
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.raft import commitment
@@ -76,12 +76,13 @@ class Raft:
         self._out.clear()
         return self.disk.release(out, self.disk.collect(state.term, state.vote, self.log))
 
-    def append(self, body: Entry) -> None:
+    def append(self, body: Entry) -> LogEntry:
         """Append an entry to the log; only a leader may."""
         assert self.leads, "only the leader appends"
         entry = self.log.append(body, term=self.term)
         self.disk.log_changed(entry.index)
         self._out += self.replication.publish(self._header(), self.up)
+        return entry
 
     def serve(
         self, readers: Iterable[PeerId], *, begin_from: Mapping[PeerId, int] | None = None
@@ -91,6 +92,12 @@ class Raft:
         self._out += self.replication.follow(readers, self._header, self.up)
         for peer, index in (begin_from or {}).items():
             self._out += self.replication.begin_from(peer, index, self._header())
+
+    def compact(self, snapshot: Snapshot, *, to: int) -> None:
+        """Drop the entries up to index `to`; readers that lack them get the snapshot."""
+        self.log.compact(to)
+        self.replication.snapshot = snapshot
+        self.disk.snapshot_taken(snapshot)
 
     def relay(self, peers: Collection[PeerId]) -> None:
         """Relays bring the log to these peers from now on."""

@@ -17,6 +17,7 @@ from protocols.rounds.local_work import LocalWork
 from protocols.rounds.reductions import reduce, share
 from protocols.rounds.retries import StallReport, accuse, disown
 from protocols.state.round_plan import RoundPlan
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Stamp
 
 
@@ -26,6 +27,7 @@ class RoundExchange:
 
     me: PeerId
     fence: Fence
+    run_state: RunState = field(init=False)
     work: LocalWork
     """It has this peer's contribution."""
     done: DoneOnce = field(default_factory=DoneOnce)
@@ -33,7 +35,8 @@ class RoundExchange:
     held: Holdings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.held = Holdings(self.fence.run_state.gossip)
+        self.run_state = self.fence.run_state
+        self.held = Holdings(self.run_state.gossip)
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -53,27 +56,40 @@ class RoundExchange:
 
     def part_reduced(self, event: PartReduced) -> None:
         """Our own sum is ready, or cannot be made; ignored if its plan is void."""
-        plan = self.fence.run_state.plan(self.fence.fragment, event.stamp.round)
+        plan = self.run_state.plan(self.fence.fragment, event.stamp.round)
         if plan is not None and plan.stamp == event.stamp:
             self.held.reduced(event)
 
     def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
         """Send a result to a peer that lacks it, if it is still here."""
         result = self.held.result(stamp, part)
-        if result is None or self.fence.run_state.gossip:
+        if result is None or self.run_state.gossip:
             return []
         return [SendResult(peer, stamp, part, result.contributors)]
 
+    def forget(self, peer: PeerId) -> None:
+        """The connection with this peer is new: its payloads and reports are sent again."""
+        self.done.forget(peer)
+
+    def forget_reports(self) -> None:
+        """There is a new leader, or a new term: it gets all reports again."""
+        self.done.forget_kinds("have", "ready", "hold", "void")
+
     def drop_rounds(self) -> None:
         """Drop everything about open rounds."""
-        self.done, self.held = DoneOnce(), Holdings(self.fence.run_state.gossip)
+        self.done, self.held = DoneOnce(), Holdings(self.run_state.gossip)
         self.stall.over()
 
     # Queries --------------------------------------------------------------------------------
 
+    @property
+    def deadline(self) -> float:
+        """The next time at which `complain` may report awaited peers."""
+        return self.stall.at
+
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the open round waits for, as this peer sees it."""
-        plan = self.fence.run_state.open_plan(self.fence.fragment)
+        plan = self.run_state.open_plan(self.fence.fragment)
         return self.held.awaited(plan, self.me) if plan is not None else ()
 
     # Next actions ---------------------------------------------------------------------------
@@ -86,8 +102,9 @@ class RoundExchange:
         commands += self._offer(plan, connected, leader)
         commands += reduce(plan, self.me, held=self.held, done=self.done)
         commands += accuse(plan, leader, held=self.held, done=self.done)
-        receivers = connected & self.fence.run_state.receivers.keys()
-        commands += share(plan, self.me, receivers, held=self.held, done=self.done)
+        receivers = self.run_state.receivers
+        hear = connected & receivers.keys()
+        commands += share(plan, self.me, hear, held=self.held, done=self.done)
         if plan.stamp in self.held.results:
             commands += self._hold(plan, version, leader)
         return commands

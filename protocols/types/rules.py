@@ -90,13 +90,13 @@ class ProtocolConfig:
             )
 
     def election_timeout(self, pause_s: float) -> float:
-        """The election timeout for a leader whose longest pause was `pause_s` (NEVER if it is not
-        known yet), seconds."""
+        """The election timeout, seconds. `pause_s`: the longest pause of the leader; NEVER: not known
+        yet."""
         return self._adapted(pause_s, self.election_timeout_min_s, self.election_timeout_s)
 
     def silence_timeout(self, pause_s: float) -> float:
-        """The silence timeout for a peer whose longest pause was `pause_s` (NEVER if it is not
-        known yet), seconds."""
+        """The silence timeout, seconds. `pause_s`: the longest pause of the peer; NEVER: not known
+        yet."""
         return self._adapted(pause_s, self.silence_timeout_min_s, self.silence_timeout_s)
 
     def _adapted(self, pause_s: float, least_s: float, most_s: float) -> float:

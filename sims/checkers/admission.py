@@ -26,6 +26,7 @@ class Admission:
     def handled(self, node: Node, event: object, commands: Sequence[c.Command]) -> None:
         """Check each certificate and key that a peer sends, but not a certificate that it only
         relays."""
+        spendings = node.run_state.spendings
         for command in commands:
             certificate = b""
             if isinstance(command, c.Send) and isinstance(command.message, m.Decided):
@@ -35,13 +36,13 @@ class Admission:
             elif isinstance(command, c.GiveKey):
                 self._gives_key(node, command.peer)
             peer = PeerId(certificate.decode())
-            if peer and peer not in node.core.run_state.spendings.peers:
+            if peer and peer not in spendings.peers:
                 self._found(
                     f"{node.peer} gives {peer} a certificate without a token use in the log"
                 )
 
     def _gives_key(self, node: Node, peer: PeerId) -> None:
-        if peer not in node.core.run_state.voters:
+        if peer not in node.run_state.voters:
             self._found(f"{node.peer} gives the authority's key to {peer}, which has no vote")
 
     def applied(self, spent: e.TokenSpent) -> None:

@@ -108,7 +108,7 @@ LOG_MUTANTS = (
     Mutant(
         "each-candidacy-is-equally-short",
         "With round trips longer than the timeout no candidate ever gets its votes.",
-        Edit(Election._stand, "self._tries += 1", "pass"),
+        Edit(Election._stand, "self._timer.tries += 1", "pass"),
         tests=of("raft/election"),
     ),
     Mutant(
@@ -116,7 +116,7 @@ LOG_MUTANTS = (
         "A leader that receives nothing is still followed, and nothing is ever committed.",
         Edit(
             Election._check_quorum,
-            "self._log.is_majority(self._replication.acknowledged | {self._me})",
+            "self._log.is_majority(acknowledged | {self._me})",
             "True",
         ),
     ),

@@ -247,8 +247,8 @@ ROUND_MUTANTS = (
         "A result that is under way is requested hundreds of times.",
         Edit(
             ResultFetch.fetch,
-            "self.at = now + FETCH_RETRY_S\n    self.tries += 1",
-            "self.at = now\n    self.tries += 1",
+            "self.at = now + FETCH_RETRY_S\n    if over",
+            "self.at = now\n    if over",
         ),
         tests=of("rounds/retries"),
     ),
@@ -303,7 +303,7 @@ ROUND_MUTANTS = (
         "Payloads of a lineage that a Restore ended complete steps of the new one.",
         Edit(
             PayloadFetch.give,
-            "if message.lineage != self._bounds.run_state.lineage:",
+            "if message.lineage != self._run_state.lineage:",
             "if False:",
         ),
         tests=of("steps/payload_fetch"),

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from sims.node.ranks import Training
+    from sims.node.training import Training
 
 __all__ = ["Training"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "ranks": "Training",
+        "training": "Training",
     },
 )

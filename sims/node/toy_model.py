@@ -5,14 +5,33 @@ The shell of a node (node.py) applies it as the core commands. Must NOT know rou
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
-from protocols.types import digest_text
+from protocols.types import PeerId, digest_text
 
 PRIME = (1 << 61) - 1
 
 Value = float
 """A parameter, or a difference of two. An int if the model is exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """An encoded contribution: the inner steps [first, last) of its peer, numbered through all
+    incarnations, which add up to `delta`."""
+
+    peer: PeerId
+    fragment: int
+    delta: int
+    first: int
+    last: int
+    expected: int
+    """The sum of these steps, added up one by one."""
+    sent: int
+    """The value that other peers received: the delta, or in a gossip run the parameter."""
+    base_round: int = 0
+    """The round of the outer state to which the ranks' parameters were last moved."""
 
 
 class Model(Protocol):

@@ -49,7 +49,8 @@ class Certification:
         """Require certificates from now on. Call this before the world runs; the founder gets a
         certificate and the key."""
         self.closed = True
-        founder = next(iter(self._world.nodes.values()))
+        nodes = self._world.nodes
+        founder = next(iter(nodes.values()))
         founder.disk.certified = founder.disk.has_key = True
         self.begins(founder)
 
@@ -62,16 +63,16 @@ class Certification:
 
     def is_revoked(self, peer: PeerId) -> bool:
         """True if a node's committed log says that the peer is revoked."""
-        nodes = self._world.nodes.values()
-        return any(peer in node.core.run_state.spendings.revoked for node in nodes)
+        nodes = self._world.nodes
+        return any(peer in node.run_state.revoked for node in nodes.values())
 
     def bars(self, node: Node, other: Node, why: str) -> bool:
         """True if one of the two is revoked and the other one knows. `node` dialled `other`; `why`:
         `other` refuses the hello of `node`."""
-        if why and node.peer in other.core.run_state.spendings.revoked:
+        if why and node.peer in other.run_state.revoked:
             node.give(v.Barred(other.peer, why))
             return True
-        return other.peer in node.core.run_state.spendings.revoked
+        return other.peer in node.run_state.revoked
 
     def begins(self, node: Node) -> None:
         """Begin an incarnation with the certificate and the key on its disk."""
@@ -104,7 +105,8 @@ class Certification:
                 node.after(0.0, lambda: node.give(signed))
             case c.Answer(number=number):
                 asker = self._asking.pop(number)
-                self._world.at(self._world.network.delay_s, lambda: self._answered(asker, command))
+                network = self._world.network
+                self._world.at(network.delay_s, lambda: self._answered(asker, command))
             case c.GiveKey(peer=peer):
                 given = v.MessageReceived(node.peer, m.AuthorityKey(b"the key"))
                 self._world.carry(node.peer, peer, "control", given)
@@ -116,8 +118,9 @@ class Certification:
     def _signed(self, node: Node, sign: c.Sign) -> v.Signed | v.NotSigned:
         if not node.disk.has_key:
             return v.NotSigned(sign.asker, sign.number, "no key yet", final=False)
-        entry = spending(decode_token(sign.admit.token), sign.admit.peer, sign.admit.key)
-        return v.Signed(sign.asker, sign.number, entry, sign.admit.peer.encode())
+        admit = sign.admit
+        entry = spending(decode_token(admit.token), admit.peer, admit.key)
+        return v.Signed(sign.asker, sign.number, entry, admit.peer.encode())
 
     def _answered(self, node: Node, answer: c.Answer) -> None:
         """Deliver an answer to the asking node, if it still lives. One answer in eight is lost."""

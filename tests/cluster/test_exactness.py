@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lowcomm.config.schema import load_config, run_to_json
-from lowcomm.numerics.operations import state_digest
+from lowcomm.numerics.state_digests import state_digest
 from lowcomm.reports.events import (
     Commit,
     Event,

@@ -13,7 +13,7 @@ import pytest
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.config.schema import RunConfig, load_config
 from lowcomm.methods import DiLoCo
-from lowcomm.numerics import operations
+from lowcomm.numerics import operations, state_digests
 from lowcomm.reports.events import Commit, Evaluated, Finished, Lost, Ready
 from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
@@ -166,7 +166,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
             lr=method.outer_lr,
             beta=method.outer_momentum,
         )
-        digests.append(operations.state_digest(theta_P, momentum_P))
+        digests.append(state_digests.state_digest(theta_P, momentum_P))
         again.append(lockstep.exchange(FRAGMENT, given)[1])
     lockstep.close()
     return digests, stand_in_loss(theta_P), again

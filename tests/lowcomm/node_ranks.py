@@ -23,11 +23,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from lowcomm.program.muon import Muon
+from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.training.fsdp import (
     check_sharded,
-    join_node,
-    leave_node,
-    rank_device,
     read_shards,
     reshard,
     shard_model,

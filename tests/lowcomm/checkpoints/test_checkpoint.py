@@ -28,7 +28,8 @@ from lowcomm.checkpoints.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from lowcomm.numerics.operations import F32, state_digest
+from lowcomm.numerics.operations import F32
+from lowcomm.numerics.state_digests import state_digest
 from protocols.state import gossip_pairs
 
 LAYOUT: list[list[LayoutEntry]] = [

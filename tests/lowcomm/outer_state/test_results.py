@@ -15,7 +15,7 @@ from lowcomm.methods import DiLoCo, RoundMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.results import Results, Scratch
-from lowcomm.startup.startup import common_grain
+from lowcomm.startup.agreement import common_grain
 from peers.exchange.interfaces import SlicesError
 from peers.exchange.pieces import PIECE_ELEMENTS
 from protocols.types.errors import LowcommError

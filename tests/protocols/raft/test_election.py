@@ -264,7 +264,7 @@ def test_the_election_timeout_follows_the_pauses_of_the_leader() -> None:
     circle = voting(A, B, C)
     election = circle.rafts[B].election
     assert election.timeout_s == RULES.election_timeout_s, "its pauses are not known yet"
-    election.pause_s = 0.25
+    election.expect(0.25)
     circle.settle()
     assert election.timeout_s == pytest.approx(0.75)
     election.heard(A, circle.now)
@@ -278,7 +278,7 @@ def test_a_candidate_waits_twice_as_long_each_time() -> None:
     circle = voting(A, B, C)
     election = circle.rafts[B].election
     circle.part((A, B), (A, C), (B, C))
-    election.pause_s = 0.0
+    election.expect(0.0)
     least_s, waits_s = election.timeout_s, list[float]()
     for _ in range(3):
         election._stand(circle.now, urgent=False)  # pyright: ignore[reportPrivateUsage]

@@ -16,8 +16,8 @@ from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.node.node import Node
-from sims.node.observer import Observer
 from sims.node.storage import Disk
+from sims.node.world_view import Observer
 from sims.scenarios.fault_plan import draw_plan, inject
 from sims.scenarios.two_peers import ForkWorld
 from sims.simulator.world import RULES, BareWorld
@@ -109,8 +109,8 @@ class Blind:
 
 
 class Unchecked(BareWorld):
-    def make_observer(self) -> Observer:
-        return cast(Observer, Blind())
+    def make_observer(self) -> Observer[Node]:
+        return cast(Observer[Node], Blind())
 
 
 def test_a_world_without_checkers_tells_the_same_story() -> None:
