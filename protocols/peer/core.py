@@ -20,7 +20,12 @@ from protocols.wire import codec
 HEARTBEATS = (m.Heartbeat, m.HeartbeatReply)
 LINKS = (m.UnreachedMembers, m.Leave, m.PassedReports)
 """Messages that may tell a leader about links between other peers."""
-BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
+BETWEEN_PEERS = (
+    *(m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves),
+    m.BlocksWanted,
+)
+NO_NEWS = (m.Fetch, m.FetchSteps, m.BlocksWanted)
+"""Questions between peers that are answered, and change nothing."""
 
 
 class PeerCore(Components):
@@ -145,6 +150,8 @@ class PeerCore(Components):
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
         if isinstance(message, HEARTBEATS) and peer in self.links.failure_detector.watched:
             pass  # Only its arrival counts, which was noted before.
+        elif isinstance(message, m.Blocks):
+            pass  # The shell took it, if it was asked for.
         elif self.connectivity.keeps_out(peer, message):
             pass
         elif isinstance(message, CONNECTIVITY):
@@ -178,7 +185,7 @@ class PeerCore(Components):
             self.raised |= wakeups.ASKED_TO_LET_IN
         elif isinstance(message, BETWEEN_PEERS):
             self._out += self.part.asked(peer, message, now)
-            if not isinstance(message, m.Fetch | m.FetchSteps):
+            if not isinstance(message, NO_NEWS):
                 self.raised |= wakeups.TRANSFERRED
         elif isinstance(message, m.ReadLog):
             if self.led_term is not None:

@@ -90,7 +90,7 @@ class FragmentRounds:
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it gets all reports again."""
-        self.exchange.done.forget_kinds("have", "ready", "hold", "void")
+        self.exchange.done.forget_kinds("have", "ready", "hold", "void", "wrong")
 
     def restored(self) -> None:
         """The run went back to other versions: state, payloads and the ranks' work are void.

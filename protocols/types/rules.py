@@ -37,6 +37,9 @@ class ProtocolConfig:
     lonely_after_s: float = 60.0
     """Seconds. If one of exactly two voters does not reach the other for this long, it goes on
     alone in a branch of its own. With a witness (`lowcomm witness`) this is not needed."""
+    check_owners: bool = True
+    """From three contributions on, compute a secret sample of each result again from the
+    contributors' own bytes before the result may be committed. Not in gossip and stepwise runs."""
 
     def __post_init__(self) -> None:
         for name in (

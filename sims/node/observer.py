@@ -122,6 +122,11 @@ class Observer(Protocol):
         """Ranks go on from the state after `round_` with work from the state after `base_round`."""
         ...
 
+    def falsified(self, node: Node, stamp: Stamp | None) -> None:
+        """A peer falsifies a whole result of this attempt; None: its own contribution, for peers
+        that check it."""
+        ...
+
     def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:
         """A donor is about to send a cell that differs from the cut."""
         ...

@@ -196,7 +196,7 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-sum-of-a-void-branch-goes-on",
         "The sum ends after the Restore, and is taken for that of the same round number.",
-        Edit(DataPlane.restored, "self._reducer.keep(lineage)", "pass"),
+        Edit(DataPlane.restored, "self.reducer.keep(lineage)", "pass"),
         tests=_KEYS,
     ),
     Mutant(

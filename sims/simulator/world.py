@@ -46,6 +46,7 @@ RULES = ProtocolConfig(
     reduction_timeout_s=6.0,
     transfer_timeout_s=10.0,
     lonely_after_s=1e6,  # Forks have worlds of their own; here there is one log.
+    check_owners=False,  # Some worlds check them (Training.checks).
 )
 
 
@@ -72,6 +73,7 @@ class BareWorld(ABC):
         self.twin_cores = TwinCores(seed, peers=peers)
         self.now = 0.0
         self.training = training or Training()
+        self.rules = replace(self.rules, check_owners=self.training.checks)
         self.outer_steps, self.peers_min = outer_steps, peers
         self.nodes: dict[PeerId, Node] = {}
         """The newest incarnation of each peer."""
