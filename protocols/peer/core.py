@@ -126,6 +126,10 @@ class PeerCore(Components):
                 pass
             case _ if isinstance(event, v.GateEvent):
                 self._out += self.certificates.take(event, self.leader_id, now)
+            case v.BlocksReceived():
+                self._out += self.part.local(event, now)
+                if self.part.woken:
+                    self.raised |= wakeups.SOME_ROUNDS
             case _:
                 self._out += self.part.local(event, now)
 

@@ -129,8 +129,8 @@ class Participant:
                 self.rounds[stamp.fragment].exchange.part_reduced(event)
                 self.woken.add(stamp.fragment)
             case v.BlocksReceived() | v.BlocksCompared() | v.CopiesCompared():
-                self.rounds[event.stamp.fragment].exchange.checked(event)
-                self.woken.add(event.stamp.fragment)
+                if self.rounds[event.stamp.fragment].exchange.checked(event):
+                    self.woken.add(event.stamp.fragment)
             case v.RoundApplied(stamp=stamp, state_digest=digest):
                 rounds = self.rounds[stamp.fragment]
                 if rounds.applying != stamp:

@@ -10,7 +10,6 @@ follows from a complaint (leader/decisions.py).
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from protocols.interface.commands import (
     AskBlocks,
@@ -67,10 +66,11 @@ class OwnerChecks:
 
     # Inputs ---------------------------------------------------------------------------------
 
-    def received(self, event: BlocksReceived) -> None:
-        """A peer has sent blocks that this one asked for."""
+    def received(self, event: BlocksReceived, plan: RoundPlan | None) -> bool:
+        """A peer has sent blocks that this one asked for. True if the check may go on."""
         if event.stamp == self.attempt:
             self.here.add((event.sender, event.contributor))
+        return self.wrong is not None or plan is None or not self.awaited(plan)
 
     def compared(self, event: BlocksCompared) -> None:
         """The sample is computed again."""
@@ -243,12 +243,12 @@ def _is_sample(sample: Sequence[PartBlocks], plan: RoundPlan, block: int) -> boo
     """Does each block exist, and is none asked for twice?"""
     borders = plan.parts.borders
     parts = [each.part for each in sample]
-    if not parts or any(one >= other for one, other in pairwise(parts)):
+    if not parts or parts != sorted(set(parts)):
         return False
     for each in sample:
         if each.part >= plan.num_parts or not each.blocks:
             return False
-        if any(one >= other for one, other in pairwise(each.blocks)):
+        if list(each.blocks) != sorted(set(each.blocks)):
             return False
         if each.blocks[-1] * block >= borders[each.part + 1] - borders[each.part]:
             return False

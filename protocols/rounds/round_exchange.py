@@ -68,16 +68,17 @@ class RoundExchange:
         if plan is not None and plan.stamp == event.stamp:
             self.held.reduced(event)
 
-    def checked(self, event: BlocksReceived | BlocksCompared | CopiesCompared) -> None:
-        """A step of the check of the results is done."""
+    def checked(self, event: BlocksReceived | BlocksCompared | CopiesCompared) -> bool:
+        """A step of the check of the results is done. True if a next one may be possible."""
+        plan = self.fence.run_state.open_plan(self.fence.fragment)
         match event:
             case BlocksReceived():
-                self.checks.received(event)
+                return self.checks.received(event, plan)
             case BlocksCompared():
                 self.checks.compared(event)
             case CopiesCompared():
-                plan = self.fence.run_state.open_plan(self.fence.fragment)
                 self.checks.copies_compared(event, plan)
+        return True
 
     def blocks_wanted(self, peer: PeerId, asked: BlocksWanted) -> list[Command]:
         """A peer checks results with blocks that this one has."""

@@ -1,15 +1,21 @@
 """Owner checks between real peers: lies are found before the commit, and nothing else is."""
 
 import asyncio
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from peers.checks.block_checks import BlockChecks, Check, Incoming
+from peers.checks.samples import PartSample
 from peers.fault_injection import Lie
+from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.state.parts import ELEMENT_BYTES
-from protocols.types.ids import PeerId
+from protocols.types.ids import PartBlocks, PeerId
+from tests.peers.exchange_room import Alone
+from tests.peers.payload_room import STAMP
 from tests.peers.xor_node import ALPHA, BETA, ELEMENTS, GAMMA, Node, XorWork, digest, running, xor
 
 E = TypeVar("E", bound=e.Entry)
@@ -90,3 +96,37 @@ async def test_an_honest_run_goes_on_after_a_peer_lied_about_one_percent() -> No
         await alpha.until(lambda: alpha.round > LIE_ROUND)
         for attempt in entries(alpha, e.Attempt):
             assert "gamma" in attempt.why
+
+
+def test_only_pieces_of_answers_that_were_asked_for_get_memory() -> None:
+    room = Alone()
+    sent: list[m.Control] = []
+    checks = BlockChecks(
+        room.data_plane._core,
+        room.data_plane,
+        send=lambda _, message: sent.append(message),
+        feed=room.events.append,
+    )
+    sample = PartSample(PartBlocks(0, (0, 2)), 0, 1000, 64)
+    check = checks._open[STAMP.fragment] = Check(STAMP, (sample,))
+    check.incoming[ALPHA, ALPHA] = Incoming(((0, 700_000), (1, 5)))
+
+    def piece(at: int, size: int, *, total: int = 700_005, who: PeerId = ALPHA) -> m.Blocks:
+        return m.Blocks(STAMP, who, at, total, bytes([at % 251]) * size)
+
+    checks.received(BETA, piece(0, 10))
+    checks.received(ALPHA, piece(0, 10, who=BETA))
+    checks.received(ALPHA, piece(0, 10, total=11))
+    checks.received(ALPHA, piece(5, 10))
+    checks.received(ALPHA, replace(piece(0, 10), stamp=replace(STAMP, attempt=9)))
+    assert check.incoming[ALPHA, ALPHA].data == b""
+    checks.received(ALPHA, piece(0, 500_000))
+    checks.received(ALPHA, piece(500_000, 200_006))
+    assert room.events == []
+    checks.received(ALPHA, piece(500_000, 200_005))
+    assert room.events == [v.BlocksReceived(ALPHA, STAMP, ALPHA)]
+    assert {part: len(x) for part, x in check.blocks[ALPHA, ALPHA].items()} == {0: 700_000, 1: 5}
+    checks.received(ALPHA, piece(0, 700_005))
+    assert len(room.events) == 1, "it is here"
+    checks.drop(STAMP.fragment)
+    assert checks._open == {}

@@ -1,12 +1,14 @@
 """Samples of blocks: what is drawn, and which bytes of a payload it is."""
 
+import random
+
 import numpy as np
 import pytest
 
 from lowcomm.codecs import codec, known_codecs
 from peers.checks.samples import PartSample, drawn
 from peers.exchange.pieces import PIECE_ELEMENTS, Payload
-from protocols.rounds.owner_checks import block_elements
+from protocols.rounds.owner_checks import block_elements, sample_size
 from protocols.types.ids import PartBlocks
 
 START = 1 << 17
@@ -77,3 +79,24 @@ def test_differing_blocks_are_named_and_chosen() -> None:
     assert one.differing(true, false, 256) == (4,)
     assert one.chosen(true, (4,), 256) == bytes([1]) * 256
     assert one.chosen(true, (2, 7), 256) == bytes([0]) * 256 + bytes([2]) * 256
+
+
+@pytest.mark.parametrize(
+    ("blocks", "false", "least", "most"),
+    [
+        (87_382, 87_382, 1.0, 1.0),  # A part of 21 MiB of fp32, all of it false.
+        (87_382, 874, 0.91, 0.99),  # 1 % of it: 95.1 %.
+        (1_000, 1, 0.19, 0.37),  # One block: 1 - (1 - 150 / 1000)^2 = 28 %.
+        (100, 1, 1.0, 1.0),  # All blocks of a small part are drawn.
+    ],
+)
+def test_two_receivers_find_false_blocks_as_often_as_stated(
+    blocks: int, false: int, least: float, most: float
+) -> None:
+    """The bounds are four standard deviations of 400 trials away."""
+    trials, found, wanted = 400, 0, sample_size(2)
+    for _ in range(trials):
+        first = random.randrange(blocks)
+        wrong = {(first + n) % blocks for n in range(false)}
+        found += any(wrong.intersection(drawn(blocks, wanted)) for _ in range(2))
+    assert least <= found / trials <= most

@@ -7,6 +7,7 @@ from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.rounds.suspicions import Complaint
 from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from tests.protocols.led import (
     DIGEST,
@@ -454,10 +455,13 @@ def test_a_part_with_a_wrong_result_gets_another_owner() -> None:
 def test_a_wrong_result_is_not_committed_whoever_holds_it() -> None:
     scene = contributed()
     stamp = scene.stamp(1, number=of(scene))
-    doubt(scene, B, C)
-    for peer in (B, C, D):
+    for peer in (B, C):
         scene.hears(peer, m.Hold(stamp, DIGEST))
+    (reports,) = scene.leader.reports.rounds.values()
+    reports.wrong.add(Complaint(B, stamp, 1, frozenset((C,))))
+    scene.hears(D, m.Hold(stamp, DIGEST))
     assert written(scene, e.Commit) == []
+    assert last(scene, e.Attempt).attempt == 1
 
 
 def test_two_peers_have_a_liar_removed() -> None:
