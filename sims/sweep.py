@@ -30,8 +30,8 @@ from protocols.types import ConfigError, LowcommError, PeerId
 from sims.checkers import World
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.node.node import Node
-from sims.node.training import Training
-from sims.scenarios.fault_plan import KINDS, Fault, draw_plan, inject
+from sims.node.toy_model import Training
+from sims.scenarios.fault_plan import KINDS, LIARS_EVERY, LIARS_IN, Fault, draw_plan, inject
 from sims.scenarios.plan_files import read_plan
 from sims.scenarios.two_peers import ForkWorld, draw_faults
 from sims.simulator.limit_values import EXTREME_EVERY, EXTREME_IN
@@ -147,6 +147,7 @@ def run_seed(
     answers = seed % ANSWERS_EVERY in ANSWERS_IN
     extremes = seed % EXTREME_EVERY in EXTREME_IN
     training = replace(training, gossip=gossip, lines=lines, answers=answers, extremes=extremes)
+    training = replace(training, checks=seed % LIARS_EVERY in LIARS_IN)
     num_peers, rounds = 2 if pair else source.randint(*peers), source.choice(ROUNDS)
     slow_rounds = SLOW_ROUNDS
     if peers == PEERS and seed % MANY_EVERY in MANY_IN:

@@ -73,6 +73,15 @@ def in_the_clear() -> System:
     return replace(system(), name="lowcomm-clear", start=start, note="the same, not encrypted")
 
 
+def unchecked() -> System:
+    """lowcomm without owner checks, to show their cost beside the checked one."""
+    return replace(
+        system(overrides=("run.protocol.check_owners=false",)),
+        name="lowcomm-unchecked",
+        note="the same, without owner checks",
+    )
+
+
 def settings(name: str, *, encrypted: bool = False, congestion: str = "") -> list[str]:
     """The settings of the run beyond `write_config`; `name`: the codec."""
     result = RESULT_CODECS.get(name, "bf16")

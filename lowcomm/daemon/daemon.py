@@ -28,7 +28,7 @@ from lowcomm.startup.start_options import StartOptions
 from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
-from peers.fault_injection import FaultInjector
+from peers.fault_injection import FaultInjector, Lie
 from peers.ipc import Question, Status
 from peers.sockets import Listening, known_congestion
 from peers.storage import FILE as WAL_FILE
@@ -91,7 +91,6 @@ class Daemon:
             rules=agreement.known_rules(saved),
         )
         driver = Driver(core, listener=self, wal=self._wal)
-        hook, congestion = _fault_hook(start, event_log), known_congestion(config.node.congestion)
         self.context = context = DaemonContext(
             config=config,
             path=path,
@@ -99,7 +98,7 @@ class Daemon:
             listen_cpu_s=listening.cpu_s,
             core=core,
             driver=driver,
-            mesh=Mesh(driver.mesh_shell, on_chunk_sent=hook, congestion=congestion),
+            mesh=_mesh(driver, start, event_log, known_congestion(config.node.congestion)),
             event_log=event_log,
             checkpoint_schedule=CheckpointSchedule(
                 path,
@@ -318,10 +317,12 @@ def _check_unused(directory: Path) -> None:
         )
 
 
-def _fault_hook(
-    start: StartOptions, event_log: EventLog
-) -> Callable[[PeerId, Chunk, Bulk], None] | None:
-    if start.fault is None:
-        return None
-    injector = FaultInjector(start.fault, lambda what: event_log.write("fault", what=what))
-    return injector.chunk_sent
+def _mesh(driver: Driver, start: StartOptions, event_log: EventLog, congestion: str) -> Mesh:
+    """The node's connections, and the fault that it was told to have."""
+    hook: Callable[[PeerId, Chunk, Bulk], None] | None = None
+    if isinstance(start.fault, Lie):
+        driver.data_plane.reducer.falsify = start.fault.falsify
+    elif start.fault is not None:
+        injector = FaultInjector(start.fault, lambda what: event_log.write("fault", what=what))
+        hook = injector.chunk_sent
+    return Mesh(driver.mesh_shell, on_chunk_sent=hook, congestion=congestion)

@@ -190,10 +190,15 @@ class Driver:
                 self.mesh_shell.sent(peer, self.data_plane.send_slice(command))
             case c.SendResult(peer=peer):
                 self.mesh_shell.sent(peer, self.data_plane.send_result(command))
+            case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
+                self.mesh_shell.block_checks.do(command)
+            case c.AskCopies() | c.CompareCopies():
+                self.mesh_shell.block_checks.do(command)
             case c.ReducePart():
                 self.data_plane.reduce(command)
             case c.DropSlices(fragment=fragment, round=round_):
                 self.data_plane.drop_slices(fragment, round_)
+                self.mesh_shell.block_checks.drop(fragment)
             case c.DropResult(stamp=stamp, part=part):
                 self.data_plane.drop_result(stamp, part)
             case c.Discard():

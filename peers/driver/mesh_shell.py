@@ -6,6 +6,7 @@ which peer is accepted (protocols/links), nor whether a payload counts.
 
 from collections.abc import Callable
 
+from peers.checks.block_checks import BlockChecks
 from peers.connections.frames import Frame
 from peers.connections.mesh import Mesh
 from peers.exchange.data_plane import DataPlane
@@ -39,6 +40,7 @@ class MeshShell:
         """Made after this object, before the first event."""
         self.step_payloads: StepPayloads | None = None
         """The payloads of a stepwise run, once its sizes are known."""
+        self.block_checks = BlockChecks(core, data_plane, send=self.send, feed=feed)
         self.counters = Counters()
         self._core = core
         self._listener = listener
@@ -57,11 +59,15 @@ class MeshShell:
         assert mesh is not None
         match command:
             case c.Send(peer=peer, message=message):
-                self.sent(peer, mesh.send(peer, message))
+                self.send(peer, message)
             case c.Connect(peer=peer, address=address, via=via):
                 mesh.connect(address, peer=peer, via=via)
             case c.Disconnect(peer=peer, why=why):
                 mesh.disconnect(peer, why)
+
+    def send(self, peer: PeerId, message: m.Control) -> None:
+        assert self.mesh is not None
+        self.sent(peer, self.mesh.send(peer, message))
 
     def sent(self, peer: PeerId, fits: bool) -> None:
         """A peer with a full outbox gets a new connection, and everything that it needs again."""
@@ -115,7 +121,10 @@ class MeshShell:
         self._feed(v.PeerDisconnected(peer, why))
 
     def received(self, peer: PeerId, message: m.Control) -> None:
-        self._feed(v.MessageReceived(peer, message))
+        if isinstance(message, m.Blocks):
+            self.block_checks.received(peer, message)  # The core knows nothing of bytes.
+        else:
+            self._feed(v.MessageReceived(peer, message))
 
     def is_revoked(self, peer: PeerId) -> bool:
         run_state = self._core.run_state

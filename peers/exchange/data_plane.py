@@ -50,7 +50,7 @@ class DataPlane:
         self._failed = failed
         self._pool = Pool()
         self.inbound = Inbound(self, self._pool)
-        self._reducer = Reducer(
+        self.reducer = Reducer(
             grew=self._sum_grew, done=self._reduced, damaged=self._damaged, failed=failed
         )
         self._damages = 0
@@ -118,7 +118,7 @@ class DataPlane:
         result = Payload(elements, size_of, buffer, layers=layers)
         result.terms = command.contributors
         self.inbound.results[ResultKey(stamp, part)] = result
-        self._reducer.begin(work, me.peer, command, slices, result)
+        self.reducer.begin(work, me.peer, command, slices, result)
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         """The round is committed: free its contributions."""
@@ -139,7 +139,7 @@ class DataPlane:
         self.own.forget_times(fragment, round_)
 
     def _end(self, fragment: int, round_: int, *, released: bool) -> None:
-        self._reducer.drop(fragment, round_)
+        self.reducer.drop(fragment, round_)
         self.outbounds.drop(fragment, round_, released=released)
         self.inbound.end(fragment, round_, released=released)
         self.own.end(fragment, round_)
@@ -147,7 +147,7 @@ class DataPlane:
     def restored(self, lineage: int) -> None:
         """The run is in this lineage: drop payloads of all others. Their memory is not reused,
         since a step may still read a result."""
-        self._reducer.keep(lineage)
+        self.reducer.keep(lineage)
         self.outbounds.keep(lineage)
         self.inbound.keep(lineage)
         self.own.clear()  # All of these are of the earlier lineage.
@@ -175,7 +175,7 @@ class DataPlane:
 
     def grew(self, key: SliceKey) -> None:
         if self.work is not None:
-            self._reducer.grew(self.work, key)
+            self.reducer.grew(self.work, key)
 
     def layers(self, contributors: int) -> int:
         return self.work.layers(contributors) if self.work is not None else 0

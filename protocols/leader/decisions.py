@@ -38,9 +38,11 @@ from protocols.messages.peer import (
     Waiting,
     WantSamples,
     Witnessing,
+    WrongResult,
 )
 from protocols.raft.log import Log
 from protocols.raft.node import Raft
+from protocols.rounds.suspicions import least_trusted
 from protocols.state.parts import replace_owners
 from protocols.state.round_plan import RoundPlan
 from protocols.state.run_state import RunState
@@ -97,7 +99,7 @@ class RoundDecisions:
         if not revoked.keys().isdisjoint(plan.roster):
             return ""  # Held or not: the next attempt excludes that contribution.
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
-        if not held or not reports.everybody_ready(plan):
+        if not held or not reports.everybody_ready(plan) or reports.wrong_at(plan):
             return ""
         digest, _ = Counter(held.values()).most_common(1)[0]
         holding = {peer for peer, theirs in held.items() if theirs == digest}
@@ -120,15 +122,23 @@ class RoundDecisions:
                 round=plan.stamp.round,
                 attempt=plan.stamp.attempt + 1,
                 roster=tuple(sorted(roster)),
-                owners=replace_owners(plan.parts, sorted(roster)),
+                owners=replace_owners(plan.parts, self._owners(reports, roster)),
                 why=one_line(why),  # The reason may name many peers.
             )
         return None
 
+    def _owners(self, reports: RoundReports, roster: set[PeerId]) -> list[PeerId]:
+        """The peers of the roster that may own parts: no complaint of this round is about them, if
+        there are such peers."""
+        doubted = set[PeerId]().union(*(each.peers for each in reports.wrong))
+        doubted |= self.reports.suspicions.distrusted
+        return sorted(roster - doubted) or sorted(roster)
+
     def _smaller_roster(
         self, plan: RoundPlan, reports: RoundReports, now: float
     ) -> tuple[set[PeerId], str]:
-        """The peers that stay in the round, and why others do not ("" if the plan may stand)."""
+        """The peers that stay in the round, and why others do not, or why another attempt is needed
+        with the same peers ("" if the plan may stand)."""
         live = self._alive(plan, reports)
         if not live:
             return live, ""  # No peer is left: `next_view` opens the round again.
@@ -138,6 +148,8 @@ class RoundDecisions:
         fit, why = self.reports.fit(plan, reports, live)
         if why:
             return fit, f"without {self._names(live - fit)}: {why}"
+        if reports.wrong_at(plan):
+            return self._after_complaints(plan, reports, live)
         if now < self._patience(plan, reports, live):
             return live, ""
         missing = live - reports.ready.keys()
@@ -148,6 +160,19 @@ class RoundDecisions:
             reports.plan_since = now  # All peers are slow: excluding them would not help.
             return live, ""
         return live - slow, f"no result in time because of {self._names(slow)}"
+
+    def _after_complaints(
+        self, plan: RoundPlan, reports: RoundReports, live: set[PeerId]
+    ) -> tuple[set[PeerId], str]:
+        """As `_smaller_roster`, if results of this attempt are wrong: their parts get other owners.
+        If that has not helped before, a peer is excluded too."""
+        first = reports.wrong_at(plan)[0]
+        said = f"{self._names(set(first.peers), ' or ')} is the reason"
+        why = f"{self._names({first.reporter})} found a wrong result of part {first.part}: {said}"
+        out = least_trusted(reports.wrong, live)
+        if out is None or len(live) == 1:
+            return live, why
+        return live - {out}, f"without {self._names({out})}: {why}"
 
     def deadlines(self) -> list[float]:
         """The times until which the latest attempts of the open rounds may stand."""
@@ -202,10 +227,10 @@ class RoundDecisions:
         """Peers of the roster that can still be counted: they have contributed, or can."""
         return {peer for peer in plan.counted if peer in self.reports.able or peer in reports.ready}
 
-    def _names(self, peers: set[PeerId]) -> str:
+    def _names(self, peers: set[PeerId], between: str = ", ") -> str:
         infos = self.run_state.readers
         names = (infos[p].name if p in infos else p.rpartition(".")[0] for p in sorted(peers))
-        return ", ".join(names)
+        return between.join(names)
 
 
 @dataclass(slots=True)
@@ -311,6 +336,9 @@ class Leader:
                 self.step_views.waits(peer, message)
             case Waiting():
                 self.reports.waits(peer, message)
+            case WrongResult():
+                for wrong in self.reports.wrong(peer, message):
+                    self._caught(wrong)
             case UnreachedMembers():
                 self.missing_links.report(peer, message.peers)
             case WantSamples(lineage=of) if of == here:
@@ -324,6 +352,13 @@ class Leader:
             case _:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
         return ""
+
+    def _caught(self, peer: PeerId) -> None:
+        """Two peers have proved that this one gave wrong results, or other bytes to owners than to
+        peers that check them. It may come back, and owns no part in this term. A leader does not
+        remove itself: its parts get other owners."""
+        if peer != self.me and peer in self.run_state.members:
+            self.lose(peer, "two peers found that it falsified results", left=False)
 
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
         """The peer is gone, or wants to leave. A peer that wants to leave may still be needed: the

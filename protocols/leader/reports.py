@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from protocols.leader.line_speeds import LinkSpeeds
 from protocols.links.missing_links import MissingLinks, described
 from protocols.messages.log_entries import Run
-from protocols.messages.peer import Have, Hold, Ready, Waiting
+from protocols.messages.peer import Have, Hold, Ready, Waiting, WrongResult
 from protocols.rounds.contributions import check_contributor
+from protocols.rounds.suspicions import Complaint, Suspicions
 from protocols.state.parts import divide
 from protocols.state.round_plan import RoundPlan
 from protocols.state.run_state import RunState
@@ -42,6 +43,12 @@ class RoundReports:
         default_factory=dict[PeerId, tuple[Stamp, frozenset[PeerId]]]
     )
     """By owner, the peers with contributions that it cannot average."""
+
+    wrong: set[Complaint] = field(default_factory=set[Complaint])
+    """Reports about wrong results, of all attempts."""
+    doubted: dict[Stamp, RoundPlan] = field(default_factory=dict[Stamp, RoundPlan])
+    """The plans of attempts with such reports. The first one ends the attempt, and others about it
+    may come later."""
 
     hurried: set[PeerId] = field(default_factory=set[PeerId])
     """Stragglers that were asked to contribute."""
@@ -76,6 +83,11 @@ class RoundReports:
         said = ((peer, *self.void[peer]) for peer in plan.summing if peer in self.void)
         found = (set(x) & set(plan.summed_by(peer)) for peer, at, x in said if at == plan.stamp)
         return set[PeerId]().union(*found)
+
+    def wrong_at(self, plan: RoundPlan) -> list[Complaint]:
+        """The reports about wrong results of this attempt, which cannot be committed then."""
+        found = [each for each in self.wrong if each.stamp == plan.stamp]
+        return sorted(found, key=lambda each: (each.part, each.reporter))
 
     def covered(self, plan: RoundPlan) -> tuple[Samples, ...]:
         """Samples of each peer of the roster; () if there are none, or another fragment counts
@@ -137,6 +149,7 @@ class Reports:
     """The reports of the lineage at the last access."""
     missing_links: MissingLinks = field(default_factory=MissingLinks)
     link_speeds: LinkSpeeds = field(default_factory=LinkSpeeds)
+    suspicions: Suspicions = field(default_factory=Suspicions)
     divided: tuple[tuple[PeerId, ...], tuple[FragmentParts, ...]] = ((), ())
     """Cache: the owners and parts of the last considered view."""
 
@@ -199,8 +212,11 @@ class Reports:
         return described(gaps, {peer: info.name for peer, info in seats.items()})
 
     def parts(self, run: Run, roster: tuple[PeerId, ...]) -> tuple[FragmentParts, ...]:
-        """The parts of a view with this roster: peers with a slow line own none."""
+        """The parts of a view with this roster: peers with a slow line own none, nor do those that
+        gave wrong results."""
         owners = self.link_speeds.owners(roster) or roster
+        trusted = tuple(peer for peer in owners if peer not in self.suspicions.distrusted)
+        owners = trusted or owners
         if self.divided[0] != owners:
             self.divided = owners, divide(run, owners)
         return self.divided[1]
@@ -229,6 +245,21 @@ class Reports:
         if reports is not None:
             table = reports.void if message.void else reports.waiting
             table[peer] = (message.stamp, frozenset(message.peers))
+
+    def wrong(self, peer: PeerId, message: WrongResult) -> list[PeerId]:
+        """A peer of the roster complains about a result. Returns the peers that are proved to be at
+        fault by now."""
+        stamp, reports = message.stamp, self._of(message.stamp)
+        plan = self.run_state.open_plan(stamp.fragment) if reports is not None else None
+        if reports is None or plan is None:
+            return []
+        doubted = plan if plan.stamp == stamp else reports.doubted.get(stamp)
+        complaint = Complaint(peer, stamp, message.part, frozenset(message.peers))
+        if doubted is None or not complaint.fits(doubted):
+            return []
+        reports.doubted[stamp] = doubted
+        reports.wrong.add(complaint)
+        return self.suspicions.add(complaint)
 
     def has(self, peer: PeerId, message: Have) -> str:
         """Remember a state. Returns how it differs from the majority's; "" if it does not."""

@@ -20,7 +20,12 @@ from protocols.wire import codec
 HEARTBEATS = (m.Heartbeat, m.HeartbeatReply)
 LINKS = (m.UnreachedMembers, m.Leave, m.PassedReports)
 """Messages that may tell a leader about links between other peers."""
-BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
+BETWEEN_PEERS = (
+    *(m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves),
+    m.BlocksWanted,
+)
+NO_NEWS = (m.Fetch, m.FetchSteps, m.BlocksWanted)
+"""Questions between peers that are answered, and change nothing."""
 
 
 class PeerCore(Components):
@@ -122,6 +127,10 @@ class PeerCore(Components):
                 pass
             case _ if isinstance(event, v.GateEvent):
                 self._out += self.certificates.take(event, self.leader_id, now)
+            case v.BlocksReceived():
+                self._out += self.part.local(event, now)
+                if self.part.woken:
+                    self.raised |= wakeups.SOME_ROUNDS
             case _:
                 self._out += self.part.local(event, now)
 
@@ -146,6 +155,8 @@ class PeerCore(Components):
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
         if isinstance(message, HEARTBEATS) and peer in self.failure_detector.watched:
             pass  # Only its arrival counts, which was noted before.
+        elif isinstance(message, m.Blocks):
+            pass  # The shell took it, if it was asked for.
         elif self.connectivity.keeps_out(peer, message):
             pass
         elif isinstance(message, CONNECTIVITY):
@@ -179,7 +190,7 @@ class PeerCore(Components):
             self.raised |= wakeups.ASKED_TO_LET_IN
         elif isinstance(message, BETWEEN_PEERS):
             self._out += self.part.asked(peer, message, now)
-            if not isinstance(message, m.Fetch | m.FetchSteps):
+            if not isinstance(message, NO_NEWS):
                 self.raised |= wakeups.TRANSFERRED
         elif isinstance(message, m.ReadLog):
             if self.led_term is not None:

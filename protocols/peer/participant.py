@@ -12,6 +12,7 @@ from protocols.interface import events as v
 from protocols.links.handshake import Identity
 from protocols.messages import log_entries as e
 from protocols.messages.peer import (
+    BlocksWanted,
     Fetch,
     FetchLeaves,
     FetchState,
@@ -31,7 +32,7 @@ from protocols.types.ids import PeerId, Stamp, Version
 from protocols.types.rules import ProtocolConfig
 from protocols.wire.codec import one_line
 
-Asked = Fetch | FetchSteps | FetchState | FetchLeaves
+Asked = Fetch | FetchSteps | FetchState | FetchLeaves | BlocksWanted
 Given = NoState | Leaves
 
 
@@ -97,7 +98,9 @@ class Participant:
             plan = (
                 self.run_state.open_plan(rounds.fragment) if rounds.work.own is not None else None
             )
-            needed.update(plan.makers_for(self.me.peer) if plan is not None else ())
+            if plan is not None:
+                needed.update(plan.makers_for(self.me.peer))
+                needed.update(rounds.exchange.checks.awaited(plan))
         if self.steps is not None and self.run_state.views:
             needed.update(self.run_state.views[-1].roster)
         return needed - {self.me.peer}
@@ -129,6 +132,9 @@ class Participant:
             case v.PartReduced(stamp=stamp):
                 self.rounds[stamp.fragment].exchange.part_reduced(event)
                 self.woken.add(stamp.fragment)
+            case v.BlocksReceived() | v.BlocksCompared() | v.CopiesCompared():
+                if self.rounds[event.stamp.fragment].exchange.checked(event):
+                    self.woken.add(event.stamp.fragment)
             case v.RoundApplied(stamp=stamp, state_digest=digest):
                 rounds = self.rounds[stamp.fragment]
                 if rounds.applying != stamp:
@@ -206,6 +212,9 @@ class Participant:
         match message:
             case Fetch() | FetchSteps():
                 return self.fetched(peer, message)
+            case BlocksWanted(stamp=stamp):
+                known = self.of(stamp) if peer in self.run_state.members else []
+                return [x for rounds in known for x in rounds.exchange.blocks_wanted(peer, message)]
             case FetchState() | FetchLeaves():
                 return self.state_donor.asked(peer, message, now)
             case NoState(index=index) if transfer is not None and transfer.index == index:
@@ -260,8 +269,8 @@ class Participant:
 
     def rules(self, rules: ProtocolConfig) -> None:
         for rounds in self.rounds:
-            stall = rounds.exchange.stall
-            stall.after_s = rules.reduction_timeout_s / 2
+            exchange = rounds.exchange
+            exchange.follow(rules)
         for asking in self.asking:
             asking.after_s = rules.reduction_timeout_s / 2
         for steps in self._steps:  # The leader acts on them at once.

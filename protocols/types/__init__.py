@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from protocols.types.ids import (
         PROTOCOL_VERSION,
         Contributor,
+        PartBlocks,
         PeerId,
         Stamp,
         TensorSpec,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         LAYOUT_BYTES_MAX,
         NAME_MAX,
         PEERS_MAX,
+        PIECE_BYTES_MAX,
         ROUNDS_MAX,
         SAMPLES_MAX,
         SECRET_BYTES,
@@ -67,6 +69,7 @@ __all__ = [
     "LAYOUT_BYTES_MAX",
     "NAME_MAX",
     "PEERS_MAX",
+    "PIECE_BYTES_MAX",
     "PROTOCOL_VERSION",
     "ROUNDS_MAX",
     "SAMPLES_MAX",
@@ -78,6 +81,7 @@ __all__ = [
     "Contributor",
     "LogError",
     "LowcommError",
+    "PartBlocks",
     "PeerId",
     "ProtocolConfig",
     "RefusedError",
@@ -100,12 +104,14 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "errors": "ConfigError LogError LowcommError RefusedError",
-        "ids": "Contributor PROTOCOL_VERSION PeerId Stamp TensorSpec Version digest_text",
+        "ids": (
+            "Contributor PROTOCOL_VERSION PartBlocks PeerId Stamp TensorSpec Version digest_text"
+        ),
         "limits": (
             "ADMIT_BYTES_MAX CHUNK_BYTES_MAX CONTRIBUTION_STEPS_MAX CONTRIBUTION_TOKENS_MAX "
             "CONTROL_BYTES_MAX ENTRIES_MAX FRAGMENTS_MAX JSON_MAX LAYOUT_BYTES_MAX NAME_MAX "
-            "PEERS_MAX ROUNDS_MAX SAMPLES_MAX SECRET_BYTES SNAPSHOT_BYTES_MAX TEXT_MAX "
-            "TICKET_BYTES"
+            "PEERS_MAX PIECE_BYTES_MAX ROUNDS_MAX SAMPLES_MAX SECRET_BYTES SNAPSHOT_BYTES_MAX "
+            "TEXT_MAX TICKET_BYTES"
         ),
         "rules": "ProtocolConfig",
         "sample_ranges": "ALL_REMAIN Remaining SampleRange Samples count first subtract union",

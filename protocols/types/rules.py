@@ -53,6 +53,9 @@ class ProtocolConfig:
     lonely_after_s: float = 60.0
     """Seconds. If one of exactly two voters does not reach the other for this long, it goes on
     alone in a branch of its own. With a witness (`lowcomm witness`) this is not needed."""
+    check_owners: bool = True
+    """From three contributions on, compute a secret sample of each result again from the
+    contributors' own bytes before the result may be committed. Not in gossip and stepwise runs."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -90,13 +93,13 @@ class ProtocolConfig:
             )
 
     def election_timeout(self, pause_s: float) -> float:
-        """The election timeout, seconds. `pause_s`: the longest pause of the leader; NEVER: not known
-        yet."""
+        """The election timeout, seconds. `pause_s`: the longest pause of the leader; NEVER: it is
+        not known yet."""
         return self._adapted(pause_s, self.election_timeout_min_s, self.election_timeout_s)
 
     def silence_timeout(self, pause_s: float) -> float:
-        """The silence timeout, seconds. `pause_s`: the longest pause of the peer; NEVER: not known
-        yet."""
+        """The silence timeout, seconds. `pause_s`: the longest pause of the peer; NEVER: it is not
+        known yet."""
         return self._adapted(pause_s, self.silence_timeout_min_s, self.silence_timeout_s)
 
     def _adapted(self, pause_s: float, least_s: float, most_s: float) -> float:

@@ -22,6 +22,7 @@ from sims.checkers.durability import Durability
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.hold_down import HoldDown
+from sims.checkers.owners import Owners
 from sims.checkers.pairs import Pairs
 from sims.checkers.progress import Progress
 from sims.checkers.revocation import Revocation
@@ -65,6 +66,7 @@ class Checkers:
         self.samples = Samples(self.violations)
         self.pairs = Pairs(found)
         self.waits = Waits(found)
+        self.owners = Owners(found)
 
     def found(self, text: str) -> None:
         self.violations.append(text)
@@ -172,6 +174,8 @@ class Checkers:
             self.transfers.rooted(node, to, message)
         elif isinstance(message, TOLD):
             self.decisions.heard(node, to, message)
+        elif isinstance(message, m.WrongResult):
+            self.owners.complained(node, message)
         elif isinstance(message, m.Ready):
             self.accounting.offered(node, message.stamp)
             self.decisions.offered(node, to, message.stamp)
@@ -201,6 +205,9 @@ class Checkers:
         elif isinstance(entry, e.Commit):
             self.accounting.committed(lineage, entry)
             self.staleness.committed(entry)
+            self.owners.committed(lineage, entry)
+        elif isinstance(entry, e.Lost):
+            self.owners.struck(entry)
 
     def encoded(self, manifest: str, made: Contribution) -> None:
         """A peer encoded a contribution of its ranks."""
@@ -246,6 +253,10 @@ class Checkers:
     def skipped(self, node: Node, stamp: Stamp) -> None:
         """A peer keeps its state in a committed round."""
         self.pairs.skipped(node, stamp)
+
+    def falsified(self, node: Node, stamp: Stamp | None) -> None:
+        """A peer falsifies a whole result of this attempt, or (None) other bytes."""
+        self.owners.falsified(node, stamp)
 
     def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:
         """A donor is about to send a cell that differs from the cut."""

@@ -15,10 +15,12 @@ from protocols.interface import events as v
 from protocols.links import Identity
 from protocols.messages import Control, Kept
 from protocols.messages import log_entries as e
+from protocols.messages import peer as m
 from protocols.peer import PeerCore
 from protocols.state import checkpoint_progress
 from protocols.types import PeerId, Stamp, Version, digest_text, limits
 from protocols.wire import codec
+from sims.node.owner_checks import OwnerChecks
 from sims.node.ranks import Handed, Ranks, Result
 from sims.node.reductions import Reductions
 from sims.node.state_transfer import StateTransfers
@@ -79,6 +81,7 @@ class Node:
         self.store = Store()
         self.transfers = StateTransfers(self)
         self.reductions = Reductions(self)
+        self.owner_checks = OwnerChecks(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
         """Addresses to which this peer wants a connection."""
@@ -112,6 +115,9 @@ class Node:
         if isinstance(event, v.PeerDisconnected):
             self.reductions.forget(event.peer)
             self.transfers.disconnected(event.peer)
+        if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Blocks):
+            self.owner_checks.received(event.peer, event.message)
+            return  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
     def take(self, event: v.Event, value: Value) -> None:
@@ -195,7 +201,7 @@ class Node:
         world = self.world
         match command:
             case c.Send(peer=to, message=message):
-                self._send(to, message)
+                self.send(to, message)
             case c.Connect():
                 world.dialer.dial(self, command)
             case c.Disconnect(peer=other):
@@ -257,6 +263,10 @@ class Node:
                 self.reductions.send(command)
             case c.ReducePart():
                 self.reductions.reduce(command)
+            case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
+                self.owner_checks.do(command)
+            case c.AskCopies() | c.CompareCopies():
+                self.owner_checks.do(command)
             case c.Encode(fragment=fragment, round=round_):
                 self.reductions.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
@@ -342,7 +352,7 @@ class Node:
         self.disk.keep(kept, tuple(self.outers))
         self.give(v.Checkpointed(kept))
 
-    def _send(self, to: PeerId, message: Control) -> None:
+    def send(self, to: PeerId, message: Control) -> None:
         self.world.sent(self, to, message)
         read = codec.decode(codec.encode(message), size_max=limits.CONTROL_BYTES_MAX)
         assert read == message, "the codec changed the message"

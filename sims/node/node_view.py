@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import Identity
+from protocols.messages import Control
 from protocols.peer import PeerCore
 from protocols.state import RunState
-from protocols.types import PeerId
+from protocols.types import PeerId, Stamp
 from sims.node.storage import Disk, Store
 from sims.node.toy_model import Value
 from sims.node.world_view import Observer, WorldView
@@ -23,6 +25,17 @@ class TurnsView(Protocol):
 
     def in_turn(self, action: Callable[[], None]) -> None:
         """Run an action in the order of the jobs, after those begun before; it takes no time."""
+        ...
+
+
+class LiesView(Protocol):
+    """What a node falsifies as an owner of parts."""
+
+    false_blocks: dict[tuple[Stamp, int], frozenset[int]]
+    """By result of this owner, the falsified blocks."""
+
+    def falsified(self, command: c.ReducePart, mean: Value) -> Value:
+        """The result that this owner sends."""
         ...
 
 
@@ -62,6 +75,11 @@ class NodeView(Protocol):
 
     @property
     def running(self) -> bool: ...
+
+    @property
+    def owner_checks(self) -> LiesView: ...
+
+    def send(self, to: PeerId, message: Control) -> None: ...
 
     def give(self, event: v.Event, value: Value = 0) -> None:
         """Queue an event for the core."""

@@ -17,8 +17,7 @@ from protocols.rounds import next_fragment
 from protocols.types import Samples
 from sims.node.node_view import NodeView
 from sims.node.samples import SampleLeases
-from sims.node.toy_model import Value
-from sims.node.training import STEP_SAMPLES, Training
+from sims.node.toy_model import STEP_SAMPLES, Training, Value
 
 STEP_TOKENS = 16
 STALE_ROUNDS = 4

@@ -54,7 +54,9 @@ class Reductions:
             if void:
                 self._node.job(partial(self._node.give, v.PartReduced(*key, "", void)))
             else:
-                self._node.job(self._made(key, self._model.mean(terms)))
+                mean = self._model.mean(terms)
+                false = self._node.owner_checks.falsified(command, mean)
+                self._node.job(self._made(key, false))
 
     def _void(self, command: c.ReducePart) -> tuple[PeerId, ...]:
         """Peers with contributions that cannot be averaged, as their manifests determine; none if

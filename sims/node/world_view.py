@@ -19,8 +19,7 @@ from protocols.messages import log_entries as e
 from protocols.peer import PeerCore
 from protocols.types import PeerId, ProtocolConfig, Stamp
 from sims.node.storage import Disk
-from sims.node.toy_model import Contribution, Model, Value
-from sims.node.training import Training
+from sims.node.toy_model import Contribution, Model, Training, Value
 
 NodeT = TypeVar("NodeT")
 ActorT_contra = TypeVar("ActorT_contra", contravariant=True)
@@ -219,6 +218,11 @@ class Observer(Protocol[NodeT]):
 
     def sent(self, node: NodeT, to: PeerId, message: Control) -> None:
         """A peer sends a message."""
+        ...
+
+    def falsified(self, node: NodeT, stamp: Stamp | None) -> None:
+        """A peer falsifies a whole result of this attempt; None: its own contribution, for peers
+        that check it."""
         ...
 
     def true_state_lost(self) -> None:

@@ -67,9 +67,9 @@ class StepNode(Node):
         if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
             self.values[event.digest] = (event.stamp.round, value)
 
-    def _send(self, to: PeerId, message: Control) -> None:
+    def send(self, to: PeerId, message: Control) -> None:
         self._told(message)
-        super()._send(to, message)
+        super().send(to, message)
 
     def _told(self, message: Control) -> None:
         if isinstance(message, Stopped):

@@ -25,8 +25,7 @@ from protocols.types import PeerId, ProtocolConfig
 from sims.node.node import Node
 from sims.node.state_transfer import STATE_CELLS
 from sims.node.storage import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
-from sims.node.toy_model import Model, Modular, Value, state_digest
-from sims.node.training import Training
+from sims.node.toy_model import Model, Modular, Training, Value, state_digest
 from sims.node.world_view import Observer
 from sims.simulator.connections import Dialer
 from sims.simulator.limit_values import LimitValues
@@ -48,6 +47,7 @@ RULES = ProtocolConfig(
     reduction_timeout_s=6.0,
     transfer_timeout_s=10.0,
     lonely_after_s=1e6,  # Forks have worlds of their own; here there is one log.
+    check_owners=False,  # Some worlds check them (Training.checks).
 )
 
 
@@ -74,6 +74,7 @@ class BareWorld(ABC):
         self.twin_cores = TwinCores(seed, peers=peers)
         self.now = 0.0
         self.training = training or Training()
+        self.rules = replace(self.rules, check_owners=self.training.checks)
         self.outer_steps, self.peers_min = outer_steps, peers
         self.nodes: dict[PeerId, Node] = {}
         """The newest incarnation of each peer."""

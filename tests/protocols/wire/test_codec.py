@@ -278,3 +278,17 @@ def test_views_of_memory_are_decoded_too() -> None:
     """As they come from a socket: without a copy."""
     payload = codec.encode(replace(READY))
     assert codec.decode(memoryview(bytearray(payload)), size_max=len(payload)) == READY
+
+
+@pytest.mark.parametrize(
+    "blocks", [[1 << 63], [-1], [True], ["1"], [*range(limits.SAMPLE_BLOCKS_MAX + 1)], 7]
+)
+def test_numbers_of_blocks_are_integers_and_few(blocks: Any) -> None:
+    sample = (ids.PartBlocks(0, (1, 2)),)
+    asked = m.BlocksWanted(READY.stamp, ids.PeerId("a.1"), sample)
+    raw = cast(list[Any], msgpack.unpackb(codec.encode(asked)))
+    packed = cast(bytes, msgpack.packb(raw))
+    assert codec.decode(packed, size_max=limits.CONTROL_BYTES_MAX) == asked
+    raw[-1] = [[0, blocks]]
+    with pytest.raises(schemas.WireError, match="blocks"):
+        codec.decode(cast(bytes, msgpack.packb(raw)), size_max=limits.CONTROL_BYTES_MAX)
