@@ -1,22 +1,25 @@
 """Silences one peer of a run repeatedly, and measures how long the others wait for it.
 
 `python -m sims.silent_peer` does it with real daemons and paced ranks on this machine. The peer is
-stopped (SIGSTOP of its daemon), or its links take no bytes any more (a silent cut); after some
-seconds it goes on. Must NOT judge the times: its callers do.
+stopped (SIGSTOP of its daemon), its links take no bytes any more (a silent cut), or its disk is
+full (no file of its daemon may grow); after some seconds it goes on. Must NOT judge the times: its
+callers do.
 """
 
 import asyncio
 import json
 import os
+import resource
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 
@@ -29,7 +32,7 @@ from sims.paced.rank import RankSpeed
 from sims.terminal import run
 from sims.wan import TIME, Link, Means, Wan, parse, why_not
 
-Fault = Literal["stop", "cut"]
+Fault = Literal["stop", "cut", "disk"]
 SETTLED_COMMITS = 10
 """Commits of all nodes before each silence."""
 SETTLED_S = 6.0
@@ -98,7 +101,7 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
                 leader = await agreed_leader(cluster, nodes)
                 others = [node for node in nodes if node is not leader]
                 victim = leader if plan.leader else others[-1]
-                silence, end = _means_of(victim, nodes, wan if plan.fault == "cut" else None)
+                silence, end = _means_of(plan.fault, victim, nodes, wan)
                 found.append(await _watch(watcher, victim.name, plan, silence, end))
                 await _settled(watcher, nodes, time.time())
     watcher.read()
@@ -128,12 +131,16 @@ async def _start(
 
 
 def _means_of(
-    victim: LocalNode, nodes: Sequence[LocalNode], wan: Wan | None
+    fault: Fault, victim: LocalNode, nodes: Sequence[LocalNode], wan: Wan | None
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """(silence the victim, let it go on): by its links in `wan`, else by signals."""
-    if wan is None:
-        pid = victim.child.pid
+    """(silence the victim, let it go on). `wan`: the network with its links, for a cut."""
+    pid = victim.child.pid
+    if fault == "stop":
         return (lambda: os.kill(pid, signal.SIGSTOP)), (lambda: os.kill(pid, signal.SIGCONT))
+    if fault == "disk":
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        return partial(_limit_files, pid, 0, hard), partial(_limit_files, pid, hard, hard)
+    assert wan is not None, "links are cut in a network"
     at = nodes.index(victim)
     others = [number for number in range(len(nodes)) if number != at]
 
@@ -146,6 +153,11 @@ def _means_of(
             wan.mend(at, other)
 
     return cut, mend
+
+
+def _limit_files(pid: int, soft: int, hard: int) -> None:
+    """No file of this process may grow beyond `soft` bytes: its writes fail as on a full disk."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def _watch(
@@ -202,9 +214,13 @@ Q = typer.Option
 
 
 def main(
-    fault: Annotated[str, Q(help="stop (SIGSTOP) or cut (links take no bytes).")] = "stop",
+    fault: Annotated[
+        str, Q(help="stop (SIGSTOP), cut (links take no bytes) or disk (it is full).")
+    ] = "stop",
     leader: Annotated[bool, Q("--leader", help="Silence the leader.")] = False,
-    peers: Annotated[int, Q(help="Number of peers.", min=3, max=16)] = 3,
+    peers: Annotated[
+        int, Q(help="Number of peers: 3 or more, or 2 of a full disk.", min=2, max=16)
+    ] = 3,
     times: Annotated[int, Q(help="How often a peer is silenced.", min=1)] = 3,
     lasting: Annotated[str, Q(help="Duration of each silence.")] = "4s",
     rtt: Annotated[str, Q(help="Round trip of the links.")] = "0ms",
@@ -221,13 +237,16 @@ def main(
       python -m sims.silent_peer --fault cut --rtt 100ms
       python -m sims.silent_peer --leader --peers 5
       python -m sims.silent_peer --fault cut --lasting 30s --means proxy
+      python -m sims.silent_peer --fault disk --peers 2
     """
-    if fault not in ("stop", "cut"):
-        raise ConfigError(f"--fault must be stop or cut, got {fault!r}")
+    if fault not in get_args(Fault):
+        raise ConfigError(f"--fault must be stop, cut or disk, got {fault!r}")
+    if peers < 3 and fault != "disk":
+        raise ConfigError("--peers must be 3 or more: one of two peers has no majority")
     if means not in ("netns", "proxy"):
         raise ConfigError(f"--means must be netns or proxy, got {means!r}")
     plan = Plan(
-        fault=fault,
+        fault=cast(Fault, fault),
         leader=leader,
         peers=peers,
         times=times,

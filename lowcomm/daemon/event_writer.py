@@ -259,6 +259,9 @@ def tell_entry(event_log: EventLog, command: Applied, core: PeerCore, *, step_to
         case e.Left(peer=peer, why=why) | e.Lost(peer=peer, why=why):
             kind = "left" if isinstance(entry, e.Left) else "lost"
             event_log.write(kind, member=peer, member_name=name_of(peer), why=why)
+        case e.Voter(peer=peer, votes=False, why=why):
+            text = f"{name_of(peer)} does not vote any more: {why}"
+            event_log.write("note", topic="voters", text=text)
         case e.Elected(peer=peer):
             event_log.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
         case e.Restore() if entry.fork:

@@ -65,6 +65,7 @@ class RoundDecisions:
     rules: ProtocolConfig
     reports: Reports
     link_speeds: LinkSpeeds
+    accounts: Accounts
 
     def next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
         for fragment, plan, reports in open_:
@@ -91,9 +92,9 @@ class RoundDecisions:
         """The result digest that may be committed now; "" if there is none.
 
         Every live peer of the roster must hold the result; after the deadline a majority of the
-        roster; never fewer than two live members, or one if there is only one; and no contribution
-        of a revoked peer may be in it. In a gossip run no other peer has a missing result, so every
-        live peer must hold its own at any time.
+        roster; never fewer than two live members, or one if the disk of only one works; and no
+        contribution of a revoked peer may be in it. In a gossip run no other peer has a missing
+        result, so every live peer must hold its own at any time.
         """
         live, revoked = self.run_state.members, self.run_state.revoked
         if not revoked.keys().isdisjoint(plan.roster):
@@ -104,10 +105,13 @@ class RoundDecisions:
         digest, _ = Counter(held.values()).most_common(1)[0]
         holding = {peer for peer, theirs in held.items() if theirs == digest}
         # Peers outside the roster count for the minimum of two only.
-        roster, least = set(plan.roster), 1 if plan.pairs else min(2, len(live))
+        roster = set(plan.roster)
         late = not plan.pairs and now >= reports.plan_since + self.rules.reduction_timeout_s
         enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
-        return digest if enough and len(holding) >= least else ""
+        # A peer with a failed disk gets few entries of the log, so it may not even know the plan.
+        alone = len(holding) < 2 and not plan.pairs
+        another = alone and any(p not in holding and not self.accounts.broken(p) for p in live)
+        return digest if enough and not another else ""
 
     def next_attempt(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
         for fragment, plan, reports in open_:
@@ -272,7 +276,7 @@ class Leader:
         reports = self.reports
         self.missing_links = reports.missing_links
         self.round_decisions = RoundDecisions(
-            self.me, self.run_state, self.rules, reports, reports.link_speeds
+            self.me, self.run_state, self.rules, reports, reports.link_speeds, self.accounts
         )
 
     @property

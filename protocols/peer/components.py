@@ -230,7 +230,7 @@ class Components(ABC):
         if leader is None:
             return
         hears = self._hears or leader
-        for report in self.member_status.news(self.disk.why, hears):
+        for report in self.member_status.news(hears):
             self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
     def _stand(self, now: float) -> None:

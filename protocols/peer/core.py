@@ -105,10 +105,12 @@ class PeerCore(Components):
                 self._out += self.connectivity.disconnected(event, now)
             case v.Persisted():
                 self.raft.persisted(event.write_number, now)
+                self.member_status.watch_disk(self.disk.why)
             case v.PersistFailed():
                 if self.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
                 self.raft.persist_failed(event.write_number, codec.one_line(event.why), now)
+                self.member_status.watch_disk(self.disk.why)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
                 self.failure_detector.heard(event.sender, now)
                 self._out += self.part.payload(event)

@@ -64,6 +64,9 @@ class MemberStatus:
         """By fragment, a state that arrived while an outer step was being made."""
         self._told: dict[object, Control] = {}
         """By kind, the last report on the present connection."""
+        self.disk_fails = ""
+        """Why the disk fails; "" if it works. This peer gets few entries of the log meanwhile, and
+        cannot read in it which rounds it has a part in."""
         self._broke = False
         """The disk has failed once. The leader may have got that report on an earlier connection,
         but not the one that the disk works again: from now on each new connection begins with a
@@ -182,6 +185,13 @@ class MemberStatus:
         self.ask_cut("diverged", now)
         return [Note("diverged", f"our state at round {rounds.version} is not the majority's")]
 
+    def watch_disk(self, why: str) -> None:
+        """The log could be written, or not and `why`: until it works again, and the state is that
+        of the last commit, the others need not wait for this peer."""
+        if why and not self.disk_fails:
+            self.joint_trainers.able = False
+        self.disk_fails = why
+
     # Actions --------------------------------------------------------------------------------
 
     def watch_links(self, now: float, connected: Set[PeerId]) -> None:
@@ -200,7 +210,7 @@ class MemberStatus:
         joint_trainers, views = self.joint_trainers, self.run_state.views
         trained = joint_trainers.trained or any(r.work.own is not None for r in rounds)
         could = trained and not self.catchup.needed and not joint_trainers.able
-        if could and self._is_linked:
+        if could and self._is_linked and not self.disk_fails:
             joint_trainers.able = self._keeps_pace(rounds, now)
         else:
             self._pace_until = NEVER
@@ -269,18 +279,18 @@ class MemberStatus:
             return []
         return rounds.state_received(version.round, version.state_digest)
 
-    def news(self, broken: str, listener: PeerId | None) -> list[Control]:
-        """Reports that the leader has not got; the caller sends them. `broken`: why the disk fails,
-        "" if it works. `listener`: receiver of reports about the checkpoint; a report to an earlier
-        receiver may be lost."""
+    def news(self, listener: PeerId | None) -> list[Control]:
+        """Reports that the leader has not got; the caller sends them. `listener`: receiver of
+        reports about the checkpoint; a report to an earlier receiver may be lost."""
         if listener != self._listener:
             self._listener = listener
             self._told.pop(Kept, None)
         reports = self._reports()
         self._asked = Join in reports or (self._asked and CaughtUp not in reports)
-        self._broke = self._broke or bool(broken)
+        why = self.disk_fails
+        self._broke = self._broke or bool(why)
         if self._broke:
-            reports[Durable] = Durable(not broken, broken)
+            reports[Durable] = Durable(not why, why)
         if reports == self._told:
             return []
         new = [report for kind, report in reports.items() if self._told.get(kind) != report]
@@ -299,7 +309,7 @@ class MemberStatus:
         transfer = catchup.transfer.index if catchup.transfer is not None else 0
         could = (joint_trainers.able, joint_trainers.stalled, joint_trainers.started)
         status = catchup.asking, transfer, catchup.complete, self.leaving
-        return (*could, *status, self._is_linked)
+        return (*could, *status, self._is_linked, self.disk_fails)
 
     @property
     def deadline(self) -> float:
@@ -317,12 +327,9 @@ class MemberStatus:
             if known is None or known.incarnation < me.incarnation:
                 reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
         if is_member:
-            able = self.joint_trainers.can_contribute and not needed
-            reports[ReadyToTrain] = (
-                ReadyToTrain(lineage)
-                if able
-                else NotReadyToTrain(self.joint_trainers.why_not, lineage)
-            )
+            able = self.joint_trainers.can_contribute and not needed and not self.disk_fails
+            why = self.disk_fails or self.joint_trainers.why_not
+            reports[ReadyToTrain] = ReadyToTrain(lineage) if able else NotReadyToTrain(why, lineage)
             wants = self.sample_requests.wants()
             if wants is not None:
                 reports[WantSamples] = wants

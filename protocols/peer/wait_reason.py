@@ -43,6 +43,8 @@ def describe(core: PeerCore, now: float) -> WaitReason:
         return WaitReason("stopping", member_status.leaving, now, until)
     if core.run_state.run is None and not log.voters:
         return WaitReason("joining", _first_entries(core), catchup.since, until)
+    if member_status.disk_fails:
+        return WaitReason("waiting", f"this node's disk: {member_status.disk_fails}", now, until)
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
         return WaitReason("waiting", _election(core), core.connectivity.leaderless_since, until)
     if catchup.transfer is not None:

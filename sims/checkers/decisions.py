@@ -211,8 +211,8 @@ class Decisions:
     def _is_held(
         self, node: Node, reign: Reign, commit: e.Commit, later: Sequence[e.Entry]
     ) -> None:
-        """Check that two live members hold a committed result, or the only one; until the reduction
-        timeout, all contributors that still count must hold it."""
+        """Check that two live members hold a committed result, or the only one with a disk that
+        works; until the reduction timeout, all contributors that still count must hold it."""
         core = node.core
         if core.led_term is None or any(isinstance(entry, e.Restore) for entry in later):
             return
@@ -235,7 +235,9 @@ class Decisions:
                 f"round {commit.round} counts as held by all, and {sorted(without)} lack it"
             )
         live = head.members.keys() - {x.info.peer for x in later if isinstance(x, e.Member)}
-        if len(holding) < min(2, len(live)) and not head.gossip:
+        broken = core.led_term.leader.accounts.broken
+        fit = {peer for peer in live - holding if not broken(peer)}
+        if len(holding) < 2 and fit and not head.gossip:
             self._found(f"round {commit.round} is committed, and only {sorted(holding)} hold it")
         patience_s = core.rules.reduction_timeout_s
         roster = {term.peer for term in commit.contributors}

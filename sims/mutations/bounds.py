@@ -9,7 +9,6 @@ from protocols.leader.joins import Joins
 from protocols.leader.voters import Voters
 from protocols.links.log_relay import LogRelay
 from protocols.peer import wait_reason
-from protocols.peer.components import Components
 from protocols.peer.member_status import MemberStatus
 from protocols.raft import commitment
 from protocols.raft.durability import Durability
@@ -21,9 +20,9 @@ BOUND_MUTANTS = (
         "a-broken-disk-is-not-reported",
         "A voter that cannot write keeps its vote: after one more failure nothing is decided.",
         Edit(
-            Components._report,
-            "self.member_status.news(self.disk.why, hears)",
-            'self.member_status.news("", hears)',
+            MemberStatus.watch_disk,
+            "self.disk_fails = why",
+            'self.disk_fails = ""',
         ),
     ),
     Mutant(
@@ -38,7 +37,7 @@ BOUND_MUTANTS = (
     Mutant(
         "a-mended-disk-is-not-reported",
         "A peer that can write again gets no vote in this term.",
-        Edit(MemberStatus.news, "if self._broke:", "if broken:"),
+        Edit(MemberStatus.news, "if self._broke:", "if why:"),
     ),
     Mutant(
         "a-full-disk-is-tried-late",

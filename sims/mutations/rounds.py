@@ -104,7 +104,7 @@ ROUND_MUTANTS = (
         "If the only holder dies, the result is lost, though the log says it is held.",
         Edit(
             RoundDecisions._agreed,
-            "return digest if enough and len(holding) >= least",
+            "return digest if enough and not another",
             "return digest if enough or holding",
         ),
     ),

@@ -1,4 +1,4 @@
-"""A peer that is stopped or cut off costs the others a pause shorter than the longest timeout."""
+"""A stopped or cut peer, or a full disk, costs the others less than the longest timeout."""
 
 import asyncio
 from pathlib import Path
@@ -18,8 +18,15 @@ pytestmark = pytest.mark.long
     [
         Plan(fault="stop", leader=True, times=1, lasting_s=20.0),
         Plan(fault="cut", times=1, lasting_s=20.0, means="proxy"),
+        Plan(fault="disk", times=1, lasting_s=12.0, peers=2),
+        Plan(fault="disk", times=1, lasting_s=12.0, leader=True),
     ],
-    ids=["the leader is stopped", "a peer is cut off"],
+    ids=[
+        "the leader is stopped",
+        "a peer is cut off",
+        "the disk of one of two is full",
+        "the leader's disk is full",
+    ],
 )
 def test_the_others_go_on_before_the_longest_timeout(tmp_path: Path, plan: Plan) -> None:
     config = write_config(tmp_path, peers=plan.peers, rounds=ROUNDS)

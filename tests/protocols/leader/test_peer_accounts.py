@@ -10,6 +10,7 @@ from protocols.leader.peer_accounts import Accounts
 from protocols.links.connections import Connections
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.peer.wait_reason import describe
 from protocols.raft.log import Log
 from protocols.raft.node import Raft
 from protocols.state.run_state import RunState
@@ -90,6 +91,35 @@ def test_a_peer_says_when_its_disk_is_full_and_when_it_is_not_any_more() -> None
     scene.slow_disk = False
     scene.waits(5.0)
     assert scene.sent(m.Durable) == [(A, m.Durable(works=True, why=""))]
+
+
+def test_a_member_with_a_full_disk_is_not_waited_for_until_its_disk_works() -> None:
+    """It gets at most eight entries of the log more: the others waited for its slices of the next
+    round, for the grace of 30 s."""
+    scene = follower(B)
+    scene.encode(1)
+    scene.slow_disk = True
+    scene.reads(e.Elected(A))
+    scene.on(v.PersistFailed(scene.one(c.Persist).write_number, FULL))
+    assert scene.sent(m.NotReadyToTrain) == [(A, m.NotReadyToTrain(FULL))]
+    assert FULL in describe(scene.core, scene.now).reason
+    scene.on(v.TrainersAble())
+    assert scene.sent(m.ReadyToTrain) == []
+    scene.slow_disk = False
+    scene.waits(5.0)
+    assert scene.sent(m.ReadyToTrain) == [(A, m.ReadyToTrain())]
+
+
+def test_of_two_members_the_one_with_a_working_disk_goes_on() -> None:
+    """The other one gets too few entries of the log to hold the results."""
+    scene = leading(B)
+    scene.on(v.TrainersReady())
+    scene.hears(B, m.Durable(works=False, why=FULL))
+    scene.hears(B, m.NotReadyToTrain(FULL))
+    assert scene.core.run_state.voters == (A,)
+    scene.encode(1)
+    scene.reduced(scene.stamp(1, number=last(scene, e.View).view), 0)
+    assert last(scene, e.Commit).round == 1
 
 
 def test_that_a_disk_works_again_is_said_though_the_connection_broke_meanwhile() -> None:
