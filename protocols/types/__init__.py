@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from protocols.types.limits import (
         ADMIT_BYTES_MAX,
+        CERTIFICATE_BYTES_MAX,
         CHUNK_BYTES_MAX,
         CONTRIBUTION_STEPS_MAX,
         CONTRIBUTION_TOKENS_MAX,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADMIT_BYTES_MAX",
+    "CERTIFICATE_BYTES_MAX",
     "ALL_REMAIN",
     "CHUNK_BYTES_MAX",
     "CONTRIBUTION_STEPS_MAX",
@@ -102,7 +104,8 @@ __getattr__ = lazy_exports(
         "errors": "ConfigError LogError LowcommError RefusedError",
         "ids": "Contributor PROTOCOL_VERSION PeerId Stamp TensorSpec Version digest_text",
         "limits": (
-            "ADMIT_BYTES_MAX CHUNK_BYTES_MAX CONTRIBUTION_STEPS_MAX CONTRIBUTION_TOKENS_MAX "
+            "ADMIT_BYTES_MAX CERTIFICATE_BYTES_MAX CHUNK_BYTES_MAX CONTRIBUTION_STEPS_MAX "
+            "CONTRIBUTION_TOKENS_MAX "
             "CONTROL_BYTES_MAX ENTRIES_MAX FRAGMENTS_MAX JSON_MAX LAYOUT_BYTES_MAX NAME_MAX "
             "PEERS_MAX ROUNDS_MAX SAMPLES_MAX SECRET_BYTES SNAPSHOT_BYTES_MAX TEXT_MAX "
             "TICKET_BYTES"

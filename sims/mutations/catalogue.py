@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from protocols.types.errors import ConfigError
+from sims.mutations.admission import ADMISSION_MUTANTS
 from sims.mutations.bounds import BOUND_MUTANTS, BOUND_UNIT_MUTANTS
 from sims.mutations.connectivity import COMPANY_MUTANTS
 from sims.mutations.forks import FORK_MUTANTS
@@ -22,7 +23,10 @@ from sims.mutations.units import UNIT_MUTANTS
 from sims.mutations.voids import VOID_MUTANTS
 
 MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS, *BOUND_MUTANTS)
-UNIT_TESTED = (*UNIT_MUTANTS, *COMPANY_MUTANTS, *REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS)
+UNIT_TESTED = (
+    *(*UNIT_MUTANTS, *COMPANY_MUTANTS, *ADMISSION_MUTANTS),
+    *(*REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS),
+)
 """Mutants that unit tests catch, and not a sweep."""
 KNOWN = (*MUTANTS, *REVOCATION_MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)
 """All mutants of the protocol core."""

@@ -220,7 +220,7 @@ class Node:
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 world.observer.note(kind, text)
-            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+            case c.CheckProof() | c.Answer() | c.Trust():
                 world.dialer.certification.do(self, command)
             case c.DropSlices() | c.DropResult():
                 self.reductions.drop(command)

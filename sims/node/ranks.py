@@ -55,6 +55,8 @@ class Training:
     extremes: bool = False
     """Names, reasons and contributions are as large as the limits allow
     (simulator/limit_values.py)."""
+    certified: bool = False
+    """Peers connect with certificates that the log admits, as in an encrypted run."""
     lines: int = 0
     """Seed from which the nodes' link speeds are drawn; 0: no node knows its speed."""
 

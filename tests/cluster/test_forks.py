@@ -105,7 +105,8 @@ def test_with_a_witness_either_of_two_may_die(shell: Shell, tmp_path: Path) -> N
     commits_until(tmp_path / "beta", 1)
     watch = tmp_path / "watch"
     directory = ("--set", f'node.directory="{watch}"', "--set", "node.name=watch")
-    witness = shell.start("witness", "--join", token, *directory)
+    words = token_of(tmp_path / "alpha", witness=True)
+    witness = shell.start("witness", "--join", words, *directory)
     beta = tmp_path / "beta"
     until(lambda: of(Witness, beta), within_s=20, what="a witness")
     commits_until(beta, commits(beta)[-1] + 3)
@@ -130,7 +131,8 @@ def test_with_a_witness_either_of_two_that_make_steps_together_may_die(tmp_path:
         paced.node("beta", "--join", token)
         counts_together(beta, ("alpha", "beta"))
         own = ("--set", f'node.directory="{watch}"', "--set", "node.name=watch")
-        witness = paced.start("witness", "--join", token, *own)
+        words = token_of(alpha, witness=True)
+        witness = paced.start("witness", "--join", words, *own)
         until(lambda: of(Witness, beta), within_s=20, what="a witness")
         first.signal(signal.SIGKILL)
         commits_until(beta, commits(beta)[-1] + 40, within_s=15)

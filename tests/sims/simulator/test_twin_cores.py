@@ -7,6 +7,7 @@ from protocols.peer import wakeups
 from protocols.rounds.contributions import Holdings
 from sims import gossip_sweep, step_sweep, sweep
 from sims.checkers import World
+from sims.node.ranks import Training
 from sims.simulator.twin_cores import TwinCores
 from sims.sweep import SeedResult
 
@@ -40,8 +41,7 @@ class DifferentError(Exception):
 
 def first_difference() -> str:
     """Of a small world in which nothing fails; "" there is none."""
-    world = World(SEED, peers=3, outer_steps=4)
-    world.dialer.certification.close()
+    world = World(SEED, peers=3, outer_steps=4, training=Training(certified=True))
 
     def raise_it(text: str) -> None:
         raise DifferentError(text)
