@@ -215,8 +215,9 @@ class Certificates:
     def _check(self, asker: Asker, admit: m.Admit) -> c.Command:
         """Have the signatures of a request checked, if the log may admit its node at all."""
         run_state, terms = self._run_state, admit.terms
-        admitted = run_state.spendings.peers
-        key = admit.key.hex()
+        admitted, key = run_state.spendings.peers, admit.key.hex()
+        if run_state.run is None:
+            return self._answer(asker, why=NOT_NOW)  # The founder's first entry is not on disk yet.
         earlier = admitted.get(PeerId(admit.earlier))
         signatures = (admit.signature, admit.proof)
         if earlier is not None and earlier.key == key:
@@ -230,8 +231,7 @@ class Certificates:
             return self._answer(asker, certificates=self._certificates_of_voters())
         if why := refusal(run_state, entry):
             return self._answer(asker, why=why, final=True)
-        root = run_state.run.root if run_state.run is not None else ""
-        issuer = admitted.get(terms.issuer)
+        root, issuer = run_state.run.root, admitted.get(terms.issuer)
         issuer_key = root if issuer is None else issuer.key
         return c.CheckProof(*asker, entry, root, "" if entry.renews else issuer_key)
 

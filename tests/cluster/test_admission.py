@@ -8,6 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -304,11 +305,13 @@ def stolen(directory: Path, address: str) -> dict[str, Token]:
     """Tokens that a thief makes of a node's directory."""
     store, own = TrustStore.load(directory), OwnKey(directory).key
     root, prints = bytes.fromhex(store.root), list(map(_fingerprint, store.certificates.values()))
-    about = {"root": root, "uses": 9, "hours": 1.0, "addresses": [address], "prints": prints[:4]}
+    wanted = partial(
+        signed_token, root=root, uses=9, hours=1.0, addresses=[address], prints=prints[:4]
+    )
     return {
-        "signed by the node": signed_token(own, named=store.peer, **about),
-        "as if by the root key": signed_token(own, **about),
-        "of the same number": replace(signed_token(own, **about), signature=store.signature),
+        "signed by the node": wanted(own, named=store.peer),
+        "as if by the root key": wanted(own),
+        "with a signature of the root key": replace(wanted(own), signature=store.signature),
     }
 
 

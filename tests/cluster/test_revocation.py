@@ -168,7 +168,7 @@ def test_a_token_is_revoked_with_all_nodes_that_came_by_it(run: PacedShell, tmp_
     number = decode_token(leaked).number
     for name, word in (("beta", leaked), ("gamma", good), ("delta", leaked)):
         nodes[name] = run.node(name, "--join", word)
-        counts_together(tmp_path / "alpha", nodes)
+        counts_together(tmp_path / "alpha", list(nodes))
     listed = {one["number"]: one for one in listing(run, "gamma")}
     assert [one["name"] for one in listed[number]["nodes"]] == ["beta", "delta"]
     assert (listed[number]["uses"], listed[number]["role"]) == (16, "member")

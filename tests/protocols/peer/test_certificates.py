@@ -7,15 +7,30 @@ import pytest
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
+from protocols.links.handshake import Identity
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.certificates import ANSWER_S, ASKING_MAX, NO_PROOF, NOT_NOW, RETRY_S
 from protocols.peer.connectivity import FAREWELL_S
+from protocols.peer.core import PeerCore
 from protocols.state.entry_validation import refusal
 from protocols.state.tokens import NO_TERMS, renewed
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from tests.protocols.led import Led, leading, written
-from tests.protocols.scenes import STRANGER, A, B, C, D, Follower, Scene, follower, info
+from tests.protocols.scenes import (
+    RULES,
+    START,
+    STRANGER,
+    A,
+    B,
+    C,
+    D,
+    Follower,
+    Scene,
+    follower,
+    info,
+    run,
+)
 
 ROOT = ""
 """The scenes' runs have no root key, so that peers are in them without tokens."""
@@ -130,6 +145,17 @@ def test_a_refusal_of_the_shell_is_passed_on() -> None:
     assert scene.said == [c.Answer(7, (), "expired", True)]
     scene.on(v.NotProved(B, 9, "no key yet", final=False))
     assert scene.sent(m.Decided) == [(B, m.Decided(9, (), "no key yet", False))]
+
+
+def test_who_asks_before_the_run_is_on_disk_asks_again() -> None:
+    """Simulated (seed 6): a token of the root key was called forged, since no root was known."""
+    core = PeerCore(Identity(peer=A, name="a", incarnation=1, address="a:1"), join=False)
+    core.handle(v.Secured(), 0.0)
+    core.handle(v.RunAccepted(RULES), 0.0)
+    core.handle(v.Bootstrap(run(founder=A), (START,)), 0.0)
+    assert core.leads
+    assert core.run_state.run is None
+    assert c.Answer(7, (), NOT_NOW, final=False) in core.handle(v.AdmitAsked(7, ADMIT), 0.0)
 
 
 def test_another_version_is_told_so_and_spends_nothing() -> None:
@@ -411,3 +437,17 @@ def test_a_refusal_is_believed_from_the_leader_alone() -> None:
     assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Revoke)]
     scene.on(v.RevokeAsked(e.Revoked(C, B, "again")))
     assert scene.core.certificates.refused == {}
+
+
+def test_who_is_admitted_may_ask_any_peer_for_the_certificates_of_the_voters() -> None:
+    """Simulated (seed 19): it came back when all peers that it trusted were gone."""
+    scene = following()
+    scene.reads(spent(D))
+    scene.core.run_state.spendings.peers[A] = spent(A, certificate=b"of a")
+    scene.on(v.AdmitAsked(7, ADMIT))
+    assert scene.all(c.Answer) == [c.Answer(7, (b"of a",), "", final=False)]
+    scene.on(v.AdmitAsked(8, replace(ADMIT, certificate=b"another")))
+    assert scene.all(c.Answer) == []
+    scene.reads(e.Revoked(D, A, "stolen"))
+    scene.on(v.AdmitAsked(9, ADMIT))
+    assert scene.all(c.Answer) == [], "the leader says why not"
