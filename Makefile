@@ -19,7 +19,7 @@ MAKEFLAGS += --no-builtin-rules
 help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill one, report
+demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill two, report
 	$(BIN)/lowcomm demo
 
 test tests test-long test-gpu nightly: export OMP_NUM_THREADS = 1
@@ -40,10 +40,13 @@ types: $(VENV)/.installed-dev ## only the types
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile
 
-# Clusters have the machine for themselves: the demo, for one, takes twice as long beside computations.
+# Clusters that watch the clock have the machine for themselves: the demo, for one, takes twice as
+# long beside computations. The others mostly wait: two at a time. Computations come last.
+TWO_AT_A_TIME := --numprocesses 2 --dist load --maxschedchunk 1
 test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
-	$(BIN)/pytest -m long tests/cluster
-	$(BIN)/pytest -m long --ignore=tests/cluster --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m "long and alone" tests/cluster
+	$(BIN)/pytest -m "long and not alone and not nightly" tests/cluster $(TWO_AT_A_TIME)
+	$(BIN)/pytest -m "long and not nightly" --ignore=tests/cluster $(TWO_AT_A_TIME)
 
 test-gpu: $(VENV)/.installed-dev ## the tests that need a GPU
 	$(BIN)/pytest -m gpu
@@ -55,11 +58,14 @@ test-lowest: $(BIN)/python ## two nodes exchange, with the lowest versions that 
 	PYTHONPATH=$(CURDIR) LOWCOMM_TEST=lowest build/lowest/bin/python -m tests.cluster.lowest_exchange
 
 nightly: test test-long test-lowest ## all tests, every planted bug and fresh seeds; hours
+	$(BIN)/pytest -m nightly $(TWO_AT_A_TIME)
 	$(BIN)/python -m sims.mutants
 	$(BIN)/python -m sims.shell_mutants
 	$(BIN)/python -m sims.sweep --seeds 20000 --first $$(($$(date +%s) * 1000))
 	$(BIN)/python -m sims.step_sweep --seeds 2000 --first $$(($$(date +%s) * 1000))
 	$(BIN)/python -m sims.gossip_sweep --seeds 1000 --first $$(($$(date +%s) * 1000))
+	$(BIN)/python -m sims.hidden --seeds 300 --first $$(($$(date +%s) * 1000))
+	$(BIN)/python -m sims.hidden --stepwise --seeds 100 --first $$(($$(date +%s) * 1000))
 	$(BIN)/python -m sims.forged --seeds 400 --first $$(($$(date +%s) * 1000))
 
 clean: ## remove what the targets above made, the environment too, but no runs

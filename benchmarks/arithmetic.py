@@ -226,7 +226,7 @@ def _kernels(module: ModuleType, name: str) -> Kernels:
 
 
 def table(results: list[Result]) -> str:
-    """The results as Markdown, in the form of docs/arithmetic.md."""
+    """The results as Markdown; docs/arithmetic.md has the same figures."""
     lines = [
         "| instruction set | operation | MiB | compiled GB/s | numpy GB/s | times "
         "| plain copy GB/s |",

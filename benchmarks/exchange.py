@@ -42,7 +42,7 @@ def main(
     mib: Annotated[int, Q(help="MiB of fp32 contributed by each peer.", min=1, max=1024)] = 64,
     codec: Annotated[str, Q(help="If a system has it; int8,fp32: lowcomm with both.")] = "fp32",
     against: Annotated[
-        str, Q(help="gloo,tcp,bare,torchft,hivemind,clear (lowcomm, not encrypted); or none.")
+        str, Q(help="gloo,tcp,bare,torchft,hivemind; lowcomm itself, but clear,unchecked; or none.")
     ] = "gloo",
     line: Annotated[str, Q(help="Rate of the shared line, or with --rtt of each line.")] = "",
     rtt: Annotated[str, Q(help="Round-trip time, as in 100ms.")] = "0",
@@ -67,6 +67,7 @@ def main(
       python -m benchmarks exchange --peers 4 --codec int8 --json
       python -m benchmarks exchange --codec fp32,int8 --peers 4 --against none
       python -m benchmarks exchange --encrypted --against clear,gloo
+      python -m benchmarks exchange --peers 3 --against unchecked
       python -m benchmarks exchange --line 1gbit --congestion reno
       python -m benchmarks exchange --line 200mbit --rtt 100ms --loss 0.1% --mib 16 --encrypted
       python -m benchmarks exchange --peers 4 --line 400mbit --slow 40mbit --rtt 20ms --encrypted
@@ -112,7 +113,11 @@ def chosen(names: str) -> list[System]:
     """The systems to compare with. Raises ConfigError."""
     if names in ("", "none"):
         return []
-    known = {**others(), "clear": lowcomm_system.in_the_clear()}
+    known = {
+        **others(),
+        "clear": lowcomm_system.in_the_clear(),
+        "unchecked": lowcomm_system.unchecked(),
+    }
     unknown = [name for name in names.split(",") if name not in known]
     if unknown:
         raise ConfigError(f"--against {unknown[0]}: give some of {', '.join(known)}, or none")

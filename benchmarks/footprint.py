@@ -113,15 +113,12 @@ async def _play(name: str, elements: int, rounds: int) -> list[list[Taken]]:
         lines = f'name = "{method}"\ninner_steps = {INNER_STEPS}'
         config = write_config(Path(directory), peers=PEERS, rounds=rounds, method=lines)
         async with LocalCluster(Path(directory) / "run") as cluster:
-            nodes: list[LocalNode] = []
-            token = ""
-            for number in range(PEERS):
-                overrides = (*OVERRIDES, *settings)
-                node = cluster.start_peer(
-                    f"p{number}", config, join=token, overrides=overrides, command=argv
-                )
-                nodes.append(node)
-                token = token or await cluster.token_of(node)
+
+            def start(name: str, token: str) -> LocalNode:
+                sets = (*OVERRIDES, *settings)
+                return cluster.start_peer(name, config, join=token, overrides=sets, command=argv)
+
+            nodes = await cluster.start_all([f"p{number}" for number in range(PEERS)], start)
             async with asyncio.timeout(TIMEOUT_S):
                 return await _looks(nodes)
 

@@ -29,7 +29,7 @@ from lowcomm.reports import Commit, read_timeline
 from lowcomm.training import pin, read_shards, shard_views, write_shards
 from peers.ipc import Slots, SlotsShape
 from protocols.types import ConfigError, LowcommError
-from sims.cluster import LOG, LocalCluster
+from sims.cluster import LocalCluster, LocalNode
 from sims.leader_loss import write_config
 from sims.terminal import run
 
@@ -177,22 +177,18 @@ async def _train(place: Path, model: str, device: str, rounds: int, overlap: int
     )
     config = write_config(place, peers=2, rounds=rounds, method=method)
     async with LocalCluster(place / "run") as cluster, asyncio.timeout(PART_S):
-        token = ""
-        for name, arguments in (
-            ("alpha", ["peer", model, device, str(told), "0"]),
-            ("beta", ["idle", model, "cpu", str(place / "idle.json"), repr(before_s)]),
-        ):
-            node = cluster.start_peer(
-                name,
-                config,
-                join=token,
-                command=[sys.executable, "-m", "benchmarks.gpus.node", *arguments],
-            )
-            token = token or await cluster.token_of(node)
-        for node in cluster.nodes:
+        programs = {
+            "alpha": ["peer", model, device, str(told), "0"],
+            "beta": ["idle", model, "cpu", str(place / "idle.json"), repr(before_s)],
+        }
+
+        def start(name: str, token: str) -> LocalNode:
+            command = [sys.executable, "-m", "benchmarks.gpus.node", *programs[name]]
+            return cluster.start_peer(name, config, join=token, command=command)
+
+        for node in await cluster.start_all(list(programs), start):
             if await node.child.wait():
-                log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
-                raise LowcommError(f"{node.name} ended: {log.strip()[-800:]}")
+                raise LowcommError(f"{node.name} ended: {node.last_words()}")
         commits = [x for x in read_timeline(cluster.nodes[0].directory).events if type(x) is Commit]
     after_s = await _bare(place / "after.json", model, device)
     found = _read(told)

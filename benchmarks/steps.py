@@ -21,7 +21,7 @@ from benchmarks.exchanging.network import default_congestion
 from benchmarks.machine import machine
 from peers.processes import dying_with_us, start_child
 from protocols.types import LowcommError
-from sims.cluster import LOG, LocalCluster
+from sims.cluster import LocalCluster, LocalNode
 from sims.leader_loss import write_config
 from sims.terminal import run
 
@@ -93,24 +93,18 @@ async def _ours(
 ) -> list[float]:
     config = write_config(directory, peers=peers, rounds=steps, method='name = "allreduce"')
     settings = [*NODE_SETTINGS, f"node.insecure={str(not encrypted).lower()}"]
-    files = [directory / f"rank-{number}.json" for number in range(peers)]
+    files = {f"p{number}": directory / f"rank-{number}.json" for number in range(peers)}
     async with LocalCluster(directory / "run") as cluster:
-        token = ""
-        for number, file in enumerate(files):
-            program = ["-m", "benchmarks.exchanging.step_rank", str(elements), str(file)]
-            node = cluster.start_peer(
-                f"p{number}",
-                config,
-                join=token,
-                overrides=settings,
-                command=[sys.executable, *program],
-            )
-            token = token or await cluster.token_of(node)
-        for node in cluster.nodes:
+
+        def start(name: str, token: str) -> LocalNode:
+            program = ["-m", "benchmarks.exchanging.step_rank", str(elements), str(files[name])]
+            command = [sys.executable, *program]
+            return cluster.start_peer(name, config, join=token, overrides=settings, command=command)
+
+        for node in await cluster.start_all(list(files), start):
             if await node.child.wait():
-                log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
-                raise LowcommError(f"{node.name} failed: {log.strip()[-1000:]}")
-    return [x for file in files for x in json.loads(file.read_text())[WARMUP_STEPS:]]
+                raise LowcommError(f"{node.name} failed: {node.last_words()}")
+    return [x for file in files.values() for x in json.loads(file.read_text())[WARMUP_STEPS:]]
 
 
 async def _gloo(directory: Path, peers: int, elements: int, steps: int) -> Samples:

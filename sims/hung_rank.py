@@ -20,6 +20,7 @@ import typer
 from lowcomm.reports import Commit, Event, RanksLost, RanksStalled
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.cluster.process_tree import children
 from sims.leader_loss import Watcher, have_one_state, write_config
 from sims.terminal import run
 
@@ -62,12 +63,12 @@ async def play(run_dir: Path, config: Path, *, stops: int) -> Played:
     watcher, found = Watcher(run_dir), list[Stop]()
     sets = [f"run.model.{each}" for each in MODEL]
     async with LocalCluster(run_dir) as cluster:
-        token = ""
-        for name in NAMES:
+
+        def start(name: str, token: str) -> LocalNode:
             own = [*sets, f"node.ranks={2 if name == STOPPED else 1}"]
-            node = cluster.start_peer(name, config, join=token, overrides=own)
-            token = token or await cluster.token_of(node)
-        alpha = cluster.nodes[0]
+            return cluster.start_peer(name, config, join=token, overrides=own)
+
+        alpha, *_ = await cluster.start_all(NAMES, start)
         await _commits(watcher, 0.0, SETTLED_COMMITS)
         usual_gap_s = _longest_gap(watcher.events, 0.0, time.time())
         for _ in range(stops):
@@ -93,15 +94,10 @@ async def _stop_one(watcher: Watcher, node: LocalNode) -> Stop:
 
 def _a_rank_of(node: LocalNode) -> int:
     """The process of one of the node's ranks, which are children of its zygote."""
-    ranks = [pid for child in _children(node.child.pid) for pid in _children(child)]
+    ranks = [pid for zygote in children(node.child.pid) for pid in children(zygote)]
     if not ranks:
         raise LowcommError(f"{node.name} has no ranks that a zygote started")
     return max(ranks)
-
-
-def _children(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for thread in threads for child in thread.read_text().split()]
 
 
 async def _commits(watcher: Watcher, moment: float, count: int) -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Ran
         nodes = await start_all(cluster, names, config, pace=pace)
         await watcher.commit_after(0.0, but="", count=3 * peers)
         for number in range(peers, peers + kills):
-            leader = await _leader(cluster, nodes)
+            leader = await agreed_leader(cluster, nodes)
             os.kill(leader.child.pid, signal.SIGKILL)
             moment = time.time()
             commit = await watcher.commit_after(moment, but=leader.name)
@@ -170,7 +170,7 @@ def have_one_state(events: list[Event]) -> bool:
     return len(ends) <= 1 and all(len(found) == 1 for found in digests.values())
 
 
-async def _leader(cluster: LocalCluster, nodes: list[LocalNode]) -> LocalNode:
+async def agreed_leader(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> LocalNode:
     """The node that a majority reports as leader. Raises LowcommError."""
     async with within(WAIT_MAX_S, "one leader in the status of a majority of nodes"):
         while True:

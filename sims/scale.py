@@ -127,8 +127,10 @@ class CountingWorld(World):
         self.committed_at.append(self.now)
         for node in self.leaders:
             self.leader = node.peer
-            if node.core.led_term is not None:
-                self.relays = frozenset(node.core.led_term.relay_plan.via.values())
+            led_term = node.core.led_term
+            if led_term is not None:
+                plan = led_term.relay_plan
+                self.relays = frozenset(plan.via.values())
 
     def _count(self, sender: PeerId, to: PeerId, kind: str, *, beat: bool) -> None:
         if beat:
@@ -146,7 +148,8 @@ class CountingWorld(World):
 
     def _is_relayed(self, one: PeerId, other: PeerId) -> bool:
         led_term = self.nodes[one].core.led_term or self.nodes[other].core.led_term
-        return led_term is not None and not led_term.relay_plan.via.keys().isdisjoint((one, other))
+        via = led_term.relay_plan.via if led_term is not None else {}
+        return one in via or other in via
 
     def _is_beat(self, sender: PeerId, to: PeerId, message: m.Control) -> bool:
         """True if a message tells only that its sender lives: a heartbeat, or an append or its

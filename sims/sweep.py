@@ -30,8 +30,8 @@ from protocols.types import ConfigError, LowcommError, PeerId
 from sims.checkers import World
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.node.node import Node
-from sims.node.ranks import Training
-from sims.scenarios.fault_plan import KINDS, Fault, draw_plan, inject
+from sims.node.toy_model import Training
+from sims.scenarios.fault_plan import KINDS, LIARS_EVERY, LIARS_IN, Fault, draw_plan, inject
 from sims.scenarios.plan_files import read_plan
 from sims.scenarios.two_peers import ForkWorld, draw_faults
 from sims.simulator.limit_values import EXTREME_EVERY, EXTREME_IN
@@ -147,7 +147,8 @@ def run_seed(
     answers = seed % ANSWERS_EVERY in ANSWERS_IN
     extremes = seed % EXTREME_EVERY in EXTREME_IN
     training = replace(training, gossip=gossip, lines=lines, answers=answers, extremes=extremes)
-    training = replace(training, certified=True)
+    checks = seed % LIARS_EVERY in LIARS_IN
+    training = replace(training, certified=True, checks=checks)
     num_peers, rounds = 2 if pair else source.randint(*peers), source.choice(ROUNDS)
     slow_rounds = SLOW_ROUNDS
     if peers == PEERS and seed % MANY_EVERY in MANY_IN:
@@ -174,17 +175,18 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
         world.run(until_s=SAFETY_S + LIVENESS_S)
     except RAISED:
         violations = traceback.format_exc().splitlines()[-8:]
-    world.checkers.ended(world)
+    checkers = world.checkers
+    checkers.ended(world)
     world.limit_values.check(world)
-    violations += [*world.checkers.violations, *_unfinished(world)]
+    violations += [*checkers.violations, *_unfinished(world)]
     if not world.twin_cores.comparisons:
         violations.append("no core was compared with its twin")
     return SeedResult(
         seed=seed,
         virtual_s=world.now,
-        commits=world.checkers.num_commits,
+        commits=checkers.num_commits,
         happened=dict(world.happened),
-        log=dict(Counter(type(entry).__name__ for entry in world.checkers.log.values())),
+        log=dict(Counter(type(entry).__name__ for entry in checkers.log.values())),
         moves={f"{one.value} > {two.value}": n for (one, two), n in world.moves().items()},
         comparisons=world.twin_cores.comparisons,
         violations=violations,
@@ -202,7 +204,7 @@ def _unfinished(world: World) -> list[str]:
         allowed = {"finished", "dropped"}
         if node.asked_to_leave:
             allowed.add("left")
-        if world.dialer.certification.is_revoked(peer):
+        if world.certification.is_revoked(peer):
             allowed.add("refused")
         if world.finished:
             allowed.add("alone")  # It came, or was paused, while the run ended without it.
@@ -225,13 +227,13 @@ def _met_late_ones(world: World, node: Node) -> bool:
     """True if the node and each peer that it met came after the last peer had ended, or know no
     run. A peer that was never let in does not count: it cannot tell that the run has ended."""
     met = [node, *(world.nodes[peer] for peer in node.met if _belongs(world, peer))]
-    known = [one.core for one in met if one.core.run_state.run is not None]
+    known = [one.core for one in met if one.run_state.run is not None]
     return all(core.part.since > world.ended_at for core in known)
 
 
 def _belongs(world: World, peer: PeerId) -> bool:
     """True if the peer that finished with the longest log had it as a member or a witness."""
-    logs = [node.core.run_state for node in world.nodes.values() if node.outcome == "finished"]
+    logs = [node.run_state for node in world.nodes.values() if node.outcome == "finished"]
     last = max(logs, key=lambda run_state: run_state.index, default=RunState())
     return peer in last.members or peer in last.witnesses
 

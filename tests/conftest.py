@@ -81,12 +81,23 @@ def pytest_configure(config: pytest.Config) -> None:
         loop.close()
 
 
+@pytest.hookimpl(tryfirst=True)  # Before `-m` chooses.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests that need a GPU where torch sees none."""
+    """Mark what runs on the loop that a daemon takes only if it lacks uvloop: it is long. Skip the
+    tests that need a GPU where torch sees none."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _runs_on(item, "asyncio"):
+            item.add_marker(pytest.mark.long)
     need = [item for item in items if item.get_closest_marker("gpu")]
     if need and not _has_gpu():
         for item in need:
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look through thousands of tests and their modules again and
+    again: they stay to the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -110,7 +121,7 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config,
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every async test runs once on each loop: users may embed us in either."""
+    """Every async test runs once on each loop: a daemon takes either, and so may users."""
     return LOOPS
 
 
@@ -191,6 +202,13 @@ async def _no_task_left() -> AsyncIterator[None]:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     if tasks:
         pytest.fail("\n".join(["left behind:", *sorted(map(repr, tasks))]), pytrace=False)
+
+
+def _runs_on(item: pytest.Function, loop: str) -> bool:
+    """Whether this is the run of an async test on the loop of this name."""
+    if item.get_closest_marker("asyncio") is None or not hasattr(item, "callspec"):
+        return False
+    return loop in item.callspec.id.split("-")
 
 
 def _has_gpu() -> bool:

@@ -104,6 +104,7 @@ def parse(text: str) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(ast.parse(text)))
 
 
+@cache
 def read_sources() -> list[Source]:
     files = [
         file for folder in (*PACKAGES, "tests") for file in sorted((ROOT / folder).rglob("*.py"))
@@ -302,17 +303,20 @@ def environment_in_protocols(source: Source) -> Iterator[str]:
                 yield f"{line}: {name}"
 
 
-def mentions(source: Source) -> Iterator[tuple[int, str]]:
+@cache
+def mentions(source: Source) -> list[tuple[int, str]]:
     """Line and name of what a file imports, and of each dotted and each called name in it."""
+    found: list[tuple[int, str]] = []
     for node in source.nodes:
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
         elif isinstance(node, ast.Attribute):
-            yield node.lineno, ast.unparse(node)
+            found.append((node.lineno, ast.unparse(node)))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield node.lineno, node.func.id
+            found.append((node.lineno, node.func.id))
+    return found
 
 
 def last_words(node: ast.expr) -> set[str]:

@@ -20,7 +20,6 @@ from lowcomm.codecs import codec
 from lowcomm.config import load_config
 from lowcomm.methods import GATHER, GATHERED
 from lowcomm.reports import EVENTS
-from protocols.types import LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
 
@@ -72,6 +71,15 @@ def in_the_clear() -> System:
         return _start(replace(order, encrypted=False), overrides=())
 
     return replace(system(), name="lowcomm-clear", start=start, note="the same, not encrypted")
+
+
+def unchecked() -> System:
+    """lowcomm without owner checks, to show their cost beside the checked one."""
+    return replace(
+        system(overrides=("run.protocol.check_owners=false",)),
+        name="lowcomm-unchecked",
+        note="the same, without owner checks",
+    )
 
 
 def settings(name: str, *, encrypted: bool = False, congestion: str = "") -> list[str]:
@@ -146,25 +154,23 @@ async def _start(order: Order, *, overrides: Sequence[str]) -> AsyncGenerator[Si
     async with AsyncExitStack() as stack:
         gate = await stack.enter_async_context(new_gate(order, "lowcomm"))
         cluster = await stack.enter_async_context(LocalCluster(order.directory / "run"))
-        nodes: list[LocalNode] = []
         congestion = order.network.congestion_control
         chosen = settings(order.codec, encrypted=order.encrypted, congestion=congestion)
-        token = ""
-        for place in order.network.places:
+        places = {f"p{place.peer}": place for place in order.network.places}
+
+        def start(name: str, token: str) -> LocalNode:
+            place = places[name]
             task = json.dumps(asdict(order.task(place.peer)))
-            node = cluster.start_peer(
-                f"p{place.peer}",
+            return cluster.start_peer(
+                name,
                 config,
                 join=token,
                 overrides=[*chosen, *overrides],
                 command=[order.python, "-m", "benchmarks.exchanging.lowcomm_rank", task],
                 place=place if place.prefix else None,
             )
-            nodes.append(node)
-            token = token or await cluster.token_of(node)
-            if not token:
-                log = (node.directory / LOG).read_text(encoding="utf-8", errors="replace")
-                raise LowcommError(f"lowcomm: the first peer ended at its start: {log.strip()}")
+
+        nodes = await cluster.start_all(list(places), start)
         journals = Journals([node.directory for node in nodes])
         peers = tuple(Peer(node.child, node.directory / LOG, is_daemon=True) for node in nodes)
         side = Side(gate, peers, journals.complete)

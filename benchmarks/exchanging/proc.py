@@ -49,19 +49,6 @@ def together(memories: Sequence[Memory]) -> Memory:
     )
 
 
-def family(pid: int) -> list[int]:
-    """The process, its children, and all of their descendants."""
-    found = [pid]
-    for thread in sorted(Path(f"/proc/{pid}/task").glob("*")):
-        try:
-            children = (thread / "children").read_text(encoding="ascii").split()
-        except OSError:
-            continue  # The thread has ended.
-        for child in children:
-            found += family(int(child))
-    return found
-
-
 def sent_bytes(pid: int) -> int:
     """Bytes sent by all devices of the process's network namespace. Raises OSError."""
     return transmitted(Path(f"/proc/{pid}/net/dev").read_text(encoding="ascii").splitlines())

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import benchmarks
-from benchmarks.exchanging import proc
 from benchmarks.exchanging.gate import Gate, GateError
 from benchmarks.exchanging.network import Network
 from benchmarks.exchanging.payloads import Payloads
@@ -21,6 +20,7 @@ from benchmarks.exchanging.venvs import python_with
 from benchmarks.exchanging.worker import Marks, Task
 from peers.processes import Child, start_child
 from protocols.types import LowcommError
+from sims.cluster import descendants
 
 START_TIMEOUT_S = 180.0
 """Enough for four processes that import torch, on a busy machine."""
@@ -73,8 +73,8 @@ class Peer:
 
     def working(self) -> list[int]:
         """Process ids that take part in the exchange."""
-        family = proc.family(self.child.pid)
-        return family if self.is_daemon else family[1:]
+        below = sorted(descendants(self.child.pid))
+        return [self.child.pid, *below] if self.is_daemon else below
 
     def exchanging(self) -> list[int]:
         """Process ids that count for the memory of the exchange."""

@@ -38,7 +38,8 @@ from lowcomm.checkpoints.tensor_files import (
     write_arrays,
 )
 from lowcomm.config.schema import validate
-from lowcomm.numerics.operations import F32, state_digest
+from lowcomm.numerics.operations import F32
+from lowcomm.numerics.state_digests import state_digest
 from peers.storage import make_empty, sync
 from protocols.messages import Snapshot
 from protocols.state import gossip_pairs
@@ -116,7 +117,7 @@ class FragmentArrays(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seal:
+class _FileDigest:
     size_bytes: int
     xxh3_128: str
 
@@ -128,9 +129,9 @@ class _Record:
     schema: int
     cut: Cut
     layout: tuple[tuple[LayoutEntry, ...], ...]
-    model: _Seal
-    momentum: _Seal
-    log: _Seal | None = None
+    model: _FileDigest
+    momentum: _FileDigest
+    log: _FileDigest | None = None
     """None if an earlier version of lowcomm wrote the checkpoint, without a log file."""
 
 
@@ -319,11 +320,11 @@ def _inspect(path: Path, *, digests: bool) -> _Record:
     return record
 
 
-def _check_file(path: Path, seal: _Seal, *, digests: bool) -> None:
+def _check_file(path: Path, expected: _FileDigest, *, digests: bool) -> None:
     size_bytes = path.stat().st_size
-    if size_bytes != seal.size_bytes:
-        raise CheckpointError(f"{path.name} has {size_bytes} bytes, expected {seal.size_bytes}")
-    if digests and _file_digest(path) != seal.xxh3_128:
+    if size_bytes != expected.size_bytes:
+        raise CheckpointError(f"{path.name} has {size_bytes} bytes, expected {expected.size_bytes}")
+    if digests and _file_digest(path) != expected.xxh3_128:
         raise CheckpointError(f"{path.name} is corrupt: its digest differs from the one in {CUT}")
 
 
@@ -358,16 +359,16 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
-def _written(path: Path, layout: Layout, arrays: Sequence[F32]) -> _Seal:
+def _written(path: Path, layout: Layout, arrays: Sequence[F32]) -> _FileDigest:
     write_arrays(path, layout, arrays)
     sync(path)
-    return _Seal(size_bytes=path.stat().st_size, xxh3_128=_file_digest(path))
+    return _FileDigest(size_bytes=path.stat().st_size, xxh3_128=_file_digest(path))
 
 
-def _log_written(path: Path, log: bytes) -> _Seal:
+def _log_written(path: Path, log: bytes) -> _FileDigest:
     path.write_bytes(log)
     sync(path)
-    return _Seal(size_bytes=len(log), xxh3_128=_file_digest(path))
+    return _FileDigest(size_bytes=len(log), xxh3_128=_file_digest(path))
 
 
 def _digest_of(state: FragmentArrays) -> str:

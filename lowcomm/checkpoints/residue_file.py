@@ -23,7 +23,8 @@ from lowcomm.numerics.kernels import F32
 from protocols.types import ConfigError
 
 FILE = "residues.safetensors"
-SEAL = "seal"
+ORIGINS = "seal"
+"""Key in the metadata of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +48,13 @@ def write_residues(
 
     if not residues:
         return []
-    seals = [
+    origins = [
         asdict(_Of(version=cut.version, state_digest=cut.state_digest, xxh3_128=_digest(residue_P)))
         for cut, residue_P in zip(fragments, residues, strict=True)
     ]
     tensors = {str(fragment): residue_P for fragment, residue_P in enumerate(residues)}
     try:
-        numpy.save_file(tensors, directory / FILE, metadata={SEAL: json.dumps(seals)})
+        numpy.save_file(tensors, directory / FILE, metadata={ORIGINS: json.dumps(origins)})
     except SafetensorError as error:  # safetensors raises its own type, also for a full disk.
         raise CheckpointError(f"{FILE}: {error}") from error
     return [directory / FILE]
@@ -78,10 +79,10 @@ def _read(path: Path, fragment: int, version: int, state_digest: str) -> F32 | N
         with cast(Any, safe_open)(
             path, framework="numpy"
         ) as file:  # safetensors has no annotations.
-            seals = cast(
-                list[_Of], validate(list[_Of], json.loads(file.metadata()[SEAL]), where="")
+            origins = cast(
+                list[_Of], validate(list[_Of], json.loads(file.metadata()[ORIGINS]), where="")
             )
-            of = seals[fragment]
+            of = origins[fragment]
             if (of.version, of.state_digest) != (version, state_digest):
                 return None
             residue_P = cast(F32, file.get_tensor(str(fragment)))

@@ -166,7 +166,8 @@ def peer(
             "--fault",
             metavar="WHAT",
             help="Fail on purpose: with kill@round=R,chunk=C the daemon sends itself SIGKILL after "
-            "chunk C (contributions and results, from 1) of round R.",
+            "chunk C (contributions and results, from 1) of round R; with lie@round=R,percent=P it "
+            "falsifies P percent of each result that it makes in round R.",
         ),
     ] = "",
 ) -> None:

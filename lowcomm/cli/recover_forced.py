@@ -68,8 +68,9 @@ class ForcedRecovery:
 
 def seize(directory: Path, wal: Wal, me: PeerId, log_applier: LogApplier, fork: Restore) -> None:
     """Append the fork to the log of this node, fsync it, and write an event. Raises WalError."""
-    log_applier.raft.seize(0.0, fork, after=log_applier.raft.log.last_index)
-    for command in log_applier.raft.take():
+    raft = log_applier.raft
+    raft.seize(0.0, fork, after=raft.log.last_index)
+    for command in raft.take():
         if isinstance(command, Persist):
             wal.write(command)
     name = log_applier.run_state.seats[me].name

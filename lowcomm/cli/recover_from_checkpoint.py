@@ -125,7 +125,8 @@ def beginning_anew(directory: Path) -> Generator[RestartFromCheckpoint]:
             raise cannot(chosen, "it was not a member at its newest checkpoint")
         if not log_applier.run_state.is_kept(kept.lineage, kept.versions):
             raise cannot(chosen, "its newest checkpoint is of a branch that the run has left")
-        log_applier.raft.disk.snapshot_taken(snapshot)
+        disk = log_applier.raft.disk
+        disk.snapshot_taken(snapshot)
         yield RestartFromCheckpoint(chosen, why, me, log_applier, kept)
 
 

@@ -1,4 +1,4 @@
-"""How values of a fragment are encoded for the wire, one codec in each file.
+"""Encodings of values for the wire, one in each file.
 
 In: fp32 values. Out: bytes of a size that follows from the number of values alone, and values
 again. A codec keeps no state: the same values give the same bytes on every machine. int8, int4 and

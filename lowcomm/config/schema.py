@@ -133,7 +133,8 @@ class DataConfig:
     window: int = 256
     """Number of tokens that a sample predicts."""
     batch: int = 16
-    """Number of samples in an inner step of one node; its ranks share them equally."""
+    """Number of samples (or items of your own dataset) in an inner step of one node; its ranks
+    share them equally."""
     held_out_below: int = 8
     """A file is held out for evaluation if the first byte of its SHA-256 is below this (8: 3 % of
     the files)."""
@@ -165,7 +166,8 @@ class RunConfig:
     name: str = "run"
     """Name of the run for people, and of its directory."""
     seed: int = 0
-    """Seed of the initial parameters and of the order of the data; at least 0, below 2**63."""
+    """Seed of the built-in program's initial parameters, and of the order of the data; at least 0,
+    below 2**63. The run begins with the parameters of the node that founds it."""
     peers_min: int = 1
     """The first round begins when the run has this many members."""
     tokens: Literal["voters", "operators"] = "voters"
@@ -238,7 +240,8 @@ class NodeConfig:
     ranks: int = 1
     """Number of training processes of this node. `run.data.batch` is a multiple of it."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Device on which the ranks train. With `cuda`, each rank takes one GPU."""
+    """Device on which the built-in program trains. With `cuda`, each rank takes one GPU. A program
+    of your own chooses its device by itself."""
     listen: str = ""
     """HOST:PORT that this node listens on; port 0: a free one. Empty: a free port of 127.0.0.1 or,
     if the node joins a run on another machine, of the address from which it reaches that machine.
@@ -274,12 +277,14 @@ class NodeConfig:
     """If the daemon needs more bytes of memory than this, it refuses to start. 0: 90 % of the
     machine's free memory."""
     hang_timeout_s: float = 60.0
-    """The ranks are restarted if a step counter stands still for so many seconds while they train.
-    Other nodes do not wait so long: after about four times the duration of a step they go on
-    without this node. A rank that is stopped by a signal is restarted after 8 seconds."""
+    """The ranks are restarted if a rank makes no step for so many seconds while it trains: set it
+    above the longest evaluation and the first compiled step. Other nodes do not wait so long: they
+    go on without this node when a rank has stalled, that is made no step for four times the longest
+    of its last steps, and for 1.5 seconds at least. If a signal has stopped that rank, the ranks
+    are restarted after 8 seconds of the stall."""
     rank_restarts_max: int = 5
     """The node gives up after this many restarts of its ranks in a row without a usable
-    contribution."""
+    contribution, or after three attempts in a row that failed in the same way at the same step."""
 
     def __post_init__(self) -> None:
         check_values(

@@ -14,7 +14,7 @@ from lowcomm.data.corpus import build_corpus
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
-from lowcomm.startup import memory_budget, startup
+from lowcomm.startup import agreement, memory_budget, startup
 from lowcomm.startup.admission import NodeAdmission
 from lowcomm.startup.identity import RunningRecord
 from peers.processes import available_memory_bytes
@@ -35,7 +35,7 @@ async def found_run(
     run = context.run_config
     assert run is not None
     check_node(run, context.config.node)
-    digest = await _corpus(context, run)
+    digest, me = await _corpus(context, run), context.core.me
     ranks.configure(run)
     layout = await ranks.initial_layout()
     _hold(context, ranks, run, layout)
@@ -43,15 +43,15 @@ async def found_run(
     run_id = startup.new_run_id()
     record.remember_run(run_id)
     agreed = await asyncio.to_thread(
-        startup.run_entry,
+        agreement.run_entry,
         run,
         run_id=run_id,
-        founder=context.core.me.peer,
+        founder=me.peer,
         corpus_digest=digest,
         layout=layout,
         root=admission.root,
     )
-    context.driver.feed(startup.accepted(run))
+    context.driver.feed(agreement.accepted(run))
     context.driver.feed(v.Bootstrap(agreed, digests, admission.own))
 
 
@@ -66,7 +66,7 @@ async def enter_run(
             f"{context.path} holds another run: give this node a "
             "directory of its own (--set node.directory=PATH)"
         )
-    agreed = startup.agreed_run(run, context.config.run)
+    agreed = agreement.agreed_run(run, context.config.run)
     check_node(agreed, context.config.node)
     kept = await asyncio.to_thread(startup.own_rank_state, context.path)
     context.checkpoint_schedule.kept_rank_state = kept
@@ -76,12 +76,12 @@ async def enter_run(
             "this node's text is not the run's (another Python version, or other files): "
             "every node needs the same bytes"
         )
-    layout = await asyncio.to_thread(startup.agreed_layout, run)
+    layout = await asyncio.to_thread(agreement.agreed_layout, run)
     context.run_config = agreed
     record.remember_run(run.run)
     _hold(context, ranks, agreed, layout)
     ranks.configure(agreed)
-    context.driver.feed(startup.accepted(agreed))
+    context.driver.feed(agreement.accepted(agreed))
 
 
 def _hold(
@@ -89,11 +89,11 @@ def _hold(
 ) -> None:
     """Create the outer state of the model. Before that, check that its memory fits: ConfigError,
     with the numbers."""
-    driver = context.driver
-    peers = max(run.peers_min, len(context.core.run_state.receivers) + 1)
+    driver, run_state = context.driver, context.core.run_state
+    peers = max(run.peers_min, len(run_state.receivers) + 1)
     memory_budget.check_memory(
         startup.memory_needed(run, layout, peers=peers, joins=not context.founds),
-        memory_max_bytes=context.config.node.memory_max_bytes,
+        memory_max_bytes=context.node.memory_max_bytes,
         free_bytes=available_memory_bytes(),
     )
     context.replica = driver.data_plane.states = replica = startup.new_replica(run, layout)
@@ -111,7 +111,7 @@ async def _corpus(context: DaemonContext, run: RunConfig) -> str:
     corpus = await asyncio.to_thread(
         build_corpus,
         run.data,
-        folder=context.config.node.corpus,
+        folder=context.node.corpus,
         directory=context.corpus_directory,
     )
     return corpus.digest
@@ -120,10 +120,9 @@ async def _corpus(context: DaemonContext, run: RunConfig) -> str:
 async def refuse_joiners(context: DaemonContext, ending: c.Stop | None) -> None:
     """If this founder has failed before the run began, tell joiners the reason. No other peer knows
     it, and without it they would wait in vain."""
-    if ending is None or ending.outcome != "failed" or context.core.raft.run:
+    core, mesh_shell = context.core, context.driver.mesh_shell
+    if ending is None or ending.outcome != "failed" or core.raft.run:
         return
     context.event_log.note("founding", f"joiners are told that no run begins: {ending.why}")
-    context.driver.mesh_shell.refuse_all(
-        f"{context.core.me.name} cannot begin the run: {ending.why}"
-    )
+    mesh_shell.refuse_all(f"{core.me.name} cannot begin the run: {ending.why}")
     await asyncio.sleep(REFUSING_S)

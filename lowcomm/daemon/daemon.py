@@ -22,14 +22,14 @@ from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
 from lowcomm.reports.event_log import EventLog
-from lowcomm.startup import startup
+from lowcomm.startup import agreement, startup
 from lowcomm.startup.admission import NodeAdmission
 from lowcomm.startup.identity import NodeDirectory, RunningRecord, exec_time
 from lowcomm.startup.start_options import StartOptions
 from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
-from peers.fault_injection import FaultInjector
+from peers.fault_injection import FaultInjector, Lie
 from peers.ipc import ListTokens, Question, Status
 from peers.sockets import Listening, known_congestion
 from peers.storage import FILE as WAL_FILE
@@ -89,10 +89,9 @@ class Daemon:
             saved=saved,
             kept=kept,
             contact=start.address,
-            rules=startup.known_rules(saved),
+            rules=agreement.known_rules(saved),
         )
         driver = Driver(core, listener=self, wal=self._wal)
-        hook, congestion = _fault_hook(start, event_log), known_congestion(config.node.congestion)
         self.context = context = DaemonContext(
             config=config,
             path=path,
@@ -100,7 +99,7 @@ class Daemon:
             listen_cpu_s=listening.cpu_s,
             core=core,
             driver=driver,
-            mesh=Mesh(driver.mesh_shell, on_chunk_sent=hook, congestion=congestion),
+            mesh=_mesh(driver, start, event_log, known_congestion(config.node.congestion)),
             event_log=event_log,
             checkpoint_schedule=CheckpointSchedule(
                 path,
@@ -138,7 +137,8 @@ class Daemon:
                     group.create_task(guarded(self._begin()), name="begin"),
                     group.create_task(guarded(report(context, self.ranks.group)), name="report"),
                 ]
-                await self.shutdown.requested.wait()
+                requested = self.shutdown.requested
+                await requested.wait()
                 if context.founds:
                     await refuse_joiners(context, self.shutdown.ending)
                 await self._end_driver(driver)
@@ -178,17 +178,18 @@ class Daemon:
 
     def handle(self, command: Told) -> None:
         """Do a command of the core that does not move bytes."""
+        event_log, rounds = self.context.event_log, self.ranks.rounds
         match command:
             case c.CheckProof() | c.Answer() | c.Trust():
                 self.node_admission.do(command)
             case c.Resume():
-                self.ranks.rounds.resume(command)
+                rounds.resume(command)
             case c.Leased():
-                self.ranks.rounds.leased(command)
+                rounds.leased(command)
             case c.Applied():
                 self._tell(command)
             case c.Note(kind=kind, text=text):
-                self.context.event_log.note(kind, text)
+                event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
                 self.rejoins_at = contact
                 self.shutdown.stop(why, outcome)
@@ -218,16 +219,17 @@ class Daemon:
             context.checkpoint_schedule.begin(core, context.replica)
 
     def _checkpointed(self, path: Path, cut: Cut) -> None:
-        self.context.event_log.write("checkpoint", path=str(path), round=cut.round)
-        self.context.driver.feed(v.Checkpointed(startup.kept_in(cut)))
+        event_log, driver = self.context.event_log, self.context.driver
+        event_log.write("checkpoint", path=str(path), round=cut.round)
+        driver.feed(v.Checkpointed(startup.kept_in(cut)))
 
     def reduced(self, stamp: Stamp, seconds: float) -> None:
-        self.context.event_log.write(
-            "reduced", fragment=stamp.fragment, round=stamp.round, seconds=seconds
-        )
+        event_log = self.context.event_log
+        event_log.write("reduced", fragment=stamp.fragment, round=stamp.round, seconds=seconds)
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
-        self.context.event_log.write("snapshot_served", to=peer, size_bytes=size_bytes)
+        event_log = self.context.event_log
+        event_log.write("snapshot_served", to=peer, size_bytes=size_bytes)
 
     def received_state(self, state: StateTaken) -> None:
         context, core = self.context, self.context.core
@@ -267,7 +269,8 @@ class Daemon:
         """If the core has stopped, wait until the last outer step has reached the ranks. If not,
         cancel the driver: another outer step would overwrite arrays that the last checkpoint
         reads."""
-        if not self.context.core.stopped:
+        core = self.context.core
+        if not core.stopped:
             driver.cancel()
         await asyncio.wait([driver])
 
@@ -286,13 +289,16 @@ class Daemon:
     # Events and answers ---------------------------------------------------------------------
 
     def _note_start(self) -> None:
-        self._record.remember_bus(self.ranks.group.rendezvous.bus_endpoint)
-        self.context.event_log.write(
+        context, group = self.context, self.ranks.group
+        me, rendezvous = context.core.me, group.rendezvous
+        self._record.remember_bus(rendezvous.bus_endpoint)
+        event_log = self.context.event_log
+        event_log.write(
             "start",
             pid=os.getpid(),
             exec_t=exec_time(),
-            incarnation=self.context.core.me.incarnation,
-            ranks=self.context.config.node.ranks,
+            incarnation=me.incarnation,
+            ranks=context.node.ranks,
             params=0,
         )
 
@@ -315,10 +321,12 @@ def _check_unused(directory: Path) -> None:
         )
 
 
-def _fault_hook(
-    start: StartOptions, event_log: EventLog
-) -> Callable[[PeerId, Chunk, Bulk], None] | None:
-    if start.fault is None:
-        return None
-    injector = FaultInjector(start.fault, lambda what: event_log.write("fault", what=what))
-    return injector.chunk_sent
+def _mesh(driver: Driver, start: StartOptions, event_log: EventLog, congestion: str) -> Mesh:
+    """The node's connections, and the fault that it was told to have."""
+    hook: Callable[[PeerId, Chunk, Bulk], None] | None = None
+    if isinstance(start.fault, Lie):
+        driver.data_plane.reducer.falsify = start.fault.falsify
+    elif start.fault is not None:
+        injector = FaultInjector(start.fault, lambda what: event_log.write("fault", what=what))
+        hook = injector.chunk_sent
+    return Mesh(driver.mesh_shell, on_chunk_sent=hook, congestion=congestion)

@@ -48,7 +48,7 @@ async def report(context: DaemonContext, group: RankGroup) -> None:
         return figures_of(driver.counters, driver.discarded, context.run_config, gauges)
 
     async with (
-        served(context.config.node.metrics, context.event_log, figures),
+        served(context.node.metrics, context.event_log, figures),
         asyncio.TaskGroup() as tasks,
     ):
         traffic = report_traffic(
@@ -154,7 +154,8 @@ def tell_traffic(event_log: EventLog, counters: Counters, *, method: str = "") -
 
 
 def _method(context: DaemonContext) -> str:
-    return context.run_config.method.name if context.run_config is not None else ""
+    run = context.run_config
+    return run.method.name if run is not None else ""
 
 
 def tell_samples(context: DaemonContext, *, told: tuple[int, int] = (0, 0)) -> tuple[int, int]:
@@ -239,7 +240,7 @@ def status_json(context: DaemonContext, group: RankGroup) -> str:
             "roster": list(run_state.views[-1].roster) if run_state.views else [],
             "members": {peer: info.name for peer, info in run_state.members.items()},
             "leader": core.leader_id or "",
-            "ranks": context.config.node.ranks,
+            "ranks": context.node.ranks,
             "address": core.me.address,
             "listen_cpu_s": context.listen_cpu_s,
             "discarded": context.driver.discarded,

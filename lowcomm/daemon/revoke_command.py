@@ -31,7 +31,7 @@ def revoke_json(context: DaemonContext, asked: Revoke) -> str:
     """The daemon's answer: {"done": ..., "nodes": [...]}, {"asked": ...} or {"error": ...}. The
     command repeats its question (`again`); only the first one makes the daemon ask the run."""
     run_state = context.core.run_state
-    if context.config.node.insecure:
+    if context.node.insecure:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
     try:
         entry = _meant(context.core, asked)
@@ -40,7 +40,8 @@ def revoke_json(context: DaemonContext, asked: Revoke) -> str:
     if done := _done(run_state, entry):
         came = came_by(run_state, entry.token) if isinstance(entry, TokenRevoked) else []
         return json.dumps({"done": done, "nodes": came})
-    refused = context.core.certificates.refused.get(subject(entry), "") if asked.again else ""
+    certificates = context.core.certificates
+    refused = certificates.refused.get(subject(entry), "") if asked.again else ""
     if why := cannot_revoke(run_state, entry) or refused:
         return _error(f"{subject(entry)} cannot be revoked: {why}")
     if not asked.again:

@@ -67,7 +67,8 @@ class Shutdown:
             loop.add_signal_handler(number, self._signalled, number)
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self.ending is not None or self._core.member_status.leaving:
+        member_status = self._core.member_status
+        if self.ending is not None or member_status.leaving:
             return
         self._signal = number
         if not self._admission.entered:

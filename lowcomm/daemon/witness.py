@@ -18,7 +18,7 @@ from lowcomm.daemon.gauges import figures_of, served
 from lowcomm.daemon.shutdown import Shutdown
 from lowcomm.daemon.witness_bus import witness_answer, witness_bus
 from lowcomm.reports.event_log import EventLog
-from lowcomm.startup import startup
+from lowcomm.startup import agreement, startup
 from lowcomm.startup.admission import NodeAdmission
 from lowcomm.startup.identity import NodeDirectory, RunningRecord, exec_time
 from peers.connections import Mesh
@@ -76,7 +76,7 @@ class WitnessDaemon:
         self._record = RunningRecord(node_directory, replace(record, address=me.address))
         self._record.write()
         self.event_log = EventLog(node_directory.path, peer=me.peer, name=me.name)
-        rules = startup.known_rules(saved)
+        rules = agreement.known_rules(saved)
         self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
         self._driver = Driver(self.core, listener=self, wal=self._wal)
         self._mesh = Mesh(self._driver.mesh_shell)
@@ -99,7 +99,7 @@ class WitnessDaemon:
     async def run(self) -> int:
         """Run until the run ends, or a signal or a command ends this witness. All sockets and files
         are closed afterwards."""
-        me = self.core.me
+        me, requested = self.core.me, self._shutdown.requested
         self.event_log.write(
             "start",
             pid=os.getpid(),
@@ -115,7 +115,7 @@ class WitnessDaemon:
                 counters = self._driver.counters
                 driver = group.create_task(self._drive(), name="driver")
                 report = group.create_task(self._report(), name="report")
-                await self._shutdown.requested.wait()
+                await requested.wait()
                 if self.core.stopped:
                     await driver
                 tell_traffic(self.event_log, counters)
@@ -127,7 +127,8 @@ class WitnessDaemon:
             self._tell_end()
             self.event_log.close()
             self._wal.close()
-            self._record.directory.close()
+            directory = self._record.directory
+            directory.close()
         return self._shutdown.code
 
     async def _enter(self) -> None:
@@ -181,17 +182,18 @@ class WitnessDaemon:
     def check_run(self, run: Run) -> None:
         """Check that the run is the same as before, and take its timing. A witness needs nothing
         else of it."""
-        known = self._record.record.run
+        record, directory = self._record.record, self._record.directory
+        known = record.run
         if known and known != run.run:
             why = (
-                f"{self._record.directory.path} holds another run: give this node a "
+                f"{directory.path} holds another run: give this node a "
                 "directory of its own (--set node.directory=PATH)"
             )
             self._shutdown.stop(why, "refused")
             return
         self._record.remember_run(run.run)
         try:
-            agreed = startup.agreed_run(run, None)
+            agreed = agreement.agreed_run(run, None)
         except RefusedError as error:
             self._shutdown.stop(str(error), "refused")
         else:
@@ -203,10 +205,11 @@ class WitnessDaemon:
             case c.CheckProof() | c.Answer() | c.Trust():
                 self._node_admission.do(command)
             case c.Applied():
-                self._caught_up |= self.core.me.peer in self.core.run_state.witnesses
+                core, agreed = self.core, self._agreed
+                self._caught_up |= core.me.peer in core.run_state.witnesses
                 if self._caught_up:
-                    tokens = self._agreed.data.step_tokens if self._agreed is not None else 0
-                    tell_entry(self.event_log, command, self.core, step_tokens=tokens)
+                    tokens = agreed.data.step_tokens if agreed is not None else 0
+                    tell_entry(self.event_log, command, core, step_tokens=tokens)
             case c.Note(kind=kind, text=text):
                 self.event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):

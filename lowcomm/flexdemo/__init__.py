@@ -1,8 +1,8 @@
-"""FlexDeMo in each rank, in torch: compress the momentum, send it, apply the mean update.
+"""FlexDeMo in each rank, in torch.
 
-In: gradients of this rank's rows. Out: payloads in shared memory with the same bytes as
-lowcomm/replicators makes on numpy arrays, and the step of the model. Must NOT decide when a step is
-applied, nor speak with a peer.
+It compresses the momentum, sends it, and applies the mean update. In: gradients of this rank's
+rows. Out: payloads in shared memory with the same bytes as lowcomm/replicators makes on numpy
+arrays, and the step of the model. Must NOT decide when a step is applied, nor speak with a peer.
 
 Start reading: method.py, then momentum.py.
 """

@@ -1,4 +1,4 @@
-"""The low-communication methods, one in each file: the half that the daemon runs.
+"""The methods, one in each file: the daemon's half.
 
 In: the table `[run.method]`. Out: what is contributed and when, in which codecs, how contributions
 become one result, and the outer step. The half that runs in the ranks is lowcomm/training (methods

@@ -79,7 +79,7 @@ class RoundMethod(ABC):
     result_codec: ResultCodec = "auto"
     """The codec of the mean that owners send back. If contributions use fp4, set a finer one: bf16
     or int8. `gather`: peers get all contributions instead of the mean. `auto`: gather for 2bit,
-    sign, topk, topk2bit and powersgd, else fp32."""
+    sign, topk, topk2bit and powersgd, and with decoupled_diloco; else fp32."""
     feedback_decay: float = 1.0
     """The share of the residue that is added to the next contribution: all of it (1), less
     (SparseLoCo: 0.95), or nothing (0). The residue is the part of a contribution that 2bit, sign,
@@ -328,7 +328,8 @@ class StepMethod(ABC):
 
     name: str
     commit_every_steps: int = 32
-    """Steps between two commits. The loss of a node rolls back at most that many."""
+    """Steps between two commits. Later steps may have to be made again if nodes are lost. A node
+    makes at most four times this many beyond the last commit, or beyond the begin of a view."""
     snapshot_every_steps: int = 128
     """Steps between two copies of the state, a multiple of commit_every_steps. Each node keeps the
     copy for joiners, with all payloads since."""

@@ -1,4 +1,4 @@
-"""The models of the built-in training program.
+"""The built-in models.
 
 In: a model's configuration and a seed. Out: a torch module with the same initial parameters on
 every node. Must NOT know nodes, methods or fragments.

@@ -1,4 +1,4 @@
-"""fp32 arithmetic that every peer repeats with the same bits.
+"""fp32 arithmetic with the same bits on every peer.
 
 In: numpy arrays of one fragment. Out: pseudo-gradients, weighted and robust means, outer steps,
 digests, discrete cosine transforms. Each operation rounds once; compiled loops (_arithmetic.c,

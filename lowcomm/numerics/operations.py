@@ -12,15 +12,12 @@ function holds the GIL while it computes, or allocates more than a block. NaNs s
 other bits are undefined.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import xxhash
 
 from lowcomm.numerics.kernels import F32, F64, NORM_ELEMENTS, clipped_nesterov_step, loops
-from peers.exchange import no_matter, spans
 from protocols.types import LowcommError
 
 LARGE_BYTES = 8 << 20
@@ -35,7 +32,7 @@ class WeightsError(LowcommError):
 def copy(values_P: F32, out_P: F32, *, of_bytes: int) -> None:
     """Copy `values_P` to `out_P`, which do not overlap. If the fragment that they are part of is
     large (`of_bytes`), the copy is written past the caches (docs/arithmetic.md)."""
-    _check(values_P, out_P)
+    check_arrays(values_P, out_P)
     if of_bytes >= LARGE_BYTES:
         _loops.copy(values_P, out_P)
     else:
@@ -48,7 +45,7 @@ def pseudo_gradient(outer_P: F32, local_P: F32, out: F32) -> None:
 
     `out` may be one of the inputs.
     """
-    _check(outer_P, local_P, out)
+    check_arrays(outer_P, local_P, out)
     _loops.difference(outer_P, local_P, out)
 
 
@@ -57,7 +54,7 @@ def rebase(new_P: F32, old_P: F32, out: F32) -> None:
 
     `out` may be one of the inputs.
     """
-    _check(new_P, old_P, out)
+    check_arrays(new_P, old_P, out)
     _loops.difference(new_P, old_P, out)
 
 
@@ -75,7 +72,7 @@ def scaled_mean(contributions: Sequence[F32], weights: F32, inverse: np.float32,
     """`weighted_mean` with the pair that `mean_weights` returns, or another one like it: weights,
     fp32 [K], and the inverse of their sum."""
     assert len(contributions) == weights.size, "one weight a contribution"
-    _check(out, *contributions)
+    check_arrays(out, *contributions)
     assert not any(np.may_share_memory(out, array) for array in contributions)
     _loops.weighted_mean(contributions, weights, inverse, out)
 
@@ -100,21 +97,21 @@ def trimmed_mean(contributions: Sequence[F32], trimmed: int, out: F32) -> None:
     left = len(contributions) - 2 * trimmed
     assert left > 0, "nothing is left"
     assert trimmed >= 0
-    _check(out, *contributions)
+    check_arrays(out, *contributions)
     assert not any(np.may_share_memory(out, array) for array in contributions)
     _loops.trimmed_mean(contributions, trimmed, np.float32(1.0 / left), out)
 
 
 def all_finite(values_P: F32) -> bool:
     """True if no value is infinite or a NaN."""
-    _check(values_P)
+    check_arrays(values_P)
     return _loops.all_finite(values_P)
 
 
 def block_squares(values_P: F32) -> F64:
     """The sum of the squares of each NORM_ELEMENTS values, fp64 [R]; the last block may have fewer
     values."""
-    _check(values_P)
+    check_arrays(values_P)
     squares_R = np.empty(-(-values_P.size // NORM_ELEMENTS), np.float64)
     _loops.block_squares(values_P, squares_R)
     return squares_R
@@ -139,7 +136,7 @@ def nesterov_step(
     before its round is known to be committed; `next_params_P` may also be `params_P`, and
     `next_momentum_P` may be `momentum_P`.
     """
-    _check(params_P, pseudo_grad_P, momentum_P, next_params_P, next_momentum_P)
+    check_arrays(params_P, pseudo_grad_P, momentum_P, next_params_P, next_momentum_P)
     assert not np.may_share_memory(next_params_P, next_momentum_P)
     if clip:
         clipped_nesterov_step(
@@ -179,7 +176,7 @@ def heavy_ball_step(
 
     A fresh momentum is zero. The outputs are as in `nesterov_step`.
     """
-    _check(params_P, target_P, momentum_P, next_params_P, next_momentum_P)
+    check_arrays(params_P, target_P, momentum_P, next_params_P, next_momentum_P)
     assert not np.may_share_memory(next_params_P, next_momentum_P)
     _loops.heavy_ball_step(
         params_P,
@@ -194,48 +191,12 @@ def heavy_ball_step(
 
 def descent(params_P: F32, pseudo_grad_P: F32, next_params_P: F32, *, lr: float) -> None:
     """SGD without momentum: next params = params - lr grad. `next_params_P` may be `params_P`."""
-    _check(params_P, pseudo_grad_P, next_params_P)
+    check_arrays(params_P, pseudo_grad_P, next_params_P)
     _loops.descent(params_P, pseudo_grad_P, np.float32(lr), next_params_P)
 
 
-def state_digest(outer_P: F32, momentum_P: F32, before_cell: Callable[[], None] = no_matter) -> str:
-    """The digest of a whole fragment, 32 hex digits: xxh3-128 of the digests of its cells, in
-    order.
-
-    `momentum_P` is empty if the method keeps none. `before_cell` is called before each cell, and
-    may raise to stop the work.
-    """
-    _check(outer_P)
-    _check(momentum_P)
-    assert momentum_P.size in (0, outer_P.size), "another fragment's momentum"
-    found: list[bytes] = []
-    for cell in cells(outer_P.size):
-        before_cell()
-        found.append(cell_digest(outer_P[cell], momentum_P[cell]))
-    return digest_of_cells(found)
-
-
-def cells(elements: int) -> Iterator[slice]:
-    """The slices of the cells that a state digest is computed from; the last cell may be
-    shorter."""
-    return (slice(start, stop) for start, stop in spans(elements))
-
-
-def cell_digest(outer_C: F32, momentum_C: F32) -> bytes:
-    """xxh3-128 of one cell, 16 bytes: outer parameters, then momentum. No other cell is needed."""
-    assert sys.byteorder == "little", "the digest is defined over little-endian bytes"
-    state = xxhash.xxh3_128()
-    state.update(outer_C.data)
-    state.update(momentum_C.data)
-    return state.digest()
-
-
-def digest_of_cells(found: Sequence[bytes]) -> str:
-    """The digest of the state that has these cell digests, 32 hex digits."""
-    return xxhash.xxh3_128_hexdigest(b"".join(found))
-
-
-def _check(*arrays: F32) -> None:
+def check_arrays(*arrays: F32) -> None:
+    """Assert that these arrays are as all operations need them: fp32, of one shape, contiguous."""
     for array in arrays:
         assert array.dtype == np.float32, f"{array.dtype} instead of fp32"
         assert array.shape == (arrays[0].size,), f"shapes {[each.shape for each in arrays]}"

@@ -1,9 +1,9 @@
-"""The daemon's outer parameters and momentum, and all arithmetic on them.
+"""Outer parameters and momentum, in the daemon.
 
-In: contributions in shared memory and results from peers/exchange. Out: encoded contributions,
-sums, the next version of each fragment, its digest, states for joiners and checkpoints. Replica
-implements the protocol RoundWork that peers/exchange calls; StepReplica does the same for stepwise
-runs. Must NOT import torch, nor know connections.
+All arithmetic on them is here. In: contributions in shared memory and results from peers/exchange.
+Out: encoded contributions, sums, the next version of each fragment, its digest, states for joiners
+and checkpoints. Replica implements the protocol RoundWork that peers/exchange calls; StepReplica
+does the same for stepwise runs. Must NOT import torch, nor know connections.
 
 Start reading: replica.py, then versions.py and outer_step.py.
 """

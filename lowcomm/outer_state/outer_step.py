@@ -9,7 +9,7 @@ uses the state.
 from collections.abc import Iterator, Sequence
 
 from lowcomm.methods.base import RoundMethod
-from lowcomm.numerics import operations
+from lowcomm.numerics import state_digests
 from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.results import Results, Scratch
@@ -34,7 +34,7 @@ class OuterStep:
                 # The owner of the part decodes it too, and so has the same bits as all other peers.
                 self.make_piece(state, made, at, self._mean(of, part, start, stop), self._scratch)
         state.due = of if state.momentum_P.size else None
-        cells = operations.cells(state.outer_P.size)
+        cells = state_digests.cells(state.outer_P.size)
         if state.compared and any(cell.start not in made.digests for cell in cells):
             self.settle(state)
 
@@ -52,14 +52,14 @@ class OuterStep:
 
         directions.add_up(values, self._method.weights(of.contributors), sum_P)
         momentum_P, next_momentum_P = state.momentum_P, state.room_for_momentum()
-        for cell in operations.cells(sum_P.size):
+        for cell in state_digests.cells(sum_P.size):
             mean_C = self._scratch.piece(0, cell.stop - cell.start)
             directions.scale(cell.start, sum_P[cell], mean_C)
             next_outer_C, next_momentum_C = state.next_outer_P[cell], next_momentum_P[cell]
             self._method.outer_step(
                 state.outer_P[cell], momentum_P[cell], mean_C, next_outer_C, next_momentum_C
             )
-            made.digests[cell.start] = operations.cell_digest(next_outer_C, next_momentum_C)
+            made.digests[cell.start] = state_digests.cell_digest(next_outer_C, next_momentum_C)
         state.momentum_P = next_momentum_P
 
     def settle(self, state: OuterState) -> None:
@@ -91,7 +91,7 @@ class OuterStep:
             state.outer_P[here], momentum_C, mean_C, next_outer_C, next_momentum_C
         )
         if state.compared and _is_cell(here, state.outer_P.size):  # Both are in the CPU cache now.
-            made.digests[start] = operations.cell_digest(next_outer_C, next_momentum_C)
+            made.digests[start] = state_digests.cell_digest(next_outer_C, next_momentum_C)
 
     def _mean(self, of: Committed, part: Bytes, start: int, stop: int) -> F32:
         piece = self._results.cut(part, start, stop, len(of.contributors))

@@ -18,7 +18,7 @@ import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.methods.base import RoundMethod
-from lowcomm.numerics import operations
+from lowcomm.numerics import state_digests
 from lowcomm.numerics.arrays import copy_of
 from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.operations import F32
@@ -242,9 +242,10 @@ class Replica:
         with state.lock:
             self._step.settle(state)
             state.forget_places()
-        if self._slots is not None and not self._slots.shape.is_lasting:
+        slots = self._slots
+        if slots is not None and not slots.shape.is_lasting:
             following = (fragment + self.in_flight) % len(self.sizes)
-            self._slots.expect_contribution(following)
+            slots.expect_contribution(following)
             with self._states[following].lock:
                 self._states[following].expect_next()
 
@@ -265,7 +266,7 @@ class Replica:
             return ""
         if not self.method.replicas_equal:
             return gossip_pairs.state_digest(round_)
-        return operations.state_digest(*_split(self.sizes[fragment], state), before_cell)
+        return state_digests.state_digest(*_split(self.sizes[fragment], state), before_cell)
 
     def adopt_state(
         self,
@@ -299,7 +300,8 @@ class Replica:
         return self.restore(fragment, round_, pair.outer, pair.momentum, lineage=lineage)
 
     def contribution_bytes(self, fragment: int, elements: int) -> int:
-        return self.method.codec.encoded_bytes(elements)
+        codec = self.method.codec
+        return codec.encoded_bytes(elements)
 
     def result_bytes(self, fragment: int, elements: int) -> int:
         return self._results.layer_bytes(elements)

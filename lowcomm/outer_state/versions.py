@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lowcomm.numerics import operations
+from lowcomm.numerics import operations, state_digests
 from lowcomm.numerics.arrays import copy_of, zeros
 from lowcomm.numerics.operations import F32
 from peers.exchange import Bytes, spans
@@ -141,7 +141,7 @@ class OuterState:
         """Move the ranks' parameters by the change of the outer ones since the ranks' base: another
         state arrived after the ranks had written them. The ranks move their own in the same way."""
         base_P, outer_P = self.base_P, self.outer_P
-        for cell in operations.cells(local_P.size):
+        for cell in state_digests.cells(local_P.size):
             back_C = np.empty(cell.stop - cell.start, np.float32)
             operations.pseudo_gradient(base_P[cell], outer_P[cell], back_C)
             operations.pseudo_gradient(local_P[cell], back_C, local_P[cell])
@@ -211,11 +211,11 @@ class OuterState:
             return self.pass_by(version, lineage)
         found = [
             digests.get(cell.start)
-            or operations.cell_digest(self.outer_P[cell], self.momentum_P[cell])
-            for cell in operations.cells(self.outer_P.size)
+            or state_digests.cell_digest(self.outer_P[cell], self.momentum_P[cell])
+            for cell in state_digests.cells(self.outer_P.size)
         ]
         self.version, self.lineage = version, lineage
-        self.digest, self._ahead = operations.digest_of_cells(found), None
+        self.digest, self._ahead = state_digests.digest_of_cells(found), None
         return self.digest
 
     def pass_by(self, version: int, lineage: int) -> str:

@@ -1,8 +1,8 @@
-"""Parts of the built-in training program: Muon, evaluation, progress meter.
+"""Muon, evaluation, progress meter.
 
-In: the model and batches of lowcomm/worker.py. Out: optimizer steps, held-out loss, samples of
-text, and tokens per second. A user's own program needs none of it. Must NOT be needed by
-lowcomm/training.
+They are parts of the built-in training program. In: the model and batches of lowcomm/worker.py.
+Out: optimizer steps, held-out loss, samples of text, and tokens per second. A user's own program
+needs none of it. Must NOT be needed by lowcomm/training.
 
 Start reading: lowcomm/worker.py, which puts them together.
 """

@@ -1,4 +1,4 @@
-"""The daemon's control of its own ranks: what they get, what they contribute, what is kept of it.
+"""The daemon's control of its own ranks.
 
 In: events of the ranks' processes, and results, samples and orders for them. Out: contributions
 and readiness for the core, parameters and samples for the ranks, checkpoints on disk. Must NOT

@@ -10,7 +10,7 @@ from lowcomm.rank_control.rank_figures import RankFigures
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lowcomm.config.schema import FileConfig, RunConfig
+    from lowcomm.config.schema import FileConfig, NodeConfig, RunConfig
     from lowcomm.outer_state.replica import Replica
     from lowcomm.outer_state.step_replica import StepReplica
     from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
@@ -41,6 +41,11 @@ class DaemonContext:
     """The run's configuration; None until it is agreed."""
     replica: Replica | StepReplica | None = None
     """The outer state; None until the model's layout is known."""
+
+    @property
+    def node(self) -> NodeConfig:
+        """The configuration of this node."""
+        return self.config.node
 
     @property
     def corpus_directory(self) -> Path:

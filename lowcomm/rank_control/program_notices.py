@@ -24,14 +24,15 @@ def node_wait(context: DaemonContext, group: RankGroup, now: float) -> WaitReaso
     """The wait of `describe`; if the node waits for its own ranks, with the reason why they are not
     ready."""
     wait = describe(context.core, now)
-    founds = context.core.run_state.run is None and context.founds
+    run_state = context.core.run_state
+    founds = run_state.run is None and context.founds
     if not (founds or wait.reason == OWN_RANKS) or wait.phase == "stopping":
         return wait
     since = context.figures.loading_since if founds else wait.since
     if not group.unattached:
         return replace(wait, reason="its own ranks, which build the model", since=since)
     before = f"; the last attempt: {group.fault.why}" if group.fault is not None else ""
-    ranks = context.config.node.ranks
+    ranks = context.node.ranks
     some = f" ({group.unattached} of {ranks} ranks)" if ranks > 1 else ""
     return replace(wait, reason=f"{group.program} to attach{some}{before}", since=since)
 
@@ -39,7 +40,8 @@ def node_wait(context: DaemonContext, group: RankGroup, now: float) -> WaitReaso
 def mending(context: DaemonContext) -> str:
     """The next command after the program has failed for good, as the end of a sentence."""
     again = "start this node again, as before"
-    if context.core.run_state.run is not None:
+    run_state = context.core.run_state
+    if run_state.run is not None:
         again = f"run `lowcomm resume {context.path}`"
     return (
         f"its output is above, the node's event log is {context.path / EVENTS}; correct the "

@@ -19,7 +19,7 @@ from lowcomm.rank_control.program_notices import mending
 from lowcomm.rank_control.rank_rounds import RankRounds, makes_evaluation
 from lowcomm.rank_control.rank_steps import RankSteps
 from lowcomm.rank_control.round_clock import RoundClock
-from lowcomm.startup.startup import layout_difference
+from lowcomm.startup.agreement import layout_difference
 from peers.ipc import Answer, Boundary, Question, Slots
 from peers.processes import CommandSpawner, Spawner, ZygoteSpawner
 from peers.ranks import RankGroup, RanksConfig
@@ -77,7 +77,8 @@ class RankControl:
 
     async def run(self) -> None:
         """Run the ranks until they have finished."""
-        self._context.figures.loading_since = asyncio.get_running_loop().time()
+        figures = self._context.figures
+        figures.loading_since = asyncio.get_running_loop().time()
         try:
             await self.group.run()
         except r.ProgramFailed as error:
@@ -91,7 +92,7 @@ class RankControl:
             self.rounds.clock = RoundClock(run.method.round_s)
         self.group.configure(
             run=run_to_json(run),
-            node=json.dumps(asdict(self._context.config.node)),
+            node=json.dumps(asdict(self._context.node)),
             corpus=str(self._context.corpus_directory),
         )
 
@@ -117,31 +118,33 @@ class RankControl:
     def _attach(self) -> None:
         """Create the shared memory in the worker thread, since memory of the model's size takes
         time. Call this once."""
-        replica, ranks = self._context.replica, self._context.config.node.ranks
+        replica, node = self._context.replica, self._context.node
         assert replica is not None
 
         def made() -> Slots:
-            slots = Slots.create(replica.shape(ranks))
+            slots = Slots.create(replica.shape(node.ranks))
             if isinstance(replica, Replica):
                 replica.share(slots)
             return slots
 
-        self._context.driver.compute(made, self._provide)
+        driver = self._context.driver
+        driver.compute(made, self._provide)
 
     def _provide(self, slots: Slots) -> None:
         """Give the ranks the shared memory and the path of their optimizers' state, which differs
         between attempts."""
+        schedule = self._context.checkpoint_schedule
         self.group.provide(
             slots,
             initial=self._initial is not None,
             slot=self._slot,
-            rank_state=str(self._context.checkpoint_schedule.kept_rank_state or ""),
+            rank_state=str(schedule.kept_rank_state or ""),
         )
 
     # Events ---------------------------------------------------------------------------------
 
     def _on_event(self, event: r.RankEvent) -> None:
-        context = self._context
+        context, shell = self._context, self.steps.shell
         match event:
             case r.RanksLayout(tensors=tensors):
                 self._check_layout(tensors)
@@ -149,11 +152,11 @@ class RankControl:
                 context.event_log.write("ranks_ready", attempt=attempt)
                 if self._initial is None or self._initial.done():
                     context.driver.feed(v.TrainersReady())
-                elif self.steps.shell is not None:
-                    self.steps.shell.found(self._founded)
+                elif shell is not None:
+                    shell.found(self._founded)
             case r.RanksObeyed(number=number):
-                if self.steps.shell is not None:
-                    self.steps.shell.obeyed(number)
+                if shell is not None:
+                    shell.obeyed(number)
             case r.RankContribution():
                 self._contribution(event)
             case r.RankMetrics():
@@ -169,8 +172,8 @@ class RankControl:
                 self.rounds.ranks_lost()
                 if self.group.slots is not None:
                     self._provide(self.group.slots)
-                if self.steps.shell is not None:
-                    self.steps.shell.ranks_lost()
+                if shell is not None:
+                    shell.ranks_lost()
                 context.driver.feed(v.TrainersLost(why))
             case r.RanksStalled(why=why):
                 context.event_log.write("ranks_stalled", why=why)
@@ -187,10 +190,11 @@ class RankControl:
         return self.rounds.decide_boundary(question)
 
     def _check_layout(self, tensors: tuple[TensorSpec, ...]) -> None:
+        replica = self._context.replica
         if self._layout is not None and not self._layout.done():
             self._layout.set_result(tensors)
-        elif self._context.replica is not None:
-            difference = layout_difference(self._context.replica.layout, tensors)
+        elif replica is not None:
+            difference = layout_difference(replica.layout, tensors)
             if difference:
                 self._stop(f"this node trains another model: {difference}", "refused")
                 self.group.refuse(f"another model: {difference}")
@@ -212,15 +216,17 @@ class RankControl:
         """The ranks have made the initial state, with these digests by fragment."""
         assert self._initial is not None, "another peer began the run"
         self._initial.set_result(digests)
-        self._context.driver.feed(v.TrainersReady())
+        driver = self._context.driver
+        driver.feed(v.TrainersReady())
 
     # Ending ---------------------------------------------------------------------------------
 
     async def wait_finished(self, timeout_s: float) -> None:
         """Wait, at most so many seconds, until the ranks have applied the last result, evaluated it
         and ended."""
-        if self.steps.shell is not None:
-            self.steps.shell.finish(evaluate=makes_evaluation(self._context.core))
+        shell = self.steps.shell
+        if shell is not None:
+            shell.finish(evaluate=makes_evaluation(self._context.core))
         if self.rounds.finishing or self.steps.finishing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):

@@ -11,7 +11,7 @@ from lowcomm.config.round_length import early_steps, round_steps
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.round_clock import RoundClock
-from lowcomm.startup.startup import interval_samples
+from lowcomm.startup.agreement import interval_samples
 from lowcomm.training.round_schedule import ANCHOR
 from peers.ipc import NONE, Answer, Boundary, Result
 from peers.ranks import RankGroup
@@ -46,7 +46,7 @@ class RankRounds:
         self.clock = RoundClock(0.0)
         self.finishing = False
         """The ranks have the last result of every fragment, and end by themselves."""
-        self._context = context
+        self._context, self._core, self._run_state = context, context.core, context.core.run_state
         self._group = group
         self._lease: Samples = ()
         """Samples that the ranks may draw."""
@@ -69,33 +69,33 @@ class RankRounds:
         assert isinstance(replica, Replica), "a stepwise run has no rounds"
         assert run is not None
         fragment, anchor = command.fragment, command.fragment == ANCHOR
-        inner_step = self._context.core.run_state.inner_step
+        run_state, attempt = self._run_state, self._attempt
+        inner_step = run_state.inner_step
         steps = round_steps(run, inner_step)
         needed = interval_samples(run, steps)
-        rounds = self._context.core.rounds
+        rounds = self._core.rounds
         last = command.finish and all(x.needs_no_steps for x in rounds if x.fragment != ANCHOR)
         if anchor and count(self._lease) < needed and not last:
             # After a rollback, for example. Rounds applied meanwhile will be in the result too.
-            self._attempt.waiting.append(command)
+            attempt.waiting.append(command)
             return
-        attempt = self._attempt
         if fragment in attempt.over and not command.finish:
             attempt.over.clear()
             self._group.restart("the run was rolled back to before the last result of a fragment")
             return
+        checkpoint_schedule = self._context.checkpoint_schedule
         full = command.kind != "rebase" or command.finish  # The last result is always full.
         trimmed = replica.method.trims and command.kind == "counted" and not command.finish
         if (trimmed or not full) and not replica.contributions.is_finite(fragment):
             # No delta makes them finite, and the optimizer's state is not finite by now either.
-            self._context.checkpoint_schedule.kept_rank_state = None
+            checkpoint_schedule.kept_rank_state = None
             self._group.restart("their parameters are not finite: new ranks start from the run's")
             return
         # If the result has waited, it contains later rounds too: the fields below describe those.
         placed = replica.place_result(fragment, full=full)
         if full:
             attempt.uncounted.pop(fragment, None)
-        commit = self._context.core.run_state.commit(fragment, placed.version)
-        snapshot, checkpoint_schedule = "", self._context.checkpoint_schedule
+        commit, snapshot = run_state.commit(fragment, placed.version), ""
         if full and anchor and not command.finish and checkpoint_schedule.is_due(placed.version):
             snapshot = str(checkpoint_schedule.rank_state(placed.version))
         if command.finish:
@@ -163,10 +163,12 @@ class RankRounds:
         """If a contribution of the lost ranks is still needed, have the new ranks write theirs to
         the other place."""
         replica, slots = self._context.replica, self._group.slots
+        driver = self._context.driver
         if slots is None or not isinstance(replica, Replica):
             return
         for fragment in range(len(replica.sizes)):
-            encoding = self._context.driver.data_plane.own.is_encoding(fragment)
+            own = driver.data_plane.own
+            encoding = own.is_encoding(fragment)
             local = slots.contribution(fragment)
             if replica.contributions.needs(fragment, local, encoding=encoding):
                 slots.contribute_elsewhere(fragment)
@@ -175,11 +177,12 @@ class RankRounds:
         """The fragment to which the ranks contribute now, or NONE if the round goes on. In a
         joiner's first round, and with a method that answers, the round ends early if other peers
         wait for this node."""
-        works = [rounds.work for rounds in self._context.core.rounds]
+        works = [rounds.work for rounds in self._core.rounds]
         now, fragment = asyncio.get_running_loop().time(), next_fragment(works, question.left)
         over = question.due or self.clock.is_over(now, question.steps)
         if not over and self.clock.may_be_early(now):
-            self._context.driver.feed(v.TrainersAble())
+            driver = self._context.driver
+            driver.feed(v.TrainersAble())
             over = works[fragment].others_wait
         if not over:
             return Answer(fragment=NONE)
@@ -191,7 +194,8 @@ def makes_evaluation(core: PeerCore) -> bool:
     """Whether this node makes the last evaluation: one node does, the peer with the lowest id of
     those that contributed to the last round or to the last steps. Its ranks are running; the
     leader's may not be."""
-    run_state, last = core.run_state, core.run_state.commits.get(ANCHOR)
+    run_state = core.run_state
+    last = run_state.commits.get(ANCHOR)
     if last:
         made, view = {each.peer for each in last[-1].contributors}, last[-1].view
     elif run_state.views:

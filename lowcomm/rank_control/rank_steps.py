@@ -40,8 +40,9 @@ class RankSteps:
         """Whether a checkpoint is made of the state after this step, once it is committed."""
         replica = self._context.replica
         assert isinstance(replica, StepReplica), "a run of rounds has no steps"
+        schedule = self._context.checkpoint_schedule
         copies, rest = divmod(step, replica.method.snapshot_every_steps)
-        return not rest and self._context.checkpoint_schedule.is_due(copies)
+        return not rest and schedule.is_due(copies)
 
     @property
     def memory(self) -> StepSlots:
@@ -50,7 +51,8 @@ class RankSteps:
 
     def order(self, order: Order) -> bool:
         if order.kind == "apply" and self._is_kept(order.step):
-            kept = self._context.checkpoint_schedule.rank_state(order.step)
+            schedule = self._context.checkpoint_schedule
+            kept = schedule.rank_state(order.step)
             order = replace(order, snapshot=str(kept))
         given = self._group.order(order)
         self.finishing = self.finishing or (given and order.kind == "finish")

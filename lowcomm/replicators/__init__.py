@@ -1,7 +1,8 @@
-"""Payloads of FlexDeMo on numpy arrays: which part of a momentum is sent, and how it is encoded.
+"""FlexDeMo's payloads on numpy arrays.
 
-In: momentum in chunks. Out: payload bytes, and the mean of several payloads as dense arrays.
-lowcomm/flexdemo has the same operations in torch, bit by bit. Must NOT import torch.
+A replicator chooses the part of a momentum that is sent. In: momentum in chunks. Out: payload
+bytes, and the mean of several payloads as dense arrays. lowcomm/flexdemo has the same operations in
+torch, bit by bit. Must NOT import torch.
 
 Start reading: replicators.py.
 """

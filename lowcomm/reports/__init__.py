@@ -1,4 +1,4 @@
-"""What people see of a run: event log, timeline, summary, live view, HTML report.
+"""Event log, timeline, summary, live view and HTML report.
 
 In: events.jsonl, which each daemon writes. Out: texts, tables and charts made from it. Must NOT
 change a run, and must not ask a daemon for anything that is not in its event log.
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
         Commit,
         Event,
         Finished,
+        Lost,
         RanksLost,
         RanksStalled,
         Ready,
     )
+    from lowcomm.reports.figure_texts import decimal_bytes_text, seconds_text
     from lowcomm.reports.html_report import write_report
     from lowcomm.reports.live_view import LiveView, print_end
     from lowcomm.reports.summary import build_summary, write_summary
-    from lowcomm.reports.svg_charts import Series, decimal_bytes_text, line_chart, seconds_text
+    from lowcomm.reports.svg_charts import Series, line_chart
     from lowcomm.reports.timeline import Follower, read_timeline
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Finished",
     "Follower",
     "LiveView",
+    "Lost",
     "RanksLost",
     "RanksStalled",
     "Ready",
@@ -51,11 +54,12 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "event_log": "EVENTS",
-        "events": "Commit Event Finished RanksLost RanksStalled Ready",
+        "events": "Commit Event Finished Lost RanksLost RanksStalled Ready",
         "html_report": "write_report",
         "live_view": "LiveView print_end",
         "summary": "build_summary write_summary",
-        "svg_charts": "Series decimal_bytes_text line_chart seconds_text",
+        "figure_texts": "decimal_bytes_text seconds_text",
+        "svg_charts": "Series line_chart",
         "timeline": "Follower read_timeline",
     },
 )

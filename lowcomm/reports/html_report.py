@@ -30,6 +30,7 @@ from lowcomm.reports.events import (
     View,
     Waiting,
 )
+from lowcomm.reports.figure_texts import bytes_text, count_text, seconds_text
 from lowcomm.reports.process_lifetimes import ProcessLifetime, find_lives, first_commits, run_begin
 from lowcomm.reports.summary import key_figures
 from lowcomm.reports.svg_charts import (
@@ -38,13 +39,10 @@ from lowcomm.reports.svg_charts import (
     Row,
     Series,
     Span,
-    bytes_text,
-    count_text,
     gantt,
     line_chart,
     nice_stride,
     ratio_chart,
-    seconds_text,
     thin,
 )
 from lowcomm.reports.timeline import Timeline, printable, read_timeline

@@ -36,8 +36,8 @@ from lowcomm.reports.events import (
     Traffic,
     Waiting,
 )
+from lowcomm.reports.figure_texts import bytes_text, count_text, milliseconds_text, seconds_text
 from lowcomm.reports.summary import key_figures
-from lowcomm.reports.svg_charts import bytes_text, count_text, milliseconds_text, seconds_text
 from lowcomm.reports.timeline import peer_names, printable, roster_text, story
 from lowcomm.training.round_schedule import ANCHOR
 

@@ -31,6 +31,7 @@ from lowcomm.reports.events import (
     Samples,
     Start,
 )
+from lowcomm.reports.figure_texts import bytes_text, count_text, factor_text, seconds_text
 from lowcomm.reports.process_lifetimes import (
     JoinFigures,
     KillFigures,
@@ -40,7 +41,6 @@ from lowcomm.reports.process_lifetimes import (
     find_lives,
     first_commits,
 )
-from lowcomm.reports.svg_charts import bytes_text, count_text, factor_text, seconds_text
 from lowcomm.reports.timeline import Timeline, peer_names, read_timeline
 from lowcomm.reports.traffic import TrafficFigures, traffic_figures, traffic_text
 from lowcomm.training.round_schedule import ANCHOR

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 from lowcomm.reports.events import Traffic
+from lowcomm.reports.figure_texts import bytes_text, milliseconds_text, seconds_text
 from lowcomm.reports.process_lifetimes import ProcessLifetime
-from lowcomm.reports.svg_charts import bytes_text, milliseconds_text, seconds_text
 from peers.metrics import PURPOSES, Purpose
 
 DIRECTIONS = ("sent", "received")

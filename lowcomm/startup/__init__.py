@@ -1,8 +1,8 @@
-"""What a node does before its run begins or goes on: identity, admission, memory check.
+"""The start of a node.
 
-In: a node's directory, its options and its configuration. Out: a peer id, certificates, a
-write-ahead log to go on from, join tokens, and the refusal of a model that does not fit into
-memory. Must NOT import torch, nor start ranks.
+Identity, admission and memory check come before the run. In: a node's directory, its options and
+its configuration. Out: a peer id, certificates, a write-ahead log to go on from, join tokens, and
+the refusal of a model that does not fit into memory. Must NOT import torch, nor start ranks.
 
 Start reading: startup.py, then identity.py.
 """
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from lowcomm.startup.agreement import INTERVALS_AHEAD
     from lowcomm.startup.identity import in_use, read_record, recorded_config
     from lowcomm.startup.join_tokens import new_token
-    from lowcomm.startup.startup import INTERVALS_AHEAD
 
 __all__ = ["INTERVALS_AHEAD", "in_use", "new_token", "read_record", "recorded_config"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
+        "agreement": "INTERVALS_AHEAD",
         "identity": "in_use read_record recorded_config",
         "join_tokens": "new_token",
-        "startup": "INTERVALS_AHEAD",
     },
 )

@@ -3,7 +3,6 @@
 An advisory lock allows one running daemon for each directory. Must NOT know the state of the run.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lowcomm.config.schema import FileConfig, validate
-from peers.storage import make_private, write_private
+from peers.storage import make_private, open_locked, write_private
 from protocols.types import ConfigError, PeerId
 
 RECORD = "node.json"
@@ -65,15 +64,14 @@ class NodeDirectory:
         self.path = path.absolute()
         try:
             make_private(self.path)
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = open_locked(self.path / LOCK, make=True)
+        except BlockingIOError:
+            raise ConfigError(_held(self.path, read_record(self.path), remedy)) from None
         except OSError as error:
             raise ConfigError(
                 f"node.directory: cannot use {self.path}: {error.strerror}; "
                 "choose another with --set node.directory=PATH"
             ) from error
-        if not _lock(self._lock):
-            os.close(self._lock)
-            raise ConfigError(_held(self.path, read_record(self.path), remedy))
 
     def read(self) -> NodeRecord | None:
         """The record of the last daemon in this directory; None: this is the first one."""
@@ -119,13 +117,12 @@ class RunningRecord:
 def in_use(directory: Path) -> bool:
     """Whether a process has locked this node directory."""
     try:
-        held = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        os.close(open_locked(directory / LOCK))
+    except BlockingIOError:
+        return True
     except OSError:
         return False  # Without a lock file it is not a node's directory.
-    try:
-        return not _lock(held)
-    finally:
-        os.close(held)
+    return False
 
 
 def runs(directory: Path, record: NodeRecord) -> bool:
@@ -247,13 +244,3 @@ def exec_time() -> float:
     ticks = int(stat.rpartition(")")[2].split()[19])
     started_s = ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started_s
-
-
-def _lock(descriptor: int) -> bool:
-    """Try to lock the file without waiting. False: another open file of the same path has the
-    lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

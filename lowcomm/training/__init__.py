@@ -1,4 +1,4 @@
-"""The torch half of a method, in each rank of a training program.
+"""The torch half of a method, in each rank.
 
 In: a model (FSDP2 or plain), an optimizer, and the daemon's shared memory. Out: contributions at
 the end of each round, and the outer result in the model's parameters. `lowcomm.DiLoCo(model,

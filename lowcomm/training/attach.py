@@ -61,7 +61,8 @@ class Peer:
         self._corpus_directory = Path(configured.corpus)
         self._joined = False
         # If ranks cannot share the batch, all raise here, before any waits for another.
-        rank_rows(np.empty((self.run.data.batch, 0), np.int64), rank, world_size)
+        self._data = self.run.data
+        rank_rows(np.empty((self._data.batch, 0), np.int64), rank, world_size)
 
     @property
     def corpus(self) -> Corpus:
@@ -144,12 +145,12 @@ class Peer:
 
     def _until_finished(self, make: Callable[[list[int]], Any]) -> Iterator[Any]:
         while not self.finished:
-            yield make(self.lease.draw(self.run.data.batch))
+            yield make(self.lease.draw(self._data.batch))
 
     def _text(self) -> Callable[[list[int]], "Tensor"]:
         import torch
 
-        text = Batches(self.corpus.train, window=self.run.data.window, seed=self.run.seed)
+        text = Batches(self.corpus.train, window=self._data.window, seed=self.run.seed)
         return lambda samples: torch.from_numpy(self._share(text.of(samples)))
 
     def _items(self, dataset: Dataset) -> Callable[[list[int]], Any]:

@@ -7,18 +7,16 @@ layout. Must NOT know rounds or results, nor keep a copy of a parameter.
 
 import atexit
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -29,9 +27,6 @@ from lowcomm.training.pinned_memory import wait_for_copies
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 
-COLLECTIVE_TIMEOUT_S = 600.0
-"""Seconds. Ranks of one node may load and compile for very different times. The daemon detects
-hangs much earlier."""
 EXIT_PAUSE_S = 0.1
 """Seconds: some turns of a busy machine's scheduler."""
 
@@ -71,44 +66,6 @@ FragmentsOf = Callable[[Sequence[Parameter]], Sequence[int]]
 def one_fragment(parameters: Sequence[Parameter]) -> Sequence[int]:
     """Put all parameters into fragment 0."""
     return (0,) * len(parameters)
-
-
-def rank_device(device: Literal["cpu", "cuda"], *, local_rank: int) -> torch.device:
-    """This rank's own device, made the current one. Raises ConfigError if there is no such GPU."""
-    if device == "cpu":
-        return torch.device("cpu")
-    if local_rank >= torch.cuda.device_count():
-        raise ConfigError(
-            f'node.device is "cuda", but rank {local_rank} has no GPU of its own: torch sees '
-            f"{torch.cuda.device_count()}"
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
-
-
-def join_node(device: torch.device, *, world_size: int) -> DeviceMesh | None:
-    """Join the node's own process group; None if there is only one rank, and so no group.
-
-    All other settings come from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
-    Blocks until all ranks have joined; call `leave_node` at the end.
-    """
-    if world_size == 1:
-        return None
-    # A node is one machine (its ranks share memory). By default gloo uses the interface of the
-    # host's name: slower to look up, and open to the network.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
-        device_id=device if device.type == "cuda" else None,
-    )
-    return init_device_mesh(device.type, (world_size,))
-
-
-def leave_node() -> None:
-    """Leave the process group, if there is one."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def pause_at_exit() -> None:
@@ -188,6 +145,18 @@ def shard_views(
     parameters = dict(model.named_parameters())
     found = places(model, fragments_of)
     return [_shard_view(place, parameters[place.name], rank) for place in found]
+
+
+def check_sharded(shards: Sequence[ShardView], *, world_size: int) -> None:
+    """Raise ConfigError for a plain parameter on several ranks: each would train a copy of its own,
+    and rank 0 alone writes."""
+    plain = [shard.place.name for shard in shards if not isinstance(shard.parameter, DTensor)]
+    if world_size > 1 and plain:
+        raise ConfigError(
+            f"parameter {plain[0]} is not sharded, so of the {world_size} ranks only the work of "
+            "rank 0 would count: shard the model with fully_shard before you make the optimizer, "
+            "or start one rank (node.ranks = 1)"
+        )
 
 
 @torch.no_grad()

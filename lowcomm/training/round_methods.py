@@ -18,6 +18,7 @@ from lowcomm.methods import RoundMethod
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
+    check_sharded,
     pause_at_exit,
     read_shards,
     reshard,
@@ -63,17 +64,18 @@ class Method:
     ) -> None:
         """Join the run and wait for its parameters: when this returns, `model` holds them.
 
-        `model` is plain, or has been sharded by `fully_shard` before `optimizer` was made from it;
-        its parameters are fp32. With a `schedule`, the learning rate of each group is its present
-        value times the schedule's factor (and that of `run.optimizer.joiner_warmup_steps`); without
-        one the caller sets it. Raises ConfigError if the model, the optimizer or the agreed method
-        does not fit.
+        `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
+        rank may be plain. Its parameters are fp32. With a `schedule`, the learning rate of each
+        group is its present value times the schedule's factor (and that of
+        `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises ConfigError if
+        the model, the optimizer or the agreed method does not fit.
         """
         pause_at_exit()
         with peer.fitting():
             agreed = peer.method(self.name, program=type(self).__name__)
             assert isinstance(agreed, RoundMethod)
             shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
+            check_sharded(shards, world_size=peer.world_size)
             self._parameters = _stepped(model, optimizer)
         self._shards: dict[int, list[ShardView]] = {}
         """This rank's shards by fragment."""

@@ -55,7 +55,7 @@ class RoundRank:
     def __init__(self, peer: RoundPeer, state: RoundState, attached: Attached) -> None:
         method = peer.run.method
         assert isinstance(method, RoundMethod)
-        self._peer = peer
+        self._peer, self._client, self._lease = peer, peer.client, peer.lease
         self._state = state
         self._method = method
         self._initial = attached.initial
@@ -99,8 +99,8 @@ class RoundRank:
     def count(self, *, tokens: int) -> None:
         """Count an inner step, without contributing or taking anything yet."""
         self._round_schedule.count(tokens)
-        self._peer.lease.step()
-        self._peer.client.count_step(self.steps)
+        self._lease.step()
+        self._client.count_step(self.steps)
 
     def following(self) -> Iterator[int]:
         """Do all that is due before the next inner step. Yields the fragment of each result that
@@ -109,7 +109,7 @@ class RoundRank:
         if self._initial:
             self._initial = False
             for fragment in range(self._fragments):
-                self._state.write(fragment, self._peer.client.contribution(fragment))
+                self._state.write(fragment, self._client.contribution(fragment))
                 self._contribute(fragment, steps=0, tokens=0)
         while not round_schedule.finished:
             while (fragment := round_schedule.awaited) is not None:
@@ -118,7 +118,7 @@ class RoundRank:
             if chosen is None or not round_schedule.has_work(chosen):
                 return
             steps, tokens = round_schedule.contribute(chosen)
-            (self._offset or self._state).write(chosen, self._peer.client.contribution(chosen))
+            (self._offset or self._state).write(chosen, self._client.contribution(chosen))
             self._contribute(chosen, steps=steps, tokens=tokens)
 
     def take(self, result: Result) -> None:
@@ -126,8 +126,8 @@ class RoundRank:
         fragment, finish, lease = result.fragment, result.finish, self._peer.lease
         counted = result.counted and not finish
         if self._offset is not None and not finish:
-            self._offset.take(result, self._peer.client.result(result))
-            self._peer.client.check_untorn(result)
+            self._offset.take(result, self._client.result(result))
+            self._client.check_untorn(result)
         else:
             self._use(result, mixing=self._method.mixing if counted else 0.0)
         keeps = counted and not self._method.discards_overlap
@@ -146,7 +146,7 @@ class RoundRank:
                 lease.forget()
             lease.renew(result.samples, last=finish)
         if result.snapshot and self._state.snapshot(result.snapshot):
-            self._peer.client.snapshotted(result.snapshot)
+            self._client.snapshotted(result.snapshot)
         if finish:
             self._finish(result)
         elif result.evaluate:
@@ -169,7 +169,7 @@ class RoundRank:
 
     def _follow(self) -> None:
         for fragment in self.following():
-            self.take(self._peer.client.wait_result(fragment))
+            self.take(self._client.wait_result(fragment))
 
     def _choose(self) -> int | None:
         """The fragment to contribute now; None if there is none."""
@@ -179,9 +179,9 @@ class RoundRank:
         left = round_schedule.left
         if due and len(left) == 1:
             return left[0]
-        return self._peer.client.ask_boundary(self.steps, due=due, left=left)
+        return self._client.ask_boundary(self.steps, due=due, left=left)
 
     def _contribute(self, fragment: int, *, steps: int, tokens: int) -> None:
         """Report a contribution that has been written."""
-        samples = self._peer.lease.contribute() if fragment == ANCHOR else ()
-        self._peer.client.contribute(fragment, steps=steps, tokens=tokens, samples=samples)
+        samples = self._lease.contribute() if fragment == ANCHOR else ()
+        self._client.contribute(fragment, steps=steps, tokens=tokens, samples=samples)

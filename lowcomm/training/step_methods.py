@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from lowcomm.config.lr_schedule import Schedule
@@ -19,6 +18,7 @@ from lowcomm.training import deterministic_ops
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
+    check_sharded,
     local_of,
     on_device,
     pause_at_exit,
@@ -58,17 +58,17 @@ class StepTrainer(ABC):
     ) -> None:
         """Join the run and wait for its state: when this returns, `model` holds it.
 
-        `model` is plain, or has been sharded by `fully_shard` before `optimizer` was made from it;
-        its parameters are fp32. With a `schedule`, the learning rate of each group is its present
-        value times the schedule's factor. Raises ConfigError if the model, the optimizer or the
-        agreed method does not fit.
+        `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
+        rank may be plain. Its parameters are fp32. With a `schedule`, the learning rate of each
+        group is its present value times the schedule's factor. Raises ConfigError if the model, the
+        optimizer or the agreed method does not fit.
         """
         pause_at_exit()
         self._peer = peer
         with peer.fitting():
             method = peer.method(self.name, program=type(self).__name__)
             self._shards = shard_views(model, rank=peer.rank)
-            _check_shards(self._shards, world_size=peer.world_size)
+            check_sharded(self._shards, world_size=peer.world_size)
             self._check_optimizer(optimizer)
             self._groups = group_numbers(self._shards, optimizer)
             """Index of each parameter's group in the optimizer."""
@@ -137,7 +137,8 @@ class StepTrainer(ABC):
 
     @torch.no_grad()
     def _move_state(self, state: memoryview, *, out: bool) -> None:
-        arrays_AP = whole(state).view(len(self._peer.run.method.state_arrays), -1)
+        method = self._peer.run.method
+        arrays_AP = whole(state).view(len(method.state_arrays), -1)
         for shard, moments in zip(self._shards, self._moments, strict=True):
             for array_P, ours in zip(arrays_AP, (shard.local, *moments), strict=True):
                 place = window(array_P, shard)
@@ -199,7 +200,8 @@ class AllReduce(StepTrainer):
 
     @torch.no_grad()
     def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
-        mean_P, clip = whole(mean), self._peer.run.optimizer.grad_clip
+        optimizer = self._peer.run.optimizer
+        mean_P, clip = whole(mean), optimizer.grad_clip
         factor = 1.0
         if clip > 0:
             # Every rank of every node has the whole mean: no exchange is needed for its norm.
@@ -220,17 +222,6 @@ def check_adamw(optimizer: Optimizer, method: str) -> None:
         )
     if any(group["amsgrad"] or group["maximize"] for group in optimizer.param_groups):
         raise ConfigError("AdamW with amsgrad or maximize is not supported: leave both out")
-
-
-def _check_shards(shards: Sequence[ShardView], *, world_size: int) -> None:
-    """Raise ConfigError for a parameter that is not sharded: its gradient would cover the samples
-    of one rank only."""
-    whole_ones = [x.place.name for x in shards if not isinstance(x.parameter, DTensor)]
-    if world_size > 1 and whole_ones:
-        raise ConfigError(
-            f"parameter {whole_ones[0]} is whole on each of {world_size} ranks, so its "
-            "gradient covers the samples of one rank only: shard the model with fully_shard"
-        )
 
 
 def group_numbers(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:

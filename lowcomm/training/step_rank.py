@@ -45,7 +45,7 @@ class StepRank:
         """Call this after the peer has joined."""
         self.step = 0
         """The step of the payload that is needed, counted from 1."""
-        self._peer = peer
+        self._peer, self._client = peer, peer.client
         self._state = state
         self._wanted: Order | None = None
         self._obeyed = 0
@@ -60,10 +60,11 @@ class StepRank:
 
     def follow(self) -> None:
         """Obey orders until a payload is needed, or the run is over."""
-        peer, memory = self._peer, self._peer.client.memory
+        peer, client = self._peer, self._client
+        memory = client.memory
         self._wanted = None
         while self._wanted is None and not peer.finished:
-            order = peer.client.next_order()
+            order = client.next_order()
             match order.kind:
                 case "make":
                     self._want(order)
@@ -91,13 +92,14 @@ class StepRank:
 
     def _done(self, order: Order) -> None:
         self._obeyed += 1
-        self._peer.client.count_step(self._obeyed)
-        self._peer.client.obeyed(order)
+        self._client.count_step(self._obeyed)
+        self._client.obeyed(order)
 
     def _lease(self, number: int) -> None:
         """Lease the samples of this step, which no other node trains on (I10): a batch of the
         endless sequence (lowcomm/data/batches.py)."""
-        lease, batch = self._peer.lease, self._peer.run.data.batch
+        lease, data = self._peer.lease, self._peer.run.data
+        batch = data.batch
         lease.step()
         lease.contribute()
         lease.renew((SampleRange(number * batch, (number + 1) * batch),))

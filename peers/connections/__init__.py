@@ -1,4 +1,4 @@
-"""Control and bulk connections between peers: dialling, handshake, encryption, reconnects.
+"""Control and bulk connections: handshake, encryption, reconnects.
 
 In: addresses and identities from the core. Out: one control connection and one or more bulk
 connections for each peer, with mutual TLS 1.3, framed messages, and events when one begins or ends.

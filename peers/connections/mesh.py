@@ -44,7 +44,7 @@ class Mesh:
         self.sessions: dict[PeerId, Session] = {}
         self._owner = owner
         self._tls = tls
-        tickets = Tickets()
+        self._tickets = tickets = Tickets()
         self._half_open = HalfOpen(self.sessions, owner, tickets)
         self._acceptor = Acceptor(self)
         self._certificate_requests = CertificateRequests(owner, self._acceptor.extend)
@@ -171,7 +171,7 @@ class Mesh:
         self._links.discard(link)
         self._over(link)
         self._acceptor.known(link)
-        self._bulk_connections.tickets.void(link)
+        self._tickets.void(link)
         self._certificate_requests.closed(link)
         self._dialer.closed(link)
         self._half_open.take(link)
@@ -208,7 +208,7 @@ class Mesh:
         if self.sessions.get(peer) is not session:
             return
         del self.sessions[peer]
-        self._bulk_connections.tickets.void(session.control)
+        self._tickets.void(session.control)
         self._tunnel_service.gone(peer)
         for each in (session.control, *session.bulks):
             each.close(why)
@@ -217,7 +217,7 @@ class Mesh:
             self._dialer.again(peer)
 
     def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:
-        taken = self._bulk_connections.tickets.take(ticket)
+        taken = self._tickets.take(ticket)
         if taken is None or self._closing:
             connection.close()
             return

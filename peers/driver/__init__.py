@@ -1,4 +1,4 @@
-"""The driver: the asynchronous shell around one core. It feeds events and does commands.
+"""The asynchronous shell around one core.
 
 In: what the connections, the ranks' arithmetic and the daemon report. Out: events for the core, and
 its commands done: by the mesh, the data planes, the disk and the daemon. Must NOT decide anything.

@@ -70,7 +70,8 @@ class Driver:
     def use(self, mesh: Mesh) -> None:
         """Set the mesh, which is made after this object, before `run`."""
         self.mesh_shell.mesh = mesh
-        self.data_plane.outbounds.wake = mesh.wake
+        outbounds = self.data_plane.outbounds
+        outbounds.wake = mesh.wake
 
     def begin_steps(self, step_shell: StepShell) -> None:
         """The run is stepwise, and its sizes are known."""
@@ -115,8 +116,9 @@ class Driver:
     @property
     def discarded(self) -> int:
         """Payloads that were dropped: of no open round, unwanted, or damaged (I3)."""
-        steps = self.step_shell.payloads.refused if self.step_shell is not None else 0
-        return self.snapshots.transfer.refused + self.data_plane.discarded + steps
+        step_shell, transfer = self.step_shell, self.snapshots.transfer
+        steps = step_shell.payloads.refused if step_shell is not None else 0
+        return transfer.refused + self.data_plane.discarded + steps
 
     @property
     def counters(self) -> Counters:
@@ -130,7 +132,8 @@ class Driver:
         return self._round_jobs.states
 
     def send(self, peer: PeerId, stream: Stream) -> None:
-        self.mesh_shell.sent(peer, self.data_plane.outbounds.send(peer, stream))
+        outbounds = self.data_plane.outbounds
+        self.mesh_shell.sent(peer, outbounds.send(peer, stream))
 
     def compute(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         self._jobs.compute(work, done)
@@ -166,7 +169,7 @@ class Driver:
         if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):
             self.data_plane.decided(event, commands)
         elif isinstance(event, v.CellReceived):
-            self.snapshots.transfer.decided(event, commands)
+            self.snapshots.decided(event, commands)
         elif isinstance(event, v.StepReceived) and self.step_shell is not None:
             self.step_shell.decided(event, commands)
         for command in commands:
@@ -187,10 +190,15 @@ class Driver:
                 self.mesh_shell.sent(peer, self.data_plane.send_slice(command))
             case c.SendResult(peer=peer):
                 self.mesh_shell.sent(peer, self.data_plane.send_result(command))
+            case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
+                self.mesh_shell.block_checks.do(command)
+            case c.AskCopies() | c.CompareCopies():
+                self.mesh_shell.block_checks.do(command)
             case c.ReducePart():
                 self.data_plane.reduce(command)
             case c.DropSlices(fragment=fragment, round=round_):
                 self.data_plane.drop_slices(fragment, round_)
+                self.mesh_shell.block_checks.drop(fragment)
             case c.DropResult(stamp=stamp, part=part):
                 self.data_plane.drop_result(stamp, part)
             case c.Discard():

@@ -6,6 +6,7 @@ which peer is accepted (protocols/links), nor whether a payload counts.
 
 from collections.abc import Callable
 
+from peers.checks.block_checks import BlockChecks
 from peers.connections.frames import Frame
 from peers.connections.mesh import Mesh
 from peers.exchange.data_plane import DataPlane
@@ -39,11 +40,14 @@ class MeshShell:
         """Made after this object, before the first event."""
         self.step_payloads: StepPayloads | None = None
         """The payloads of a stepwise run, once its sizes are known."""
+        self.block_checks = BlockChecks(core, data_plane, send=self.send, feed=feed)
         self.counters = Counters()
         self._core = core
         self._listener = listener
         self._data_plane = data_plane
+        self._inbound = data_plane.inbound
         self._snapshots = snapshots
+        self._transfer, self._pace = snapshots.transfer, snapshots.pace
         self._feed = feed
         self._closed_because = ""
         """Why no peer is accepted; "" if the log decides."""
@@ -55,11 +59,15 @@ class MeshShell:
         assert mesh is not None
         match command:
             case c.Send(peer=peer, message=message):
-                self.sent(peer, mesh.send(peer, message))
+                self.send(peer, message)
             case c.Connect(peer=peer, address=address, via=via):
                 mesh.connect(address, peer=peer, via=via)
             case c.Disconnect(peer=peer, why=why):
                 mesh.disconnect(peer, why)
+
+    def send(self, peer: PeerId, message: m.Control) -> None:
+        assert self.mesh is not None
+        self.sent(peer, self.mesh.send(peer, message))
 
     def sent(self, peer: PeerId, fits: bool) -> None:
         """A peer with a full outbox gets a new connection, and everything that it needs again."""
@@ -75,8 +83,10 @@ class MeshShell:
 
     def heard(self, pulse: v.MessageReceived, now: float) -> None:
         """Count the lateness of a heartbeat that comes now."""
+        links = self._core.links
+        failure_detector = links.failure_detector
         last = self.counters.last_heartbeat(pulse.peer, now)
-        late_s = self._core.links.failure_detector.late_s(pulse.peer, last, now)
+        late_s = failure_detector.late_s(pulse.peer, last, now)
         if late_s is not None:
             self.counters.heartbeat(now, late_s=late_s)
 
@@ -105,22 +115,27 @@ class MeshShell:
     def disconnected(self, peer: PeerId, why: str) -> None:
         self.counters.unfollow(peer)
         self._data_plane.forget(peer)
-        self._snapshots.transfer.forget(peer)
+        self._transfer.forget(peer)
         if self.step_payloads is not None:
             self.step_payloads.forget(peer)
         self._feed(v.PeerDisconnected(peer, why))
 
     def received(self, peer: PeerId, message: m.Control) -> None:
-        self._feed(v.MessageReceived(peer, message))
+        if isinstance(message, m.Blocks):
+            self.block_checks.received(peer, message)  # The core knows nothing of bytes.
+        else:
+            self._feed(v.MessageReceived(peer, message))
 
     def is_revoked(self, peer: PeerId) -> bool:
-        return peer in self._core.run_state.spendings.revoked
+        run_state = self._core.run_state
+        return peer in run_state.revoked
 
     def barred(self, peer: PeerId, why: str) -> None:
         self._feed(v.Barred(peer, why))
 
     def is_member(self, peer: PeerId) -> bool:
-        return peer in self._core.run_state.readers
+        run_state = self._core.run_state
+        return peer in run_state.readers
 
     def relayed(self, source: PeerId, sink: PeerId, size: int) -> None:
         self.counters.relayed(source, sink, size)
@@ -132,15 +147,17 @@ class MeshShell:
             self._feed(v.AdmitAsked(number, admit))
 
     def refused(self, why: str) -> None:
-        if self._core.raft.run:  # Other peers are known: this one may only be away.
+        raft = self._core.raft
+        if raft.run:  # Other peers are known: this one may only be away.
             self._listener.handle(c.Note("dial", why))
         else:
             self._listener.handle(c.Stop(why, "refused"))
 
     def next_chunk(self, peer: PeerId) -> Frame | None:
-        frame = self._data_plane.outbounds.next_chunk(peer)
+        outbounds = self._data_plane.outbounds
+        frame = outbounds.next_chunk(peer)
         if frame is not None and not isinstance(frame[0], m.StateChunk):
-            self._snapshots.pace.moved(memoryview(frame[1]).nbytes)
+            self._pace.moved(memoryview(frame[1]).nbytes)
         return frame
 
     def padding_bytes(self, peer: PeerId) -> int:
@@ -151,16 +168,16 @@ class MeshShell:
 
     def place(self, peer: PeerId, chunk: m.Chunk, size: int) -> memoryview | None:
         if isinstance(chunk, m.StateChunk):
-            return self._snapshots.transfer.place(peer, chunk, size)
+            return self._transfer.place(peer, chunk, size)
         if isinstance(chunk, m.Padding):
             return None
         place: memoryview | None = None
         if not isinstance(chunk, m.StepChunk):
-            place = self._data_plane.inbound.place(peer, chunk, size)
+            place = self._inbound.place(peer, chunk, size)
         elif self.step_payloads is not None:
             place = self.step_payloads.place(peer, chunk, size)
         if place is not None:
-            self._snapshots.pace.moved(size)  # Unwanted payload does not slow state transfers down.
+            self._pace.moved(size)  # Unwanted payload does not slow state transfers down.
         return place
 
     def payload_received(self, peer: PeerId, chunk: m.Chunk, size: int, *, kept: bool) -> None:
@@ -168,8 +185,8 @@ class MeshShell:
 
     def chunk_received(self, peer: PeerId, chunk: m.Chunk) -> None:
         if isinstance(chunk, m.StateChunk):
-            self._snapshots.transfer.arrived(peer, chunk)
+            self._transfer.arrived(peer, chunk)
         elif isinstance(chunk, m.PieceChunk):
-            self._data_plane.inbound.arrived(peer, chunk)
+            self._inbound.arrived(peer, chunk)
         elif isinstance(chunk, m.StepChunk) and self.step_payloads is not None:
             self.step_payloads.arrived(peer, chunk)

@@ -40,7 +40,7 @@ class RoundJobs:
         jobs: JobQueue,
         feed: Callable[[v.Event], None],
     ) -> None:
-        self._core = core
+        self._run_state = core.run_state
         self._listener = listener
         self._data_plane = data_plane
         self._jobs = jobs
@@ -104,7 +104,7 @@ class RoundJobs:
                     lambda: self.work.skip(stamp), lambda digest: self._applied(stamp, digest)
                 )
             case c.AdoptKept(fragment=fragment, round=round_):
-                lineage = self._core.run_state.lineage
+                lineage = self._run_state.lineage
                 self._jobs.compute(
                     lambda: self.states.adopt_kept(fragment, round_, lineage=lineage),
                     lambda digest: self._feed(v.KeptAdopted(fragment, round_, digest)),
@@ -113,7 +113,8 @@ class RoundJobs:
     def _apply(self, command: c.ApplyRound) -> None:
         stamp, borders = command.stamp, command.borders
         parts, terms = self._data_plane.parts(stamp, len(borders) - 1)
-        seconds = self._data_plane.own.seconds(stamp)
+        own = self._data_plane.own
+        seconds = own.seconds(stamp)
         if seconds is not None:
             self._listener.reduced(stamp, seconds)
         self._jobs.compute(
@@ -142,4 +143,4 @@ class RoundJobs:
 
     def _restored(self) -> None:
         """Drop the payloads of all other lineages: they are old."""
-        self._data_plane.restored(self._core.run_state.lineage)
+        self._data_plane.restored(self._run_state.lineage)

@@ -1,4 +1,4 @@
-"""The data plane of rounds: contributions, sums and results, in pieces.
+"""The data plane of rounds: contributions, sums and results.
 
 In: commands of the core and pieces that arrive from other peers. Out: pieces for other peers, and
 events when a payload or a sum is complete. A piece is 262,144 elements (1 MiB of fp32): it is

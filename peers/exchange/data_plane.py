@@ -50,7 +50,7 @@ class DataPlane:
         self._failed = failed
         self._pool = Pool()
         self.inbound = Inbound(self, self._pool)
-        self._reducer = Reducer(
+        self.reducer = Reducer(
             grew=self._sum_grew, done=self._reduced, damaged=self._damaged, failed=failed
         )
         self._damages = 0
@@ -65,7 +65,8 @@ class DataPlane:
     def encode(self, fragment: int, round_: int, manifest: str) -> None:
         """Give the ranks' contribution its name; its pieces are encoded when they are first
         needed."""
-        run, work = self._core.run_state.run, self.work
+        run_state, work = self._core.run_state, self.work
+        run = run_state.run
         assert run is not None
         assert work is not None
         now = asyncio.get_running_loop().time()
@@ -77,7 +78,7 @@ class DataPlane:
     def send_slice(self, command: c.SendSlice) -> bool:
         """False if the peer is too slow: too much waits for it."""
         stamp = command.stamp
-        encoding = self.own.encoded.get((stamp.fragment, stamp.round))
+        encoding = self.own.encoding(stamp.fragment, stamp.round)
         if encoding is None:
             return True
         elements = command.stop - command.start
@@ -86,7 +87,8 @@ class DataPlane:
 
     def send_result(self, command: c.SendResult) -> bool:
         stamp, part = command.stamp, command.part
-        payload = self.inbound.results.get(ResultKey(stamp, part))
+        results = self.inbound.results
+        payload = results.get(ResultKey(stamp, part))
         if payload is None:
             return True
         left_out = owned_there(self.inbound, command, payload)
@@ -97,10 +99,11 @@ class DataPlane:
     def reduce(self, command: c.ReducePart) -> None:
         """Begin a sum: our own slice is encoded when it is needed, the others arrive in pieces."""
         work, stamp, part = self.work, command.stamp, command.part
+        me = self._core.me
         assert work is not None
         slices: list[Payload | Encoding] = []
         for term in command.contributors:
-            if term.peer == self._core.me.peer:
+            if term.peer == me.peer:
                 slices.append(self.own.encoded[stamp.fragment, stamp.round])
             else:
                 slices.append(self.inbound.slices[slice_key(stamp, part, term)])
@@ -115,7 +118,7 @@ class DataPlane:
         result = Payload(elements, size_of, buffer, layers=layers)
         result.terms = command.contributors
         self.inbound.results[ResultKey(stamp, part)] = result
-        self._reducer.begin(work, self._core.me.peer, command, slices, result)
+        self.reducer.begin(work, me.peer, command, slices, result)
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         """The round is committed: free its contributions."""
@@ -124,17 +127,19 @@ class DataPlane:
     def drop_result(self, stamp: Stamp, part: int) -> None:
         """Drop a result of a peer that does not own the part. Its memory is not reused, since a
         step may have begun from it."""
-        self.inbound.results.pop(ResultKey(stamp, part), None)
+        results = self.inbound.results
+        results.pop(ResultKey(stamp, part), None)
 
     def release(self, fragment: int, round_: int) -> None:
         """Free everything of this round and all earlier ones."""
         self._end(fragment, round_, released=True)
-        run = self._core.run_state.run
+        run_state = self._core.run_state
+        run = run_state.run
         self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
         self.own.forget_times(fragment, round_)
 
     def _end(self, fragment: int, round_: int, *, released: bool) -> None:
-        self._reducer.drop(fragment, round_)
+        self.reducer.drop(fragment, round_)
         self.outbounds.drop(fragment, round_, released=released)
         self.inbound.end(fragment, round_, released=released)
         self.own.end(fragment, round_)
@@ -142,7 +147,7 @@ class DataPlane:
     def restored(self, lineage: int) -> None:
         """The run is in this lineage: drop payloads of all others. Their memory is not reused,
         since a step may still read a result."""
-        self._reducer.keep(lineage)
+        self.reducer.keep(lineage)
         self.outbounds.keep(lineage)
         self.inbound.keep(lineage)
         self.own.clear()  # All of these are of the earlier lineage.
@@ -155,8 +160,8 @@ class DataPlane:
     def decided(self, event: Received, commands: Sequence[c.Command]) -> None:
         """The core has handled a payload: keep its bytes if it counts, else drop them."""
         stamp, part = event.stamp, event.part
-        wanted = c.Discard(event) not in commands
-        if wanted and self._core.run_state.run is not None:
+        wanted, run_state = c.Discard(event) not in commands, self._core.run_state
+        if wanted and run_state.run is not None:
             held = self._core.rounds[stamp.fragment].exchange.held
             if isinstance(event, v.ResultReceived):
                 wanted = held.result(stamp, part) == PartResult.of(event)
@@ -170,22 +175,23 @@ class DataPlane:
 
     def grew(self, key: SliceKey) -> None:
         if self.work is not None:
-            self._reducer.grew(self.work, key)
+            self.reducer.grew(self.work, key)
 
     def layers(self, contributors: int) -> int:
         return self.work.layers(contributors) if self.work is not None else 0
 
     def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
-        encoding = self.own.encoded.get((key.stamp.fragment, key.stamp.round))
+        encoding = self.own.encoding(key.stamp.fragment, key.stamp.round)
         if encoding is None:
             return None
-        ours = (self._core.me.peer, encoding.manifest)
+        me = self._core.me
+        ours = (me.peer, encoding.manifest)
         names = [(term.peer, term.manifest) for term in payload.terms]
         return names.index(ours) if ours in names else None
 
     def own_piece(self, key: ResultKey, payload: Payload, number: int) -> Bytes | None:
         stamp, borders = key.stamp, borders_of(self._core.run_state, key.stamp)
-        encoding = self.own.encoded.get((stamp.fragment, stamp.round))
+        encoding = self.own.encoding(stamp.fragment, stamp.round)
         if encoding is None or borders is None or self.own_layer(key, payload) != payload.own:
             return None  # The round or the view is over.
         if not is_part(borders, key.part, payload.elements):
@@ -249,8 +255,8 @@ class DataPlane:
     def padding_bytes(self, peer: PeerId) -> int:
         """Bytes of padding: a slice's size if there is one other peer, else 0. With several peers
         each connection would measure the whole line, and several begin faster anyway."""
-        run_state, work = self._core.run_state, self.work
-        pair = set(run_state.receivers) == {peer, self._core.me.peer}
+        run_state, me, work = self._core.run_state, self._core.me, self.work
+        pair = set(run_state.receivers) == {peer, me.peer}
         if run_state.run is None or work is None or not pair:
             return 0
         sizes = enumerate(run_state.run.fragment_elements)

@@ -23,6 +23,10 @@ class OwnContributions:
         self._times[fragment, round_] = (now, now)
         self.encoded[fragment, round_] = encoding
 
+    def encoding(self, fragment: int, round_: int) -> Encoding | None:
+        """Our contribution to this round; None if there is none, or its time is over."""
+        return self.encoded.get((fragment, round_))
+
     def is_encoding(self, fragment: int) -> bool:
         """May pieces of our contribution to an open round still be needed?"""
         return any(key[0] == fragment for key in self.encoded)

@@ -15,6 +15,8 @@ from peers.exchange.pieces import Encoding, Payload, spans
 from protocols.interface import ReducePart
 from protocols.types import LowcommError, PeerId
 
+Falsify = Callable[[ReducePart, int, memoryview], None]
+"""Fault injection: changes a piece of a sum, which begins at this element of the part."""
 PIECES_A_TURN = 2
 """Pieces that are summed at once; then other tasks have their turn, heartbeats for example."""
 
@@ -65,6 +67,7 @@ class Reducer:
         self._done = done
         self._damaged = damaged
         self._failed = failed
+        self.falsify: Falsify | None = None
         self._sums: dict[ResultKey, Sum] = {}
         self._waiting: dict[SliceKey, set[ResultKey]] = {}
         """By slice, the sums that contain it."""
@@ -120,6 +123,8 @@ class Reducer:
             try:
                 start, stop = one.spans[one.next]
                 work.reduce(stop - start, terms, command.contributors, out)
+                if self.falsify is not None:
+                    self.falsify(command, start, out)
             except LowcommError as error:
                 del self._sums[key]
                 self._damaged(command, error)

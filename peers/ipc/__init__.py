@@ -1,4 +1,4 @@
-"""What a daemon, its ranks and local commands say to each other, and the memory they share.
+"""Messages and memory shared by a daemon and its ranks.
 
 In: records of messages.py and step_orders.py, encoded as strict msgpack. Out: the same records at
 the other end of a Unix socket; shared memory for contributions and results (shared_memory.py); a

@@ -83,7 +83,7 @@ class DaemonSocket:
         """Raises OSError if the process is in a namespace that is not visible here."""
         self.pid = pid
         self._socket = connection
-        self._server = server
+        self._server, self._inbox = server, server.inbox
         self._loop = server.loop
         self._process: ProcessHandle | None = None
         """None: the process had ended before its connection was accepted."""
@@ -157,20 +157,21 @@ class DaemonSocket:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        self._server.inbox.put_nowait((self, Closed(self._refused or why, ended)))
+        self._inbox.put_nowait((self, Closed(self._refused or why, ended)))
         if not self._identified:
             self.end()
 
     def end(self) -> None:
         """Close, and SIGKILL the process if it is a rank of this node. Idempotent."""
         self.close("its attempt is over")
-        if self not in self._server.links:
+        links = self._server.links
+        if self not in links:
             return
         if self._process is not None:
             if self._identified:
                 self._process.kill()
             self._process.close()
-        self._server.links.discard(self)
+        links.discard(self)
 
     def taken(self) -> None:
         """For the server: a message of this link left the inbox. Reads on where it was full."""
@@ -231,7 +232,7 @@ class DaemonSocket:
                     self._server.obeyed(self, message)
                 else:
                     self._unread += 1
-                    self._server.inbox.put_nowait((self, message))
+                    self._inbox.put_nowait((self, message))
         except LinkError as error:
             if self._identified:
                 self.close(str(error))

@@ -1,4 +1,4 @@
-"""Counters of one daemon, and the Prometheus endpoint that serves them.
+"""Counters of one daemon, and its Prometheus endpoint.
 
 In: counts and durations from the other rooms. Out: figures by peer and purpose; text for `GET
 /metrics`. Must NOT be imported by a daemon that serves no metrics (prometheus.py), nor tell any

@@ -1,4 +1,4 @@
-"""The ranks of one node, as their daemon sees them: attempts, rules, faults, restarts.
+"""The ranks of one node: attempts, faults, restarts.
 
 In: what ranks say, and their exit statuses. Out: events for the node, among them the reason why an
 attempt ended, and whether another attempt makes sense (restarts.py). Must NOT speak with

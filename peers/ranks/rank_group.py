@@ -113,9 +113,10 @@ class RankGroup:
     @property
     def unattached(self) -> int:
         """The ranks that have not said hello; all of them between two attempts."""
-        if self._running is None:
+        running = self._running
+        if running is None:
             return self._config.ranks
-        return len(self._running.attempt.in_stage(Stage.STARTING))
+        return len(running.attempt.in_stage(Stage.STARTING))
 
     def configure(self, *, run: str, node: str, corpus: str) -> None:
         """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
@@ -141,11 +142,12 @@ class RankGroup:
         """Refuse the ranks; only the first error counts."""
         self._refusal = self._refusal or error
         why = str(self._refusal)
-        if self._running is None:
+        running = self._running
+        if running is None:
             return
-        if self._running.attempt.is_ready:
-            self._running.lose(why)  # They train, and may not read the message for long.
-        for link in self._running.links.values():
+        if running.attempt.is_ready:
+            running.lose(why)  # They train, and may not read the message for long.
+        for link in running.links.values():
             link.refuse(why)
 
     def post_result(self, result: Result) -> None:
@@ -156,8 +158,9 @@ class RankGroup:
         content of this place finds it torn, and is lost.
         """
         result = self._memory.publish(result)
-        if self._running is not None and self._running.attempt.is_ready:
-            self._running.post(result)
+        running = self._running
+        if running is not None and running.attempt.is_ready:
+            running.post(result)
 
     def restart(self, why: str) -> None:
         """End the attempt: the ranks cannot go on, and new ones begin. If none of their

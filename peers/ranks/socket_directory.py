@@ -4,7 +4,6 @@ daemon of the same user if its own was killed.
 Must NOT serve a socket.
 """
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 from peers.ipc.daemon_socket import UNIX_PATH_BYTES_MAX
+from peers.storage import open_locked
 from protocols.types import ConfigError
 
 _PREFIX, _RANDOM_BYTES = "lowcomm-", 6
@@ -37,9 +37,7 @@ class SocketDirectory:
         """Make the directory, and remove those of killed daemons beside it. Raises OSError."""
         remove_stale(Path(self.path).parent)
         os.mkdir(self.path, 0o700)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._lock = os.open(f"{self.path}/{LOCK}", flags, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock = open_locked(Path(self.path) / LOCK, make=True)
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -71,13 +69,12 @@ def remove_stale(parent: Path) -> None:
             if found.st_uid == os.getuid() and time.time() - found.st_mtime > YOUNG_S:
                 _remove_unless_locked(directory)
         except OSError:
-            continue  # Another daemon has removed it, or it is no directory of a daemon.
+            continue  # Its daemon lives, another one has removed it, or no daemon made it.
 
 
 def _remove_unless_locked(directory: Path) -> None:
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    lock = open_locked(directory / LOCK)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         entries = [each for each in directory.iterdir() if each.name != LOCK]
         if all(stat.S_ISSOCK(each.lstat().st_mode) for each in entries):
             shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Keys, certificates and signatures of a run, and the dialogue in which a node is admitted.
+"""Keys, certificates and signatures; how a node is admitted.
 
 In: a join token or this node's own key, and the admissions that the log holds. Out: TLS contexts
 that trust the admitted nodes, checked admissions, and errors that say which side's clock or token

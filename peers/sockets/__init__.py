@@ -1,4 +1,4 @@
-"""Addresses and sockets: what the kernel is asked for, without any protocol.
+"""Addresses and sockets, without any protocol.
 
 In: HOST:PORT texts and file descriptors. Out: listening sockets, resolved addresses, socket
 options, the kernel's figures about a connection (tcp_info.py), a rate for a connection that

@@ -43,6 +43,12 @@ class Task:
     ahead: bool = False
     """The ranks went on to it by themselves, before the core has asked for it."""
 
+    @property
+    def lineage(self) -> int:
+        """The lineage of an "apply"; 0 for other orders."""
+        apply = self.apply
+        return apply.stamp.lineage if apply is not None else 0
+
 
 class OrderData:
     """Moves the data of orders between the shared memory and the arithmetic."""
@@ -52,19 +58,23 @@ class OrderData:
         self._ranks = ranks
 
     def write_mean(self, task: Task) -> Sequence[int]:
-        return self._work.mean(task.step, task.payloads, self._ranks.memory.mean)
+        memory = self._ranks.memory
+        return self._work.mean(task.step, task.payloads, memory.mean)
 
     def write_base(self, task: Task) -> str:
         (base,) = task.payloads
-        self._ranks.memory.given[:] = base
+        memory = self._ranks.memory
+        memory.given[:] = base
         return self._work.state_digest(base)
 
     def take_payload(self, task: Task) -> tuple[str, Bytes]:
         del task
-        payload = self._work.payload(self._ranks.memory.payload)
+        memory = self._ranks.memory
+        payload = self._work.payload(memory.payload)
         return digest_of(payload), payload
 
     def take_state(self, task: Task) -> tuple[str, Bytes | None]:
-        shown = self._ranks.memory.shown
+        memory = self._ranks.memory
+        shown = memory.shown
         kept = bytes(shown) if task.apply is None or task.apply.keep else None
         return self._work.state_digest(shown if kept is None else kept), kept

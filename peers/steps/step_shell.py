@@ -152,7 +152,8 @@ class StepShell:
                 batch = command.following.batch if command.following is not None else 0
                 self._begin(Task("apply", command.stamp.round, batch, command, payloads))
             case c.SendStep(stamp=stamp, whose=whose, digest=digest):
-                payload = self.payloads.held.get(digest)
+                held = self.payloads.held
+                payload = held.get(digest)
                 if payload is not None:
                     header = StepChunk(stamp, whose, digest, 0, len(payload))
                     for peer in command.peers:
@@ -178,17 +179,20 @@ class StepShell:
             self._prune()
 
     def _may_come(self, peer: PeerId, chunk: StepChunk) -> bool:
-        steps, known = self._core.part.steps, peer in self._core.run_state.receivers
+        core = self._core
+        steps, known = core.part.steps, peer in core.run_state.receivers
         if steps is None or not known or chunk.size_bytes != self._work.payload_bytes:
             return False
         return steps.expects(chunk.stamp, peer, chunk.whose)
 
     def _prune(self) -> None:
         """Keep the payloads that the core names; it drops those that no peer can request."""
-        steps = self._core.part.steps
+        part = self._core.part
+        steps = part.steps
         if steps is None:
             return
-        named = {digest for held in steps.payloads.held.values() for digest in held.values()}
+        wanted = steps.payloads.held
+        named = {digest for held in wanted.values() for digest in held.values()}
         # The core does not name our newest one before it has taken StepMade.
         self.payloads.prune(named | {self._newest})
         self._held_max = 2 * len(self.payloads.held) + 16
@@ -197,18 +201,20 @@ class StepShell:
 
     def _void(self) -> None:
         """The ranks' state will be replaced: running orders are void."""
-        self._at.waiting.clear()
-        self._at.have_state, self._at.made = False, None
-        if self._at.task is not None:
-            self._at.task.void = True
+        at = self._at
+        at.waiting.clear()
+        at.have_state, at.made = False, None
+        if at.task is not None:
+            at.task.void = True
 
     def _load(self, step: int, number: int) -> None:
         if number == self._num_loads:
             self._begin(Task("load", step, payloads=(self._work.base(step),)))
 
     def _begin(self, task: Task) -> None:
-        self._at.waiting.append(task)
-        if self._at.task is None:
+        at = self._at
+        at.waiting.append(task)
+        if at.task is None:
             self._next()
 
     def _make(self, make: c.MakeStep) -> None:
@@ -286,7 +292,8 @@ class StepShell:
 
     def _is_shown(self, task: Task) -> bool:
         """Is the state after this step reported, or kept?"""
-        run = self._core.run_state.run
+        run_state = self._core.run_state
+        run = run_state.run
         if task.apply is None or run is None:
             return False
         return task.apply.keep or step_progress.commits(run, task.step)
@@ -297,7 +304,8 @@ class StepShell:
         """A payload of the roster may not count, even our own: the ranks must then not treat it as
         sent."""
         assert task.apply is not None, "only a step has a mean"
-        ours = (self._core.me.peer, self._newest)
+        me = self._core.me
+        ours = (me.peer, self._newest)
         task.counted = any(task.apply.terms[number] == ours for number in numbers)
         self._order(task)
 
@@ -319,7 +327,7 @@ class StepShell:
     def _seen(self, task: Task, seen: tuple[str, Bytes | None]) -> None:
         digest, kept = seen
         if kept is not None:
-            lineage = task.apply.stamp.lineage if task.apply is not None else 0
+            lineage = task.lineage
             self._work.keep(task.step, kept, digest, lineage=lineage)
         if task.shown is not None:
             self._at.digest = digest

@@ -1,8 +1,8 @@
-"""The write-ahead log on disk: term, vote, log entries and snapshots survive a crash.
+"""The write-ahead log on disk.
 
-In: Persist commands. Out: a confirmation for each write after fsync, and the state that a
-restarted peer begins with. A torn last record is dropped; any other damage is an error. Must NOT
-decide what is written, nor what a full disk means.
+Term, vote, log entries and snapshots survive a crash. In: Persist commands. Out: a confirmation for
+each write after fsync, and the state that a restarted peer begins with. A torn last record is
+dropped; any other damage is an error. Must NOT decide what is written, nor what a full disk means.
 
 Start reading: wal.py, then wal_format.py.
 """
@@ -12,14 +12,25 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from peers.storage.file_lock import open_locked
     from peers.storage.fsync import make_empty, make_private, sync, write_private
     from peers.storage.wal import FILE, UntrustedError, Wal
 
-__all__ = ["FILE", "UntrustedError", "Wal", "make_empty", "make_private", "sync", "write_private"]
+__all__ = [
+    "FILE",
+    "UntrustedError",
+    "Wal",
+    "make_empty",
+    "make_private",
+    "open_locked",
+    "sync",
+    "write_private",
+]
 
 __getattr__ = lazy_exports(
     __name__,
     {
+        "file_lock": "open_locked",
         "fsync": "make_empty make_private sync write_private",
         "wal": "FILE UntrustedError Wal",
     },

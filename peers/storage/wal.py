@@ -185,7 +185,7 @@ class Wal:
         """Write the whole state into an empty file. Returns (salt, end of the file)."""
         salt = int.from_bytes(os.urandom(8), "little")
         changes = state.changes()
-        self._put(fd, pack_header(salt, sealed=len(changes)))
+        self._put(fd, pack_header(salt, first_records=len(changes)))
         end = RECORDS_AT
         for change in changes:
             record = pack_record(change, salt, end)

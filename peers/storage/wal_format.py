@@ -1,12 +1,12 @@
 """The format of the write-ahead log, and the state that its records lead to (wal.py writes them).
 
-    header     magic, version, salt, number of sealed records, digest of these
+    header     magic, version, salt, number of first records, digest of these
     record     mark, length, digest of the payload, digest of these | msgpack payload
 
-A record is one Persist; applied in order, the records give the state. Sealed records were on the
-disk before the file got its name, so a crash can break only the last record after them. Everything
-else is damage. Digests are seeded by file and position, so that neither a copy in a payload nor an
-old block of the disk passes for a record. Must NOT read or write files.
+A record is one Persist; applied in order, the records give the state. The first records were on
+the disk before the file got its name, so a crash can break only the last record after them.
+Everything else is damage. Digests are seeded by file and position, so that neither a copy in a
+payload nor an old block of the disk passes for a record. Must NOT read or write files.
 """
 
 import struct
@@ -149,7 +149,7 @@ class State:
 
 def load(data: bytes) -> tuple[State, int, int]:
     """Returns (state of the file, its salt, end of its last whole record). Raises DamageError."""
-    salt, sealed = _read_header(data)
+    salt, first_records = _read_header(data)
     state, end, records = State(), RECORDS_AT, 0
     for payload in _payloads(data, salt):
         change = Change.unpack(payload)
@@ -158,14 +158,14 @@ def load(data: bytes) -> tuple[State, int, int]:
         state.apply(change)
         end += HEAD.size + DIGEST_BYTES + len(payload)
         records += 1
-    if records < sealed:
+    if records < first_records:
         raise DamageError(f"it is damaged at byte {end}")  # A crash cannot have torn this record.
     return state, salt, end
 
 
-def pack_header(salt: int, sealed: int) -> bytes:
-    """The header of a file that gets its name once `sealed` records are on the disk."""
-    return _sealed(HEADER.pack(MAGIC, VERSION, salt, sealed), 0)
+def pack_header(salt: int, first_records: int) -> bytes:
+    """The header of a file that gets its name once so many records are on the disk."""
+    return _with_digest(HEADER.pack(MAGIC, VERSION, salt, first_records), 0)
 
 
 def pack_record(change: Change, salt: int, offset: int) -> bytes:
@@ -173,7 +173,7 @@ def pack_record(change: Change, salt: int, offset: int) -> bytes:
     payload = change.pack()
     seed = _seed(salt, offset)
     digest = xxhash.xxh3_64_intdigest(payload, seed=seed)
-    return _sealed(HEAD.pack(MARK, len(payload), digest), seed) + payload
+    return _with_digest(HEAD.pack(MARK, len(payload), digest), seed) + payload
 
 
 def _payloads(data: bytes, salt: int) -> Iterator[memoryview]:
@@ -198,7 +198,7 @@ def _payloads(data: bytes, salt: int) -> Iterator[memoryview]:
 
 def _head_at(data: bytes, offset: int, salt: int) -> tuple[int, int] | None:
     """(length, digest) of the payload at this position; None if there is no whole record head."""
-    fields = _unsealed(HEAD, data, offset, _seed(salt, offset))
+    fields = _checked(HEAD, data, offset, _seed(salt, offset))
     return None if fields is None or fields[0] != MARK else (fields[1], fields[2])
 
 
@@ -212,28 +212,28 @@ def _any_head_after(data: bytes, offset: int, salt: int) -> bool:
 
 
 def _read_header(data: bytes) -> tuple[int, int]:
-    """(salt, number of sealed records). The version is checked first, since another version may
+    """(salt, number of first records). The version is checked first, since another version may
     have another header."""
     if len(data) < RECORDS_AT or not data.startswith(MAGIC):
         raise DamageError("it does not begin like a log of lowcomm")
     version = HEADER.unpack_from(data)[1]
     if version != VERSION:
         raise DamageError(f"it has format {version}, this version of lowcomm reads {VERSION}")
-    fields = _unsealed(HEADER, data, 0, 0)
+    fields = _checked(HEADER, data, 0, 0)
     if fields is None:
         raise DamageError("its header is damaged")
     return fields[2], fields[3]
 
 
-def _sealed(fields: bytes, seed: int) -> bytes:
+def _with_digest(fields: bytes, seed: int) -> bytes:
     return fields + xxhash.xxh3_64_digest(fields, seed=seed)
 
 
-def _unsealed(form: struct.Struct, data: bytes, offset: int, seed: int) -> tuple[Any, ...] | None:
+def _checked(form: struct.Struct, data: bytes, offset: int, seed: int) -> tuple[Any, ...] | None:
     """The fields at this position, if the digest after them is right."""
     fields = data[offset : offset + form.size]
     end = offset + form.size + DIGEST_BYTES
-    return form.unpack(fields) if data[offset:end] == _sealed(fields, seed) else None
+    return form.unpack(fields) if data[offset:end] == _with_digest(fields, seed) else None
 
 
 def _seed(salt: int, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""State transfer in bytes: hashing, lending, sending, receiving and checking cells.
+"""State transfer in bytes: hashed, sent, received, checked.
 
 In: commands of the core. Out: cells of 1 MiB to and from other peers, and events when a state is
 hashed or complete. Hashing runs in a thread of low priority, and sending yields to rounds. Must NOT

@@ -4,7 +4,7 @@ Must NOT decide which donor gives what, nor look into a state.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from peers.exchange.background_rate import BackgroundRate
@@ -43,12 +43,12 @@ class StateTransfers:
     ) -> None:
         self.connected_at: float | None = None
         """When this peer was first connected with any other one."""
-        self._core = core
+        self._core, self._run_state = core, core.run_state
         self._listener = listener
         self._shell = shell
-        self._data_plane = data_plane
+        self._outbounds = data_plane.outbounds
         self._tree_hashing = TreeHashing()
-        self.pace = BackgroundRate(data_plane.outbounds.wake_all)
+        self.pace = BackgroundRate(self._outbounds.wake_all)
         self.state_lender = StateLender(self, self._tree_hashing, self.pace)
         self.transfer = StateReceiver(lambda: shell.states, shell.feed, self._tree_hashing)
 
@@ -57,11 +57,15 @@ class StateTransfers:
         if self.connected_at is None:
             self.connected_at = asyncio.get_running_loop().time()
 
+    def decided(self, event: v.CellReceived, commands: Sequence[c.Command]) -> None:
+        """The core has handled a cell: keep its bytes if they count, else drop them."""
+        self.transfer.decided(event, commands)
+
     def do(self, command: c.TransferCommand) -> None:
         match command:
             case c.CopyState():
-                run, lineage = self._core.raft.run, self._core.run_state.lineage
-                self.state_lender.copy(command, run=run, lineage=lineage)
+                raft, lineage = self._core.raft, self._run_state.lineage
+                self.state_lender.copy(command, run=raft.run, lineage=lineage)
             case c.HashState():
                 self.state_lender.hash(command)
             case c.ServeCells():
@@ -91,7 +95,8 @@ class StateTransfers:
         index, fragment = command.cut_index, command.fragment
         arrived, states = [self.transfer.state(fragment)], self._shell.states
         go_on = self._tree_hashing.go_on
-        _, cut = self._core.run_state.cuts.get(self._core.me.peer, (0, None))
+        me = self._core.me
+        _, cut = self._run_state.cut_of(me.peer)
         round_ = cut.versions[fragment].round if cut is not None else 0
         self._tree_hashing.submit(
             lambda: states.check_state(fragment, round_, [arrived.pop()], go_on),
@@ -102,8 +107,9 @@ class StateTransfers:
         fragment, round_ = command.fragment, command.round
         arrived, states = [self.transfer.state(fragment)], self._shell.states
         complete, since = self.transfer.adopted(), self.transfer.since
-        lineage = self._core.run_state.lineage
-        gave = {donor: count for donor, count in self.transfer.by_donor.items() if count}
+        lineage = self._run_state.lineage
+        by_donor = self.transfer.by_donor
+        gave = {donor: count for donor, count in by_donor.items() if count}
 
         def adopted(_: None) -> None:
             if complete:
@@ -132,7 +138,7 @@ class StateTransfers:
         self._shell.compute(work, done)
 
     def replace_cells(self, peer: PeerId, stream: Stream | None) -> None:
-        self._data_plane.outbounds.replace_cells(peer, stream)
+        self._outbounds.replace_cells(peer, stream)
 
     def served(self, peer: PeerId, size_bytes: int) -> None:
         self._listener.served(peer, size_bytes)

@@ -1,4 +1,4 @@
-"""The contract between the core and its shell: events go in, commands come out.
+"""The core's contract: events in, commands out.
 
 In: events.py, one record for each thing that happened (a message, a lost connection, a finished
 sum, a deadline). Out: commands.py and transfer_commands.py, one record for each thing that the

@@ -18,7 +18,7 @@ from protocols.messages.log_entries import Entry, LogEntry, Run, TokenSpent
 from protocols.messages.peer import Control
 from protocols.messages.persisted import Snapshot
 from protocols.types.frozen import record
-from protocols.types.ids import Contributor, PeerId, PeerInfo, Stamp
+from protocols.types.ids import Contributor, PartBlocks, PeerId, PeerInfo, Stamp
 from protocols.types.sample_ranges import Samples
 
 Outcome = Literal["finished", "left", "refused", "failed", "dropped"]
@@ -126,6 +126,61 @@ class SendResult:
     stamp: Stamp
     part: int
     contributors: tuple[Contributor, ...]
+
+
+@record
+class AskBlocks:
+    """Ask a contributor for its bytes of a secret sample of these parts; answer BlocksReceived. The
+    sample is drawn with the first command about an attempt, and stays secret until then: all
+    results are here, so no owner can make one that is right in the sample only."""
+
+    peer: PeerId
+    stamp: Stamp
+    parts: tuple[int, ...]
+    checkers: int
+    """Number of peers that check each part: the smaller, the larger the sample."""
+
+
+@record
+class SendBlocks:
+    """Send the bytes of these blocks to the peer: of this peer's own contribution, or of one that
+    it received as the owner of the parts."""
+
+    peer: PeerId
+    stamp: Stamp
+    contributor: Contributor
+    sample: tuple[PartBlocks, ...]
+
+
+@record
+class CompareBlocks:
+    """Compute the sample of these parts from the contributors' bytes, which are all here, and
+    compare it with their results; answer BlocksCompared."""
+
+    stamp: Stamp
+    parts: tuple[int, ...]
+    contributors: tuple[Contributor, ...]
+
+
+@record
+class AskCopies:
+    """Ask the owner of these parts for its bytes of a contribution, in blocks with a wrong result;
+    answer BlocksReceived."""
+
+    peer: PeerId
+    stamp: Stamp
+    contributor: PeerId
+    sample: tuple[PartBlocks, ...]
+
+
+@record
+class CompareCopies:
+    """Compare the owner's bytes of these contributions with the contributors' own; answer
+    CopiesCompared."""
+
+    stamp: Stamp
+    owner: PeerId
+    contributors: tuple[PeerId, ...]
 
 
 @record
@@ -340,6 +395,8 @@ class Stop:
     """Address of the other branch's leader if the outcome is `dropped`."""
 
 
+BlockCommand = AskBlocks | SendBlocks | CompareBlocks | AskCopies | CompareCopies
+"""Commands about the check of results."""
 TransferCommand = (
     CopyState
     | HashState
@@ -362,6 +419,7 @@ Command = (
     | SendSlice
     | ReducePart
     | SendResult
+    | BlockCommand
     | ApplyRound
     | SkipRound
     | ReleaseRound

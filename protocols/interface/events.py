@@ -6,7 +6,7 @@ from protocols.messages.admission import Admit
 from protocols.messages.log_entries import Revocation, Run, TokenSpent
 from protocols.messages.peer import Append, Control, Heartbeat, HeartbeatReply, Kept
 from protocols.types.frozen import record
-from protocols.types.ids import Contributor, PeerId, Stamp
+from protocols.types.ids import Contributor, PartBlocks, PeerId, Stamp
 from protocols.types.rules import ProtocolConfig
 from protocols.types.sample_ranges import Samples
 
@@ -239,6 +239,44 @@ class PartReduced:
 
 
 @record
+class BlocksReceived:
+    """`sender` has answered AskBlocks (about its own contribution) or AskCopies; the bytes have the
+    right size."""
+
+    sender: PeerId
+    stamp: Stamp
+    contributor: PeerId
+
+
+@record
+class WrongPart:
+    """A result that differs from the one computed from the contributors' own blocks."""
+
+    blocks: PartBlocks
+    """Some of the differing blocks."""
+    peers: tuple[PeerId, ...] = ()
+    """Contributors with other bytes in the result than of their own, if the run gathers."""
+
+
+@record
+class BlocksCompared:
+    """Answer to CompareBlocks."""
+
+    stamp: Stamp
+    wrong: tuple[WrongPart, ...]
+
+
+@record
+class CopiesCompared:
+    """Answer to CompareCopies."""
+
+    stamp: Stamp
+    owner: PeerId
+    differing: tuple[PeerId, ...]
+    """Contributors with other bytes at this owner than of their own."""
+
+
+@record
 class RoundApplied:
     """Answer to ApplyRound."""
 
@@ -382,6 +420,9 @@ Event = (
     | ContributionReady
     | Encoded
     | PartReduced
+    | BlocksReceived
+    | BlocksCompared
+    | CopiesCompared
     | RoundApplied
     | StepReceived
     | StepMade

@@ -1,4 +1,4 @@
-"""What the leader decides, and what it remembers in order to decide.
+"""Decisions of the leader, and its memory for them.
 
 In: the state that the log led to, and the reports of peers in this term. Out: the next entry for
 the log, each with its reason: views, attempts, commits, joins, exclusions, votes, leases,

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocols.leader.joins import Joins
+from protocols.leader.line_speeds import LinkSpeeds
 from protocols.leader.peer_accounts import Accounts
+from protocols.leader.recovery import Rollback
 from protocols.leader.reports import OpenRound, Reports, RoundReports
 from protocols.leader.sample_leases import SampleLeases
 from protocols.leader.step_views import StepViews
 from protocols.leader.voters import Voters
+from protocols.links.missing_links import MissingLinks
 from protocols.messages import log_entries as e
 from protocols.messages.peer import (
     CaughtUp,
@@ -35,11 +38,15 @@ from protocols.messages.peer import (
     Waiting,
     WantSamples,
     Witnessing,
+    WrongResult,
 )
+from protocols.raft.log import Log
 from protocols.raft.node import Raft
+from protocols.rounds.suspicions import least_trusted
 from protocols.state.parts import replace_owners
 from protocols.state.round_plan import RoundPlan
 from protocols.state.run_state import RunState
+from protocols.transfer.state_roots import RootAgreement
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId, RoundKey
@@ -57,6 +64,7 @@ class RoundDecisions:
     """The state after the whole log, as in Leader."""
     rules: ProtocolConfig
     reports: Reports
+    link_speeds: LinkSpeeds
 
     def next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
         for fragment, plan, reports in open_:
@@ -87,11 +95,11 @@ class RoundDecisions:
         of a revoked peer may be in it. In a gossip run no other peer has a missing result, so every
         live peer must hold its own at any time.
         """
-        live = self.run_state.members.keys()
-        if not self.run_state.spendings.revoked.keys().isdisjoint(plan.roster):
+        live, revoked = self.run_state.members, self.run_state.revoked
+        if not revoked.keys().isdisjoint(plan.roster):
             return ""  # Held or not: the next attempt excludes that contribution.
         held = {p: digest for p, digest in reports.holders(plan).items() if p in live}
-        if not held or not reports.everybody_ready(plan):
+        if not held or not reports.everybody_ready(plan) or reports.wrong_at(plan):
             return ""
         digest, _ = Counter(held.values()).most_common(1)[0]
         holding = {peer for peer, theirs in held.items() if theirs == digest}
@@ -114,15 +122,23 @@ class RoundDecisions:
                 round=plan.stamp.round,
                 attempt=plan.stamp.attempt + 1,
                 roster=tuple(sorted(roster)),
-                owners=replace_owners(plan.parts, sorted(roster)),
+                owners=replace_owners(plan.parts, self._owners(reports, roster)),
                 why=one_line(why),  # The reason may name many peers.
             )
         return None
 
+    def _owners(self, reports: RoundReports, roster: set[PeerId]) -> list[PeerId]:
+        """The peers of the roster that may own parts: no complaint of this round is about them, if
+        there are such peers."""
+        doubted = set[PeerId]().union(*(each.peers for each in reports.wrong))
+        doubted |= self.reports.suspicions.distrusted
+        return sorted(roster - doubted) or sorted(roster)
+
     def _smaller_roster(
         self, plan: RoundPlan, reports: RoundReports, now: float
     ) -> tuple[set[PeerId], str]:
-        """The peers that stay in the round, and why others do not ("" if the plan may stand)."""
+        """The peers that stay in the round, and why others do not, or why another attempt is needed
+        with the same peers ("" if the plan may stand)."""
         live = self._alive(plan, reports)
         if not live:
             return live, ""  # No peer is left: `next_view` opens the round again.
@@ -132,6 +148,8 @@ class RoundDecisions:
         fit, why = self.reports.fit(plan, reports, live)
         if why:
             return fit, f"without {self._names(live - fit)}: {why}"
+        if reports.wrong_at(plan):
+            return self._after_complaints(plan, reports, live)
         if now < self._patience(plan, reports, live):
             return live, ""
         missing = live - reports.ready.keys()
@@ -142,6 +160,19 @@ class RoundDecisions:
             reports.plan_since = now  # All peers are slow: excluding them would not help.
             return live, ""
         return live - slow, f"no result in time because of {self._names(slow)}"
+
+    def _after_complaints(
+        self, plan: RoundPlan, reports: RoundReports, live: set[PeerId]
+    ) -> tuple[set[PeerId], str]:
+        """As `_smaller_roster`, if results of this attempt are wrong: their parts get other owners.
+        If that has not helped before, a peer is excluded too."""
+        first = reports.wrong_at(plan)[0]
+        said = f"{self._names(set(first.peers), ' or ')} is the reason"
+        why = f"{self._names({first.reporter})} found a wrong result of part {first.part}: {said}"
+        out = least_trusted(reports.wrong, live)
+        if out is None or len(live) == 1:
+            return live, why
+        return live - {out}, f"without {self._names({out})}: {why}"
 
     def deadlines(self) -> list[float]:
         """The times until which the latest attempts of the open rounds may stand."""
@@ -171,7 +202,7 @@ class RoundDecisions:
             same = all(self.run_state.counts(peer, newest.view) for peer in roster)
             # The round has a contribution, but no peer of its roster is left.
             dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
-            known = self.reports.link_speeds.owners(roster)  # Unknown at the beginning of a term.
+            known = self.link_speeds.owners(roster)  # Unknown at the beginning of a term.
             if same and not dead and (not known or parts == newest.parts):
                 return None
         if self.run_state.is_over:
@@ -194,14 +225,12 @@ class RoundDecisions:
 
     def _alive(self, plan: RoundPlan, reports: RoundReports) -> set[PeerId]:
         """Peers of the roster that can still be counted: they have contributed, or can."""
-        return {
-            peer for peer in plan.counted if peer in self.reports.said.able or peer in reports.ready
-        }
+        return {peer for peer in plan.counted if peer in self.reports.able or peer in reports.ready}
 
-    def _names(self, peers: set[PeerId]) -> str:
+    def _names(self, peers: set[PeerId], between: str = ", ") -> str:
         infos = self.run_state.readers
         names = (infos[p].name if p in infos else p.rpartition(".")[0] for p in sorted(peers))
-        return ", ".join(names)
+        return between.join(names)
 
 
 @dataclass(slots=True)
@@ -228,13 +257,23 @@ class Leader:
     leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
     """By peer that wants to leave, when it was first checked whether it may."""
     sample_leases: SampleLeases = field(default_factory=SampleLeases)
+    log: Log = field(init=False)
+    missing_links: MissingLinks = field(init=False)
+    rollback: Rollback = field(init=False)
+    root_agreement: RootAgreement = field(init=False)
     vote_changes: Voters = field(init=False)
     round_decisions: RoundDecisions = field(init=False)
 
     def __post_init__(self) -> None:
+        self.log = self.raft.log
+        self.rollback, self.root_agreement = self.joins.rollback, self.joins.root_agreement
         mine = (self.me, self.run_state, self.raft)
         self.vote_changes = Voters(*mine, self.accounts, self.gone)
-        self.round_decisions = RoundDecisions(self.me, self.run_state, self.rules, self.reports)
+        reports = self.reports
+        self.missing_links = reports.missing_links
+        self.round_decisions = RoundDecisions(
+            self.me, self.run_state, self.rules, reports, reports.link_speeds
+        )
 
     @property
     def has_of_gate(self) -> bool:
@@ -252,28 +291,23 @@ class Leader:
     def accounts(self) -> Accounts:
         return self.joins.accounts
 
-    @property
-    def able(self) -> set[PeerId]:
-        """Peers that reported in the present lineage that they can contribute."""
-        return self.reports.said.able
-
     def take(self, peer: PeerId, message: Control, now: float) -> str:
         """Remember a report. Returns how the peer's state differs from the majority's; "" if it
         does not.
 
         Raises RemoteProtocolError for a message that no peer may send to a leader.
         """
-        here = self.run_state.lineage
+        here, able = self.run_state.lineage, self.reports.able
         match message:
             case Join(lineage=of) if of == here:
                 self.joins.join(peer, message, now)
-                self.able.discard(peer)
+                able.discard(peer)
             case ReportsComplete(term=term):
                 # Otherwise it was meant for an earlier leader, perhaps for us.
                 if term == self.raft.term:
                     self.accounts.of(peer).told = True
             case Kept() if peer in self.run_state.seats and is_sound(message.remaining):
-                self.joins.rollback.kept[peer] = message
+                self.rollback.kept[peer] = message
             case Durable(works=works, why=why):
                 self.accounts.of(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
@@ -285,7 +319,7 @@ class Leader:
             case Leave():
                 self.lose(peer, message.why, left=True)
             case CutRoots():
-                self.joins.root_agreement.take(peer, message)
+                self.root_agreement.take(peer, message)
             case Have() if peer in self.run_state.receivers:
                 return self.reports.has(peer, message)
             case Hold() if peer in self.run_state.receivers:
@@ -293,17 +327,20 @@ class Leader:
             case _ if peer not in self.run_state.members:
                 pass  # The peer was removed meanwhile, and will read that in the log.
             case ReadyToTrain(lineage=of) if of == here:
-                self.able.add(peer)
+                able.add(peer)
             case NotReadyToTrain(lineage=of) if of == here:
-                self.able.discard(peer)
+                able.discard(peer)
             case Ready():
                 self.reports.ready(peer, message, now)
             case Waiting() if self.run_state.stepwise:
                 self.step_views.waits(peer, message)
             case Waiting():
                 self.reports.waits(peer, message)
+            case WrongResult():
+                for wrong in self.reports.wrong(peer, message):
+                    self._caught(wrong)
             case UnreachedMembers():
-                self.reports.missing_links.report(peer, message.peers)
+                self.missing_links.report(peer, message.peers)
             case WantSamples(lineage=of) if of == here:
                 self.sample_leases.wanted(peer, message)
             case Stepped():
@@ -316,6 +353,13 @@ class Leader:
                 raise RemoteProtocolError(peer, f"sends {type(message).__name__} unasked")
         return ""
 
+    def _caught(self, peer: PeerId) -> None:
+        """Two peers have proved that this one gave wrong results, or other bytes to owners than to
+        peers that check them. It may come back, and owns no part in this term. A leader does not
+        remove itself: its parts get other owners."""
+        if peer != self.me and peer in self.run_state.members:
+            self.lose(peer, "two peers found that it falsified results", left=False)
+
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
         """The peer is gone, or wants to leave. A peer that wants to leave may still be needed: the
         leader must know what it holds, or that it lacks a state as all others do."""
@@ -325,19 +369,23 @@ class Leader:
         else:
             self.joins.gone(peer)
         self.step_views.forget(peer)
-        self.reports.missing_links.forget(peer)
-        self.reports.link_speeds.forget(peer)
-        self.able.discard(peer)
+        self.reports.lost(peer)
         self.sample_leases.forget(peer)
         if peer in self.run_state.readers:
             self.gone[peer] = (left, one_line(why))
 
     # Decisions ------------------------------------------------------------------------------
 
+    def disconnected(self, peer: PeerId) -> None:
+        """The connection ended: missed links may be back, and requests to the peer may be lost."""
+        self.missing_links.forget(peer)
+        rounds = self.reports.rounds
+        for reports in rounds.values():
+            reports.hurried.discard(peer)
+
     def restarted(self, peer: PeerId) -> None:
         """The peer is back in a new incarnation, which holds nothing that the earlier one
         reported."""
-        self.able.discard(peer)
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
         self.sample_leases.forget(peer)
@@ -354,17 +402,19 @@ class Leader:
             self.leaves_since.clear()  # No peer has had time to report this step.
         if body is None and self.informed(now):
             timeout_s = self.rules.reduction_timeout_s
-            linked = self.reports.linked(self.able & self.run_state.members.keys())
+            members = self.run_state.members
+            linked = self.reports.linked(self.reports.able & members.keys())
             body = self.round_decisions.next_attempt(open_, now) or self.round_decisions.next_view(
                 open_, linked
             )
             body = body or self.step_views.next_change(now, linked, timeout_s=timeout_s)
             # Removed peers (all, if a witness leads) may be returning now, with the state.
-            struck = self.began_with - self.run_state.readers.keys() or not self.run_state.members
+            readers = self.run_state.readers
+            struck = self.began_with - readers.keys() or not members
             # Nor is any peer a member yet that holds the state to which the run has just gone back.
             waits = struck or (self.run_state.restored is not None and not self.run_state.views)
             patience_s = self.rules.silence_timeout_s if waits else 0.0
-            if body is None and (body := self.joins.rollback.restore(now, patience_s=patience_s)):
+            if body is None and (body := self.rollback.restore(now, patience_s=patience_s)):
                 self.leaves_since.clear()  # They have to report again what they hold.
         body = body or self.joins.next_entry(now) or self.vote_changes.next_voter()
         return body or self.sample_leases.next_entry(self.run_state)
@@ -372,21 +422,22 @@ class Leader:
     def hopeless(self, now: float) -> bool:
         """No peer has the run's state, and none will."""
         patience_s = self.rules.silence_timeout_s
-        return self.joins.rollback.over(now, patience_s=patience_s) and self.informed(now)
+        return self.rollback.over(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Have all connected peers repeated their reports in this term, or had the time to? What
         looks missing in a new term may only not be reported yet."""
         if now >= self.since + self.rules.election_timeout_s:
             return True
-        here = self.run_state.members.keys() & (self.raft.up | {self.me})
+        members = self.run_state.members
+        here = members.keys() & (self.raft.up | {self.me})
         return all(map(self.accounts.told, here))
 
     def deadline(self) -> float:
         """The next time at which `next_entry` may decide something without a report."""
         times = [
             self.joins.deadline(),
-            self.joins.rollback.hopeless_since + self.rules.silence_timeout_s,
+            self.rollback.hopeless_since + self.rules.silence_timeout_s,
             self.since + self.rules.election_timeout_s,
             *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
             self.step_views.deadline(self.rules.reduction_timeout_s),
@@ -396,8 +447,8 @@ class Leader:
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
     def _strike(self) -> e.Entry | None:
-        revoked = self.run_state.spendings.revoked
-        for peer in sorted(revoked.keys() & self.run_state.readers.keys() - {self.me}):
+        revoked, readers = self.run_state.revoked, self.run_state.readers
+        for peer in sorted(revoked.keys() & readers.keys() - {self.me}):
             # A revoked peer that leaves need not stay until its state is not needed.
             if self.gone.get(peer, (True, ""))[0]:
                 why = f"its certificate was revoked by {revoked[peer].by}"
@@ -407,11 +458,11 @@ class Leader:
             patient = self._looked_at < since + self.rules.transfer_timeout_s
             if left and self.joins.needs(peer, patient=patient):
                 continue  # A result that other peers lack could be lost with this peer.
-            if peer in self.raft.log.voters:
+            if peer in self.log.voters:
                 if self.raft.reconfiguring:
                     continue  # One voter at a time, or two majorities might not overlap.
                 reached = self.raft.up | {self.me}
-                if left and not self.raft.log.is_majority(reached, without=peer):
+                if left and not self.log.is_majority(reached, without=peer):
                     continue  # Its vote is needed to remove the unreachable voters first.
             del self.gone[peer], self.leaves_since[peer]
             self.joins.struck(peer)

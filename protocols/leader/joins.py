@@ -58,7 +58,8 @@ class Joins:
         """The peer asks for a state. Raises RemoteProtocolError if it may not be a member."""
         if why := wrong_role(self.run_state, peer, witness=False):
             raise RemoteProtocolError(peer, f"asks to train, which {why}")
-        seat = self.run_state.seats.get(peer)
+        seats = self.run_state.seats
+        seat = seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
             # Its round may still be open: a contribution of its earlier incarnation must not be
             # listed if this one contributes other bytes.
@@ -86,9 +87,14 @@ class Joins:
 
     def gone(self, peer: PeerId) -> None:
         """The peer is gone: its requests are void."""
-        self.donors.accused.pop(peer, None)
+        self.donors.acquit(peer)
         for table in self._tables:
             table.pop(peer, None)
+
+    def forget_checkpoint(self, peer: PeerId) -> None:
+        """The peer is out: no peer can use its checkpoint."""
+        kept = self.rollback.kept
+        kept.pop(peer, None)
 
     @property
     def _tables(self) -> tuple[dict[PeerId, Any], ...]:
@@ -124,8 +130,8 @@ class Joins:
         States of joiners do not count before they are members, nor ours while we are one: they are
         given to no peer.
         """
-        receivers = self.run_state.receivers.keys()
-        takers = {self.me} if self.me in receivers else receivers - {peer}
+        members, receivers = self.run_state.members, self.run_state.receivers
+        takers = {self.me} if self.me in receivers else receivers.keys() - {peer}
         states = [self.reports.states(v.fragment, v.round) for v in self.donors.versions()]
         # A joiner that has all of its cut becomes a member with the next entry: it makes the steps
         # since then as members do.
@@ -135,13 +141,13 @@ class Joins:
         if joins and not all(peer in reported for reported in states):
             return False  # A joiner has only a part of the state: no peer can go on from it.
         for reported in states:
-            givers = reported.keys() & self.run_state.members.keys()
+            givers = reported.keys() & members.keys()
             stay = givers - {peer, *self.accounts.going} if self.me not in takers else set[PeerId]()
             if takers <= givers or stay:
                 continue
             # No possible donor has reported the last step yet, or the state with which a new term
             # began: this peer may be the only holder.
-            maybe = patient and not givers and (comes or peer in self.run_state.members)
+            maybe = patient and not givers and (comes or peer in members)
             if peer in reported or maybe:
                 return True
         return False
@@ -159,7 +165,8 @@ class Joins:
             info = PeerInfo(peer, word.name, word.incarnation, word.address, slot=0)
             if wrong_role(self.run_state, peer, witness=True):
                 continue
-            if self.run_state.witnesses.get(peer) != info and peer not in self.run_state.receivers:
+            known = self.run_state.witnesses
+            if known.get(peer) != info and peer not in self.run_state.receivers:
                 return e.Witness(info)
         return None
 
@@ -175,9 +182,9 @@ class Joins:
         now."""
         if self._is_out(peer, report):
             return None
-        cut = self.run_state.cuts.get(peer)
-        if cut is not None and cut[0] == report.index and peer in self.run_state.joiners:
-            return e.Member(cut[1].info)
+        index, cut = self.run_state.cut_of(peer)
+        if cut is not None and index == report.index and peer in self.run_state.joiners:
+            return e.Member(cut.info)
         here = report.index == self.run_state.restored_index
         if here and self.run_state.may_return(peer, report.incarnation):
             return e.Member(self._info(peer, report))
@@ -205,7 +212,8 @@ class Joins:
 
     def _admitted_at(self, peer: PeerId) -> float:
         """The time from which the peer may get in: a peer that flaps waits longer each time."""
-        losses = self.run_state.losses.get(peer, 0)
+        counts = self.run_state.losses
+        losses = counts.get(peer, 0)
         if losses < 2 or peer in self.run_state.receivers:
             return 0.0
         hold_down_s = min(HOLD_DOWN_S * 2 ** (losses - 2), HOLD_DOWN_MAX_S)

@@ -33,14 +33,14 @@ class Leadership:
     def follow(self, now: float) -> bool:
         """Begin or end our own term as the last election says; True if there is a new leader or
         term."""
-        raft = self._raft
-        if self.led_term is not None and (not raft.leads or self.led_term.term != raft.term):
+        state = self._raft.term_state
+        if self.led_term is not None and (not state.leads or self.led_term.term != state.term):
             self.led_term = None
-        if raft.leads and self.led_term is None:
-            self.led_term = LeadershipTerm(raft, self._run_state, self._links, now)
-        changed = self._reported != (raft.leader, raft.term)
-        self._reported = (raft.leader, raft.term)
-        if raft.leader is not None:
+        if state.leads and self.led_term is None:
+            self.led_term = LeadershipTerm(self._raft, self._run_state, self._links, now)
+        changed = self._reported != (state.leader, state.term)
+        self._reported = (state.leader, state.term)
+        if state.leader is not None:
             self._led = self._reported
         return changed
 
@@ -61,7 +61,8 @@ class Leadership:
 
     def is_hopeless(self, now: float) -> bool:
         """Do we lead, and no peer has the run's state, nor will have it?"""
-        return self.led_term is not None and self.led_term.leader.hopeless(now)
+        led_term = self.led_term
+        return led_term is not None and led_term.leader.hopeless(now)
 
     def owes_word(self) -> bool:
         """True once for each leader and term: it waits for ReportsComplete."""

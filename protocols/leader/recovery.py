@@ -48,8 +48,17 @@ class Donors:
             accusers.add(peer)
         if self.run_state.is_over:
             return  # No peer can make this state again: all donors are tried again.
-        if len(accusers) == ACCUSERS or self.run_state.receivers.keys() <= {donor, peer}:
+        receivers = self.run_state.receivers
+        if len(accusers) == ACCUSERS or receivers.keys() <= {donor, peer}:
             self.reports.forget_states(donor)
+
+    def acquit(self, donor: PeerId) -> None:
+        """Forget the accusations of a donor."""
+        self.accused.pop(donor, None)
+
+    def acquit_all(self) -> None:
+        """Forget all accusations: the run goes back to other states."""
+        self.accused.clear()
 
     def keep(self, peers: Set[PeerId]) -> None:
         """Forget accusations of all other peers, and by them."""
@@ -72,7 +81,8 @@ class Donors:
 
         The donor that failed the joiner last time comes last; the leader has no preference.
         """
-        donors = self.run_state.members.keys() - {joiner}
+        members = self.run_state.members
+        donors = members.keys() - {joiner}
         # Nor is a donor waited for that ACCUSERS have found wrong: its report is not believed.
         wrong = {peer for peer, accusers in self.accused.items() if len(accusers) == ACCUSERS}
         silent = donors - self.asking.keys() - wrong
@@ -87,15 +97,17 @@ class Donors:
                 return ()  # Half of them may be wrong; the reports of the others are under way.
             donors = donors & equal
         order = sorted(donors, key=lambda peer: (peer == self.me, peer))
-        last = self.run_state.cuts.get(joiner)
+        _, last = self.run_state.cut_of(joiner)
         # In turn, starting after the donor that failed: several may be bad.
-        tried = order.index(last[1].donors[0]) + 1 if last and last[1].donors[0] in donors else 0
+        failed = last.donors[0] if last is not None else None
+        tried = order.index(failed) + 1 if failed is not None and failed in donors else 0
         return (*order[tried:], *order[:tried])
 
     def busy(self) -> set[PeerId]:
         """Donors that are making and hashing COPIES_MAX copies. A donor that has finished them only
         sends, as fast as a joiner's line allows."""
-        waiting, cuts = self.run_state.joiners.keys() - self.asking, self.run_state.cuts
+        joiners, cuts = self.run_state.joiners, self.run_state.cuts
+        waiting = joiners.keys() - self.asking
         open_ = [cuts[peer][1] for peer in waiting if peer in cuts and not cuts[peer][1].roots]
         copies = Counter(donor for cut in open_ for donor in cut.donors)
         return {donor for donor, number in copies.items() if number >= COPIES_MAX}
@@ -130,7 +142,7 @@ class Rollback:
         usable = self._usable()
         if not usable or not (split or now >= self.hopeless_since + patience_s):
             return None
-        self.donors.accused.clear()
+        self.donors.acquit_all()
         # A peer that lacks these versions asks again when it has read the Restore.
         self.asking.clear()
         self.hopeless_since = NEVER
@@ -154,15 +166,17 @@ class Rollback:
     def _nobody_has_state(self) -> bool:
         """Does every member ask for a state, so that none can give one? Or does a witness lead,
         with all peers that trained out?"""
-        if not (self.asking or self.donors.accused):
+        accused = self.donors.accused
+        if not (self.asking or accused):
             return False  # The usual case.
-        receivers = self.run_state.receivers.keys()
-        if not receivers <= self.asking.keys() | self.donors.accused.keys():
+        receivers = self.run_state.receivers
+        if not receivers.keys() <= self.asking.keys() | accused.keys():
             return False
-        if any(map(self._makes_a_step, receivers - self.asking.keys())):
+        if any(map(self._makes_a_step, receivers.keys() - self.asking.keys())):
             return False  # Accused or not: no peer has had time to report a new round.
-        versions, members = self.donors.versions(), self.run_state.members.keys()
-        states = [self.reports.states(v.fragment, v.round).keys() & members for v in versions]
+        versions, members = self.donors.versions(), self.run_state.members
+        found = (self.reports.states(v.fragment, v.round) for v in versions)
+        states = [reported.keys() & members.keys() for reported in found]
         if self.run_state.is_over and all(states):
             # A peer has the final state, and its ranks have ended: no round is repeated.
             return False

@@ -110,14 +110,13 @@ class RelayPlan:
             return []
         if now < self._look_at:
             return []
-        rules = self.raft.rules
-        self._look_at = now + rules.heartbeat_interval_s
-        for peer in self._overdue(now) | self.raft.replication.take_strayed():
+        rules, log, replication = self.raft.rules, self.raft.log, self.raft.replication
+        self._look_at = now + self.links.failure_detector.interval_s
+        for peer in self._overdue(now) | replication.take_strayed():
             self._direct_until[peer] = now + DIRECT_ROUNDS * rules.reduction_timeout_s
-        voters, failure_detector = self.raft.log.voters, self.links.failure_detector
-        relays = [
-            x for x in voters if failure_detector.heard_since(x, now - rules.election_timeout_s)
-        ]
+        failure_detector = self.links.failure_detector
+        since = now - rules.election_timeout_s
+        relays = [x for x in log.voters if failure_detector.heard_since(x, since)]
         learners = self._learners(now)
         wanted = deal(learners, relays) if len(learners) >= LEARNERS_MIN else {}
         changed = {x for x in wanted.keys() | self.via.keys() if wanted.get(x) != self.via.get(x)}
@@ -144,7 +143,8 @@ class RelayPlan:
         raft, replication = self.raft, self.raft.replication
         least = max(1, raft.commit_index - LAG_MAX)
         direct = {peer for peer, until in self._direct_until.items() if now < until}
-        there = (raft.up & self.run_state.receivers.keys()) - direct - set(raft.log.voters)
+        receivers = self.run_state.receivers
+        there = (raft.up & receivers.keys()) - direct - set(raft.log.voters)
         return sorted(
             peer for peer in there if peer in self.via or replication.match(peer) >= least
         )

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from protocols.leader.line_speeds import LinkSpeeds
 from protocols.links.missing_links import MissingLinks, described
 from protocols.messages.log_entries import Run
-from protocols.messages.peer import Have, Hold, Ready, Waiting
+from protocols.messages.peer import Have, Hold, Ready, Waiting, WrongResult
 from protocols.rounds.contributions import check_contributor
+from protocols.rounds.suspicions import Complaint, Suspicions
 from protocols.state.parts import divide
 from protocols.state.round_plan import RoundPlan
 from protocols.state.run_state import RunState
@@ -42,6 +43,12 @@ class RoundReports:
         default_factory=dict[PeerId, tuple[Stamp, frozenset[PeerId]]]
     )
     """By owner, the peers with contributions that it cannot average."""
+
+    wrong: set[Complaint] = field(default_factory=set[Complaint])
+    """Reports about wrong results, of all attempts."""
+    doubted: dict[Stamp, RoundPlan] = field(default_factory=dict[Stamp, RoundPlan])
+    """The plans of attempts with such reports. The first one ends the attempt, and others about it
+    may come later."""
 
     hurried: set[PeerId] = field(default_factory=set[PeerId])
     """Stragglers that were asked to contribute."""
@@ -76,6 +83,11 @@ class RoundReports:
         said = ((peer, *self.void[peer]) for peer in plan.summing if peer in self.void)
         found = (set(x) & set(plan.summed_by(peer)) for peer, at, x in said if at == plan.stamp)
         return set[PeerId]().union(*found)
+
+    def wrong_at(self, plan: RoundPlan) -> list[Complaint]:
+        """The reports about wrong results of this attempt, which cannot be committed then."""
+        found = [each for each in self.wrong if each.stamp == plan.stamp]
+        return sorted(found, key=lambda each: (each.part, each.reporter))
 
     def covered(self, plan: RoundPlan) -> tuple[Samples, ...]:
         """Samples of each peer of the roster; () if there are none, or another fragment counts
@@ -137,6 +149,7 @@ class Reports:
     """The reports of the lineage at the last access."""
     missing_links: MissingLinks = field(default_factory=MissingLinks)
     link_speeds: LinkSpeeds = field(default_factory=LinkSpeeds)
+    suspicions: Suspicions = field(default_factory=Suspicions)
     divided: tuple[tuple[PeerId, ...], tuple[FragmentParts, ...]] = ((), ())
     """Cache: the owners and parts of the last considered view."""
 
@@ -151,6 +164,17 @@ class Reports:
     def rounds(self) -> dict[RoundKey, RoundReports]:
         """The open rounds of the present lineage with reports."""
         return self.said.rounds
+
+    @property
+    def able(self) -> set[PeerId]:
+        """Peers that reported in the present lineage that they can contribute."""
+        return self.said.able
+
+    def lost(self, peer: PeerId) -> None:
+        """The peer is gone: neither its links nor its line nor its ranks count."""
+        self.missing_links.forget(peer)
+        self.link_speeds.forget(peer)
+        self.able.discard(peer)
 
     def linked(self, peers: Set[PeerId]) -> set[PeerId]:
         """As many of these peers as can be in one roster, i.e. are all connected with each
@@ -182,12 +206,17 @@ class Reports:
     def apart(self, peers: Set[PeerId]) -> str:
         """The missing links among these peers, as a text; "" if there are none."""
         gaps = self.missing_links.among(peers, but=self.me)
-        names = {peer: info.name for peer, info in self.run_state.seats.items()} if gaps else {}
-        return described(gaps, names) if gaps else ""
+        if not gaps:
+            return ""  # The usual case.
+        seats = self.run_state.seats
+        return described(gaps, {peer: info.name for peer, info in seats.items()})
 
     def parts(self, run: Run, roster: tuple[PeerId, ...]) -> tuple[FragmentParts, ...]:
-        """The parts of a view with this roster: peers with a slow line own none."""
+        """The parts of a view with this roster: peers with a slow line own none, nor do those that
+        gave wrong results."""
         owners = self.link_speeds.owners(roster) or roster
+        trusted = tuple(peer for peer in owners if peer not in self.suspicions.distrusted)
+        owners = trusted or owners
         if self.divided[0] != owners:
             self.divided = owners, divide(run, owners)
         return self.divided[1]
@@ -199,8 +228,8 @@ class Reports:
         reports = self._of(message.stamp)
         if not self.run_state.counts(peer, message.stamp.view):
             return  # It is of a view that knew an earlier incarnation.
-        samples = message.samples
-        if not (well_formed(samples) and self.run_state.ledger.may_count(peer, samples)):
+        samples, ledger = message.samples, self.run_state.ledger
+        if not (well_formed(samples) and ledger.may_count(peer, samples)):
             return  # Another peer may have trained these samples: the round goes on without it.
         if reports is not None and peer not in reports.ready:  # The first one stays, as at owners.
             reports.ready[peer], reports.ready_at[peer] = contributor, now
@@ -216,6 +245,21 @@ class Reports:
         if reports is not None:
             table = reports.void if message.void else reports.waiting
             table[peer] = (message.stamp, frozenset(message.peers))
+
+    def wrong(self, peer: PeerId, message: WrongResult) -> list[PeerId]:
+        """A peer of the roster complains about a result. Returns the peers that are proved to be at
+        fault by now."""
+        stamp, reports = message.stamp, self._of(message.stamp)
+        plan = self.run_state.open_plan(stamp.fragment) if reports is not None else None
+        if reports is None or plan is None:
+            return []
+        doubted = plan if plan.stamp == stamp else reports.doubted.get(stamp)
+        complaint = Complaint(peer, stamp, message.part, frozenset(message.peers))
+        if doubted is None or not complaint.fits(doubted):
+            return []
+        reports.doubted[stamp] = doubted
+        reports.wrong.add(complaint)
+        return self.suspicions.add(complaint)
 
     def has(self, peer: PeerId, message: Have) -> str:
         """Remember a state. Returns how it differs from the majority's; "" if it does not."""
@@ -244,8 +288,7 @@ class Reports:
                 table.pop(peer, None)
             for said in (reports.waiting, reports.void):
                 said.pop(peer, None)
-        self.missing_links.forget(peer)
-        self.link_speeds.forget(peer)
+        self.lost(peer)
         self.forget_states(peer)
 
     def keep(self, peers: Set[PeerId]) -> None:
@@ -268,26 +311,22 @@ class Reports:
             if not late:
                 continue  # The usual case: they were asked.
             if not self.run_state.asks or reports.enough_at(roster, quorum) == NEVER:
-                late -= self._counted(fragment, plan)
+                late -= _counted(self.run_state, fragment, plan)
             reports.hurried |= late
             found += [(peer, plan.stamp) for peer in sorted(late)]
         return found
 
-    def _counted(self, fragment: int, plan: RoundPlan) -> set[PeerId]:
-        """Peers that the last round of the fragment counted. In a first round all are new and began
-        together."""
-        commits = self.run_state.commits.get(fragment)
-        return {term.peer for term in commits[-1].contributors} if commits else set(plan.roster)
-
     def forget_states(self, peer: PeerId) -> None:
         """The peer does not hold the states that it reported."""
-        for states in self.said.have.values():
+        said = self.said
+        for states in said.have.values():
             states.pop(peer, None)
-        self.said.newest.pop(peer, None)
+        said.newest.pop(peer, None)
 
     def newest_of(self, peer: PeerId) -> tuple[Version, ...]:
         """The versions that the peer reported last."""
-        known = self.said.newest.get(peer, {})
+        newest = self.said.newest
+        known = newest.get(peer, {})
         return tuple(known[fragment] for fragment in sorted(known))
 
     def all_open(self) -> list[OpenRound]:
@@ -307,7 +346,8 @@ class Reports:
         return plan, self.rounds.get(RoundKey(fragment, plan.stamp.round))
 
     def states(self, fragment: int, round_: int) -> Mapping[PeerId, str]:
-        return self.said.have.get((fragment, round_), {})
+        have = self.said.have
+        return have.get((fragment, round_), {})
 
     def majority_digest(self, fragment: int, round_: int) -> str:
         """The state digest that most peers reported; of equally many our own decides. "" without
@@ -328,14 +368,15 @@ class Reports:
     def is_split(self, fragment: int, asking: Set[PeerId]) -> bool:
         """Are all members that do not ask for a state at the last committed round, without a
         majority for any state?"""
-        round_ = self.run_state.cut_round(fragment)
-        assert self.run_state.run is not None
-        if round_ >= self.run_state.run.outer_steps:
+        round_, run = self.run_state.cut_round(fragment), self.run_state.run
+        assert run is not None
+        if round_ >= run.outer_steps:
             return False  # The ranks are done, and other peers may have left with the right state.
         states = self.states(fragment, round_)
         if len(set(states.values())) < 2:
             return False  # The usual case.
-        holders = self.run_state.members.keys() - asking
+        members = self.run_state.members
+        holders = members.keys() - asking
         if not holders or not holders <= states.keys():
             return False
         counts = Counter(states[peer] for peer in holders)
@@ -354,3 +395,10 @@ class Reports:
         if (reports := rounds.get(key)) is None:
             reports = rounds[key] = RoundReports()
         return reports
+
+
+def _counted(run_state: RunState, fragment: int, plan: RoundPlan) -> set[PeerId]:
+    """Peers that the last round of the fragment counted. In a first round all are new and began
+    together."""
+    commits = run_state.commits.get(fragment)
+    return {term.peer for term in commits[-1].contributors} if commits else set(plan.roster)

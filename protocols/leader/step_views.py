@@ -91,24 +91,26 @@ class StepViews:
     def forget(self, peer: PeerId) -> None:
         """The peer is gone, or back in a new incarnation, which holds nothing that the earlier one
         reported."""
-        self.said.stopped.pop(peer, None)
-        self.said.waiting.pop(peer, None)
-        for states in self.said.states.values():
+        said = self.said
+        said.stopped.pop(peer, None)
+        said.waiting.pop(peer, None)
+        for states in said.states.values():
             states.pop(peer, None)
 
     # Decisions ------------------------------------------------------------------------------
 
     def next_commit(self) -> e.StepCommit | None:
         """A commit of the furthest step at which the whole newest roster has the same state."""
-        if not self.said.states:
+        said, step_progress = self.said, self.run_state.step_progress
+        if not said.states:
             return None  # A run of rounds.
         run, views = self.run_state.run, self.run_state.views
         roster = self._counted()
         if run is None or not views or not roster:
             return None
-        for (view, step), states in sorted(self.said.states.items(), key=_by_step, reverse=True):
+        for (view, step), states in sorted(said.states.items(), key=_by_step, reverse=True):
             owner = step_view(self.run_state, step)
-            if step <= self.run_state.step_progress.step or not commits(run, step):
+            if step <= step_progress.step or not commits(run, step):
                 continue
             if owner is None or owner.view != view or not roster <= states.keys():
                 continue  # The view ended before; or a peer is not there yet.
@@ -130,7 +132,8 @@ class StepViews:
         if phase != self._phase:
             self._phase, self._since = phase, now
         late = now >= self._since + timeout_s
-        able = able & self.run_state.members.keys()
+        members = self.run_state.members
+        able = able & members.keys()
         if not views:
             begun = self.run_state.restored is not None or len(able) >= run.peers_min
             return self._view(able, step_progress.step) if begun else None
@@ -158,11 +161,8 @@ class StepViews:
         if idle:
             return e.Halt(view.view, (), one_line(f"{self._names(idle)} cannot take part"))
         # A joiner waits for the next commit: a roster that changes all the time makes no steps.
-        fresh = (
-            able - set(view.roster)
-            if self.run_state.step_progress.view == view.view
-            else set[PeerId]()
-        )
+        step_progress = self.run_state.step_progress
+        fresh = able - set(view.roster) if step_progress.view == view.view else set[PeerId]()
         if not fresh:
             return None
         return e.Halt(view.view, (), one_line(f"{self._names(fresh)} can take part"))
@@ -176,8 +176,9 @@ class StepViews:
     def _differing(self) -> set[PeerId]:
         """Peers with a state that differs at some step; the whole roster if no state has a
         majority: each makes its state again from the last agreed one."""
-        roster, step_progress = self._counted(), self.run_state.step_progress
-        for (view, step), states in sorted(self.said.states.items(), key=_by_step):
+        reports, roster = self.said, self._counted()
+        step_progress = self.run_state.step_progress
+        for (view, step), states in sorted(reports.states.items(), key=_by_step):
             said = {peer: digest for peer, digest in states.items() if peer in roster}
             owner = step_view(self.run_state, step)
             standing = view == self.run_state.views[-1].view or owner is None or owner.view == view
@@ -191,13 +192,13 @@ class StepViews:
 
     def _blamed(self, view: e.View) -> set[PeerId]:
         """The peers for which most others wait, at the earliest incomplete step."""
-        roster = self._counted()
+        roster, waits = self._counted(), self.said.waiting
         waiting = {
             peer: (stamp.round, absent & roster)
-            for peer, (stamp, absent) in self.said.waiting.items()
+            for peer, (stamp, absent) in waits.items()
             if stamp.view == view.view and peer in roster and absent & roster
         }
-        self.said.waiting.clear()  # Peers that still wait report it again in another view.
+        waits.clear()  # Peers that still wait report it again in another view.
         if not waiting:
             return set()
         first = min(step for step, _ in waiting.values())
@@ -215,19 +216,19 @@ class StepViews:
         While a peer of the roster is connected it is a step of this view, else it may be an earlier
         one.
         """
-        needed = self._counted()
+        needed, stopped = self._counted(), self.said.stopped
+        members, step_progress = self.run_state.members, self.run_state.step_progress
         reports = {
             peer: report
-            for peer, report in self.said.stopped.items()
-            if report.halted == self.run_state.step_progress.halted
-            and peer in self.run_state.members
+            for peer, report in stopped.items()
+            if report.halted == step_progress.halted and peer in members
         }
         silent = needed - reports.keys()
         if silent and not late:
             return None
         if silent:
             return self._stop(view, silent, "no report of its last step")
-        if not needed and not late and self.run_state.members.keys() - reports.keys():
+        if not needed and not late and members.keys() - reports.keys():
             return None  # No peer of the roster is connected: all other members have to report.
         last = self._last_step(view, reports)
         return e.Close(view.view, last, self._providers(view, reports, last))
@@ -267,7 +268,8 @@ class StepViews:
         self, view: e.View, close: e.Close, able: Set[PeerId], *, late: bool
     ) -> e.View | e.Halt | None:
         """The next View, with the peers that completed the last one and can go on."""
-        states = self.said.states.get((view.view, close.last_step), {})
+        reported = self.said.states
+        states = reported.get((view.view, close.last_step), {})
         there = {peer: digest for peer, digest in states.items() if peer in able}
         if not there or (able - there.keys() and not late):
             return None

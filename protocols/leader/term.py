@@ -14,7 +14,7 @@ from protocols.leader.reports import Reports
 from protocols.leader.step_views import StepViews
 from protocols.leader.voters import VOTERS_MAX
 from protocols.links.connections import Connections
-from protocols.messages.log_entries import Entry, Left, Lost, Revoked
+from protocols.messages.log_entries import Entry, Left, Lost, Revoked, TokenSpent
 from protocols.messages.peer import ContributeNow, Control, PassedReports
 from protocols.raft.node import Raft
 from protocols.state import transitions
@@ -31,8 +31,8 @@ class LeadershipTerm:
         head = applied.copy()
         for entry in raft.log.since(head.index + 1):
             transitions.apply(head, entry)
-        reports = Reports(raft.me, head)
-        joins = Joins(raft.me, head, reports, Accounts(links))
+        self.reports = reports = Reports(raft.me, head)
+        self.joins = joins = Joins(raft.me, head, reports, Accounts(links))
         self.head = head
         self.term = raft.term
         self.leader = Leader(
@@ -52,8 +52,8 @@ class LeadershipTerm:
         """Nothing is decided, since another branch of the log was met (peer/branches.py)."""
         self.relay_plan = RelayPlan(raft, links, head, reports)
         self._raft = raft
+        self._links = links
         self._notes, self._undecided = list[Command](), ""
-        self._is_hidden = not links.mine  # Joiners cannot dial this peer.
         for peer, info in head.readers.items():
             if links.life(peer, 0) > info.incarnation:
                 self.leader.restarted(peer)
@@ -64,7 +64,7 @@ class LeadershipTerm:
         """Append a decision and send it to all readers. False if no peer could read the entry: then
         nothing has changed, and `orders` notes each reason once."""
         try:
-            self._raft.append(body)
+            entry = self._raft.append(body)
         except LogError as error:
             why = f"not decided: {error}"
             if why != self._undecided:
@@ -73,8 +73,8 @@ class LeadershipTerm:
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
             self.askers.add(body.peer)  # The peer has to read that it is out.
         if isinstance(body, Revoked):
-            self.leader.joins.gone(body.peer)  # The peer may have asked to get in before.
-        transitions.apply(self.head, self._raft.log.entries[-1])
+            self.joins.gone(body.peer)  # The peer may have asked to get in before.
+        transitions.apply(self.head, entry)
         return True
 
     @property
@@ -84,25 +84,26 @@ class LeadershipTerm:
         return min(decides, self.relay_plan.deadline)
 
     def connected(self, peer: PeerId, incarnation: int) -> None:
-        known = self.head.readers.get(peer)
+        readers = self.head.readers
+        known = readers.get(peer)
         if known is not None and known.incarnation < incarnation:
             self.leader.restarted(peer)
+        if known is None and peer in self.head.seats:
+            self.askers.add(peer)  # It may not have read yet that it is out.
         self.relay_plan.connected(peer)
 
     def disconnected(self, peer: PeerId) -> None:
         self.relay_plan.disconnected(peer)
         self.askers.discard(peer)
-        self.leader.reports.missing_links.forget(peer)
+        self.leader.disconnected(peer)
         if peer not in self.head.readers:
             # A peer that left may report a checkpoint, which no peer can use any more.
-            self.leader.joins.rollback.kept.pop(peer, None)
-        for reports in self.leader.reports.rounds.values():
-            reports.hurried.discard(peer)  # The request may be lost.
+            self.joins.forget_checkpoint(peer)
 
     def forget_others(self) -> None:
         """Forget peers that are neither in the log nor connected, and cannot reconnect."""
-        known = self.head.readers.keys() | self.relay_plan.links.peers.keys() | {self._raft.me}
-        leader = self.leader
+        leader, readers, connected = self.leader, self.head.readers, self._links.peers
+        known = readers.keys() | connected.keys() | {self._raft.me}
         for part in (leader.accounts, leader.joins, leader.reports, self.relay_plan):
             part.keep(known)
         keep_only(known, leader.leaves_since, leader.sample_leases.wants)
@@ -110,10 +111,20 @@ class LeadershipTerm:
     def awaits_log_of(self, peer: PeerId, leaving: str) -> bool:
         """Is a decision possible once this peer has our log? It may get a vote, or lead after
         us."""
-        voters = self._raft.log.voters
-        if peer in voters:
-            return bool(leaving) or self._is_hidden
-        return len(voters) < VOTERS_MAX
+        log = self._raft.log
+        if peer in log.voters:
+            return bool(leaving) or not self._links.mine  # Joiners cannot dial this peer.
+        return len(log.voters) < VOTERS_MAX
+
+    def has_spent(self, entry: TokenSpent) -> bool:
+        """Has our whole log this use of a token?"""
+        spendings = self.head.spendings
+        return spendings.has(entry)
+
+    def spend(self, entry: TokenSpent) -> None:
+        """Append this use of a token with the next decisions, unless our log has it."""
+        if not self.has_spent(entry):
+            self.joins.spendings[entry.peer] = entry
 
     def readers(self) -> set[PeerId]:
         """The readers of the log: all peers in it, and those that asked for it."""
@@ -131,7 +142,7 @@ class LeadershipTerm:
 
         Raises RemoteProtocolError after all valid reports are handled.
         """
-        if peer in self.head.spendings.revoked:
+        if peer in self.head.revoked:
             return []  # Its reports do not count after that entry, relayed or not.
         if self._is_of_earlier_life(peer):
             return []
@@ -153,26 +164,24 @@ class LeadershipTerm:
         """Has the log a later incarnation of this peer than the connected one? The new one joined
         under an earlier leader, and the connection with the old one has not ended here yet: its
         reports are not about the new incarnation."""
-        seat = self.head.seats.get(peer)
-        return (
-            seat is not None
-            and self.relay_plan.links.life(peer, seat.incarnation) < seat.incarnation
-        )
+        seats = self.head.seats
+        known = seats[peer].incarnation if peer in seats else 0
+        return self._links.life(peer, known) < known
 
     @property
     def is_last(self) -> bool:
         """Is no other peer in, or asks to get in, and can all peers that left read that?"""
-        others = self.head.receivers.keys() | self.leader.joins.joins.keys()
-        all_holds = self._raft.commit_index == self._raft.log.last_index
-        return all_holds and others <= {self._raft.me}
+        raft, asking, receivers = self._raft, self.joins.joins, self.head.receivers
+        all_holds = raft.commit_index == raft.log.last_index
+        return all_holds and receivers.keys() | asking.keys() <= {raft.me}
 
     def orders(self, now: float) -> list[Command]:
         """Messages to single peers beyond the log."""
         notes, self._notes = self._notes, []
-        if not self._raft.settled:
+        raft = self._raft
+        if not raft.settled:
             return notes
-        here = self._raft.up | {self._raft.me}
-        late = self.leader.reports.late(here, self._raft.rules.quorum)
+        late = self.reports.late(raft.up | {raft.me}, raft.rules.quorum)
         hurry: list[Command] = [Send(peer, ContributeNow(stamp)) for peer, stamp in late]
         return [*notes, *hurry, *self.relay_plan.orders(now)]
 
@@ -185,7 +194,7 @@ class LeadershipTerm:
         """
         found = False
         if lacks_state and not self.head.stepwise:
-            self.leader.reports.forget_states(self._raft.me)
+            self.reports.forget_states(self._raft.me)
         while self._may_decide and (body := self.leader.next_entry(now)) is not None:
             if not self.append(body):
                 break  # It may be decided after the next event: no loop here.

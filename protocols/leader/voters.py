@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from protocols.leader.peer_accounts import Accounts
 from protocols.messages.log_entries import Entry, Revocation, Revoked, Voter
 from protocols.messages.peer import Revoke
+from protocols.raft.log import Log
 from protocols.raft.node import Raft
 from protocols.state.entry_validation import cannot_revoke
 from protocols.state.run_state import RunState
@@ -48,11 +49,15 @@ class Voters:
     leaving: set[PeerId] = field(default_factory=set[PeerId])
     """The peers of these revocations: they get neither a vote nor the lead."""
 
+    log: Log = field(init=False)
     _reached: set[PeerId] = field(default_factory=set[PeerId])
     """Peers that were heard lately, and this one: a hanging connection shows no end."""
     _objected: dict[str, float] = field(default_factory=dict[str, float])
     """By subject of a revocation that is not accepted, since when there is a reason to refuse
     it."""
+
+    def __post_init__(self) -> None:
+        self.log = self.raft.log
 
     # Revocations ----------------------------------------------------------------------------
 
@@ -97,7 +102,7 @@ class Voters:
     def next_voter(self) -> Voter | None:
         """The next change of voters: up to VOTERS_MAX of the longest-lived members vote, not
         counting votes that are about to end; a peer with a failed disk does not vote."""
-        voters = self.raft.log.voters
+        voters = self.log.voters
         if self.raft.reconfiguring:
             return None
         for peer in voters:
@@ -127,13 +132,15 @@ class Voters:
         reachable, or the change could neither be committed nor taken back. Peers that are
         unreachable, or lag, come first, while the others still count for the majority.
         """
-        voters, reached = set(self.raft.log.voters), self._reached
+        voters, reached = set(self.log.voters), self._reached
         if not self.leaving or self.raft.reconfiguring:
             return
+        replication = self.raft.replication
+        asked = ((name, one.entry) for name, one in self.asked.items())
         revoked = [
-            (one.entry.peer in reached, self.raft.replication.match(one.entry.peer), name)
-            for name, one in self.asked.items()
-            if isinstance(one.entry, Revoked) and one.entry.peer in voters - {self.me}
+            (entry.peer in reached, replication.match(entry.peer), name)
+            for name, entry in asked
+            if isinstance(entry, Revoked) and entry.peer in voters - {self.me}
         ]
         stays = _is_majority(reached, voters - self.leaving)
         for *_, name in sorted(revoked):
@@ -146,7 +153,7 @@ class Voters:
         """Why this revocation is refused, as a line for a person; "" if it is not."""
         if self.run_state.rivals and subject(entry) not in self.run_state.rivals:
             return BRANCHES
-        voters = set(self.raft.log.voters)
+        voters = set(self.log.voters)
         if not isinstance(entry, Revoked) or entry.peer not in voters:
             return ""
         going = {entry.peer, *self.leaving, *self.gone}
@@ -167,16 +174,17 @@ class Voters:
     # Helpers --------------------------------------------------------------------------------
 
     def _look(self, now: float) -> None:
-        failure_detector = self.accounts.links.failure_detector
-        since = now - BEATS * failure_detector.rules.heartbeat_interval_s
+        links = self.accounts.links
+        failure_detector = links.failure_detector
+        since = now - BEATS * failure_detector.interval_s
         up = self.raft.up
         self._reached = {self.me, *(p for p in up if failure_detector.heard_since(p, since))}
 
     def _fit(self) -> Iterator[PeerId]:
         """Learners and witnesses that could vote now, the longest-lived first."""
-        raft, voters, revoked = self.raft, self.raft.log.voters, self.run_state.spendings.revoked
-        accounts = self.accounts
-        for peer, info in (*self.run_state.members.items(), *self.run_state.witnesses.items()):
+        raft, voters, revoked = self.raft, self.log.voters, self.run_state.revoked
+        accounts, run_state = self.accounts, self.run_state
+        for peer, info in (*run_state.members.items(), *run_state.witnesses.items()):
             if peer in voters or peer in self.leaving or peer in revoked:
                 continue
             if peer not in raft.up or peer in self.gone or accounts.broken(peer):

@@ -1,4 +1,4 @@
-"""Connections as the core sees them: handshake, failure detection, and ways around a missing link.
+"""Connections as the core sees them.
 
 In: events about connections, heartbeats and hellos. Out: which peers are connected in which
 incarnation, which silence is too long, which peer leads, and which peers carry tunnels and the log

@@ -192,7 +192,8 @@ class Connections:
     def missed(self, now: float) -> set[PeerId]:
         """Peers without a connection for so long that they do not reconnect by themselves: peers
         that are gone have been removed by the leader by now."""
-        long_s = self.failure_detector.rules.election_timeout_s
+        rules = self.failure_detector.rules
+        long_s = rules.election_timeout_s
         return {peer for peer, lost in self._missed.items() if now >= lost + long_s} - self.up
 
     def led_to(self, address: str, mine: str, index: int) -> list[Command]:

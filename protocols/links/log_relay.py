@@ -20,6 +20,7 @@ from protocols.messages.peer import (
     Reported,
     Via,
     Waiting,
+    WrongResult,
 )
 from protocols.raft.node import Raft
 from protocols.state.log_applier import LogApplier
@@ -31,7 +32,7 @@ RESEND = 32
 """Entries that are sent again on a new connection, since the last ones may be lost."""
 PASSED_BYTES = 512 << 10
 """Bytes of reports in one message, before the last report is added."""
-URGENT = (Hold, Waiting)
+URGENT = (Hold, Waiting, WrongResult)
 """Reports that a commit or an attempt waits for. Other reports wait for one of these, or for a
 heartbeat."""
 URGENT_SHARE = 0.1
@@ -95,7 +96,8 @@ class LogRelay:
         """Collect a learner's report."""
         self._pending.append(Report(peer, self.links.peers[peer].incarnation, message))
         self._pending_bytes += len(encode(message))
-        interval_s = self.raft.rules.heartbeat_interval_s
+        failure_detector = self.links.failure_detector
+        interval_s = failure_detector.interval_s
         if isinstance(message, URGENT):
             self._urgent.add(peer)
             interval_s *= URGENT_SHARE
@@ -132,8 +134,8 @@ class LogRelay:
 
     @property
     def _current(self) -> bool:
-        raft = self.raft
-        return self._term == raft.term and raft.leader is not None and not raft.leads
+        state = self.raft.term_state
+        return self._term == state.term and state.leader is not None and not state.leads
 
     def _forward(self) -> list[Command]:
         commands: list[Command] = []

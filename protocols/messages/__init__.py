@@ -1,4 +1,4 @@
-"""Every record that travels between peers, stands in the log, or is kept on disk.
+"""Records that travel, stand in the log, or are stored.
 
 In: identifiers and sample ranges (types). Out: frozen records without behaviour. log_entries.py has
 the entries of the replicated log, peer.py the control messages and the chunks of bulk payloads,

@@ -12,6 +12,7 @@ from protocols.messages.admission import (
     NotRevoked,
     Revoke,
 )
+from protocols.messages.owner_checks import Blocks, BlocksWanted, WrongResult
 from protocols.messages.raft import (
     Append,
     Appended,
@@ -236,7 +237,7 @@ class ContributeNow:
     stamp: Stamp
 
 
-Reported = Ready | Hold | Have | Waiting | Kept
+Reported = Ready | Hold | Have | Waiting | WrongResult | Kept
 
 
 @record
@@ -361,6 +362,9 @@ Control = (
     | Hold
     | Have
     | Waiting
+    | BlocksWanted
+    | Blocks
+    | WrongResult
     | Fetch
     | FetchState
     | NoState

@@ -1,4 +1,4 @@
-"""PeerCore: one peer's whole protocol, composed from the rooms below.
+"""PeerCore: one peer's whole protocol.
 
 In: one event and the time. Out: a list of commands. Which parts of the core run after an event is
 said by marks (wakeups.py); the simulator compares every event with a core that runs all parts. Must

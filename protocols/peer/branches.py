@@ -61,7 +61,7 @@ class Branches:
         leader_address: Callable[[], str],
     ) -> None:
         self._me = me
-        self._raft = raft
+        self._raft, self._log = raft, raft.log
         self._run_state = run_state
         self._part = part
         self._links = links
@@ -86,7 +86,7 @@ class Branches:
     @property
     def ours(self) -> Name:
         """Our branch, by our whole log, uncommitted entries included."""
-        log = self._run_state.forks + self._raft.log.forks_after(self._run_state.index)
+        log = self._run_state.forks + self._log.forks_after(self._run_state.index)
         if not self._intended:
             return log
         return self._intended if self._intended[: len(log)] == log else log
@@ -109,7 +109,7 @@ class Branches:
     def heard(self, peer: PeerId, word: OnBranch, now: float) -> None:
         """A peer reports its branch."""
         self._theirs[peer] = word
-        if self._raft.log.last_index == 0:
+        if self._log.last_index == 0:
             self._intended = word.forks  # We have no branch yet, and begin to read this one.
         if self._is_foreign(peer):
             self._raft.disconnected(peer, now)  # Its messages about our log do not count.
@@ -157,9 +157,10 @@ class Branches:
         else:
             # A new incarnation does not know what is committed; it has its checkpoint.
             head = self._run_state.copy()
-            for entry in self._raft.log.since(head.index + 1):
+            for entry in self._log.since(head.index + 1):
                 transitions.apply(head, entry)
-            kept = self._part.member_status.kept
+            member_status = self._part.member_status
+            kept = member_status.kept
             if kept is not None and head.is_kept(kept.lineage, kept.versions):
                 self._leave_with(head, kept, now, after=head.index)
 
@@ -184,7 +185,7 @@ class Branches:
         voters = self._run_state.voters or raft.log.voters
         if raft.leads or len(voters) != 2 or self._me.peer not in voters:
             return False
-        if self._links.up.intersection(voters) or not raft.disk.works or member_status.leaving:
+        if self._links.up & set(voters) or not raft.disk.works or member_status.leaving:
             return False
         ready = self._has_state or (member_status.kept is not None and member_status.catchup.needed)
         return ready and not self._part.finished

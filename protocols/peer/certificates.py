@@ -201,7 +201,8 @@ class Certificates:
                 del self.revoking[name]
         refused: list[tuple[m.Revoke, str]] = []
         if led_term is not None:
-            refused = led_term.leader.vote_changes.take(self.revoking, now)
+            vote_changes = led_term.leader.vote_changes
+            refused = vote_changes.take(self.revoking, now)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._revokes_at or hears != self._asked_of:
@@ -244,14 +245,13 @@ class Certificates:
         if self._is_admitted(entry):
             del self._proved[asker]
             return self._answer(asker, certificates=self._certificates_of_voters())
-        head = led_term.head if led_term is not None else None
-        if led_term is None or head is None or now >= self._proved[asker].until:
+        if led_term is None or now >= self._proved[asker].until:
             why = NOT_NOW
-        elif entry.peer in head.spendings.revoked or not head.spendings.has(entry):
-            why = refusal(head, entry)
+        elif entry.peer in led_term.head.revoked or not led_term.has_spent(entry):
+            why = refusal(led_term.head, entry)
             final = bool(why)
             if not why:
-                led_term.leader.joins.spendings[entry.peer] = entry
+                led_term.spend(entry)
         if why:
             del self._proved[asker]
             return self._answer(asker, why=why, final=final)

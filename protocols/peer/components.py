@@ -49,9 +49,12 @@ class Components(ABC):
         self.me = me
         self.log_applier = LogApplier(me.peer, saved)
         self.raft, self.run_state = self.log_applier.raft, self.log_applier.run_state
+        self.election, self.replication = self.raft.election, self.raft.replication
+        self.disk = self.raft.disk
         self.part = Participant(me, self.run_state, founds=not join, kept=kept)
-        self.member_status = self.part.member_status
+        self.member_status, self.catchup = self.part.member_status, self.part.catchup
         self.links = Connections(contact, mine=me.address)
+        self.failure_detector = self.links.failure_detector
         self.log_relay = LogRelay(self.log_applier, self.links)
         self.leadership = Leadership(self.raft, self.run_state, self.links)
         self.certificates = Certificates(me.peer, self.run_state, self.links)
@@ -141,8 +144,8 @@ class Components(ABC):
 
     def _watch(self, now: float) -> None:
         """Connections: losses, heartbeats, dialling, branches."""
-        led_term, raft = self.leadership.led_term, self.raft
-        up, log = (len(self.links.up), len(raft.up)), (raft.term, raft.log.last_index)
+        led_term, raft, state = self.leadership.led_term, self.raft, self.raft.term_state
+        up, log = (len(self.links.up), len(raft.up)), (state.term, raft.log.last_index)
         frozen = led_term is not None and led_term.frozen
         for command in self.connectivity.watch(now):
             if isinstance(command, c.Stop):
@@ -150,7 +153,7 @@ class Components(ABC):
             else:
                 self._out.append(command)
         self._due[wakeups.CONNECTIVITY] = self.connectivity.deadline
-        if log != (raft.term, raft.log.last_index):
+        if log != (state.term, raft.log.last_index):
             # This peer goes on alone, or another branch is given up.
             self.raised |= wakeups.APPENDED
         if up != (len(self.links.up), len(raft.up)):
@@ -165,10 +168,10 @@ class Components(ABC):
         raft.advance(now)
         self._due[wakeups.RAFT] = raft.deadline
         self.raised |= wakeups.SAID
-        settled = raft.leads and raft.settled
-        election, state = raft.election, raft.election.state
+        election, state = self.election, raft.term_state
+        settled = state.leads and raft.settled
         ours = (state.term, state.leader, state.role)
-        leads = (*ours, raft.disk.works, settled, election.handing_over)
+        leads = (*ours, self.disk.works, settled, election.handing_over)
         if leads != self._leads:
             self._leads = leads
             self.raised |= wakeups.ALL
@@ -176,7 +179,7 @@ class Components(ABC):
             self._holds = raft.commit_index
             self.raised |= wakeups.FURTHER_COMMIT
         log, votes = raft.log, (raft.log.last_term, raft.log.voters)
-        if votes != self._votes or (raft.leads and log.last_index != self._last_index):
+        if votes != self._votes or (state.leads and log.last_index != self._last_index):
             self.raised |= wakeups.LONGER_LOG
         self._votes, self._last_index = votes, log.last_index
         if self.connectivity.leaderless_since != NEVER and self.connectivity.hears_leader(now):
@@ -205,7 +208,7 @@ class Components(ABC):
         if self._going(now):
             self.raised |= wakeups.APPENDED
         else:
-            if led_term.decide(now, lacks_state=self.member_status.catchup.needed):
+            if led_term.decide(now, lacks_state=self.catchup.needed):
                 self.raised |= wakeups.APPENDED
             for command in led_term.orders(now):
                 self._emit(command, now)
@@ -227,7 +230,7 @@ class Components(ABC):
         if leader is None:
             return
         hears = self._hears or leader
-        for report in self.member_status.news(self.raft.disk.why, hears):
+        for report in self.member_status.news(self.disk.why, hears):
             self._emit(c.Send(hears if isinstance(report, m.Kept) else leader, report), now)
 
     def _stand(self, now: float) -> None:
@@ -242,7 +245,8 @@ class Components(ABC):
 
     def _exchange(self, now: float) -> None:
         """The rounds of all fragments."""
-        self.part.woken.update(range(len(self.rounds)))
+        woken = self.part.woken
+        woken.update(range(len(self.rounds)))
         self._exchange_some(now)
 
     def _exchange_some(self, now: float) -> None:
@@ -255,8 +259,9 @@ class Components(ABC):
             self.raised |= wakeups.OUR_ROUND & ~wakeups.ROUNDS
 
     def _make_steps(self, now: float) -> None:
-        if self.part.steps is not None:
-            self.part.steps.woken = True
+        steps = self.part.steps
+        if steps is not None:
+            steps.woken = True
             self._make_next_step(now)
 
     def _make_next_step(self, now: float) -> None:
@@ -306,15 +311,16 @@ class Components(ABC):
 
     def _draw(self, now: float) -> None:
         """Tell the ranks which samples they may draw, before any other command."""
-        self._out[:0] = self.member_status.sample_requests.news()
+        sample_requests = self.member_status.sample_requests
+        self._out[:0] = sample_requests.news()
 
     # Helpers --------------------------------------------------------------------------------
 
     @property
     def _leader_here(self) -> PeerId | None:
         """The leader, if it is connected or this peer itself; else None."""
-        leader = self.raft.leader
-        return leader if self.raft.leads or leader in self.links.up else None
+        state = self.raft.term_state
+        return state.leader if state.leads or state.leader in self.links.up else None
 
     @property
     def _hears(self) -> PeerId | None:
@@ -326,11 +332,12 @@ class Components(ABC):
         Left."""
         if not self.member_status.leaving or self.finished:
             return self.connectivity.gives_way(now)
-        if self.led_term is not None and self.led_term.is_last:
+        led_term = self.led_term
+        if led_term is not None and led_term.is_last:
             self._stop(shutdown.when_out(self.member_status, finished=False))
             return True
-        going = self.led_term.leader.unfit if self.led_term is not None else ()
-        return self.raft.election.hand_over(but=going)
+        going = led_term.leader.unfit if led_term is not None else ()
+        return self.election.hand_over(but=going)
 
     def _emit(self, command: c.Command, now: float) -> None:
         """Add a command; a message to this peer itself is handled at once."""
@@ -345,8 +352,8 @@ class Components(ABC):
             self._out.append(stop)
 
     def _rules(self, rules: ProtocolConfig) -> None:
-        self.rules = self.links.failure_detector.rules = rules
-        self.raft.rules = self.raft.election.rules = rules
+        self.rules = self.failure_detector.rules = rules
+        self.raft.rules = self.election.rules = rules
         self.part.rules(rules)
         if self.led_term is not None:
             leader = self.led_term.leader

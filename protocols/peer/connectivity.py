@@ -63,9 +63,11 @@ class Connectivity:
         self._has_losses = False
         self._me = me
         self._raft = raft
+        self._log, self._election = raft.log, raft.election
         self._run_state = run_state
         self._part = part
         self._links = links
+        self._failure_detector = links.failure_detector
         self._leadership = leadership
         self._said_missed: tuple[int, bool, object] = UNSAID
         """(term, whether this peer led, the last report of missing peers)."""
@@ -102,7 +104,7 @@ class Connectivity:
     def watch(self, now: float) -> list[Command]:
         """Handle lost and silent peers, then keep up the other connections."""
         readers, rivals = self._run_state.readers, self._run_state.rivals
-        due = now >= self._links.failure_detector.deadline()
+        due = now >= self._failure_detector.deadline()
         commands = self._lost_and_beats(now, readers) if due else []
         found = self.hears_leader(now)
         self._silent_at = self._heard_until if found and not self._raft.leads else NEVER
@@ -137,19 +139,19 @@ class Connectivity:
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """Is the message void, since its sender is revoked or on another branch?"""
-        revoked = peer in self._run_state.spendings.revoked
+        revoked = peer in self._run_state.revoked
         if revoked and not isinstance(message, FROM_REVOKED):
             return True
         return self.other_branches.keeps_out(peer, message)
 
     def reads_on(self, peer: PeerId) -> bool:
         """Is the peer out, by its own wish or revoked, and reads that from this leader?"""
-        revoked = peer in self._run_state.spendings.revoked
+        revoked = peer in self._run_state.revoked
         return revoked and self._leadership.led_term is not None and peer in self._links.up
 
     def _shut_out(self, now: float) -> list[Command]:
         """Close connections with revoked peers; stop if this peer is revoked."""
-        revoked = self._run_state.spendings.revoked
+        revoked = self._run_state.revoked
         if why := self._is_barred(now):
             return [Stop(why, "refused")]
         commands: list[Command] = []
@@ -172,28 +174,29 @@ class Connectivity:
         """
         self._barred_at = NEVER
         me, raft, said = self._me.peer, self._raft, self._links.barred
-        revoked, rivals = self._run_state.spendings.revoked, self._run_state.rivals.keys()
+        revoked, rivals = self._run_state.revoked, self._run_state.rivals
         if me in revoked:
             return revocation(revoked[me])
         if not said:
             return ""
-        others = set(raft.log.voters) - {me}
+        others = set(self._log.voters) - {me}
         most = 2 * len(others & said.keys()) > len(others)
         late_at = self.leaderless_since + OUTAGE * raft.rules.silence_timeout_s
         late = now >= late_at
         self._barred_at = NEVER if late else late_at
         led = self.hears_leader(now)
-        parted = bool(rivals) and rivals <= said.keys()
+        parted = bool(rivals) and rivals.keys() <= said.keys()
         alone = late and not self._links.up & others
         return next(iter(said.values())) if parted or (not led and (most or alone)) else ""
 
     def _tell_missed(self, now: float) -> list[Command]:
         """Report missing peers to the leader when they change; as leader, note the missing
         links."""
-        raft, led_term, members = self._raft, self._leadership.led_term, self._run_state.members
-        leader = raft.leader if self._part.member_status.is_member else None
+        state, led_term = self._raft.term_state, self._leadership.led_term
+        members, status = self._run_state.members, self._part.member_status
+        leader = state.leader if status.is_member else None
         if led_term is not None:
-            what: object = led_term.leader.reports.cut_off()
+            what: object = led_term.reports.cut_off()
             command: Command = Note("links", str(what or "all members are connected again"))
         elif leader is not None and leader in self._links.up:
             what = tuple(sorted(self._links.missed(now) & members.keys()))
@@ -201,11 +204,11 @@ class Connectivity:
         else:
             return []
         term, led, before = self._said_missed
-        self._said_missed = (raft.term, raft.leads, what)
-        before = before if led == raft.leads else None
+        self._said_missed = (state.term, state.leads, what)
+        before = before if led == state.leads else None
         # Repeated in each term, also if no peer is missing: a late report of an earlier term may
         # have reached the new leader.
-        return [command] if (what != before or term != raft.term) and (what or before) else []
+        return [command] if (what != before or term != state.term) and (what or before) else []
 
     def _named(self) -> set[str]:
         """Addresses in uncommitted entries of our log; and of all peers of the run if this peer is
@@ -216,7 +219,7 @@ class Connectivity:
             known = self._run_state.seats
         elif self._me.peer in known:
             known = dict[PeerId, PeerInfo]()
-        named = addresses(known.values(), self._raft.log.since(self._run_state.index + 1))
+        named = addresses(known.values(), self._log.since(self._run_state.index + 1))
         return set(named.values()) - {self._me.address, ""}
 
     @property
@@ -229,19 +232,21 @@ class Connectivity:
         """When this finished peer may leave, since no leader was heard for so long."""
         if self.leaderless_since == NEVER or not self._part.finished:
             return NEVER
-        others = self._run_state.readers.keys() - {self._me.peer}
-        patience_s = self._raft.rules.silence_timeout_s * (OUTAGE if others else 1)
+        readers, rules = self._run_state.readers, self._raft.rules
+        others = readers.keys() - {self._me.peer}
+        patience_s = rules.silence_timeout_s * (OUTAGE if others else 1)
         return self.leaderless_since + patience_s
 
     def _lost_and_beats(self, now: float, readers: Mapping[PeerId, PeerInfo]) -> list[Command]:
         """Newly lost peers, and heartbeats that are due."""
         commands: list[Command] = []
         led_term = self._leadership.led_term
-        if self._links.failure_detector.beat_due(now):
-            self._links.failure_detector.watch(self._needed(now), now)
+        if self._failure_detector.beat_due(now):
+            self._failure_detector.watch(self._needed(now), now)
+            self._note_pauses(now)
             if led_term is not None:
                 led_term.forget_others()
-        for loss in self._links.failure_detector.lost(now):
+        for loss in self._failure_detector.lost(now):
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
             if led_term is not None:
@@ -255,6 +260,12 @@ class Connectivity:
             commands += self._raft.beat(beat.peer) or [beat]
         return commands
 
+    def _note_pauses(self, now: float) -> None:
+        """The election timeout follows the pauses of the leader."""
+        leader, election = self._raft.leader, self._raft.election
+        if leader is not None:
+            election.expect(self._failure_detector.pause_s(leader, now))
+
     def _needed(self, now: float) -> Set[PeerId]:
         """The peers to watch: the leader watches all peers; all watch the leader, voters each
         other, and a peer that waits for a result or a state those that make it."""
@@ -264,39 +275,43 @@ class Connectivity:
         needed = self._part.waits_for()
         if raft.leader is not None:
             needed.add(raft.leader)
-        if raft.me in raft.log.voters or not self.hears_leader(now):
-            needed.update(raft.log.voters)  # One of them leads next.
+        if raft.me in self._log.voters or not self.hears_leader(now):
+            needed.update(self._log.voters)  # One of them leads next.
         return needed & up or up
 
     def hears_leader(self, now: float) -> bool:
         """Is there a leader, and was it heard lately?"""
-        up = self._raft.leader in self._links.up
-        return self._raft.leads or (up and now < self._heard_until)
+        state = self._raft.term_state
+        return state.leads or (state.leader in self._links.up and now < self._heard_until)
 
     @property
     def _heard_until(self) -> float:
-        return self._raft.election.state.heard_at + 2 * self._raft.rules.election_timeout_s
+        raft = self._raft
+        return raft.term_state.heard_at + 2 * raft.rules.election_timeout_s
 
     def gives_way(self, now: float) -> bool:
         """Hand over as a leader that loses its vote, since another leader must take it; or as one
         that cannot be dialled, since joiners dial the leader."""
         led_term = self._leadership.led_term
-        if led_term is not None and self._me.peer in led_term.leader.vote_changes.leaving:
-            return self._raft.election.hand_over(but=led_term.leader.unfit)
-        if self._me.address or led_term is None or self._part.finished:
+        if led_term is None:
             return False
-        if not led_term.leader.informed(now):
+        leader, vote_changes = led_term.leader, led_term.leader.vote_changes
+        if self._me.peer in vote_changes.leaving:
+            return self._election.hand_over(but=leader.unfit)
+        if self._me.address or self._part.finished:
+            return False
+        if not leader.informed(now):
             # A peer that leaves has handed over to us, and must not get the lead back.
             return False
-        seats, going = self._run_state.readers, led_term.leader.unfit
-        hidden = [p for p in self._raft.log.voters if p not in seats or not seats[p].address]
-        return self._raft.election.hand_over(but=[*hidden, *going])
+        seats, going = self._run_state.readers, leader.unfit
+        hidden = [p for p in self._log.voters if p not in seats or not seats[p].address]
+        return self._election.hand_over(but=[*hidden, *going])
 
     @property
     def reaches_who_decides(self) -> bool:
         """Is a leader reachable that could append our Left?"""
         up = self._links.up
-        voters = up.intersection(self._raft.log.voters)
+        voters = up.intersection(self._log.voters)
         return bool(voters) if self._raft.leads else self._raft.leader in up
 
     def leader_address(self) -> str:
@@ -306,8 +321,8 @@ class Connectivity:
             return ""
         if leader == self._me.peer:
             return self._me.address
-        info = self._run_state.readers.get(leader)
-        known = info or self._links.peers.get(leader)
+        readers, connected = self._run_state.readers, self._links.peers
+        known = readers.get(leader) or connected.get(leader)
         return known.address if known is not None else ""
 
     def take(
@@ -321,7 +336,7 @@ class Connectivity:
             case OnBranch():
                 self.other_branches.heard(peer, message, now)
                 return []
-            case Heartbeat() if peer not in self._links.failure_detector.watched:
+            case Heartbeat() if peer not in self._failure_detector.watched:
                 return [
                     Send(peer, HeartbeatReply())
                 ]  # The peer watches us, though we do not watch it.
@@ -334,4 +349,4 @@ class Connectivity:
                 return []
 
     def _led_to(self, address: str) -> list[Command]:
-        return self._links.led_to(address, self._me.address, self._raft.log.last_index)
+        return self._links.led_to(address, self._me.address, self._log.last_index)

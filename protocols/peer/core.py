@@ -20,7 +20,12 @@ from protocols.wire import codec
 HEARTBEATS = (m.Heartbeat, m.HeartbeatReply)
 LINKS = (m.UnreachedMembers, m.Leave, m.PassedReports)
 """Messages that may tell a leader about links between other peers."""
-BETWEEN_PEERS = (m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves)
+BETWEEN_PEERS = (
+    *(m.Fetch, m.FetchSteps, m.FetchState, m.FetchLeaves, m.NoState, m.Leaves),
+    m.BlocksWanted,
+)
+NO_NEWS = (m.Fetch, m.FetchSteps, m.BlocksWanted)
+"""Questions between peers that are answered, and change nothing."""
 
 
 class PeerCore(Components):
@@ -49,7 +54,8 @@ class PeerCore(Components):
 
     def name_of(self, peer: PeerId) -> str:
         """The name of a peer for people."""
-        info = self.run_state.seats.get(peer)
+        seats = self.run_state.seats
+        info = seats.get(peer)
         return info.name if info else peer.rpartition(".")[0] or peer
 
     # Events ---------------------------------------------------------------------------------
@@ -67,7 +73,7 @@ class PeerCore(Components):
             self._out += self.part.began(self.run_state.run, now)
             self._rules(self.rules)
         if known:
-            self.raft.election.wait(now)
+            self.election.wait(now)
 
     def _take(self, event: v.Event, now: float) -> None:
         """Change the state that an event concerns, and wake the parts that read it; by default
@@ -80,10 +86,10 @@ class PeerCore(Components):
         match event:
             # The most frequent events come first.
             case v.StepReceived():
-                self.links.failure_detector.heard(event.sender, now)
+                self.failure_detector.heard(event.sender, now)
                 self.raised |= self._step_came(event)
             case v.MessageReceived():
-                self.links.failure_detector.heard(event.peer, now)
+                self.failure_detector.heard(event.peer, now)
                 self._message(event.peer, event.message, now)
             case v.StepMade() | v.StepApplied() | v.BaseLoaded():
                 self.part.stepped(event, now)
@@ -100,16 +106,16 @@ class PeerCore(Components):
             case v.Persisted():
                 self.raft.persisted(event.write_number, now)
             case v.PersistFailed():
-                if self.raft.disk.works:
+                if self.disk.works:
                     self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
                 self.raft.persist_failed(event.write_number, codec.one_line(event.why), now)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
-                self.links.failure_detector.heard(event.sender, now)
+                self.failure_detector.heard(event.sender, now)
                 self._out += self.part.payload(event)
                 if self.part.woken:
                     self.raised |= wakeups.SOME_ROUNDS
             case v.CellReceived():
-                self.links.failure_detector.heard(event.sender, now)
+                self.failure_detector.heard(event.sender, now)
                 self._out += self.part.cell(event, now)
             case v.LeaveRequested():
                 hears, over = self.connectivity.reaches_who_decides, self.finished
@@ -121,6 +127,10 @@ class PeerCore(Components):
                 pass
             case _ if isinstance(event, v.GateEvent):
                 self._out += self.certificates.take(event, self.leader_id, now)
+            case v.BlocksReceived():
+                self._out += self.part.local(event, now)
+                if self.part.woken:
+                    self.raised |= wakeups.SOME_ROUNDS
             case _:
                 self._out += self.part.local(event, now)
 
@@ -144,8 +154,10 @@ class PeerCore(Components):
         return wakeups.NEXT_STEP if steps.awake else 0
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
-        if isinstance(message, HEARTBEATS) and peer in self.links.failure_detector.watched:
+        if isinstance(message, HEARTBEATS) and peer in self.failure_detector.watched:
             pass  # Only its arrival counts, which was noted before.
+        elif isinstance(message, m.Blocks):
+            pass  # The shell took it, if it was asked for.
         elif self.connectivity.keeps_out(peer, message):
             pass
         elif isinstance(message, CONNECTIVITY):
@@ -155,10 +167,10 @@ class PeerCore(Components):
                     wakeups.ALL if isinstance(message, m.OnBranch) else wakeups.CONNECTIVITY
                 )
         elif isinstance(message, RAFT):
-            had = self.raft.replication.match(peer)
+            had = self.replication.match(peer)
             self.log_applier.receive(peer, message, now)
             self.raised |= wakeups.RAFT
-            led_term, more = self.led_term, self.raft.replication.match(peer) != had
+            led_term, more = self.led_term, self.replication.match(peer) != had
             if (
                 more
                 and led_term is not None
@@ -179,7 +191,7 @@ class PeerCore(Components):
             self.raised |= wakeups.ASKED_TO_LET_IN
         elif isinstance(message, BETWEEN_PEERS):
             self._out += self.part.asked(peer, message, now)
-            if not isinstance(message, m.Fetch | m.FetchSteps):
+            if not isinstance(message, NO_NEWS):
                 self.raised |= wakeups.TRANSFERRED
         elif isinstance(message, m.ReadLog):
             if self.led_term is not None:

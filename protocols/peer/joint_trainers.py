@@ -14,8 +14,11 @@ class JointTrainers:
     """They are attached: they have parameters, or wait for their first ones."""
     started: bool = False
     """They have got their first parameters."""
+    trained: bool = False
+    """As joiners, they have made enough steps to contribute to the next round."""
     able: bool = False
-    """They have the parameters, and as joiners the steps, to contribute to the next round."""
+    """They have the parameters, and as joiners the steps, to contribute to the next round, and this
+    peer has the links and the state for that."""
     stalled: str = ""
     """Why they make no step at present; "" while they do."""
     missing: str = "its ranks are not ready"
@@ -31,7 +34,12 @@ class JointTrainers:
         """Why they cannot contribute."""
         return self.stalled or self.missing
 
+    def unable(self) -> None:
+        """They cannot contribute until their next contribution."""
+        self.able = self.trained = False
+
     def lost(self, why: str) -> None:
         """The ranks are lost and will be started again."""
-        self.ready = self.started = self.able = False
+        self.ready = self.started = False
+        self.unable()
         self.missing, self.stalled = why, ""

@@ -30,7 +30,15 @@ from protocols.state.run_state import RunState
 from protocols.steps.step_machine import StepMachine
 from protocols.transfer.catch_up import CatchUp
 from protocols.transfer.donor import StateDonor
+from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Version
+
+LINKS_S = 2.0
+"""Seconds for which a peer that enters the roster waits for its links to the others. A link that is
+not made by then may never be, and the leader chooses which peers to exclude."""
+PACE_S = 5.0
+"""Seconds for which a peer with work to contribute waits until its state is that of the last
+commit. With a slow line it may never reach that while the others go on without it."""
 
 
 class MemberStatus:
@@ -70,6 +78,10 @@ class MemberStatus:
         """Fragments that are being loaded from the checkpoint."""
         self._to_adopt: tuple[Version, ...] = ()
         """Versions that the shell has not been asked to load yet."""
+        self._is_linked = True
+        """The links to the peers of the roster are made, or have been waited for."""
+        self._links_until = self._pace_until = NEVER
+        """When these waits end; NEVER while there is none."""
 
     # Events ---------------------------------------------------------------------------------
 
@@ -83,7 +95,7 @@ class MemberStatus:
             return  # A witness has no state.
         self._against = against
         # Until the ranks' next contribution, since they may be far back.
-        self.joint_trainers.able = False
+        self.joint_trainers.unable()
         self._early.clear()
         self._told.pop(Join, None)
         self.catchup.ask(why, now)
@@ -115,7 +127,7 @@ class MemberStatus:
         if why := catchup.failed(now):
             assert catchup.transfer is not None
             self.ask_cut(why, now, against=catchup.transfer.liar)
-        _, cut = self.run_state.cuts.get(self.me.peer, (0, None))
+        _, cut = self.run_state.cut_of(self.me.peer)
         return catchup.request(now, connected, cut.roots if cut is not None else ())
 
     def hashed(self, event: StateHashed, now: float) -> tuple[list[Command], bool]:
@@ -151,7 +163,7 @@ class MemberStatus:
     @property
     def only_donor(self) -> str:
         """The only donor of the cut's state; "" if there were several."""
-        _, cut = self.run_state.cuts.get(self.me.peer, (0, None))
+        _, cut = self.run_state.cut_of(self.me.peer)
         return cut.donors[0] if cut is not None and len(cut.donors) == 1 else ""
 
     def applied(self, rounds: FragmentRounds, now: float) -> list[Command]:
@@ -172,11 +184,26 @@ class MemberStatus:
 
     # Actions --------------------------------------------------------------------------------
 
-    def start_training(self, rounds: Sequence[FragmentRounds]) -> list[Command]:
+    def watch_links(self, now: float, connected: Set[PeerId]) -> None:
+        """Note whether this peer is connected with the peers of the roster. Until it is, it does
+        not ask to be counted: the others would wait for slices that it cannot send."""
+        views = self.run_state.views
+        apart = bool(views) and not set(views[-1].roster) <= connected | {self.me.peer}
+        if not apart:
+            self._links_until = NEVER
+        elif self._links_until == NEVER:
+            self._links_until = now + LINKS_S
+        self._is_linked = not apart or now >= self._links_until
+
+    def start_training(self, rounds: Sequence[FragmentRounds], now: float) -> list[Command]:
         """Give ranks their first parameters once this peer is a member and rounds may begin."""
         joint_trainers, views = self.joint_trainers, self.run_state.views
-        if not self.catchup.needed and any(r.work.own is not None for r in rounds):
-            joint_trainers.able = True
+        trained = joint_trainers.trained or any(r.work.own is not None for r in rounds)
+        could = trained and not self.catchup.needed and not joint_trainers.able
+        if could and self._is_linked:
+            joint_trainers.able = self._keeps_pace(rounds, now)
+        else:
+            self._pace_until = NEVER
         if not joint_trainers.ready or not self.is_member:
             return []
         if not views:
@@ -187,6 +214,14 @@ class MemberStatus:
             return [command for r in rounds for command in r.work.start(r.version, first=first)]
         return []
 
+    def _keeps_pace(self, rounds: Sequence[FragmentRounds], now: float) -> bool:
+        """Whether this peer lacks no result, or has waited for one for long: while it lacks one it
+        cannot hold the next, and the others would wait for that."""
+        lags = any(r.version < self.run_state.committed(r.fragment) for r in rounds)
+        if lags and self._pace_until == NEVER:
+            self._pace_until = now + PACE_S
+        return not lags or now >= self._pace_until
+
     def restored(self, now: float) -> list[Command]:
         """The run went back to other versions: load them from the checkpoint if it has them."""
         restore, kept = self.run_state.restored, self.kept
@@ -196,7 +231,7 @@ class MemberStatus:
         if kept is None or kept.versions != restore.versions:
             self.ask_cut("the run went back to a checkpoint", now)
             return []
-        self.joint_trainers.able = False
+        self.joint_trainers.unable()
         self.catchup.has_own(self.run_state.restored_index)
         self._adopting = {version.fragment for version in kept.versions}
         self._to_adopt = kept.versions
@@ -255,8 +290,7 @@ class MemberStatus:
 
     @property
     def is_member(self) -> bool:
-        info = self.run_state.members.get(self.me.peer)
-        return info is not None and info.incarnation == self.me.incarnation
+        return self.run_state.is_member(self.me.peer, self.me.incarnation)
 
     @property
     def mark(self) -> tuple[object, ...]:
@@ -264,7 +298,13 @@ class MemberStatus:
         joint_trainers, catchup = self.joint_trainers, self.catchup
         transfer = catchup.transfer.index if catchup.transfer is not None else 0
         could = (joint_trainers.able, joint_trainers.stalled, joint_trainers.started)
-        return (*could, catchup.asking, transfer, catchup.complete, self.leaving)
+        status = catchup.asking, transfer, catchup.complete, self.leaving
+        return (*could, *status, self._is_linked)
+
+    @property
+    def deadline(self) -> float:
+        """The next time at which a wait for links or results ends."""
+        return min(NEVER if self._is_linked else self._links_until, self._pace_until)
 
     def _reports(self) -> dict[object, Control]:
         """All reports that are true at this moment, by kind."""
@@ -272,7 +312,8 @@ class MemberStatus:
         lineage = self.run_state.lineage
         is_member = self.is_member
         if me.witness and not self.leaving:
-            known = self.run_state.witnesses.get(me.peer)
+            witnesses = self.run_state.witnesses
+            known = witnesses.get(me.peer)
             if known is None or known.incarnation < me.incarnation:
                 reports[Witnessing] = Witnessing(me.name, me.incarnation, me.address)
         if is_member:
@@ -292,7 +333,9 @@ class MemberStatus:
         if self.kept is not None and self.accepted:
             reports[Kept] = self.kept
         if (self._asked or not is_member) and not (needed or self._adopting):
-            index, _ = self.run_state.cuts.get(me.peer, (self.run_state.restored_index, None))
+            index, cut = self.run_state.cut_of(me.peer)
+            if cut is None:
+                index = self.run_state.restored_index
             if index and index == self.catchup.complete:
                 reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address, lineage)
         for roots in self.state_donor.reports():

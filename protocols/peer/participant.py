@@ -12,6 +12,7 @@ from protocols.interface import events as v
 from protocols.links.handshake import Identity
 from protocols.messages import log_entries as e
 from protocols.messages.peer import (
+    BlocksWanted,
     Fetch,
     FetchLeaves,
     FetchState,
@@ -31,7 +32,7 @@ from protocols.types.ids import PeerId, Stamp, Version
 from protocols.types.rules import ProtocolConfig
 from protocols.wire.codec import one_line
 
-Asked = Fetch | FetchSteps | FetchState | FetchLeaves
+Asked = Fetch | FetchSteps | FetchState | FetchLeaves | BlocksWanted
 Given = NoState | Leaves
 
 
@@ -52,6 +53,9 @@ class Participant:
         self.woken: set[int] = set()
         """Fragments with rounds in which an action may have become possible."""
         self.member_status = MemberStatus(me, run_state, founds=founds, kept=kept)
+        self.catchup = self.member_status.catchup
+        self.state_donor = self.member_status.state_donor
+        self.sample_requests = self.member_status.sample_requests
         self._began = False
         self.since = 0.0
         """When this peer read the Run entry; shown to people."""
@@ -76,7 +80,8 @@ class Participant:
     @property
     def state_deadline(self) -> float:
         """The next time at which a state transfer needs a pass."""
-        return min(self.member_status.catchup.deadline, self.member_status.state_donor.deadline)
+        transfers = self.catchup.deadline, self.state_donor.deadline
+        return min(*transfers, self.member_status.deadline)
 
     @property
     def rounds_deadline(self) -> float:
@@ -87,13 +92,15 @@ class Participant:
 
     def waits_for(self) -> set[PeerId]:
         """The peers that sum our contribution or give us a state; in a stepwise run the roster."""
-        transfer = self.member_status.catchup.transfer
+        transfer = self.catchup.transfer
         needed = set(transfer.givers) if transfer is not None else set[PeerId]()
         for rounds in self.rounds:
             plan = (
                 self.run_state.open_plan(rounds.fragment) if rounds.work.own is not None else None
             )
-            needed.update(plan.makers_for(self.me.peer) if plan is not None else ())
+            if plan is not None:
+                needed.update(plan.makers_for(self.me.peer))
+                needed.update(rounds.exchange.checks.awaited(plan))
         if self.steps is not None and self.run_state.views:
             needed.update(self.run_state.views[-1].roster)
         return needed - {self.me.peer}
@@ -107,7 +114,7 @@ class Participant:
             case v.TrainersReady():
                 member_status.joint_trainers.ready = True
             case v.TrainersAble():
-                member_status.joint_trainers.able = True
+                member_status.joint_trainers.trained = True
             case v.TrainersStalled(why=why):
                 member_status.joint_trainers.stalled = one_line(why)
             case v.TrainersMoving():
@@ -125,6 +132,9 @@ class Participant:
             case v.PartReduced(stamp=stamp):
                 self.rounds[stamp.fragment].exchange.part_reduced(event)
                 self.woken.add(stamp.fragment)
+            case v.BlocksReceived() | v.BlocksCompared() | v.CopiesCompared():
+                if self.rounds[event.stamp.fragment].exchange.checked(event):
+                    self.woken.add(event.stamp.fragment)
             case v.RoundApplied(stamp=stamp, state_digest=digest):
                 rounds = self.rounds[stamp.fragment]
                 if rounds.applying != stamp:
@@ -156,18 +166,19 @@ class Participant:
     def accepted(self, event: v.RunAccepted) -> None:
         """The shell takes part in the run."""
         self.member_status.accepted = True
-        self.member_status.sample_requests.ahead = event.samples_ahead
+        self.sample_requests.ahead = event.samples_ahead
 
     def stepped(self, event: v.StepMade | v.StepApplied | v.BaseLoaded, now: float) -> None:
         """Handle reports of the own ranks in a stepwise run."""
-        assert self.steps is not None, "a step was made in a run of rounds"
+        steps = self.steps
+        assert steps is not None, "a step was made in a run of rounds"
         match event:
             case v.StepMade():
-                self.steps.own.made(event)
+                steps.own.made(event)
             case v.StepApplied():
-                self.steps.applied(event)
+                steps.applied(event)
             case v.BaseLoaded():
-                if not self.steps.loaded(event):
+                if not steps.loaded(event):
                     self.member_status.ask_cut("our copy of the state is damaged", now)
 
     def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
@@ -197,12 +208,15 @@ class Participant:
 
     def asked(self, peer: PeerId, message: Asked | Given, now: float) -> list[c.Command]:
         """A peer asks for state or payloads, or answers such a request."""
-        transfer = self.member_status.catchup.transfer
+        transfer = self.catchup.transfer
         match message:
             case Fetch() | FetchSteps():
                 return self.fetched(peer, message)
+            case BlocksWanted(stamp=stamp):
+                known = self.of(stamp) if peer in self.run_state.members else []
+                return [x for rounds in known for x in rounds.exchange.blocks_wanted(peer, message)]
             case FetchState() | FetchLeaves():
-                return self.member_status.state_donor.asked(peer, message, now)
+                return self.state_donor.asked(peer, message, now)
             case NoState(index=index) if transfer is not None and transfer.index == index:
                 transfer.no_state(peer)
             case Leaves() if transfer is not None:
@@ -213,7 +227,7 @@ class Participant:
 
     def cell(self, event: v.CellReceived, now: float) -> list[c.Command]:
         """A cell of the awaited state has arrived."""
-        transfer = self.member_status.catchup.transfer
+        transfer = self.catchup.transfer
         return transfer.cell_received(event, now) if transfer is not None else []
 
     def fetched(self, peer: PeerId, message: Fetch | FetchSteps) -> list[c.Command]:
@@ -237,9 +251,10 @@ class Participant:
 
     def disconnected(self, peer: PeerId) -> None:
         """The connection ended: answers under way are lost, and requests must be repeated."""
-        self.member_status.state_donor.disconnected(peer)
-        if self.member_status.catchup.transfer is not None:
-            self.member_status.catchup.transfer.disconnected(peer)
+        self.state_donor.disconnected(peer)
+        transfer = self.catchup.transfer
+        if transfer is not None:
+            transfer.disconnected(peer)
 
     def new_leader(self) -> None:
         """A new leader, or a new term: it has none of our reports."""
@@ -254,7 +269,8 @@ class Participant:
 
     def rules(self, rules: ProtocolConfig) -> None:
         for rounds in self.rounds:
-            rounds.exchange.stall.after_s = rules.reduction_timeout_s / 2
+            exchange = rounds.exchange
+            exchange.follow(rules)
         for asking in self.asking:
             asking.after_s = rules.reduction_timeout_s / 2
         for steps in self._steps:  # The leader acts on them at once.
@@ -284,7 +300,7 @@ class Participant:
             for f in range(self.run_state.fragments)
         ]
         self.asking = [ResultRequest() for _ in self.rounds]
-        self.member_status.sample_requests.anchor = self.rounds[0].work
+        self.sample_requests.anchor = self.rounds[0].work
         if not self.member_status.accepted:
             return [c.CheckRun(run)]
         for rounds, digest in zip(self.rounds, self.initial_digests, strict=True):
@@ -294,7 +310,7 @@ class Participant:
     def restored(self, now: float) -> list[c.Command]:
         """The run went back to other versions. This peer keeps its state if it has them, or loads
         them from its checkpoint."""
-        self._released += self.member_status.state_donor.drop_all()
+        self._released += self.state_donor.drop_all()
         restore = self.run_state.restored
         held = tuple(Version(r.fragment, r.version, r.state_digest) for r in self.rounds)
         stays = not any(rounds.applying or rounds.damaged for rounds in self.rounds)
@@ -312,7 +328,7 @@ class Participant:
         if self.me.witness:
             return []  # It takes and gives no state: a false Join in its name led to the Cut.
         commands = self.member_status.cut(index, cut, deadline=deadline, now=now)
-        transfer = self.member_status.catchup.transfer
+        transfer = self.catchup.transfer
         ours = transfer is not None and transfer.index == index
         for version in cut.versions if ours else ():
             of = self.steps or self.rounds[version.fragment]
@@ -324,21 +340,22 @@ class Participant:
     def lost(self, now: float) -> None:
         """The log removed this peer, which lives: ask for a cut. The ranks' work is rebased, not
         lost."""
-        if not self.member_status.catchup.asking:
+        if not self.catchup.asking:
             self.member_status.ask_cut("declared lost", now)
 
     def came(self, peer: PeerId) -> None:
         """A peer is a member now: it has its state."""
-        self._released += self.member_status.state_donor.drop(peer)
+        self._released += self.state_donor.drop(peer)
         for rounds in self.rounds if peer == self.me.peer else ():
             # Reports about one fragment while another was being adopted did not count.
             rounds.forget_reports()
 
     def gone(self, peer: PeerId, now: float) -> None:
         """A peer left the run."""
-        self._released += self.member_status.state_donor.drop(peer)
-        if self.member_status.catchup.transfer is not None:
-            self.member_status.catchup.transfer.gone(peer)
+        self._released += self.state_donor.drop(peer)
+        transfer = self.catchup.transfer
+        if transfer is not None:
+            transfer.gone(peer)
 
     def committed(self, commit: e.Commit, now: float) -> list[c.Command]:
         mine = self.rounds[commit.fragment : commit.fragment + 1]
@@ -354,9 +371,9 @@ class Participant:
         if lineage not in (0, run_state.lineage):
             commands += self.restored(now)
         is_member = self.member_status.is_member
-        self._released += self.member_status.state_donor.jumped(is_member=is_member, now=now)
+        self._released += self.state_donor.jumped(is_member=is_member, now=now)
         index, cut = run_state.cuts.get(us, (0, None))
-        if cut is not None and index > self.member_status.catchup.complete:
+        if cut is not None and index > self.catchup.complete:
             commands += self.cut(index, cut, deadline=deadline, now=now)
         elif us not in run_state.receivers:
             self.lost(now)
@@ -368,17 +385,19 @@ class Participant:
         """State transfers to this peer and from it, and ranks that can begin."""
         commands, self._released = self._released + self.member_status.adopt_kept(), []
         commands += self.member_status.request(now, connected)
-        if self.steps is not None:
-            return commands + self.member_status.state_donor.advance([self.steps.copy.step], now)
-        lacked, self._lacked = self._lacked, self.member_status.catchup.needed
+        self.member_status.watch_links(now, connected)
+        steps = self.steps
+        if steps is not None:
+            return commands + self.state_donor.advance([steps.copy.step], now)
+        lacked, self._lacked = self._lacked, self.catchup.needed
         if lacked and not self._lacked:
             # Reports about a state before all of it was here did not count.
             for rounds in self.rounds:
                 rounds.damaged = False
                 rounds.forget_reports()
-        commands += self.member_status.start_training(self.rounds)
+        commands += self.member_status.start_training(self.rounds, now)
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
-        return commands + self.member_status.state_donor.advance(versions, now)
+        return commands + self.state_donor.advance(versions, now)
 
     def exchange(
         self, now: float, connected: Set[PeerId], leader: PeerId | None
@@ -398,7 +417,7 @@ class Participant:
         self.woken.clear()
         # If all others ask for a state as well, the run goes back to the versions that we have
         # reported: a step that is being made would be undone, with the ranks' work since.
-        behind = behind and not self.member_status.catchup.needed
+        behind = behind and not self.catchup.needed
         if behind and not any(rounds.moves for rounds in self.rounds):
             self.member_status.ask_cut("results of missed rounds are gone", now)
         return commands, moved
@@ -408,7 +427,7 @@ class Participant:
     ) -> tuple[list[c.Command], bool]:
         """Commands of a stepwise run, and whether our status has changed. `leader` as in
         `exchange`."""
-        steps, catchup = self.steps, self.member_status.catchup
+        steps, catchup = self.steps, self.catchup
         joint_trainers = self.member_status.joint_trainers
         assert steps is not None, "no steps are made in a run of rounds"
         ready = joint_trainers.ready and self.member_status.accepted

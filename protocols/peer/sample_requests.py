@@ -28,7 +28,8 @@ class SampleRequests:
         """Leased commands with the set of samples, if it has changed."""
         if not self.ahead or self.anchor is None:
             return []
-        held = self._run_state.ledger.of(self._me.peer, self._me.incarnation)
+        ledger = self._run_state.ledger
+        held = ledger.of(self._me.peer, self._me.incarnation)
         left = self.anchor.left(held)
         if left == self._told:
             return []

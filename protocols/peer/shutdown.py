@@ -10,7 +10,8 @@ from protocols.peer.member_status import MemberStatus
 def when_finished(member_status: MemberStatus, *, leads: bool) -> Stop | None:
     """A peer leaves when it has applied the last round; the leader is the last one."""
     if leads:  # Also if it was leaving when it was elected: others may need its state.
-        alone = member_status.run_state.receivers.keys() <= {member_status.me.peer}
+        receivers = member_status.run_state.receivers
+        alone = receivers.keys() <= {member_status.me.peer}
         return Stop("finished", "finished") if alone else None
     if not member_status.leaving and not member_status.catchup.needed:
         member_status.leaving = "finished"  # The leader appends Left; then this peer stops.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from protocols.peer.core import PeerCore
+    from protocols.rounds.contributions import OwnContribution
     from protocols.rounds.fragment_rounds import FragmentRounds
     from protocols.steps.step_machine import StepMachine
     from protocols.types.ids import PeerId
@@ -36,10 +37,11 @@ class WaitReason:
 
 def describe(core: PeerCore, now: float) -> WaitReason:
     """The wait of this peer that a person wants to know."""
-    until, catchup = core.deadline, core.member_status.catchup
-    if core.stopped or core.member_status.leaving:
-        return WaitReason("stopping", core.member_status.leaving, now, until)
-    if core.run_state.run is None and not core.raft.log.voters:
+    until, member_status, catchup = core.deadline, core.member_status, core.catchup
+    log, joint_trainers = core.raft.log, member_status.joint_trainers
+    if core.stopped or member_status.leaving:
+        return WaitReason("stopping", member_status.leaving, now, until)
+    if core.run_state.run is None and not log.voters:
         return WaitReason("joining", _first_entries(core), catchup.since, until)
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
         return WaitReason("waiting", _election(core), core.connectivity.leaderless_since, until)
@@ -57,18 +59,18 @@ def describe(core: PeerCore, now: float) -> WaitReason:
     if core.part.steps is not None:
         return _stepping(core, core.part.steps, now)
     for rounds in core.rounds:
-        if rounds.work.own is not None:
-            return WaitReason("reducing", _reduction(core, rounds), rounds.work.own.since, until)
-    return WaitReason(
-        "training", "" if core.member_status.joint_trainers.started else "its ranks", now, until
-    )
+        own = rounds.work.own
+        if own is not None:
+            return WaitReason("reducing", _reduction(core, rounds, own), own.since, until)
+    return WaitReason("training", "" if joint_trainers.started else "its ranks", now, until)
 
 
 def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:
     """The wait in a stepwise run."""
+    progress = core.run_state.step_progress
     if steps.version < 0:
         return WaitReason("training", "its ranks", now, core.deadline)
-    if core.run_state.step_progress.halted:
+    if progress.halted:
         return WaitReason("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
     awaited = _names(core, steps.missing())
     if awaited:
@@ -79,7 +81,8 @@ def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:
 def _first_entries(core: PeerCore) -> str:
     """Why the first entries of the log are missing. A peer that sends unreadable messages
     reconnects again and again, so the reason of the last disconnect is named."""
-    giver = _names(core, sorted(core.links.up)) or core.links.discovery.contact
+    discovery = core.links.discovery
+    giver = _names(core, sorted(core.links.up)) or discovery.contact
     awaited = "the first entries of the log" + (f", from {giver}" if giver else "")
     if core.links.ended is None:
         return awaited
@@ -89,7 +92,8 @@ def _first_entries(core: PeerCore) -> str:
 
 def _election(core: PeerCore) -> str:
     """Why there is no leader."""
-    voters, leader = core.raft.log.voters, core.leader_id
+    log, leader = core.raft.log, core.leader_id
+    voters = log.voters
     away = [p for p in voters if p not in core.links.up and p != core.me.peer]
     if 2 * len(away) < len(voters):
         if leader is not None:
@@ -99,7 +103,7 @@ def _election(core: PeerCore) -> str:
             return "an election, in which this node alone votes"
         return f"an election, in which {others} vote"
     awaited = f"a majority of the voters: {_names(core, away)} cannot be reached"
-    if core.me.incarnation == 1 or not core.member_status.catchup.needed or core.member_status.kept:
+    if core.me.incarnation == 1 or not core.catchup.needed or core.member_status.kept:
         return awaited
     return f"{awaited}; {_STATE_LOST}"
 
@@ -107,7 +111,8 @@ def _election(core: PeerCore) -> str:
 def _place(core: PeerCore) -> str:
     """Why this peer has no state yet."""
     awaited = f"a place in the run{_from_leader(core)}"
-    members = core.run_state.members.keys() - {core.me.peer}
+    known = core.run_state.members
+    members = known.keys() - {core.me.peer}
     givers = members & core.links.up
     if core.leads and givers:
         return f"{awaited}, with the state of {_names(core, sorted(givers))}"
@@ -124,26 +129,27 @@ def _place(core: PeerCore) -> str:
 
 def _start(core: PeerCore) -> str:
     """Why rounds have not begun."""
-    if core.run_state.run is None:
+    run, members, led_term = core.run_state.run, core.run_state.members, core.led_term
+    if run is None:
         return "this node's disk: it does not hold the first entries of the log yet"
-    needed = 1 if core.run_state.restored else core.run_state.run.peers_min
-    more = needed - len(core.run_state.members)
+    needed = 1 if core.run_state.restored else run.peers_min
+    more = needed - len(members)
     if more > 0:
         return f"{more} more member{'s' * (more > 1)} (peers_min = {needed})"
-    if core.led_term is None:
+    if led_term is None:
         return f"the first view{_from_leader(core)}"
-    members, able = core.run_state.members, core.led_term.leader.able
+    able = led_term.reports.able
     late = _names(core, [p for p in members if p not in able])
     # Two of them may lack a connection.
     return f"the ranks of {late}" if late else f"the first view, of {_names(core, members)}"
 
 
-def _reduction(core: PeerCore, rounds: FragmentRounds) -> str:
+def _reduction(core: PeerCore, rounds: FragmentRounds, own: OwnContribution) -> str:
     """The ranks have contributed, and wait for the result."""
-    assert rounds.work.own is not None, "no ranks wait"
-    number, next_ = rounds.work.own.round, rounds.version + 1
+    number, next_ = own.round, rounds.version + 1
     if next_ <= core.run_state.committed(rounds.fragment) and next_ != number:
-        others = core.run_state.members.keys() - {core.me.peer}
+        members = core.run_state.members
+        others = members.keys() - {core.me.peer}
         awaited, here = f"the result of round {next_}", sorted(others & core.links.up)
         if here:
             return f"{awaited}, from {_names(core, here)}"
@@ -161,7 +167,8 @@ def _commit(core: PeerCore, fragment: int) -> str:
         return f"the commit{_from_leader(core)}"
     if plan is None:
         return f"a roster of {_names(core, core.run_state.members)}"
-    said = led_term.leader.reports.rounds.get(RoundKey(fragment, plan.stamp.round))
+    rounds = led_term.reports.rounds
+    said = rounds.get(RoundKey(fragment, plan.stamp.round))
     holders = said.holders(plan) if said is not None else {}
     here = dict.fromkeys((*plan.roster, *core.run_state.members))
     late = [peer for peer in here if peer not in holders]

@@ -75,9 +75,10 @@ SAID = LOG
 """Elections ran: messages wait."""
 
 AFTER: Mapping[type[object], int] = {
-    **dict.fromkeys((v.DeadlineReached, v.MessageReceived), 0),
+    **dict.fromkeys((v.DeadlineReached, v.MessageReceived, v.BlocksReceived), 0),
     **dict.fromkeys((v.SliceBegun, v.SliceReceived, v.ResultReceived, v.StepReceived), 0),
     **dict.fromkeys((v.Encoded, v.PartReduced), SOME_ROUNDS),
+    **dict.fromkeys((v.BlocksCompared, v.CopiesCompared), SOME_ROUNDS),
     v.ContributionReady: OUR_ROUND,
     **dict.fromkeys((v.StepMade, v.StepApplied), NEXT_STEP),
     v.CellReceived: TRANSFERRED,

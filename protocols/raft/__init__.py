@@ -1,4 +1,4 @@
-"""Raft: leader elections, the replicated log, and durability of what is acknowledged.
+"""Raft: elections, the replicated log, durability.
 
 In: messages of other voters, times, and the disk's confirmations. Out: messages, Persist commands,
 and the index up to which the log is committed. Terms follow Ongaro and Ousterhout (2014) and

@@ -53,6 +53,15 @@ class Election:
     def deadline(self) -> float:
         return self._quorum_at if self.state.leads else self._timer.deadline
 
+    @property
+    def timeout_s(self) -> float:
+        """Seconds for which the leader may be silent."""
+        return self._timer.timeout_s(self.rules)
+
+    def expect(self, pause_s: float) -> None:
+        """The longest pause of the present leader lately, seconds; NEVER: not known."""
+        self._timer.pause_s = pause_s
+
     def advance(self, now: float, commit_index: int) -> None:
         """Do what is due: begin an election, or step down if no majority answers."""
         if self.state.leads:
@@ -162,8 +171,10 @@ class Election:
     def heard(self, peer: PeerId, now: float) -> None:
         """The leader of our term was heard."""
         state = self.state
+        if peer != state.leader:
+            self._timer.pause_s = NEVER
         state.become(Role.FOLLOWER, peer)
-        state.heard_at = now
+        state.heard_at, self._timer.tries = now, 0
         state.leader_down = peer not in self._up
         self._arm(now)
 
@@ -187,17 +198,18 @@ class Election:
             self._arm(now, least=grace_s, spread=grace_s)
 
     def _follows(self, now: float) -> bool:
-        return self.state.follows(now, self.rules.election_timeout_s)
+        return self.state.follows(now, self.timeout_s)
 
     def _arm(self, now: float, *, least: float | None = None, spread: float | None = None) -> None:
-        timeout, term = self.rules.election_timeout_s, self.state.term
+        timeout = self._timer.patience_s(self.rules)
         least = timeout if least is None else least
-        self._timer.arm(now, term, least=least, spread=timeout if spread is None else spread)
+        spread = timeout if spread is None else spread
+        self._timer.arm(now, self.state.term, least=least, spread=spread)
 
     def _ask_first(self, now: float) -> None:
         self.state.become(Role.ASKING, None)
         self._granted = {self._me}
-        self._arm(now, least=self.rules.election_timeout_s / 4)
+        self._arm(now, least=self.timeout_s / 4, spread=self.timeout_s)
         self._ask(self._log.voters, pre=True)
 
     def _stand(self, now: float, *, urgent: bool) -> None:
@@ -205,6 +217,7 @@ class Election:
         self.state.become(Role.CANDIDATE, None)
         self._granted = set[PeerId]()
         self._arm(now)
+        self._timer.tries += 1
         self._disk.promise(self._me, Voted(self.state.term, True, pre=False))
         self._ask(self._log.voters, pre=False, urgent=urgent)
 
@@ -218,8 +231,9 @@ class Election:
                 self._disk.promise(peer, question)  # It contains our own vote.
 
     def _check_quorum(self, now: float) -> None:
-        if self._log.is_majority(self._replication.acknowledged | {self._me}):
-            self._replication.acknowledged.clear()
+        acknowledged = self._replication.acknowledged
+        if self._log.is_majority(acknowledged | {self._me}):
+            acknowledged.clear()
             self._quorum_at = now + self.rules.election_timeout_s
             self.handing_over = False
         else:

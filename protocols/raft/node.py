@@ -8,7 +8,7 @@ what its disk does not hold (durability.py).
 from collections.abc import Collection, Iterable, Mapping
 
 from protocols.interface.commands import Command
-from protocols.messages.log_entries import Elected, Entry, Restore
+from protocols.messages.log_entries import Elected, Entry, LogEntry, Restore
 from protocols.messages.peer import Append, Appended, Control, HandOver, Vote, Voted
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.raft import commitment
@@ -40,9 +40,11 @@ class Raft:
         self._out: list[Command] = []
         shared = (self.log, self.disk, self.replication)
         self.election = Election(me, *shared, up=self.up, out=self._out)
+        self.term_state = self.election.state
+        """The same object; code that runs with each event reads it, not the properties below."""
         if saved is None:
             return
-        self.election.state.begin(saved.term, saved.vote)
+        self.term_state.begin(saved.term, saved.vote)
         if saved.snapshot is not None:
             self.log.begin_at(saved.snapshot.index, saved.snapshot.term, voters)
             self.commit_index = saved.snapshot.index
@@ -65,21 +67,22 @@ class Raft:
         self.disk.log_changed(after + 1)
         self.durable_index = min(self.durable_index, after)
         self.election.vote(self.term + 1, self.me)
-        self.election.state.become(Role.CANDIDATE, None)
+        self.term_state.become(Role.CANDIDATE, None)
         self._lead(now, first=(fork,))
 
     def take(self) -> list[Command]:
         """Commands since the last call; changes that must survive a crash are in a Persist."""
-        out, state = self._out.copy(), self.election.state
+        out, state = self._out.copy(), self.term_state
         self._out.clear()
         return self.disk.release(out, self.disk.collect(state.term, state.vote, self.log))
 
-    def append(self, body: Entry) -> None:
+    def append(self, body: Entry) -> LogEntry:
         """Append an entry to the log; only a leader may."""
         assert self.leads, "only the leader appends"
         entry = self.log.append(body, term=self.term)
         self.disk.log_changed(entry.index)
         self._out += self.replication.publish(self._header(), self.up)
+        return entry
 
     def serve(
         self, readers: Iterable[PeerId], *, begin_from: Mapping[PeerId, int] | None = None
@@ -89,6 +92,12 @@ class Raft:
         self._out += self.replication.follow(readers, self._header, self.up)
         for peer, index in (begin_from or {}).items():
             self._out += self.replication.begin_from(peer, index, self._header())
+
+    def compact(self, snapshot: Snapshot, *, to: int) -> None:
+        """Drop the entries up to index `to`; readers that lack them get the snapshot."""
+        self.log.compact(to)
+        self.replication.snapshot = snapshot
+        self.disk.snapshot_taken(snapshot)
 
     def relay(self, peers: Collection[PeerId]) -> None:
         """Relays bring the log to these peers from now on."""
@@ -173,22 +182,23 @@ class Raft:
 
     @property
     def term(self) -> int:
-        return self.election.state.term
+        return self.term_state.term
 
     @property
     def leader(self) -> PeerId | None:
         """The leader of the present term; None if it is not known."""
-        return self.election.state.leader
+        return self.term_state.leader
 
     @property
     def leads(self) -> bool:
-        return self.election.state.role is Role.LEADER
+        return self.term_state.leads
 
     @property
     def settled(self) -> bool:
         """We lead, and all entries of earlier terms are committed, so we may decide."""
-        own_term = self.log.term_at(self.commit_index) == self.term
-        return self.leads and own_term and not self.election.handing_over
+        state = self.term_state
+        own_term = self.log.term_at(self.commit_index) == state.term
+        return state.leads and own_term and not self.election.handing_over
 
     @property
     def reconfiguring(self) -> bool:
@@ -229,7 +239,7 @@ class Raft:
             self.durable_index = min(self.durable_index, first - 1)
         last = append.previous_index + len(append.entries)
         self.commit_index = max(self.commit_index, min(append.commit_index, last))
-        state = self.election.state
+        state = self.term_state
         state.leader_durable = max(state.leader_durable, min(append.durable_index, last))
         self._commit(now)
         self.disk.promise(peer, Appended(self.term, True, last))
@@ -238,7 +248,7 @@ class Raft:
         """Commit the entries that may be committed now, and send the news as leader."""
         ends = (self.durable_index, self.commit_index)
         if not self.leads:
-            state = self.election.state
+            state = self.term_state
             self.commit_index = commitment.as_follower(self.log, state, self.me, *ends)
             return
         index = commitment.as_leader(self.log, self.replication, self.term, *ends)

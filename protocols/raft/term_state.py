@@ -18,6 +18,8 @@ class TermState:
     vote: str = ""
     """The peer that has this peer's vote in the term; "" if none has."""
     role: Role = Role.FOLLOWER
+    leads: bool = False
+    """Whether the role is that of the leader."""
     role_changes: RoleChanges = field(default_factory=RoleChanges)
     leader: PeerId | None = None
     """The leader of the term; None if it is not known."""
@@ -28,10 +30,6 @@ class TermState:
     heard_at: float = -NEVER
     """When a leader was heard last, seconds."""
 
-    @property
-    def leads(self) -> bool:
-        return self.role is Role.LEADER
-
     def begin(self, term: int, vote: str) -> None:
         """A term begins, or this peer gives its vote in it."""
         self.term, self.vote = term, vote
@@ -41,6 +39,7 @@ class TermState:
         """Change the role, or the leader that this peer follows."""
         self.role_changes.note(self.role, role)
         self.role, self.leader, self.leader_down = role, leader, False
+        self.leads = role is Role.LEADER
 
     def follows(self, now: float, timeout_s: float) -> bool:
         """This peer leads, or heard its leader within `timeout_s`."""

@@ -1,4 +1,4 @@
-"""One peer's part in the outer rounds of one fragment.
+"""One peer's part in the rounds of one fragment.
 
 In: the plan of the open round (protocols/state), names of payloads that arrived, finished sums.
 Out: commands to encode a contribution, send a slice, reduce a part, send a result, apply the outer
@@ -17,8 +17,17 @@ if TYPE_CHECKING:
     from protocols.rounds.fencing import Fence
     from protocols.rounds.fragment_rounds import KEEP_ROUNDS
     from protocols.rounds.fragment_schedule import next_fragment
+    from protocols.rounds.owner_checks import CONTRIBUTORS_MIN, block_elements, sample_size
 
-__all__ = ["KEEP_ROUNDS", "Fence", "PartResult", "next_fragment"]
+__all__ = [
+    "CONTRIBUTORS_MIN",
+    "KEEP_ROUNDS",
+    "Fence",
+    "PartResult",
+    "block_elements",
+    "next_fragment",
+    "sample_size",
+]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -27,5 +36,6 @@ __getattr__ = lazy_exports(
         "fencing": "Fence",
         "fragment_rounds": "KEEP_ROUNDS",
         "fragment_schedule": "next_fragment",
+        "owner_checks": "CONTRIBUTORS_MIN block_elements sample_size",
     },
 )

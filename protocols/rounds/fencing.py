@@ -69,9 +69,10 @@ class Fence:
 
     def stamp_of(self, commit: Commit) -> Stamp:
         """The stamp of the committed attempt."""
-        assert self.run_state.run is not None
+        run = self.run_state.run
+        assert run is not None
         return Stamp(
-            run=self.run_state.run.run,
+            run=run.run,
             lineage=self.run_state.lineage,
             view=commit.view,
             fragment=commit.fragment,

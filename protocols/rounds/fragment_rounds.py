@@ -73,6 +73,7 @@ class FragmentRounds:
         skipped, work = range(self.version + 1, round_ + 1), self.work
         self.awaited = None
         commands = self._moved(round_, digest)
+        self.fetching.ask_now()
         if work.own is None or (work.own.round > round_ and not self.finished):
             return commands  # Its round may still count it: only the commit can tell.
         # The new state contains work that a skipped round counted; other work stays local.
@@ -86,11 +87,11 @@ class FragmentRounds:
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: its payloads and reports are sent again."""
-        self.exchange.done.forget(peer)
+        self.exchange.forget(peer)
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it gets all reports again."""
-        self.exchange.done.forget_kinds("have", "ready", "hold", "void")
+        self.exchange.forget_reports()
 
     def restored(self) -> None:
         """The run went back to other versions: state, payloads and the ranks' work are void.
@@ -148,47 +149,49 @@ class FragmentRounds:
     @property
     def deadline(self) -> float:
         """The next time at which `advance` has to run without an event."""
-        return min(self.fetching.at, self.exchange.stall.at)
+        return min(self.fetching.at, self.exchange.deadline)
 
     @property
     def plan_of_others(self) -> RoundPlan | None:
         """The plan of the open round, if we could hold its result and it is not sent to us
         again."""
-        plan = self.run_state.open_plan(self.fragment)
+        plan, held = self.run_state.open_plan(self.fragment), self.exchange.held
         if plan is None or self.version != plan.stamp.round - 1 or plan.pairs:
             return None
-        comes = self.me in plan.counted and self.exchange.held.usurped != plan.stamp
+        comes = self.me in plan.counted and held.usurped != plan.stamp
         return None if comes or self.finished else plan
 
     # Next actions ---------------------------------------------------------------------------
 
     def advance(self, now: float, connected: Set[PeerId], leader: PeerId | None) -> list[Command]:
         """Do everything that is possible and not done yet."""
-        commands = self._forget_unusable()
+        commands, exchange = self._forget_unusable(), self.exchange
         if self.version < 0:
             return commands
         commands += self._apply(now, connected)
         # Before Hold: at a commit every peer that holds the result has reported its state.
         hears = leader if not self.damaged else None
-        if hears is not None and self.exchange.done.once(hears, self.version, "have"):
+        if hears is not None and exchange.done.once(hears, self.version, "have"):
             have = Have(self.run_state.lineage, self.fragment, self.version, self.state_digest)
             commands.append(Send(hears, have))
         plan = self.run_state.open_plan(self.fragment) if not self.finished else None
         if plan is not None:
-            commands += self.exchange.advance(plan, self.version, connected, leader)
-        return commands + self.exchange.complain(plan, now, leader)
+            commands += exchange.advance(plan, self.version, connected, leader)
+        return commands + exchange.complain(plan, now, leader)
 
     def _apply(self, now: float, connected: Set[PeerId]) -> list[Command]:
         commit = self.run_state.commit(self.fragment, self.version + 1)
         if commit is None or self.applying:
             self.fetching.over()
             return []
-        stamp, held = self.exchange.fence.stamp_of(commit), self.exchange.held
+        exchange, members = self.exchange, self.run_state.members
+        stamp, held = exchange.fence.stamp_of(commit), exchange.held
         if held.digest(stamp, len(commit.borders) - 1) != commit.result_digest:
             if self.run_state.gossip:
                 return self._pass_by(commit, stamp)
-            holders = sorted(connected & self.run_state.members.keys())
-            return self.fetching.fetch(now, commit, stamp, held=held, holders=holders)
+            holders = sorted(connected & members.keys())
+            over = self.run_state.committed(self.fragment) > commit.round + KEEP_ROUNDS
+            return self.fetching.fetch(now, commit, stamp, held=held, holders=holders, over=over)
         self.applying = stamp
         self.fetching.over()
         held.drop_slices(commit.round)
@@ -210,17 +213,19 @@ class FragmentRounds:
         """The state has changed."""
         self.version, self.state_digest = round_, digest
         self.fetching.start_anew()
-        self.exchange.held.drop_slices(round_)
-        self.exchange.done.drop_before(round_)
+        exchange = self.exchange
+        exchange.held.drop_slices(round_)
+        exchange.done.drop_before(round_)
         needed = round_ if self.awaited is None else min(round_, self.awaited)
         commit = self.run_state.commit(self.fragment, needed)
         over = needed if commit is not None and commit.held_by_all else needed - KEEP_ROUNDS
-        self.exchange.held.drop_results(over)
+        exchange.held.drop_results(over)
         return [ReleaseRound(self.fragment, over)]
 
     def _forget_unusable(self) -> list[Command]:
         """Drop results that the awaited state will contain."""
         oldest = self.run_state.committed(self.fragment) - KEEP_COMMITS
-        if not self.exchange.held.drop_results(oldest):
+        held = self.exchange.held
+        if not held.drop_results(oldest):
             return []
         return [ReleaseRound(self.fragment, oldest)]

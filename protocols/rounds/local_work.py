@@ -5,14 +5,14 @@ it is too old and given up. Must NOT decide what is committed (leader/decisions.
 result is applied (fragment_rounds.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocols.interface.commands import Command, Resume, Verdict
 from protocols.interface.events import ContributionReady
 from protocols.rounds.contributions import OwnContribution
 from protocols.rounds.fencing import Fence
 from protocols.state.round_plan import RoundPlan
-from protocols.state.run_state import STALENESS_ROUNDS_MAX
+from protocols.state.run_state import STALENESS_ROUNDS_MAX, RunState
 from protocols.types.ids import PeerId, Stamp
 from protocols.types.sample_ranges import RANGES_MAX, Samples, subtract, union
 
@@ -27,6 +27,7 @@ class LocalWork:
 
     me: PeerId
     fence: Fence
+    run_state: RunState = field(init=False)
     outer_steps: int
     base: int = NO_RANKS
     """The version that the ranks' parameters started from; NO_RANKS or VOID if there is none."""
@@ -39,6 +40,9 @@ class LocalWork:
     them."""
     hurried: Stamp | None = None
     """The round in which the leader asked us last to contribute early."""
+
+    def __post_init__(self) -> None:
+        self.run_state = self.fence.run_state
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -54,7 +58,7 @@ class LocalWork:
             self.own.round = 0  # The ranks wait for the same state as this peer.
             return []
         # Other peers may hold some of these samples now; and a message holds only so many ranges.
-        ledger = self.fence.run_state.ledger
+        ledger = self.run_state.ledger
         ours = len(seen) <= RANGES_MAX and ledger.may_count(self.me, seen)
         if version >= self.outer_steps or not ours:
             return self.resume("anew", version)
@@ -111,7 +115,7 @@ class LocalWork:
     @property
     def others_wait(self) -> bool:
         """Has another peer contributed to the open round, and are we in its roster?"""
-        plan, hurried = self.fence.run_state.open_plan(self.fence.fragment), self.hurried
+        plan, hurried = self.run_state.open_plan(self.fence.fragment), self.hurried
         if plan is None or hurried is None or self.me not in plan.counted:
             return False
         # A later view or attempt still waits for us; another lineage does not.
@@ -133,7 +137,7 @@ class LocalWork:
     def counted(self, round_: int) -> bool:
         """Does the commit of the round count the contribution of which the ranks await the
         result?"""
-        commit = self.fence.run_state.commit(self.fence.fragment, round_)
+        commit = self.run_state.commit(self.fence.fragment, round_)
         if commit is None or self.own is None or not self.own.manifest:
             return False
         return self.own.contributor(self.me) in commit.contributors

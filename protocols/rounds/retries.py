@@ -37,6 +37,10 @@ class ResultFetch:
         """The state was replaced, and contains the missing result."""
         self.at, self.tries = NEVER, 0
 
+    def ask_now(self) -> None:
+        """Do not wait for a result that is missing: it was sent before this peer could get it."""
+        self.at = 0.0
+
     def nobody_has_it(self) -> None:
         """No peer can have the result: a transfer is needed at once."""
         self.tries = FETCHES_MAX + 1
@@ -46,15 +50,28 @@ class ResultFetch:
         return self.tries > FETCHES_MAX
 
     def fetch(
-        self, now: float, commit: Commit, stamp: Stamp, *, held: Holdings, holders: Sequence[PeerId]
+        self,
+        now: float,
+        commit: Commit,
+        stamp: Stamp,
+        *,
+        held: Holdings,
+        holders: Sequence[PeerId],
+        over: bool,
     ) -> list[Command]:
         """Call this while the result is missing. It drops parts of `held` that are not the
-        committed result."""
+        committed result. `over`: peers that have applied all rounds do not keep it any more."""
         if self.at == NEVER:
-            self.at = now + FETCH_RETRY_S
+            # Results are sent in the order of the rounds: with a later one here, this one is not on
+            # its way.
+            passed = any(later.round > commit.round for later in held.results)
+            self.at = now if passed else now + FETCH_RETRY_S
         if now < self.at:
             return []
         self.at = now + FETCH_RETRY_S
+        if over and self.tries >= len(holders):
+            self.nobody_has_it()
+            return []
         self.tries += 1
         commands: list[Command] = []
         parts = len(commit.borders) - 1

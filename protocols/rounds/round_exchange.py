@@ -8,16 +8,27 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from protocols.interface.commands import Command, Encode, Send, SendResult, SendSlice
-from protocols.interface.events import PartReduced, ResultReceived, SliceBegun, SliceReceived
-from protocols.messages.peer import Hold, Ready, Waiting
+from protocols.interface.events import (
+    BlocksCompared,
+    BlocksReceived,
+    CopiesCompared,
+    PartReduced,
+    ResultReceived,
+    SliceBegun,
+    SliceReceived,
+)
+from protocols.messages.peer import BlocksWanted, Hold, Ready, Waiting
 from protocols.rounds.contributions import Holdings, PartResult, check_contributor
 from protocols.rounds.done_once import DoneOnce
 from protocols.rounds.fencing import Fence
 from protocols.rounds.local_work import LocalWork
+from protocols.rounds.owner_checks import OwnerChecks, block_elements
 from protocols.rounds.reductions import reduce, share
 from protocols.rounds.retries import StallReport, accuse, disown
 from protocols.state.round_plan import RoundPlan
+from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Stamp
+from protocols.types.rules import ProtocolConfig
 
 
 @dataclass(slots=True)
@@ -26,14 +37,18 @@ class RoundExchange:
 
     me: PeerId
     fence: Fence
+    run_state: RunState = field(init=False)
     work: LocalWork
     """It has this peer's contribution."""
     done: DoneOnce = field(default_factory=DoneOnce)
     stall: StallReport = field(default_factory=StallReport)
     held: Holdings = field(init=False)
+    checks: OwnerChecks = field(init=False)
 
     def __post_init__(self) -> None:
-        self.held = Holdings(self.fence.run_state.gossip)
+        self.run_state = self.fence.run_state
+        self.held = Holdings(self.run_state.gossip)
+        self.checks = OwnerChecks(self.me)
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -53,28 +68,77 @@ class RoundExchange:
 
     def part_reduced(self, event: PartReduced) -> None:
         """Our own sum is ready, or cannot be made; ignored if its plan is void."""
-        plan = self.fence.run_state.plan(self.fence.fragment, event.stamp.round)
+        plan = self.run_state.plan(self.fence.fragment, event.stamp.round)
         if plan is not None and plan.stamp == event.stamp:
             self.held.reduced(event)
+
+    def checked(self, event: BlocksReceived | BlocksCompared | CopiesCompared) -> bool:
+        """A step of the check of the results is done. True if a next one may be possible."""
+        plan = self.fence.run_state.open_plan(self.fence.fragment)
+        match event:
+            case BlocksReceived():
+                return self.checks.received(event, plan)
+            case BlocksCompared():
+                self.checks.compared(event)
+            case CopiesCompared():
+                self.checks.copies_compared(event, plan)
+        return True
+
+    def blocks_wanted(self, peer: PeerId, asked: BlocksWanted) -> list[Command]:
+        """A peer checks results with blocks that this one has."""
+        run_state, fragment = self.fence.run_state, self.fence.fragment
+        run, plan = run_state.run, run_state.plan(fragment, asked.stamp.round)
+        if run is None or plan is None or asked.stamp.lineage != run_state.lineage:
+            return []
+        return self.checks.wanted(
+            peer,
+            asked,
+            plan,
+            self.work.offered(plan),
+            held=self.held,
+            done=self.done,
+            block=block_elements(run.grain),
+        )
 
     def fetched(self, peer: PeerId, stamp: Stamp, part: int) -> list[Command]:
         """Send a result to a peer that lacks it, if it is still here."""
         result = self.held.result(stamp, part)
-        if result is None or self.fence.run_state.gossip:
+        if result is None or self.run_state.gossip:
             return []
         return [SendResult(peer, stamp, part, result.contributors)]
 
+    def forget(self, peer: PeerId) -> None:
+        """The connection with this peer is new: its payloads and reports are sent again."""
+        self.done.forget(peer)
+
+    def forget_reports(self) -> None:
+        """There is a new leader, or a new term: it gets all reports again."""
+        self.done.forget_kinds("have", "ready", "hold", "void", "wrong")
+
+    def follow(self, rules: ProtocolConfig) -> None:
+        """The rules of the run."""
+        self.stall.after_s = rules.reduction_timeout_s / 2
+        self.checks.on = rules.check_owners
+
     def drop_rounds(self) -> None:
         """Drop everything about open rounds."""
-        self.done, self.held = DoneOnce(), Holdings(self.fence.run_state.gossip)
+        self.done, self.held = DoneOnce(), Holdings(self.run_state.gossip)
         self.stall.over()
+        self.checks = OwnerChecks(self.me, on=self.checks.on)
 
     # Queries --------------------------------------------------------------------------------
 
+    @property
+    def deadline(self) -> float:
+        """The next time at which `complain` may report awaited peers."""
+        return self.stall.at
+
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the open round waits for, as this peer sees it."""
-        plan = self.fence.run_state.open_plan(self.fence.fragment)
-        return self.held.awaited(plan, self.me) if plan is not None else ()
+        plan = self.run_state.open_plan(self.fence.fragment)
+        if plan is None:
+            return ()
+        return self.held.awaited(plan, self.me) or tuple(sorted(self.checks.awaited(plan)))
 
     # Next actions ---------------------------------------------------------------------------
 
@@ -86,10 +150,11 @@ class RoundExchange:
         commands += self._offer(plan, connected, leader)
         commands += reduce(plan, self.me, held=self.held, done=self.done)
         commands += accuse(plan, leader, held=self.held, done=self.done)
-        receivers = connected & self.fence.run_state.receivers.keys()
-        commands += share(plan, self.me, receivers, held=self.held, done=self.done)
+        receivers = self.run_state.receivers
+        hear = connected & receivers.keys()
+        commands += share(plan, self.me, hear, held=self.held, done=self.done)
         if plan.stamp in self.held.results:
-            commands += self._hold(plan, version, leader)
+            commands += self._hold(plan, version, connected, leader)
         return commands
 
     def complain(self, plan: RoundPlan | None, now: float, leader: PeerId | None) -> list[Command]:
@@ -125,15 +190,22 @@ class RoundExchange:
                 commands.append(SendSlice(owner, plan.stamp, part, start, stop, me))
         return commands
 
-    def _hold(self, plan: RoundPlan, version: int, leader: PeerId | None) -> list[Command]:
-        """Report once that all parts of the result are here."""
-        if leader is None or version != plan.stamp.round - 1:
+    def _hold(
+        self, plan: RoundPlan, version: int, connected: Set[PeerId], leader: PeerId | None
+    ) -> list[Command]:
+        """Check the result once all of its parts are here; then report it once."""
+        if version != plan.stamp.round - 1:
             # A peer holds a result only if it could apply it, so no earlier round is missing.
             return []
-        deed = (leader, plan.stamp.round, "hold", plan.stamp)
-        if self.done.is_done(*deed):
+        deed = (leader, plan.stamp.round, "hold", plan.stamp) if leader is not None else None
+        if deed is not None and self.done.is_done(*deed):
             return []
         digest = self.held.digest(plan.stamp, plan.num_parts)
-        if digest and self.done.once(*deed):
-            return [Send(leader, Hold(plan.stamp, digest))]
-        return []
+        if not digest:
+            return []
+        terms = self.held.results[plan.stamp][0].contributors
+        commands = self.checks.advance(plan, terms, connected, leader, self.done)
+        passed = self.checks.passed(plan)
+        if deed is not None and leader is not None and passed and self.done.once(*deed):
+            commands.append(Send(leader, Hold(plan.stamp, digest)))
+        return commands

@@ -1,4 +1,4 @@
-"""The replicated state machine: what the committed log says about the run.
+"""The replicated state machine.
 
 In: log entries in order. Out: the members, joiners and voters, the open round and its plan (owners,
 parts, attempt), committed versions, the ledger of samples, spent tokens and revocations. Every peer

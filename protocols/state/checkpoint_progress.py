@@ -33,7 +33,8 @@ def remaining_at(run_state: RunState, round_: int) -> Remaining | None:
     ahead = run_state.commits_after(round_)
     if len(ahead) < run_state.committed(0) - round_:
         return None
-    samples = run_state.ledger.remaining.samples
+    ledger = run_state.ledger
+    samples = ledger.remaining.samples
     for taken in (x for commit in ahead for x in commit.samples):
         samples = union(samples, taken)
-    return Remaining(run_state.ledger.frontier, samples)
+    return Remaining(ledger.frontier, samples)

@@ -120,23 +120,22 @@ class LogApplier:
     def returns(self, peer: PeerId) -> bool:
         """Do later entries of our log let this peer in (again)? Then the present entry is
         history."""
-        later = self.raft.log.since(max(self.run_state.index, self.raft.log.base) + 1)
+        log = self.raft.log
+        later = log.since(max(self.run_state.index, log.base) + 1)
         bodies = [entry.body for entry in later]
         return any(isinstance(body, LetsIn) and body.info.peer == peer for body in bodies)
 
     def snapshot(self) -> Snapshot:
         """A snapshot of the state after the last applied entry."""
-        index = self.run_state.index
-        term = self.raft.log.term_at(index)
+        index, log = self.run_state.index, self.raft.log
+        term = log.term_at(index)
         assert term is not None, "what we have not applied is in the log"
         return Snapshot(index, term, encode_image(self.run_state.image()))
 
     def _compact(self) -> None:
         """Replace the applied entries by a snapshot, except the last ones."""
         snapshot = self.snapshot()
-        self.raft.log.compact(snapshot.index - self.compact_entries // KEPT_SHARE)
-        self.raft.replication.snapshot = snapshot
-        self.raft.disk.snapshot_taken(snapshot)
+        self.raft.compact(snapshot, to=snapshot.index - self.compact_entries // KEPT_SHARE)
 
 
 def _image_of(saved: Saved | None) -> RunStateSnapshot | None:

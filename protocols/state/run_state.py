@@ -91,6 +91,21 @@ class RunState:
         """All peers that read the log. The caller must not keep this mapping."""
         return {**self.receivers, **self.witnesses} if self.witnesses else self.receivers
 
+    @property
+    def revoked(self) -> Mapping[PeerId, e.Revoked]:
+        """By peer with a revoked certificate, the entry that revoked it. The caller must not keep
+        this mapping."""
+        return self.spendings.revoked
+
+    def is_member(self, peer: PeerId, incarnation: int) -> bool:
+        """Is this incarnation of the peer a member?"""
+        info = self.members.get(peer)
+        return info is not None and info.incarnation == incarnation
+
+    def cut_of(self, receiver: PeerId) -> tuple[int, e.Cut | None]:
+        """The newest Cut of a receiver, with its log index; (0, None) if it has none."""
+        return self.cuts.get(receiver, (0, None))
+
     def slot_of(self, peer: PeerId) -> int:
         """The peer's slot: the one that it had, or the next free one."""
         seat = self.seats.get(peer)
@@ -225,6 +240,7 @@ class RunState:
     def image(self) -> RunStateSnapshot:
         """The whole state as plain records, for a snapshot."""
         assert self.run is not None, "there is nothing before the Run"
+        spendings = self.spendings
         return RunStateSnapshot(
             index=self.index,
             lineage=self.lineage,
@@ -249,10 +265,10 @@ class RunState:
             tokens=self.tokens,
             books=self.ledger.books(),
             step_progress=self.step_progress,
-            spent=tuple(self.spendings.peers.values()),
-            forgotten=self.spendings.forgotten,
-            revoked=tuple(self.spendings.revoked.values()),
-            revoked_tokens=tuple(self.spendings.revoked_tokens.values()),
+            spent=tuple(spendings.peers.values()),
+            forgotten=spendings.forgotten,
+            revoked=tuple(spendings.revoked.values()),
+            revoked_tokens=tuple(spendings.revoked_tokens.values()),
         )
 
     def become(self, image: RunStateSnapshot) -> None:
@@ -263,7 +279,8 @@ class RunState:
         self.restored, self.restored_index = image.restored, image.restored_index
         self.members = {info.peer: info for info in image.members}
         self.joiners = {info.peer: info for info in image.joiners}
-        self.cuts = {g.cut.info.peer: (g.index, g.cut) for g in image.granted}
+        newest = ((x.index, x.cut) for x in image.granted)
+        self.cuts = {cut.info.peer: (index, cut) for index, cut in newest}
         self.views = list(image.views)
         self.attempts = {RoundKey(a.fragment, a.round): a for a in image.attempts}
         self.commits = {}

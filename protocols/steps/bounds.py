@@ -69,8 +69,7 @@ class StepBounds:
     @property
     def is_member(self) -> bool:
         """Is this peer a member, in this incarnation?"""
-        info = self.run_state.members.get(self.me.peer)
-        return info is not None and info.incarnation == self.me.incarnation
+        return self.run_state.is_member(self.me.peer, self.me.incarnation)
 
     @property
     def run(self) -> Run:
@@ -85,7 +84,8 @@ class StepBounds:
     @property
     def runs(self) -> bool:
         """Does the newest view make steps?"""
-        return bool(self.run_state.views) and not self.run_state.step_progress.halted
+        run_state = self.run_state
+        return bool(run_state.views) and not run_state.step_progress.halted
 
     @property
     def reach(self) -> StepReach | None:
@@ -129,7 +129,8 @@ class StepBounds:
         if self.last is not None:
             return self.last
         # Other peers rely on our report.
-        return max(self.run_state.step_progress.step, completed, self.begun)
+        progress = self.run_state.step_progress
+        return max(progress.step, completed, self.begun)
 
     def _read(self) -> None:
         """Compute the cached values for the present log."""
@@ -217,12 +218,14 @@ class StepBounds:
     def floor(self, ours: int) -> int:
         """Payloads up to this step are not needed: the state after them is here, or will be
         transferred. `ours`: the step of our copy of the state; negative if there is none."""
-        agreed = self.run_state.step_progress.base
+        progress = self.run_state.step_progress
+        agreed = progress.base
         # Otherwise a peer without ranks would keep the payloads of the whole run.
         return max(ours, agreed - 2 * self.run.snapshot_every_steps) if ours >= 0 else agreed
 
     def reaches(self, step: int, payloads: Payloads) -> bool:
         """Can the committed step be reached from the state after this step?"""
-        steps = range(step + 1, self.run_state.step_progress.step + 1)
-        views = ((step_view(self.run_state, step), step) for step in steps)
+        run_state = self.run_state
+        steps = range(step + 1, run_state.step_progress.step + 1)
+        views = ((step_view(run_state, step), step) for step in steps)
         return all(v is not None and not payloads.missing(v, step) for v, step in views)

@@ -79,7 +79,8 @@ class KeptCopy:
 
     def void(self) -> None:
         """The steps since the last commit are void."""
-        agreed = self.run_state.step_progress.step
+        progress = self.run_state.step_progress
+        agreed = progress.step
         self.digests = {step: made for step, made in self.digests.items() if step <= agreed}
         if self.reached[1] > max(agreed, self.step):
             self.reached = (0, self.step)

@@ -29,7 +29,7 @@ class PayloadFetch:
         self.at = NEVER
         """When to ask next."""
         self.tries = 0
-        self._bounds = bounds
+        self._bounds, self._run_state = bounds, bounds.run_state
         self._step = 0
         """The first incomplete step."""
         self._asked: set[tuple[PeerId, int, PeerId]] = set()
@@ -43,7 +43,7 @@ class PayloadFetch:
         self, first: int, payloads: Payloads, now: float, connected: Set[PeerId]
     ) -> list[Command]:
         """Requests for missing payloads of the steps from `first` on, if it is time to ask."""
-        run_state, target = self._bounds.run_state, self._bounds.target(payloads)
+        run_state, target = self._run_state, self._bounds.target(payloads)
         lacking = {
             (step, peer)
             for step in range(first, min(target, first + FETCH_STEPS - 1) + 1)
@@ -73,11 +73,11 @@ class PayloadFetch:
 
     def give(self, peer: PeerId, message: FetchSteps, payloads: Payloads) -> list[Command]:
         """Send the requested payloads that are here."""
-        if message.lineage != self._bounds.run_state.lineage:
+        if message.lineage != self._run_state.lineage:
             return []
         commands: list[Command] = []
         for step in range(message.first, min(message.last, message.first + FETCH_STEPS - 1) + 1):
-            view = step_view(self._bounds.run_state, step)
+            view = step_view(self._run_state, step)
             if view is None:
                 continue
             stamp = self._bounds.stamp(view.view, step)
@@ -109,7 +109,8 @@ class PayloadFetch:
         self, lacking: set[tuple[int, PeerId]], connected: Set[PeerId]
     ) -> dict[PeerId, set[tuple[int, PeerId]]]:
         """By holder, the (step, peer) of payloads that the Close assigns to it."""
-        close = self._bounds.run_state.step_progress.close
+        progress = self._run_state.step_progress
+        close = progress.close
         asked: dict[PeerId, set[tuple[int, PeerId]]] = {}
         for provider in close.providers if close is not None else ():
             what = (provider.step, provider.peer)
@@ -119,5 +120,5 @@ class PayloadFetch:
 
     def _fetch(self, what: set[tuple[int, PeerId]]) -> FetchSteps:
         steps, peers = [step for step, _ in what], {peer for _, peer in what}
-        lineage = self._bounds.run_state.lineage
+        lineage = self._run_state.lineage
         return FetchSteps(lineage, min(steps), max(steps), tuple(sorted(peers)))

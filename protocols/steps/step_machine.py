@@ -94,7 +94,8 @@ class StepMachine:
                 self.awake = len(held) == len(steady.view.roster)
             return kept
         self._steady = None
-        if self.version < self.run_state.step_progress.step:
+        progress = self.run_state.step_progress
+        if self.version < progress.step:
             self.woken = True  # Whether the committed step is in reach must be reported.
         waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
         self.awake = self.woken or not waits
@@ -106,11 +107,12 @@ class StepMachine:
             return  # The ranks had to go back meanwhile.
         step, view = event.stamp.round, event.stamp.view
         self.applying = None
-        told = self._recheck or self.run_state.step_progress.halted > 0
+        own, progress = self.own, self.run_state.step_progress
+        told = self._recheck or progress.halted > 0
         self._recheck = False
         self.version, self.state_digest, self._at = step, event.state_digest, view
         # If the ranks go back, the payload is sent again.
-        self.own.sent.pop((view, step - 1), None)
+        own.sent.pop((view, step - 1), None)
         told = self.copy.stepped(view, step, event.state_digest) or told
         self.woken = self.woken or told
 
@@ -163,7 +165,8 @@ class StepMachine:
         """May a payload of this step come now? All others are refused (I3). The payload of a third
         peer is accepted only from a peer that was asked for it: the first payload stays, and it
         might be forged."""
-        if (stamp.run, stamp.lineage) != (self.bounds.run.run, self.run_state.lineage):
+        run = self.bounds.run
+        if (stamp.run, stamp.lineage) != (run.run, self.run_state.lineage):
             return False
         if sender != maker and not self.payload_fetch.has_asked(sender, stamp.round, maker):
             return False
@@ -172,7 +175,8 @@ class StepMachine:
     @property
     def finished(self) -> bool:
         """The last step is committed, and the state after it is here."""
-        return self.copy.step >= self.bounds.run.outer_steps
+        run = self.bounds.run
+        return self.copy.step >= run.outer_steps
 
     @property
     def behind(self) -> bool:
@@ -233,7 +237,8 @@ class StepMachine:
             own, payloads, step = self.own, self.payloads, self.version + 1
             commands += own.make(reach, step, payloads, applying=self.applying is not None)
             if woken:
-                own.receivers = tuple(sorted(connected & self.run_state.receivers.keys()))
+                receivers = self.run_state.receivers
+                own.receivers = tuple(sorted(connected & receivers.keys()))
                 commands += own.send(reach.view, self.version, payloads)
             if woken or own.unsent:
                 commands += own.send(reach.view, step, payloads)
@@ -252,7 +257,8 @@ class StepMachine:
         self.able = self.version >= 0 and reaches
         steady = self.able and self.awaited is None and self.payload_fetch.at == NEVER
         if reach is not None:  # Have the ranks the committed state?
-            agreed = self.run_state.step_progress.step
+            progress = self.run_state.step_progress
+            agreed = progress.step
             steady = steady and self.version >= max(agreed, copy.step, reach.begun) >= 0
         self._steady = reach if steady else None
         if woken:

@@ -62,17 +62,17 @@ class StepReports:
         return [Send(leader, report) for report in new]
 
     def _all(self, steps: StepPosition) -> dict[object, Control]:
-        run_state, reports = self.run_state, dict[object, Control]()
+        run_state, reports, copy = self.run_state, dict[object, Control](), steps.copy
         agreed = run_state.step_progress
-        if steps.copy.step >= 0:
-            step = max(steps.version, steps.copy.step)
-            known = steps.copy.sure and self.bounds.reaches(step, steps.payloads)
-            digest = steps.copy.digest if known else ""
-            reports["have"] = Have(run_state.lineage, 0, steps.copy.step, digest)
-        for step, (view, digest) in steps.copy.digests.items():
+        if copy.step >= 0:
+            step = max(steps.version, copy.step)
+            known = copy.sure and self.bounds.reaches(step, steps.payloads)
+            digest = copy.digest if known else ""
+            reports["have"] = Have(run_state.lineage, 0, copy.step, digest)
+        for step, (view, digest) in copy.digests.items():
             if step > agreed.step:
                 reports[step] = Stepped(self.bounds.stamp(view, step), digest)
-        if agreed.halted and steps.copy.step >= 0 and steps.applying is None:
+        if agreed.halted and copy.step >= 0 and steps.applying is None:
             view = run_state.views[-1].view
             if agreed.close is None:
                 reports["stopped"] = self._stopped(steps, view)
@@ -86,7 +86,7 @@ class StepReports:
         again."""
         held = steps.payloads.listed(view, steps.copy.completed + 1, HELD_STEPS_MAX)
         stamp = self.bounds.stamp(view, steps.copy.completed)
-        halted = self.run_state.step_progress.halted
-        said, report = self._said.get("stopped"), Stopped(stamp, halted, held)
+        progress = self.run_state.step_progress
+        said, report = self._said.get("stopped"), Stopped(stamp, progress.halted, held)
         same = isinstance(said, Stopped) and replace(said, held=held) == report
         return said if same and said is not None else report

@@ -1,4 +1,4 @@
-"""State transfer to a joiner: donors, cells, and the hash tree that the log names.
+"""State transfer to a joiner: donors, cells, hash tree.
 
 In: a Cut in the log (which versions a joiner gets, from which donors), cells that arrived. Out:
 commands to lend, hash, request, send and adopt a state. Each cell is checked against a root that is

@@ -155,7 +155,7 @@ class StateDonor:
 
     def _may_hash(self, peer: PeerId, owed: OwedState) -> bool:
         """Is it this donor's turn to hash, since the log has no roots?"""
-        index, cut = self._run_state.cuts.get(peer, (0, None))
+        index, cut = self._run_state.cut_of(peer)
         known = cut is not None and index == owed.index and bool(cut.roots)
         return owed.is_copied and not owed.hashing and not known
 

@@ -34,21 +34,22 @@ class RootAgreement:
 
     def take(self, donor: PeerId, report: CutRoots) -> None:
         """A donor reports the roots of a cut, or that it cannot give the state."""
-        index, cut = self.run_state.cuts.get(report.peer, (0, None))
+        index, cut = self.run_state.cut_of(report.peer)
         if cut is not None and index == report.index and donor in cut.donors and not cut.roots:
             self._said.setdefault((report.peer, index), {})[donor] = report.roots
 
     def next_entry(self, asking: Set[PeerId]) -> Roots | None:
         """The next Roots entry for the log; None if there is none. `asking`: peers that need a
         state themselves."""
+        members = self.run_state.members
         for (peer, index), said in list(self._said.items()):
-            known, cut = self.run_state.cuts.get(peer, (0, None))
+            known, cut = self.run_state.cut_of(peer)
             if cut is None or known != index or cut.roots:
                 del self._said[peer, index]
                 continue
             # A donor that asks for a state may have no copy; but it has hashed a copy that it
             # reports.
-            donors = set(cut.donors) & self.run_state.members.keys() - (asking - said.keys())
+            donors = set(cut.donors) & members.keys() - (asking - said.keys())
             donors -= {donor for donor, roots in said.items() if not roots}
             roots = self._agreed(donors, said)
             if len(roots) == self.run_state.fragments and all(roots):

@@ -1,4 +1,4 @@
-"""Values that all other rooms share: identifiers, limits, timing rules, sample ranges, errors.
+"""Identifiers, limits, timing rules and errors for all rooms.
 
 In: nothing. Out: frozen records such as PeerId, Stamp, Version and TensorSpec; the limits of every
 value that can reach the log or a message; ProtocolConfig with the protocol's times in seconds. Must
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from protocols.types.ids import (
         PROTOCOL_VERSION,
         Contributor,
+        PartBlocks,
         PeerId,
         Stamp,
         TensorSpec,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         LAYOUT_BYTES_MAX,
         NAME_MAX,
         PEERS_MAX,
+        PIECE_BYTES_MAX,
         ROUNDS_MAX,
         SAMPLES_MAX,
         SECRET_BYTES,
@@ -69,6 +71,7 @@ __all__ = [
     "LAYOUT_BYTES_MAX",
     "NAME_MAX",
     "PEERS_MAX",
+    "PIECE_BYTES_MAX",
     "PROTOCOL_VERSION",
     "ROUNDS_MAX",
     "SAMPLES_MAX",
@@ -80,6 +83,7 @@ __all__ = [
     "Contributor",
     "LogError",
     "LowcommError",
+    "PartBlocks",
     "PeerId",
     "ProtocolConfig",
     "RefusedError",
@@ -102,13 +106,15 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "errors": "ConfigError LogError LowcommError RefusedError",
-        "ids": "Contributor PROTOCOL_VERSION PeerId Stamp TensorSpec Version digest_text",
+        "ids": (
+            "Contributor PROTOCOL_VERSION PartBlocks PeerId Stamp TensorSpec Version digest_text"
+        ),
         "limits": (
             "ADMIT_BYTES_MAX CERTIFICATE_BYTES_MAX CHUNK_BYTES_MAX CONTRIBUTION_STEPS_MAX "
             "CONTRIBUTION_TOKENS_MAX "
             "CONTROL_BYTES_MAX ENTRIES_MAX FRAGMENTS_MAX JSON_MAX LAYOUT_BYTES_MAX NAME_MAX "
-            "PEERS_MAX ROUNDS_MAX SAMPLES_MAX SECRET_BYTES SNAPSHOT_BYTES_MAX TEXT_MAX "
-            "TICKET_BYTES"
+            "PEERS_MAX PIECE_BYTES_MAX ROUNDS_MAX SAMPLES_MAX SECRET_BYTES SNAPSHOT_BYTES_MAX "
+            "TEXT_MAX TICKET_BYTES"
         ),
         "rules": "ProtocolConfig",
         "sample_ranges": "ALL_REMAIN Remaining SampleRange Samples count first subtract union",

@@ -5,7 +5,7 @@ from typing import NamedTuple, NewType
 
 from protocols.types.frozen import record
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 PeerId = NewType("PeerId", str)
 """`<node name>.<8 hex digits>`: unique and readable. Sums add contributions in the order of ids."""
@@ -62,6 +62,14 @@ class FragmentParts:
     """One for each part; empty in a gossip run, where each peer sums its pair's whole fragment."""
     borders: tuple[int, ...]
     """In elements, ascending from 0 to the fragment's size."""
+
+
+@record
+class PartBlocks:
+    """Some blocks of one part, numbered from its beginning, in ascending order."""
+
+    part: int
+    blocks: tuple[int, ...]
 
 
 @record

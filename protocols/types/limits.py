@@ -73,7 +73,11 @@ TEXT_MAX = 1024
 JSON_MAX = 64 << 10
 """Characters of the agreed `[run]` as JSON; it is ASCII, so as many bytes."""
 PIECE_BYTES_MAX = 512 << 10
-"""Bytes of a snapshot in one message."""
+"""Bytes of a snapshot, or of a contribution's blocks, in one message."""
+SAMPLE_BLOCKS_MAX = 256
+"""Blocks of one part in a request."""
+SAMPLE_PARTS_MAX = 16
+"""Parts in such a request; a fragment has no more (state/parts.py)."""
 LAYOUT_BYTES_MAX = PIECE_BYTES_MAX
 """Bytes of a model's layout as it travels, compressed (wire/layout.py)."""
 SNAPSHOT_BYTES_MAX = 64 << 20

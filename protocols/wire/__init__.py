@@ -1,4 +1,4 @@
-"""Bytes to records and back: the encoding of messages, log entries, snapshots and join tokens.
+"""Bytes to records and back.
 
 In: bytes that any peer may have sent. Out: records of protocols/messages, each field checked for
 type, range and size; bytes from records. Malformed bytes raise WireError and change nothing. Must

@@ -53,6 +53,22 @@ def many(item: Check, limit: int) -> Check:
     return check
 
 
+def numbers(limit: int, most: int) -> Check:
+    """The check of a list of at most `most` integers. A list of hundreds is checked at once."""
+
+    def check(raw: object) -> tuple[int, ...]:
+        if not isinstance(raw, list):
+            raise WireError(f"expected a list, got {short(raw)}")
+        items = cast(list[Any], raw)
+        if len(items) > most:
+            raise WireError(f"{len(items)} integers, at most {most} are allowed")
+        if items and (set(map(type, items)) != {int} or min(items) < 0 or max(items) >= limit):
+            raise WireError(f"expected integers in [0, {limit}), got {short(items)}")
+        return tuple(items)
+
+    return check
+
+
 def peer_id(raw: object) -> PeerId:
     if type(raw) is not str or not 1 <= len(raw) <= NAME_MAX or not raw.isprintable():
         raise WireError(f"expected a peer id, got {short(raw)}")

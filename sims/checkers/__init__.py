@@ -1,9 +1,10 @@
-"""What must hold in every simulated run, whatever fails: one module for each promise.
+"""One checker for each promise.
 
-In: what happens in a world, as it happens. Out: violations, each a line of text; the command that
-drew the world prints its story and its seed. Worlds with all checkers attached are here too. I7
-(convergence) is no property of one run in arithmetic modulo a prime, so no checker looks at it.
-Must NOT change what a run does, nor draw from its random source.
+It must hold in every simulated run, whatever fails. In: what happens in a world, as it happens.
+Out: violations, each a line of text; the command that drew the world prints its story and its seed.
+Worlds with all checkers attached are here too. I7 (convergence) is no property of one run in
+arithmetic modulo a prime, so no checker looks at it. Must NOT change what a run does, nor draw from
+its random source.
 
 Start reading: worlds.py, checkers.py, then agreement.py.
 """

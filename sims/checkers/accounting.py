@@ -11,8 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.types import PeerId, Stamp
 from sims.checkers.agreement import Agreement
 from sims.node.node import Node
-from sims.node.observer import Contribution
-from sims.node.toy_model import PRIME
+from sims.node.toy_model import PRIME, Contribution
 
 Counted = dict[PeerId, int]
 """For each peer, the number of its steps that are counted, or were given up before counted ones."""
@@ -53,8 +52,8 @@ class Accounting:
         given = node.core.rounds[fragment].work.given
         if given is None or given.round != round_:
             return  # A Restore ended its lineage meanwhile, and the core dropped it.
-        me = node.core.me
-        key = (me.peer, me.incarnation, node.core.run_state.lineage, fragment, round_)
+        me = node.me
+        key = (me.peer, me.incarnation, node.run_state.lineage, fragment, round_)
         if key in self._contributed:
             self._found(f"{me.peer} contributes to round {round_} a second time")
         self._contributed.add(key)
@@ -62,7 +61,7 @@ class Accounting:
     def offered(self, node: Node, stamp: Stamp) -> None:
         """Check that only one incarnation of a peer contributes to a view: owners may still have
         the slices of an earlier one."""
-        me = node.core.me
+        me = node.me
         life = self._lives.setdefault((me.peer, stamp.lineage, stamp.view), me.incarnation)
         if life != me.incarnation:
             self._found(
@@ -77,7 +76,7 @@ class Accounting:
             return
         for version in entry.versions:
             fragment, round_ = version.fragment, version.round
-            origin = self._agreement.origins.get((lineage, fragment), 0)
+            origin = self._agreement.origin_of(lineage, fragment)
             before = self.counted_at.get((origin, fragment, round_), {})
             self._begin(lineage, fragment, round_, before)
 

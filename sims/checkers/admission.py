@@ -48,7 +48,8 @@ class Admission:
 
     def _answers(self, node: Node, asked: PeerId, number: int, why: str) -> None:
         peer = self._asks.pop((node.peer, asked, number), None)
-        if not why and peer not in node.core.run_state.spendings.peers:
+        spendings = node.run_state.spendings
+        if not why and peer not in spendings.peers:
             self._found(f"{node.peer} admits {peer} without a token use in the log")
 
     # The log --------------------------------------------------------------------------------

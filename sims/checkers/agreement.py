@@ -56,6 +56,15 @@ class Agreement:
         if first != digest and not self.tainted:
             self._found(f"round {round_}: {peer} holds {digest}, {who} holds {first}")
 
+    def origin_of(self, lineage: int, fragment: int) -> int:
+        """The lineage in which a lineage's initial state was made; 0 if it was made in none."""
+        return self.origins.get((lineage, fragment), 0)
+
+    def digest_of(self, lineage: int, fragment: int, round_: int) -> str | None:
+        """The digest of the state after a round; None if no peer held it."""
+        known = self.states.get((lineage, fragment, round_))
+        return known[0] if known is not None else None
+
     def origin(self, fragment: int, round_: int) -> int:
         """The lineage in which the present branch went through this round; 0 if there is none."""
         lineage, left_at = self._lineage, round_

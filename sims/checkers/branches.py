@@ -57,9 +57,9 @@ class Branches:
         """An incarnation of a peer begins."""
         self._with_voter[node.peer] = node.world.now
         self._final.pop(node.peer, None)
-        self._knew[node.peer] = node.core.connectivity.other_branches.ours
+        self._knew[node.peer] = _branch_of(node)
 
-    def healed(self, world: WorldView) -> None:
+    def healed(self, world: WorldView[Node]) -> None:
         self._healed = world.now
 
     def said(self, node: Node, to: PeerId, word: m.OnBranch) -> None:
@@ -68,25 +68,25 @@ class Branches:
         self._final.pop(node.peer, None)
         if word.final:
             # It has no uncommitted entry then: any later entry was decided after this message.
-            self._final[node.peer] = to, node.core.raft.commit_index
+            self._final[node.peer] = to, node.raft.commit_index
 
     def looked(self, node: Node) -> None:
         """A core handled an event."""
         to, _ = self._final.get(node.peer, (node.peer, 0))
-        if not (to in node.core.links.up and node.world.nodes[to].core.raft.leads):
+        core, log, up, now = node.core, node.raft.log, node.links.up, node.world.now
+        if not (to in up and node.world.nodes[to].raft.leads):
             self._final.pop(node.peer, None)
-        core, now = node.core, node.world.now
-        ours, alone = core.connectivity.other_branches.ours, core.raft.log.voters == (node.peer,)
+        ours, alone = _branch_of(node), log.voters == (node.peer,)
         if core.raft.leads and alone and len(ours) > len(self._knew[node.peer]):
             since = now - self._with_voter[node.peer]
             if since < core.rules.lonely_after_s - SLACK_S:
                 self._found(f"{node.peer} goes on alone after {since:.1f} s")
         self._knew[node.peer] = ours
-        if core.links.up.intersection(core.run_state.voters or core.raft.log.voters):
+        if up.intersection(core.run_state.voters or log.voters):
             self._with_voter[node.peer] = now
         # Also peers that it has disconnected from: these may be paused, and handle no event.
         met = {peer for pair in self._met if node.peer in pair for peer in pair}
-        for peer in sorted({*core.links.up, *met} - {node.peer}):
+        for peer in sorted({*up, *met} - {node.peer}):
             self._decide_in_time(node, node.world.nodes[peer])
 
     def read(self, peer: PeerId, name: Name, entry: e.Entry) -> None:
@@ -132,7 +132,7 @@ class Branches:
     def _takes_its_word_back(self, node: Node) -> None:
         """Check that a peer that sent its final position appends nothing until both peers know
         which branch stays."""
-        log = node.core.raft.log
+        log = node.raft.log
         to, last = self._final.get(node.peer, (node.peer, log.last_index))
         fresh = log.since(max(last, log.base) + 1)
         if fresh and not any(isinstance(entry.body, e.Dropped) for entry in fresh):
@@ -160,7 +160,7 @@ class Branches:
         """Check that connected leaders of two branches do not both go on."""
         one, two = min(node.peer, other.peer), max(node.peer, other.peer)
         both = all(
-            x.running and x.core.leads and x.core.raft.settled and y.peer in x.core.links.up
+            x.running and x.core.leads and x.raft.settled and y.peer in x.links.up
             for x, y in ((node, other), (other, node))
         )
         if not both or self._on.get(one) == self._on.get(two):
@@ -168,6 +168,13 @@ class Branches:
             return
         now = node.world.now
         since = self._met.setdefault((one, two), now)
-        if now > since + MEET_SILENCES * node.core.rules.silence_timeout_s:
+        rules = node.core.rules
+        if now > since + MEET_SILENCES * rules.silence_timeout_s:
             self._found(f"{one} and {two} met, and both go on")
             self._met[one, two] = float("inf")  # Report it once.
+
+
+def _branch_of(node: Node) -> Name:
+    """The name of a node's branch, by its whole log."""
+    connectivity = node.core.connectivity
+    return connectivity.other_branches.ours

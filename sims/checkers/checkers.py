@@ -22,6 +22,7 @@ from sims.checkers.durability import Durability
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.hold_down import HoldDown
+from sims.checkers.owners import Owners
 from sims.checkers.pairs import Pairs
 from sims.checkers.progress import Progress
 from sims.checkers.revocation import Revocation
@@ -31,7 +32,7 @@ from sims.checkers.staleness import Staleness
 from sims.checkers.transfers import TransferChecks
 from sims.checkers.waits import Waits
 from sims.node.node import Node
-from sims.node.observer import Contribution
+from sims.node.toy_model import Contribution
 from sims.node.world_view import WorldView
 
 SUMMED = (v.SliceBegun, v.SliceReceived, v.ResultReceived)
@@ -65,6 +66,7 @@ class Checkers:
         self.samples = Samples(self.violations)
         self.pairs = Pairs(found)
         self.waits = Waits(found)
+        self.owners = Owners(found)
 
     def found(self, text: str) -> None:
         self.violations.append(text)
@@ -141,7 +143,7 @@ class Checkers:
             # A contribution that was being encoded when a Restore came is dropped.
             if given is not None and given.manifest == event.manifest:
                 self.accounting.contributed(node, event.fragment, event.round)
-        if node.core.certificates.secure:
+        if node.certificates.secure:
             self.admission.handled(node, event, commands)
             self.revocation.handled(node, event)
         self.transfers.handled(node, event, commands)
@@ -155,8 +157,7 @@ class Checkers:
                 self.decisions.shared(node, command, commands)
             elif isinstance(command, c.Applied) and isinstance(command.entry, e.Member):
                 self.decisions.let_in(node, command.entry, commands)
-        reign = self.elections.reigns.get(node.peer)
-        if reign is not None or node.core.raft.leads:
+        if node.peer in self.elections.reigns or node.raft.leads:
             reign = self.elections.led(node, event, self.agreement.log)
             if reign is not None:
                 self.decisions.made(node, reign)
@@ -173,6 +174,8 @@ class Checkers:
             self.transfers.rooted(node, to, message)
         elif isinstance(message, TOLD):
             self.decisions.heard(node, to, message)
+        elif isinstance(message, m.WrongResult):
+            self.owners.complained(node, message)
         elif isinstance(message, m.Ready):
             self.accounting.offered(node, message.stamp)
             self.decisions.offered(node, to, message.stamp)
@@ -181,7 +184,7 @@ class Checkers:
         """A peer is about to apply an entry, which must survive any crash."""
         self.durability.applied(node, index, entry)
         if index not in self.log and isinstance(entry, e.Commit):
-            members = len(node.core.run_state.members)
+            members = len(node.run_state.members)
             self.progress.named(node.world, entry, members=members)
 
     def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
@@ -195,12 +198,15 @@ class Checkers:
         if isinstance(entry, e.Run):
             self.samples.began(lineage)
         elif isinstance(entry, e.Restore):
-            self.samples.restored(self.agreement.origins.get((lineage, 0), 0), lineage, entry)
+            self.samples.restored(self.agreement.origin_of(lineage, 0), lineage, entry)
         if isinstance(entry, e.Run | e.Restore):
             self.accounting.began(lineage, entry)
         elif isinstance(entry, e.Commit):
             self.accounting.committed(lineage, entry)
             self.staleness.committed(entry)
+            self.owners.committed(lineage, entry)
+        elif isinstance(entry, e.Lost):
+            self.owners.struck(entry)
 
     def encoded(self, manifest: str, made: Contribution) -> None:
         """A peer encoded a contribution of its ranks."""
@@ -232,8 +238,8 @@ class Checkers:
     def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
         """True if this is not the digest of the true state. While half of the members are corrupt,
         two equal reports may name a wrong state."""
-        known = self.agreement.states.get((lineage, fragment, round_))
-        return self.corrupted and known is not None and known[0] != digest
+        known = self.agreement.digest_of(lineage, fragment, round_)
+        return self.corrupted and known not in (None, digest)
 
     def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
         """Ranks go on from the outer state, without their inner steps [first, last)."""
@@ -247,6 +253,10 @@ class Checkers:
         """A peer keeps its state in a committed round."""
         self.pairs.skipped(node, stamp)
 
+    def falsified(self, node: Node, stamp: Stamp | None) -> None:
+        """A peer falsifies a whole result of this attempt, or (None) other bytes."""
+        self.owners.falsified(node, stamp)
+
     def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:
         """A donor is about to send a cell that differs from the cut."""
         self.transfers.lies(joiner, cell)
@@ -259,11 +269,11 @@ class Checkers:
         """A core issued a note for the user."""
         self.containment.note(kind, text)
 
-    def healed(self, world: WorldView) -> None:
+    def healed(self, world: WorldView[Node]) -> None:
         """No fault happens from now on."""
         self.progress.healed(world)
 
-    def ended(self, world: WorldView) -> None:
+    def ended(self, world: WorldView[Node]) -> None:
         """The run is over, finished or not."""
         self.progress.ended(world)
         self.revocation.ended(world)

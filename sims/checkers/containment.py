@@ -23,18 +23,20 @@ class Containment:
 
     def memory(self, node: Node) -> None:
         """Check that no collection grows with the length of the run (only the log does)."""
-        store, core = node.store, node.core
+        store, core, led_term = node.store, node.core, node.core.led_term
+        exchanges = [rounds.exchange for rounds in core.rounds]
+        ledger, disk = node.run_state.ledger, node.raft.disk
         sizes = {
             "slices": len(store.slices),
             "results": len(store.results),
             "encoded": len(store.encoded),
-            "slice names": sum(len(r.exchange.held.slices) for r in core.rounds),
-            "result names": sum(len(r.exchange.held.results) for r in core.rounds),
-            "rounds done": sum(len(r.exchange.done.by_round) for r in core.rounds),
+            "slice names": sum(len(x.held.slices) for x in exchanges),
+            "result names": sum(len(x.held.results) for x in exchanges),
+            "rounds done": sum(len(x.done.by_round) for x in exchanges),
             "views": len(core.run_state.views),
-            "ranges of samples": len(core.run_state.ledger.free),
-            "waiting for the disk": len(core.raft.disk.waiting) // 16,
-            "reports": len(core.led_term.leader.reports.rounds) if core.led_term else 0,
+            "ranges of samples": len(ledger.free),
+            "waiting for the disk": len(disk.waiting) // 16,
+            "reports": len(led_term.reports.rounds) if led_term else 0,
         }
         for what, size in sizes.items():
             if size > KEPT_MAX * max(1, len(core.rounds)):

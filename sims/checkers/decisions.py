@@ -44,13 +44,13 @@ class Decisions:
 
     def offered(self, node: Node, to: PeerId, stamp: Stamp) -> None:
         """A peer reports that it contributed."""
-        me = node.core.me
+        me = node.me
         key = ((me.peer, me.incarnation), to, stamp.fragment)
-        self._ready[key] = node.core.raft.term, stamp
+        self._ready[key] = node.raft.term, stamp
 
     def hears_state(self, node: Node, peer: PeerId, have: m.Have) -> None:
         """A leader receives a peer's report of its state."""
-        key = (node.peer, node.core.raft.term, peer, have.fragment)
+        key = (node.peer, node.raft.term, peer, have.fragment)
         self._reported[key] = have.lineage, have.round
 
     def let_in(self, node: Node, member: e.Member, commands: Sequence[c.Command]) -> None:
@@ -71,16 +71,19 @@ class Decisions:
     def reconnected(self, node: Node, event: v.PeerConnected) -> None:
         """Check that no report of an earlier incarnation counts for this one."""
         led_term = node.core.led_term
-        known = led_term.head.receivers.get(event.peer) if led_term is not None else None
-        if led_term is None or known is None or known.incarnation >= event.incarnation:
+        if led_term is None:
             return
-        for reports in led_term.leader.reports.rounds.values():
+        receivers, open_rounds = led_term.head.receivers, led_term.reports.rounds
+        known = receivers.get(event.peer)
+        if known is None or known.incarnation >= event.incarnation:
+            return
+        for reports in open_rounds.values():
             if event.peer in {*reports.ready, *reports.holds, *reports.waiting}:
                 self._found(f"{node.peer} counts reports of an earlier incarnation of {event.peer}")
 
     def heard(self, node: Node, to: PeerId, message: m.Have | m.Hold | m.ReportsComplete) -> None:
         """A peer sends a report."""
-        me, core = node.core.me, node.core
+        me, core = node.me, node.core
         life = (me.peer, me.incarnation)
         if isinstance(message, m.Have):
             self._have[life, message.fragment] = core.raft.term, message.lineage, message.round
@@ -97,7 +100,7 @@ class Decisions:
         stamp = message.stamp
         self._held.setdefault((stamp, message.result_digest), set()).add((me.peer, me.incarnation))
         version = node.core.rounds[stamp.fragment].version
-        if stamp.lineage == node.core.run_state.lineage and version < stamp.round - 1:
+        if stamp.lineage == node.run_state.lineage and version < stamp.round - 1:
             self._found(
                 f"{me.peer} reports holding round {stamp.round}, and is at {version} itself"
             )
@@ -105,7 +108,7 @@ class Decisions:
     def _told_round(self, node: Node, to: PeerId, term: int, fragment: int) -> None:
         """Check that a peer that waits for a round has sent its Ready to the leader of this
         term."""
-        core, me = node.core, node.core.me
+        core, me = node.core, node.me
         rounds, plan = core.rounds[fragment], core.run_state.open_plan(fragment)
         if plan is None or to not in core.run_state.receivers or rounds.version < 0:
             return
@@ -119,7 +122,7 @@ class Decisions:
     def released(self, node: Node, release: c.ReleaseRound) -> None:
         """Check that a result is dropped only if KEEP_ROUNDS later rounds are committed, or if its
         commit says that all peers hold it and this peer has applied it."""
-        run_state, version = node.core.run_state, node.core.rounds[release.fragment].version
+        run_state, version = node.run_state, node.core.rounds[release.fragment].version
         committed = run_state.committed(release.fragment)
         commit = run_state.commit(release.fragment, release.round)
         over = commit is not None and commit.held_by_all and release.round <= version
@@ -141,7 +144,8 @@ class Decisions:
             for other in commands
             if isinstance(other, c.SendResult) and (other.stamp, other.part) == (stamp, part)
         }
-        left_out = (core.links.up & core.run_state.receivers.keys()) - to
+        receivers = core.run_state.receivers
+        left_out = (core.links.up & receivers.keys()) - to
         if left_out:
             self._found(f"{node.peer} does not send a result of round {stamp.round} to {left_out}")
 
@@ -168,7 +172,7 @@ class Decisions:
 
     def made(self, node: Node, reign: Reign) -> None:
         """Check the entries that a leader appended since the last check."""
-        log, seen = node.core.raft.log, reign.seen
+        log, seen = node.raft.log, reign.seen
         if log.last_index <= seen:
             return
         reign.seen = log.last_index
@@ -190,7 +194,7 @@ class Decisions:
     def _one_voter(self, node: Node) -> None:
         """Check that one voter changes at a time: after two changes at once, majorities need not
         overlap."""
-        raft = node.core.raft
+        raft = node.raft
         changed: set[PeerId] = set()
         for entry in raft.log.since(max(raft.commit_index, raft.log.base) + 1):
             match entry.body:
@@ -216,7 +220,8 @@ class Decisions:
         said = self._held.get((stamp, commit.result_digest), set())
         holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
         for rounds in core.part.of(stamp):  # A witness has no rounds.
-            mine = rounds.exchange.held.digest(stamp, len(commit.borders) - 1)
+            held = rounds.exchange.held
+            mine = held.digest(stamp, len(commit.borders) - 1)
             if mine == commit.result_digest or rounds.version >= commit.round:
                 holding.add(node.peer)
         new = {x.info.peer for x in later if isinstance(x, e.Cut)}
@@ -242,11 +247,12 @@ class Decisions:
     def _is_told(self, node: Node, reign: Reign, body: e.Entry) -> None:
         """Check that a new leader waits for the reports of all connected members, at most for one
         election timeout, before it decides about rounds."""
-        if node.world.now >= reign.began + node.core.rules.election_timeout_s:
+        core, rules = node.core, node.core.rules
+        if node.world.now >= reign.began + rules.election_timeout_s:
             return
-        core = node.core
         assert core.led_term is not None
-        here = core.led_term.head.members.keys() & core.raft.up
+        head = core.led_term.head
+        here = head.members.keys() & core.raft.up
         silent = {peer for peer in here if (peer, reign.term) not in self._told}
         if silent:
             self._found(f"{node.peer} decides {body!r} before the reports of {silent}")
@@ -258,7 +264,8 @@ class Decisions:
         if core.led_term is None or any(isinstance(entry, e.Commit | e.Restore) for entry in later):
             return
         head = core.led_term.head
-        under_way = gone.core.member_status.catchup.transfer is not None
+        catchup = gone.member_status.catchup
+        under_way = catchup.transfer is not None
         behind = any(one.version < head.committed(one.fragment) for one in gone.core.rounds)
         if under_way or behind:
             return  # No peer can go on from a part of the state.
@@ -284,7 +291,7 @@ class Decisions:
             other
             for other in others
             if other.running
-            if other.peer in head.members or not other.core.member_status.catchup.needed
+            if other.peer in head.members or not other.lacks_state
         ]
         if not any(_has(other, head.lineage, fragment, committed) for other in here):
             self._found(f"{peer} may leave, and no other peer has round {committed}")
@@ -292,7 +299,7 @@ class Decisions:
 
 def _plans(node: Node, body: e.Entry) -> Collection[int]:
     """The fragments for which an entry opens a round, or changes the open round."""
-    run_state = node.core.run_state
+    run_state = node.run_state
     match body:
         case e.Commit(fragment=fragment) | e.Attempt(fragment=fragment):
             return (fragment,)
@@ -310,6 +317,7 @@ def _has(node: Node, lineage: int, fragment: int, round_: int) -> bool:
     if not core.rounds or core.run_state.lineage != lineage:
         return False
     rounds = core.rounds[fragment]
+    held = rounds.exchange.held
     return rounds.version >= round_ or (
-        rounds.version >= 0 and any(stamp.round == round_ for stamp in rounds.exchange.held.results)
+        rounds.version >= 0 and any(stamp.round == round_ for stamp in held.results)
     )

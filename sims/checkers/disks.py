@@ -36,11 +36,11 @@ class Disks:
 
     def handled(self, node: Node) -> None:
         """A core handled an event."""
-        if not node.core.raft.disk.works:
+        if not _writes(node):
             self._tries_again(node)
         else:
             self._full.pop(node.peer, None)
-        if not node.core.raft.leads:
+        if not node.raft.leads:
             self._due.pop(node.peer, None)
         elif node.world.now >= self._looked.get(node.peer, 0.0) + LOOK_S:
             self._looked[node.peer] = node.world.now
@@ -61,8 +61,9 @@ class Disks:
         due: Since = {}
         for peer, what in self._changes(leader):
             node = leader.world.nodes[peer]
-            line = leader.world.network.line(leader.peer, peer)
-            key = (peer, what, node.core.me.incarnation, line.connection, leader.core.raft.term)
+            network = leader.world.network
+            line = network.line(leader.peer, peer)
+            key = (peer, what, node.me.incarnation, line.connection, leader.raft.term)
             since = due[key] = before.get(key, now)
             # Messages that a stall or a pause held up arrive after its end.
             pauses = (leader.paused_until, node.paused_until)
@@ -83,31 +84,40 @@ class Disks:
         voters = set(raft.log.voters)
         for peer in sorted(voters - {leader.peer}):
             node = leader.world.nodes[peer]
-            if _listens(leader, node) and not node.core.raft.disk.works:
+            if _listens(leader, node) and not _writes(node):
                 yield peer, "votes, and cannot write"
         room = len(voters - vote_changes.leaving) < VOTERS_MAX and not head.rivals
         infos = {**head.members, **head.witnesses} if room else {}
-        going = {*vote_changes.leaving, *led_term.leader.gone, *head.spendings.revoked}
-        for peer in sorted(infos.keys() - voters - going - led_term.relay_plan.via.keys()):
+        going = {*vote_changes.leaving, *led_term.leader.gone, *head.revoked}
+        via = led_term.relay_plan.via
+        for peer in sorted(infos.keys() - voters - going - via.keys()):
             node = leader.world.nodes[peer]
-            same = infos[peer].incarnation == node.core.me.incarnation
-            lacks = raft.log.last_index - node.core.raft.durable_index
+            same = infos[peer].incarnation == node.me.incarnation
+            lacks = raft.log.last_index - node.raft.durable_index
             # Its reports about its log wait for its disk, the last slow write included.
             answers = leader.world.now >= node.disk.slow_until + SLOW_SYNC_S
-            fit = same and answers and node.core.raft.disk.works and 2 * lacks <= LAG_MAX
+            fit = same and answers and _writes(node) and 2 * lacks <= LAG_MAX
             if fit and _listens(leader, node):
                 yield peer, "could vote, and has a place"
 
 
 def _listens(leader: Node, node: Node) -> bool:
     """True if a node follows this leader, and both have the connection."""
-    raft = node.core.raft
-    here = node.peer in leader.core.raft.up and leader.peer in raft.up
-    follows = raft.leader == leader.peer and raft.term == leader.core.raft.term
-    up = leader.world.network.line(leader.peer, node.peer).up
-    return here and follows and up and node.running and node.core.member_status.accepted
+    raft = node.raft
+    here = node.peer in leader.raft.up and leader.peer in raft.up
+    follows = raft.leader == leader.peer and raft.term == leader.raft.term
+    network = leader.world.network
+    up = network.line(leader.peer, node.peer).up
+    return here and follows and up and node.running and node.member_status.accepted
 
 
 def _allowed_s(node: Node) -> float:
     """Seconds for a message and its answer, and the next action of either side."""
-    return NOTICE_S + 2 * node.world.network.slowest_s
+    network = node.world.network
+    return NOTICE_S + 2 * network.slowest_s
+
+
+def _writes(node: Node) -> bool:
+    """True if the core takes its disk for a working one."""
+    disk = node.raft.disk
+    return disk.works

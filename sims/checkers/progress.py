@@ -30,11 +30,11 @@ class Progress:
         self._decided: set[tuple[int, int]] = set()
         """(fragment, round): rounds after which most members held one state."""
 
-    def healed(self, world: WorldView) -> None:
+    def healed(self, world: WorldView[Node]) -> None:
         """No fault happens from now on."""
-        self._term = max(node.core.raft.term for node in world.nodes.values())
+        self._term = max(node.raft.term for node in world.nodes.values())
 
-    def named(self, world: WorldView, commit: e.Commit, *, members: int) -> None:
+    def named(self, world: WorldView[Node], commit: e.Commit, *, members: int) -> None:
         """The first peer reads a commit; some states may be corrupt. If all holders of the true
         state died before the log named it, and all live peers hold the state that this commit
         names, then that is the run's state from now on, and none of its holders is corrupt."""
@@ -47,7 +47,7 @@ class Progress:
             for node in held:
                 node.corrupt.pop(fragment, None)
 
-    def ended(self, world: WorldView) -> None:
+    def ended(self, world: WorldView[Node]) -> None:
         """The run is over: check that no corrupted state has lasted too long. Only rounds after
         which most members held one state count. There are others: a holder of the true state may
         have been dead and not yet excluded, or receiving another state."""

@@ -62,7 +62,7 @@ class Revocation:
         core, now = node.core, node.world.now
         if core.leads:
             self._led(node)
-        revoked = core.run_state.spendings.revoked
+        revoked = core.run_state.revoked
         if not revoked:
             return
         life = node.peer, core.me.incarnation
@@ -80,11 +80,10 @@ class Revocation:
     def _led(self, node: Node) -> None:
         """Check that a leader ends votes one at a time, and only if it reaches a majority of the
         rest."""
-        log, raft = node.core.raft.log, node.core.raft
+        log, raft = node.raft.log, node.raft
         led_term = node.core.led_term
-        for name in (
-            led_term.leader.vote_changes.asked if led_term is not None and raft.settled else ()
-        ):
+        leader = led_term.leader if led_term is not None else None
+        for name in leader.vote_changes.asked if leader is not None and raft.settled else ():
             since = self._taken.setdefault((node.peer, raft.term, name), node.world.now)
             if node.world.now > since + DECIDED_S and node.paused_until < since:
                 self._found(f"{node.peer} leads, and does not append the revocation of {name}")
@@ -99,8 +98,8 @@ class Revocation:
             mine = entry.term == raft.term  # Not an entry of an earlier leader.
             changes += after != before and mine
             ends = mine and isinstance(entry.body, e.Voter) and not entry.body.votes
-            if ends and entry.index > seen and led_term is not None and _is_revoked(entry.body):
-                gone = {*led_term.leader.gone, *led_term.leader.vote_changes.leaving}
+            if ends and entry.index > seen and leader is not None and _is_revoked(entry.body):
+                gone = {*leader.gone, *leader.vote_changes.leaving}
                 stay, here = set(after) - gone, {node.peer, *_heard(node)}
                 if 2 * len(stay & here) <= len(stay):
                     self._found(f"{node.peer} ends a vote, and no majority stays: {entry.body}")
@@ -110,14 +109,14 @@ class Revocation:
 
     # The end --------------------------------------------------------------------------------
 
-    def ended(self, world: WorldView) -> None:
+    def ended(self, world: WorldView[Node]) -> None:
         """Check that all peers that finished know each revocation that they read."""
         for node in world.nodes.values():
-            run_state = node.core.run_state
+            run_state = node.run_state
             if node.outcome != "finished" or run_state.forks:
                 continue
             read = {peer for peer, index in self._revoked.items() if index <= run_state.index}
-            if read - run_state.spendings.revoked.keys():
+            if not read <= run_state.revoked.keys():
                 self._found(f"{node.peer} has forgotten that {min(read)} is revoked")
 
 
@@ -138,9 +137,9 @@ def _counted(entry: e.Entry) -> list[PeerId]:
 
 def _heard(node: Node) -> set[PeerId]:
     """The peers that a node is connected with, without those that hang."""
-    failure_detector = node.core.links.failure_detector
-    since = node.world.now - HEARD_BEATS * node.world.rules.heartbeat_interval_s
-    return {peer for peer in node.core.raft.up if failure_detector.heard_since(peer, since)}
+    failure_detector, world = node.links.failure_detector, node.world
+    since = world.now - HEARD_BEATS * world.rules.heartbeat_interval_s
+    return {peer for peer in node.raft.up if failure_detector.heard_since(peer, since)}
 
 
 def _is_revoked(entry: e.Entry) -> bool:
@@ -149,9 +148,9 @@ def _is_revoked(entry: e.Entry) -> bool:
 
 def _voters_at(node: Node, index: int) -> Voters:
     """The voters after this entry of a node's log."""
-    run_state = node.core.run_state
+    run_state, log = node.run_state, node.raft.log
     voters = run_state.voters
-    for entry in node.core.raft.log.since(run_state.index + 1):
+    for entry in log.since(run_state.index + 1):
         if entry.index > index:
             break
         voters = voters_after(voters, entry.body)

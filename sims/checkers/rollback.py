@@ -59,7 +59,7 @@ class Rollback:
 
     def handled(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        raft, led_term = node.core.raft, node.core.led_term
+        raft, led_term = node.raft, node.core.led_term
         run = led_term.head.run if led_term is not None else None
         if led_term is None or run is None or led_term.head.stepwise or run.gossip:
             return
@@ -81,7 +81,7 @@ class Rollback:
         events."""
         if not isinstance(event, v.MessageReceived):
             return
-        message, life = event.message, (event.peer, node.core.links.life(event.peer, 0))
+        message, life = event.message, (event.peer, node.links.life(event.peer, 0))
         if isinstance(message, m.Kept):
             reign.kept[life] = message
         elif isinstance(message, m.Have):
@@ -93,8 +93,8 @@ class Rollback:
     def _goes_back(self, node: Node, reign: Reign, restore: e.Restore) -> None:
         if self._containment.corrupted:
             return  # Then it is not clear which state is right: see containment.py.
-        for peer in sorted(node.core.raft.up):
-            life = node.core.links.life(peer, -1)
+        for peer in sorted(node.raft.up):
+            life = node.links.life(peer, -1)
             kept = reign.kept.get((peer, life))
             if kept is not None and kept.tokens > restore.tokens and self._stands(kept):
                 self._found(
@@ -112,8 +112,8 @@ class Rollback:
         """True if the present branch went through the states of this checkpoint."""
         for version in kept.versions:
             origin = self._agreement.origin(version.fragment, version.round)
-            made = self._agreement.states.get((origin, version.fragment, version.round))
-            if made is None or made[0] != version.state_digest:
+            made = self._agreement.digest_of(origin, version.fragment, version.round)
+            if made != version.state_digest:
                 return False
         return True
 

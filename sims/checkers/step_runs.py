@@ -11,6 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.state import RunState, drawn_at, transitions
 from protocols.types import PeerId, Stamp
 from sims.checkers.checkers import Checkers
+from sims.node.node import Node
 from sims.node.toy_model import PRIME, Value, state_digest
 from sims.node.world_view import WorldView
 from sims.simulator.step_world import FACTOR, BareStepWorld, StepNode, Terms
@@ -51,7 +52,7 @@ class StepCheckers(Checkers):
     def num_commits(self) -> int:
         return len(self.step_commits)
 
-    def ended(self, world: WorldView) -> None:
+    def ended(self, world: WorldView[Node]) -> None:
         """Nothing is left to check: each step was checked when it was made."""
 
     # The log --------------------------------------------------------------------------------
@@ -146,9 +147,9 @@ class StepCheckers(Checkers):
             node
             for node in nodes
             if node.running
-            and node.core.run_state.lineage == lineage
+            and node.run_state.lineage == lineage
             and self._run_state.counts(node.peer, view)
-            and self._run_state.members[node.peer].incarnation == node.core.me.incarnation
+            and self._run_state.members[node.peer].incarnation == node.me.incarnation
         ]
 
     def _view_of(self, lineage: int, step: int) -> int:
@@ -208,7 +209,7 @@ class StepCheckers(Checkers):
     def stopped(self, node: StepNode, report: Stopped) -> None:
         """A node reports that it stopped: it must make no further step until the log lets it go
         on."""
-        node.promised = (node.core.run_state.index, report.stamp.round)
+        node.promised = (node.run_state.index, report.stamp.round)
 
     def _stopped_at(self, node: StepNode) -> int | None:
         """The last step that the report of a node allows; None if the log lets it go on, also if
@@ -216,14 +217,16 @@ class StepCheckers(Checkers):
         if node.promised is None:
             return None
         index, step = node.promised
-        read = range(index + 1, node.core.run_state.index + 1)
+        read = range(index + 1, node.run_state.index + 1)
         if any(isinstance(self.log.get(x), e.Close | e.View | e.Restore) for x in read):
             return None
-        return max(step, node.core.run_state.step_progress.step)
+        progress = node.run_state.step_progress
+        return max(step, progress.step)
 
     def names(self, node: StepNode) -> None:
         """Check that no collection of a node grows with the length of the run."""
-        steps, run = node.core.part.steps, node.core.run_state.run
+        part, run = node.core.part, node.run_state.run
+        steps = part.steps
         assert steps is not None
         assert run is not None
         most = 2 * run.snapshot_every_steps + 8 * run.commit_every_steps
@@ -232,7 +235,7 @@ class StepCheckers(Checkers):
             "digests": len(steps.copy.digests),
             "values": len(node.values) // 16,
             "copies": len(node.copies),
-            "views": len(node.core.run_state.views),
+            "views": len(node.run_state.views),
         }
         for what, size in kept.items():
             if size > most + 8:

@@ -56,7 +56,7 @@ class TransferChecks:
 
     def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event."""
-        life = (node.peer, node.core.me.incarnation)
+        life = (node.peer, node.me.incarnation)
         for command in commands:
             if isinstance(command, c.ExpectState):
                 self._joining[life] = Joining(command.cut_index)
@@ -71,7 +71,8 @@ class TransferChecks:
             self._cell(node, joining, event, commands)
         for command in commands:
             self._follow(node, joining, command)
-        transfer = node.core.member_status.catchup.transfer
+        catchup = node.member_status.catchup
+        transfer = catchup.transfer
         joining.over = transfer is None or transfer.index != joining.index
         if not joining.over and not node.core.stopped:
             self._asks_for_all(node, joining)
@@ -118,14 +119,15 @@ class TransferChecks:
 
     def _asks_for_all(self, node: Node, joining: Joining) -> None:
         """Check that all missing cells are requested, or that each donor has enough requests."""
-        transfer = node.core.member_status.catchup.transfer
+        catchup, up = node.member_status.catchup, node.links.up
+        transfer = catchup.transfer
         assert transfer is not None
         under_way = {x for asked in joining.asked.values() for x in asked}
         if joining.lacking <= under_way or not transfer.roots:
             return
         for peer, giver in transfer.givers.items():
             idle = len(joining.asked.get(peer, ())) <= REFILL_CELLS
-            willing = peer in node.core.links.up and not (giver.why_not or giver.slow)
+            willing = peer in up and not (giver.why_not or giver.slow)
             if willing and idle and peer not in joining.liars:
                 self._found(f"{node.peer} lacks cells, and does not ask {peer} for any")
                 return
@@ -141,12 +143,13 @@ class TransferChecks:
             return
         if not report.roots:
             return
-        index, cut = node.core.run_state.cuts.get(report.peer, (0, None))
+        index, cut = node.run_state.cut_of(report.peer)
         if cut is None or index != report.index:
             self._found(f"{node.peer} reports the roots of a cut that is over")
             return
         for version in cut.versions:
-            value = node.transfers.copies.get((report.index, version.fragment))
+            copies = node.transfers.copies
+            value = copies.get((report.index, version.fragment))
             digest = node.world.digest_of(version.round, value or 0)
             if value is None or digest != version.state_digest:
                 self._found(f"{node.peer} reports the roots of another state than the cut's")
@@ -156,7 +159,8 @@ class TransferChecks:
         and all other donors have reported."""
         core, key = node.core, (node.peer, reign.term)
         log, led_term = core.raft.log, core.led_term
-        for ours in core.member_status.state_donor.reports():  # A report to itself is not sent.
+        state_donor = core.member_status.state_donor
+        for ours in state_donor.reports():  # A report to itself is not sent.
             heard = self._said.setdefault((node.peer, ours.index, ours.peer), {})
             heard[node.peer] = ours.roots
         seen = max(self._seen.get(key, log.base), log.base)
@@ -174,9 +178,10 @@ class TransferChecks:
             ]
             if votes >= 2 or not cuts or not isinstance(cuts[0], e.Cut):
                 continue
-            here = set(cuts[0].donors) & led_term.head.members.keys()
+            members, asking = led_term.head.members, led_term.joins.joins
+            here = set(cuts[0].donors) & members.keys()
             granted = [x.body for x in log.since(entry.index + 1) if isinstance(x.body, e.Cut)]
-            asked = led_term.leader.joins.joins.keys() | {x.info.peer for x in granted}
+            asked = asking.keys() | {x.info.peer for x in granted}
             here -= asked - said.keys()
             here -= {donor for donor, roots in said.items() if not roots}
             own = said.get(node.peer) == body.roots and here <= said.keys()

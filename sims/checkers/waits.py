@@ -41,7 +41,8 @@ class Waits:
             return
         if wait.phase in OVER or now < max(since, wait.since, node.paused_until) + LONG_S:
             return
-        everybody = (one.core.me for one in node.world.nodes.values())
+        nodes = node.world.nodes
+        everybody = (one.me for one in nodes.values())
         names = (text for me in everybody for text in (me.name, me.address) if text)
         if not any(known in wait.reason for known in (*ITS_OWN, *names)):
             self._found(f"{node.peer} has waited for long and names no peer or cause: {wait}")

@@ -33,10 +33,11 @@ def demo(
     directory: RunDirectory = None,
     overrides: Overrides = None,
 ) -> None:
-    """Three nodes train; one is killed, a new one joins.
+    """Three nodes train; two are killed, a new one joins.
 
-    Real processes on this machine, for about two minutes. The victim kills itself in the middle of
-    a reduction. At the end: figures, summary.json and report.html.
+    Real processes on this machine, for about two minutes. The first victim kills itself in the
+    middle of a reduction; later the leader is killed. At the end: figures, summary.json and
+    report.html.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -28,6 +28,8 @@ ADDRESS_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.5
 """Seconds from SIGTERM to SIGKILL. A checkpoint of a big model takes a moment; Ctrl+C has 5 s."""
 STATUS_TIMEOUT_S = 0.5
+LAST_CHARS = 1000
+"""Length of the end of a log that an error quotes."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,11 @@ class LocalNode:
     def killed(self) -> bool:
         """True if a signal ended it, and it did not end by itself."""
         return self.child.returncode is not None and self.child.returncode < 0
+
+    def last_words(self) -> str:
+        """The end of its log, for an error text."""
+        log = (self.directory / LOG).read_text(encoding="utf-8", errors="replace")
+        return log.strip()[-LAST_CHARS:]
 
     def address(self) -> str:
         """The address at which it listens; "" until this incarnation has recorded it."""
@@ -120,6 +127,17 @@ class LocalCluster:
         arguments += ["--fault", fault] if fault else []
         arguments += ["--", *command] if command else []
         return self.start(name, arguments, token=join, place=place)
+
+    async def start_all(
+        self, names: Sequence[str], start: Callable[[str, str], LocalNode]
+    ) -> list[LocalNode]:
+        """Start the first node, and then the others with its token. `start` starts the node of a
+        name with a token, which is "" for the first one. Raises LowcommError if that one ends."""
+        first = start(names[0], "")
+        token = await self.token_of(first)
+        if not token:
+            raise LowcommError(f"{first.name} ended at its start: {first.last_words()}")
+        return [first, *(start(name, token) for name in names[1:])]
 
     def invite(self, node: LocalNode) -> str:
         """A token with which peers join at this node, which listens. Raises ConfigError."""

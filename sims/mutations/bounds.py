@@ -22,7 +22,7 @@ BOUND_MUTANTS = (
         "A voter that cannot write keeps its vote: after one more failure nothing is decided.",
         Edit(
             Components._report,
-            "self.member_status.news(self.raft.disk.why, hears)",
+            "self.member_status.news(self.disk.why, hears)",
             'self.member_status.news("", hears)',
         ),
     ),

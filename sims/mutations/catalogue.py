@@ -14,6 +14,7 @@ from sims.mutations.forks import FORK_MUTANTS
 from sims.mutations.gossip import GOSSIP_MUTANTS
 from sims.mutations.leases import LEASE_MUTANTS
 from sims.mutations.mutant_files import FileMutant, is_file, read_mutants
+from sims.mutations.owners import OWNER_MUTANTS, OWNER_UNIT_MUTANTS
 from sims.mutations.patch import Mutant, UnplantableError
 from sims.mutations.revocation import REVOCATION_MUTANTS, REVOCATION_UNIT_MUTANTS
 from sims.mutations.rounds import MUTANTS as CORE_MUTANTS
@@ -22,10 +23,13 @@ from sims.mutations.transfers import TRANSFER_MUTANTS
 from sims.mutations.units import UNIT_MUTANTS
 from sims.mutations.voids import VOID_MUTANTS
 
-MUTANTS = (*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS, *BOUND_MUTANTS)
+MUTANTS = (
+    *(*CORE_MUTANTS, *LEASE_MUTANTS, *VOID_MUTANTS, *TRANSFER_MUTANTS, *BOUND_MUTANTS),
+    *OWNER_MUTANTS,
+)
 UNIT_TESTED = (
     *(*UNIT_MUTANTS, *COMPANY_MUTANTS, *ADMISSION_MUTANTS),
-    *(*REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS),
+    *(*REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS, *OWNER_UNIT_MUTANTS),
 )
 """Mutants that unit tests catch, and not a sweep."""
 KNOWN = (*MUTANTS, *REVOCATION_MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)

@@ -12,6 +12,7 @@ from protocols.links.failure_detector import FailureDetector
 from protocols.links.leader_discovery import LeaderDiscovery
 from protocols.links.log_relay import LogRelay
 from protocols.links.missing_links import MissingLinks
+from protocols.peer.member_status import MemberStatus
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
 
@@ -51,7 +52,7 @@ COMPANY_MUTANTS = (
         "After a suspend a peer counts all others as lost, and leaves its voters.",
         Edit(
             FailureDetector.lost,
-            "if now > self.deadline() + 2 * self.rules.heartbeat_interval_s:",
+            "if self._is_late(now):",
             "if False:",
         ),
         tests=of("links/failure_detector"),
@@ -61,10 +62,50 @@ COMPANY_MUTANTS = (
         "A dead peer is kept for longer than the timeout.",
         Edit(
             FailureDetector._look_ahead,
-            "+ self.rules.silence_timeout_s",
-            "+ self.rules.silence_timeout_s + self.rules.heartbeat_interval_s",
+            "+ self._timeout_s(peer, now)",
+            "+ self._timeout_s(peer, now) + self.interval_s",
         ),
         tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "pauses-do-not-count",
+        "A peer that pauses for a second again and again is lost at each pause.",
+        Edit(FailureDetector.heard, "self._longest[peer] = now - before", "pass"),
+        tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "pauses-are-never-forgotten",
+        "After one long pause, losses are noticed late for the rest of the run.",
+        Edit(FailureDetector.watch, "if now >= self._turn_at:", "if False:"),
+        tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "our-pause-counts-as-theirs",
+        "A process that was stopped expects pauses of all its peers afterwards.",
+        Edit(FailureDetector.heard, " and not self._is_late(now)", ""),
+        tests=of("links/failure_detector"),
+    ),
+    Mutant(
+        "a-peer-that-was-struck-unnoticed-is-not-told",
+        "A peer that was lost while it reconnected follows a leader that sends it nothing.",
+        Edit(
+            LeadershipTerm.connected,
+            "if known is None and peer in self.head.seats:",
+            "if False:",
+        ),
+        tests=of("peer/core"),
+    ),
+    Mutant(
+        "counted-without-links",
+        "A peer that returns is waited for before it can send its slices.",
+        Edit(MemberStatus.watch_links, "not apart or ", "True or "),
+        tests=of("peer/member_status"),
+    ),
+    Mutant(
+        "counted-without-the-newest-result",
+        "A peer that returns is waited for while it lacks a result.",
+        Edit(MemberStatus._keeps_pace, "not lags or ", "True or "),
+        tests=of("peer/member_status"),
     ),
     Mutant(
         "a-peer-that-is-back-is-lost-nevertheless",

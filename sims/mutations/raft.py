@@ -11,6 +11,7 @@ from protocols.raft.node import Raft
 from protocols.raft.replication import Replication
 from protocols.state.log_applier import LogApplier
 from sims.mutations.patch import Edit, Mutant
+from sims.mutations.units import of
 
 TRUNCATE = """\
 if last < self.log.last_index:
@@ -105,11 +106,17 @@ LOG_MUTANTS = (
         Edit(Election.advance, "self._ask_first(now)", "self._stand(now, urgent=False)"),
     ),
     Mutant(
+        "each-candidacy-is-equally-short",
+        "With round trips longer than the timeout no candidate ever gets its votes.",
+        Edit(Election._stand, "self._timer.tries += 1", "pass"),
+        tests=of("raft/election"),
+    ),
+    Mutant(
         "no-check-quorum",
         "A leader that receives nothing is still followed, and nothing is ever committed.",
         Edit(
             Election._check_quorum,
-            "self._log.is_majority(self._replication.acknowledged | {self._me})",
+            "self._log.is_majority(acknowledged | {self._me})",
             "True",
         ),
     ),

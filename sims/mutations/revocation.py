@@ -37,9 +37,7 @@ REVOCATION_MUTANTS = (
     Mutant(
         "a-revoked-leader-leads-on",
         "No other peer can take the leader's vote: it is never revoked.",
-        Edit(
-            Connectivity.gives_way, "self._me.peer in led_term.leader.vote_changes.leaving", "False"
-        ),
+        Edit(Connectivity.gives_way, "self._me.peer in vote_changes.leaving", "False"),
     ),
     Mutant(
         "lets-a-revoked-peer-in-again",
@@ -61,7 +59,7 @@ REVOCATION_MUTANTS = (
         "The revoked peer stays in the rounds until its connection ends.",
         Edit(
             Leader._strike,
-            "sorted(revoked.keys() & self.run_state.readers.keys() - {self.me})",
+            "sorted(revoked.keys() & readers.keys() - {self.me})",
             "()",
         ),
     ),
@@ -112,7 +110,7 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "hears-a-revoked-peer",
         "A revoked peer asks for a state, and gets one.",
-        Edit(LeadershipTerm.take, "if peer in self.head.spendings.revoked:", "if False:"),
+        Edit(LeadershipTerm.take, "if peer in self.head.revoked:", "if False:"),
         Edit(Connectivity.keeps_out, "if revoked and not", "if False and not"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
@@ -127,7 +125,7 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "a-revoked-peer-leads-its-branch-on",
         "A revoked peer that leads its own branch never ends.",
-        Edit(Connectivity._is_barred, "bool(rivals) and rivals <= said.keys()", "False"),
+        Edit(Connectivity._is_barred, "bool(rivals) and rivals.keys() <= said.keys()", "False"),
         tests=("tests/protocols/peer/test_branches.py",),
     ),
     # test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork

@@ -113,8 +113,8 @@ ROUND_MUTANTS = (
         "A peer that lacks an earlier round counts as able to take this step.",
         Edit(
             RoundExchange._hold,
-            "leader is None or version != plan.stamp.round - 1",
-            "leader is None",
+            "if version != plan.stamp.round - 1:",
+            "if False:",
         ),
     ),
     Mutant(

@@ -24,7 +24,7 @@ STEP_MUTANTS = (
         "A survivor completes a step that it reported as incomplete: the Close may be below it.",
         Edit(
             StepBounds.frontier,
-            "return max(self.run_state.step_progress.step, completed, self.begun)",
+            "return max(progress.step, completed, self.begun)",
             "return self.run.outer_steps",
         ),
     ),

@@ -247,9 +247,21 @@ ROUND_MUTANTS = (
         "A result that is under way is requested hundreds of times.",
         Edit(
             ResultFetch.fetch,
-            "self.at = now + FETCH_RETRY_S\n    self.tries += 1",
-            "self.at = now\n    self.tries += 1",
+            "self.at = now + FETCH_RETRY_S\n    if over",
+            "self.at = now\n    if over",
         ),
+        tests=of("rounds/retries"),
+    ),
+    Mutant(
+        "a-result-that-was-passed-is-waited-for",
+        "A peer waits for a result that was sent before it could get it.",
+        Edit(ResultFetch.fetch, "self.at = now if passed else", "self.at ="),
+        tests=of("rounds/retries"),
+    ),
+    Mutant(
+        "released-results-are-asked-for-again",
+        "A peer asks seven times for a result that no peer keeps any more.",
+        Edit(ResultFetch.fetch, "if over and self.tries >= len(holders):", "if False:"),
         tests=of("rounds/retries"),
     ),
     Mutant(
@@ -291,7 +303,7 @@ ROUND_MUTANTS = (
         "Payloads of a lineage that a Restore ended complete steps of the new one.",
         Edit(
             PayloadFetch.give,
-            "if message.lineage != self._bounds.run_state.lineage:",
+            "if message.lineage != self._run_state.lineage:",
             "if False:",
         ),
         tests=of("steps/payload_fetch"),

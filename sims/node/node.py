@@ -15,16 +15,17 @@ from protocols.interface import events as v
 from protocols.links import Identity
 from protocols.messages import Control, Kept
 from protocols.messages import log_entries as e
+from protocols.messages import peer as m
 from protocols.peer import PeerCore
 from protocols.state import checkpoint_progress
 from protocols.types import PeerId, Stamp, Version, digest_text, limits
 from protocols.wire import codec
-from sims.node.observer import Contribution
+from sims.node.owner_checks import OwnerChecks
 from sims.node.ranks import Handed, Ranks, Result
 from sims.node.reductions import Reductions
 from sims.node.state_transfer import StateTransfers
 from sims.node.storage import Disk, Store
-from sims.node.toy_model import Value
+from sims.node.toy_model import Contribution, Value
 from sims.node.turns import Turns
 from sims.node.wal_writer import WalWriter
 from sims.node.world_view import WorldView
@@ -39,7 +40,7 @@ class Node:
     """One incarnation of one peer. After `kill` or Stop, actions scheduled for it are not run."""
 
     def __init__(
-        self, world: WorldView, me: Identity, disk: Disk, *, contact: str, speed: float
+        self, world: WorldView[Node], me: Identity, disk: Disk, *, contact: str, speed: float
     ) -> None:
         """`contact`: the address at which this peer joins; "": this peer founds the run."""
         self.world = world
@@ -51,8 +52,14 @@ class Node:
         self.core = PeerCore(
             me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules
         )
-        self.core.log_applier.compact_entries = world.compact_entries
-        world.twin_cores.born(self.core, disk, contact=contact)
+        self.me = me
+        self.raft, self.run_state = self.core.raft, self.core.run_state
+        self.member_status, self.links = self.core.member_status, self.core.links
+        self.certificates = self.core.certificates
+        log_applier = self.core.log_applier
+        log_applier.compact_entries = world.compact_entries
+        self.twin_cores, self.observer = world.twin_cores, world.observer
+        self.twin_cores.born(self.core, disk, contact=contact)
         self.speed = speed
         """Seconds for one inner step."""
         self.alive = True
@@ -74,6 +81,7 @@ class Node:
         self.store = Store()
         self.transfers = StateTransfers(self)
         self.reductions = Reductions(self)
+        self.owner_checks = OwnerChecks(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
         """Addresses to which this peer wants a connection."""
@@ -89,13 +97,17 @@ class Node:
     def running(self) -> bool:
         return self.alive and not self.outcome
 
+    @property
+    def lacks_state(self) -> bool:
+        """Does the core wait for a state, or for a place in the run?"""
+        catchup = self.member_status.catchup
+        return catchup.needed
+
     # Events ---------------------------------------------------------------------------------
 
     def give(self, event: v.Event, value: Value = 0) -> None:
         """Queue an event for the core. `value`: the number that a payload carries."""
-        if not self.running or (
-            isinstance(event, Payload) and not self.core.member_status.accepted
-        ):
+        if not self.running or (isinstance(event, Payload) and not self.member_status.accepted):
             return  # Before it knows the run, a shell has no memory for payloads.
         if self.world.now < self.paused_until:
             self.after(0.0, lambda: self.give(event, value))
@@ -103,27 +115,31 @@ class Node:
         if isinstance(event, v.PeerDisconnected):
             self.reductions.forget(event.peer)
             self.transfers.disconnected(event.peer)
+        if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Blocks):
+            self.owner_checks.received(event.peer, event.message)
+            return  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
     def take(self, event: v.Event, value: Value) -> None:
         """Let the core handle an event, and carry out all its commands. Called by `turns`."""
-        before, event = self.core.run_state.lineage, self.world.limit_values.event(event)
+        limit_values = self.world.limit_values
+        before, event = self.run_state.lineage, limit_values.event(event)
         commands = self.core.handle(event, self.world.now)
         self._losses += isinstance(event, v.TrainersLost)
-        self.world.twin_cores.compare(self, event, commands)
-        restore = self.core.run_state.restored
-        if restore is not None and before not in (0, self.core.run_state.lineage):
+        self.twin_cores.compare(self, event, commands)
+        restore = self.run_state.restored
+        if restore is not None and before not in (0, self.run_state.lineage):
             self._set_back(restore)  # An entry or a snapshot rolled the run back.
         self.world.record(self, event, value, commands)
         if isinstance(event, Payload):
             self._keep(event, value, commands)
         elif isinstance(event, v.CellReceived):
             self.transfers.decided(event, value, commands)
-        self.world.observer.handled(self, event, commands)
+        self.observer.handled(self, event, commands)
         for command in commands:
             self._do(command)
         if isinstance(event, v.RoundApplied):
-            self.world.observer.memory(self)
+            self.observer.memory(self)
         if self.outcome:
             self.turns.end_jobs()
 
@@ -140,7 +156,7 @@ class Node:
     def lose_trainers(self, restart_s: float) -> None:
         """Let the ranks crash, and start new ones after `restart_s` seconds. A witness has no
         ranks."""
-        if self.core.me.witness:
+        if self.me.witness:
             return
         self.ranks.lose()
         life = self.ranks.life
@@ -154,7 +170,7 @@ class Node:
 
     def stall_trainers(self, seconds: float) -> None:
         """Let the ranks make no step for so long. The shell reports that after STALL_SEEN_S."""
-        if self.core.me.witness:
+        if self.me.witness:
             return
         ranks, life = self.ranks, self.ranks.life
         ranks.stalled_until = max(ranks.stalled_until, self.world.now + seconds)
@@ -185,7 +201,7 @@ class Node:
         world = self.world
         match command:
             case c.Send(peer=to, message=message):
-                self._send(to, message)
+                self.send(to, message)
             case c.Connect():
                 world.dialer.dial(self, command)
             case c.Disconnect(peer=other):
@@ -196,10 +212,11 @@ class Node:
                 accepted = v.RunAccepted(world.rules, world.samples_ahead)
                 self.after(world.compute_s, lambda: self.give(accepted))
             case c.Leased(samples=samples):
-                self.turns.in_turn(lambda: self.ranks.sample_leases.leased(samples))
+                sample_leases = self.ranks.sample_leases
+                self.turns.in_turn(lambda: sample_leases.leased(samples))
             case c.Applied(entry=entry, index=index):
-                world.observer.survives(self, index, entry)
-                world.observer.applied(self.peer, command.lineage, index, entry)
+                self.observer.survives(self, index, entry)
+                self.observer.applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
                 elif isinstance(entry, e.Lost):
@@ -219,9 +236,10 @@ class Node:
                 world.at(world.network.slowest_s, lambda: world.dialer.gone(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
-                world.observer.note(kind, text)
+                self.observer.note(kind, text)
             case c.CheckProof() | c.Answer() | c.Trust():
-                world.dialer.certification.do(self, command)
+                certification = world.dialer.certification
+                certification.do(self, command)
             case c.DropSlices() | c.DropResult():
                 self.reductions.drop(command)
             case c.ReleaseRound():
@@ -234,7 +252,7 @@ class Node:
                 self._payload(command)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
+        assert self.member_status.accepted, "arithmetic before the shell knows the run"
         store = self.store
         match command:
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
@@ -245,6 +263,10 @@ class Node:
                 self.reductions.send(command)
             case c.ReducePart():
                 self.reductions.reduce(command)
+            case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
+                self.owner_checks.do(command)
+            case c.AskCopies() | c.CompareCopies():
+                self.owner_checks.do(command)
             case c.Encode(fragment=fragment, round=round_):
                 self.reductions.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
@@ -261,10 +283,11 @@ class Node:
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self._adopt_kept(fragment, round_))
             case c.Resume():
-                losses, lineage = self._losses, self.core.run_state.lineage
-                excused = command.fragment in self.ranks.crashed
+                losses, lineage = self._losses, self.run_state.lineage
+                crashed = self.ranks.crashed
+                excused = command.fragment in crashed
                 if command.kind == "anew":
-                    self.ranks.crashed.discard(command.fragment)
+                    crashed.discard(command.fragment)
                 self.job(lambda: self._resume(command, losses, lineage, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
@@ -287,10 +310,10 @@ class Node:
 
     def keep_first(self) -> None:
         """Keep the initial state of the run as our first checkpoint."""
-        lineage, versions = self.core.run_state.lineage, [known for known in self.versions if known]
+        lineage, versions = self.run_state.lineage, [known for known in self.versions if known]
         for version in versions:
             one = (version.fragment, 0, version.state_digest)
-            self.world.observer.state(self.peer, lineage, *one)
+            self.observer.state(self.peer, lineage, *one)
         kept = Kept(lineage, tuple(versions), 0, 0)
         self.disk.kept, self.disk.outers = kept, tuple(self.outers)
         self.after(self.world.compute_s, lambda: self.give(v.Checkpointed(kept)))
@@ -303,7 +326,7 @@ class Node:
 
     def _restored(self) -> None:
         """Drop payloads and sums of lineages other than the core's."""
-        lineage = self.core.run_state.lineage
+        lineage = self.run_state.lineage
         self.store.keep(lineage)
         self.reductions.keep(lineage)
 
@@ -329,7 +352,7 @@ class Node:
         self.disk.keep(kept, tuple(self.outers))
         self.give(v.Checkpointed(kept))
 
-    def _send(self, to: PeerId, message: Control) -> None:
+    def send(self, to: PeerId, message: Control) -> None:
         self.world.sent(self, to, message)
         read = codec.decode(codec.encode(message), size_max=limits.CONTROL_BYTES_MAX)
         assert read == message, "the codec changed the message"
@@ -339,43 +362,43 @@ class Node:
         self.world.carry(self.peer, to, "bulk", event, value)
 
     def _encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
-        model = self.world.model
+        model, training = self.world.model, self.world.training
         if not self.running:
             return  # No peer will get the contribution.
         text = f"{self.peer} {fragment} {first} {handed.last} {round_} {self.world.now}"
         manifest = digest_text(text)
-        gossip = self.world.training.gossip
+        gossip = training.gossip
         sent = model.fold(self.outers[fragment] - handed.delta) if gossip else handed.delta
         self.store.encoded[fragment, round_] = (manifest, sent)
         values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
         made = Contribution(self.peer, fragment, delta, *steps, expected, sent, base)
-        self.world.observer.encoded(manifest, made)
+        self.observer.encoded(manifest, made)
         if fragment == 0:
-            self.world.observer.samples_of(self, manifest, round_, handed.samples)
+            self.observer.samples_of(self, manifest, round_, handed.samples)
         self.give(v.Encoded(fragment, round_, manifest))
 
     def _apply(self, stamp: Stamp, means: list[Value]) -> None:
-        if stamp.lineage != self.core.run_state.lineage:
+        if stamp.lineage != self.run_state.lineage:
             return  # A Restore changed the lineage meanwhile.
         world, fragment = self.world, stamp.fragment
         if world.model.exact:
-            world.observer.means(self.peer, stamp, {int(mean) for mean in means})
+            self.observer.means(self.peer, stamp, {int(mean) for mean in means})
         before = self.outers[fragment]
         after = means[0] if world.training.gossip else world.model.fold(before - means[0])
         self._stepped(stamp, after)
 
     def _skip(self, stamp: Stamp) -> None:
-        if stamp.lineage == self.core.run_state.lineage:
-            self.world.observer.skipped(self, stamp)
+        if stamp.lineage == self.run_state.lineage:
+            self.observer.skipped(self, stamp)
             self._stepped(stamp, self.outers[stamp.fragment])
 
     def _stepped(self, stamp: Stamp, outer: Value) -> None:
         fragment = stamp.fragment
         digest = self._at(fragment, stamp.round, outer)
         if fragment not in self.corrupt:
-            self.world.observer.state(self.peer, stamp.lineage, fragment, stamp.round, digest)
+            self.observer.state(self.peer, stamp.lineage, fragment, stamp.round, digest)
         if fragment == 0 and stamp.round % self.disk.checkpoint_every == 0:
             self._checkpoint()
         self.give(v.RoundApplied(stamp, digest))
@@ -383,13 +406,13 @@ class Node:
     def adopt(self, fragment: int, round_: int, value: Value) -> None:
         """Make a state that came from other peers our own."""
         digest = self._at(fragment, round_, value)
-        key = (self.core.run_state.lineage, fragment, round_)
+        key = (self.run_state.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
-        if self.world.observer.is_corrupt(*key, digest):
+        if self.observer.is_corrupt(*key, digest):
             self.corrupt[fragment] = round_  # The donor's state is corrupt too.
             return
         self._checkpoint()
-        self.world.observer.state(self.peer, *key, digest)
+        self.observer.state(self.peer, *key, digest)
 
     def state_at(self, fragment: int, round_: int) -> Value | None:
         """The state after this round; None if our state is another one."""

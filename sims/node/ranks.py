@@ -9,73 +9,18 @@ commands.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds import next_fragment
 from protocols.types import Samples
+from sims.node.node_view import NodeView
 from sims.node.samples import SampleLeases
-from sims.node.toy_model import Value
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.toy_model import STEP_SAMPLES, Training, Value
 
 STEP_TOKENS = 16
-STEP_SAMPLES = 2
 STALE_ROUNDS = 4
-LINES = (0, 0, 50_000_000, 12_000_000, 1_000_000)
-"""Link speeds of a node, bytes per second, one of which is drawn. 0: the node's link was never
-full, so its speed is not known."""
-LINE_STEPS = 50
-"""Inner steps for which a drawn link speed holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """How the ranks of a run train; steps are inner steps."""
-
-    inner_steps: int = 8
-    """Inner steps between two contributions to one fragment."""
-    fragments: int = 1
-    overlap_steps: int = 0
-    overlap_max_steps: int = 0
-    discards_overlap: bool = False
-    """If True, a counted result replaces the steps that the ranks have made since the contribution;
-    else these steps are kept."""
-    void_one_in: int = 0
-    """One contribution in so many is rejected: it cannot be averaged. 0: none."""
-    gossip: bool = False
-    """In each round a node exchanges with one other node, and sends its parameters instead of their
-    change."""
-    answers: bool = False
-    """Ranks contribute early, with the steps that they have made, as soon as other peers wait."""
-    extremes: bool = False
-    """Names, reasons and contributions are as large as the limits allow
-    (simulator/limit_values.py)."""
-    certified: bool = False
-    """Peers connect with certificates that the log admits, as in an encrypted run."""
-    lines: int = 0
-    """Seed from which the nodes' link speeds are drawn; 0: no node knows its speed."""
-
-    @property
-    def interval_samples(self) -> int:
-        """Number of samples that the ranks draw between two results of the anchor, and from the
-        contribution to the first of these until its result."""
-        return (self.inner_steps + self.overlap_max_steps) * STEP_SAMPLES
-
-    @property
-    def slot_steps(self) -> int:
-        """Inner steps between two boundaries."""
-        return max(1, self.inner_steps // self.fragments)
-
-    def line(self, name: str, step: int) -> int:
-        """The node's link speed as it knows it at this inner step, bytes per second; 0: not
-        known."""
-        source = random.Random(f"{self.lines} {name} {step // LINE_STEPS}")  # noqa: S311
-        return source.choice(LINES) if self.lines else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +78,9 @@ class Ranks:
     """The ranks of one node in one incarnation. Ranks that crash are replaced inside this
     object."""
 
-    def __init__(self, node: Node, training: Training) -> None:
-        self._node = node
+    def __init__(self, node: NodeView, training: Training) -> None:
+        self._node, self._core, self._name = node, node.core, node.me.name
+        self._model = node.world.model
         self._training = training
         self.last = node.world.steps_of(node.peer)
         """Number of steps that this peer has made in all its incarnations."""
@@ -201,7 +147,7 @@ class Ranks:
             while not self._free:
                 if not self._take_earliest():
                     return
-            fragment = next_fragment([x.work for x in self._node.core.rounds], self._free)
+            fragment = next_fragment([x.work for x in self._core.rounds], self._free)
             if self.works[fragment].first == self.last:
                 break  # A result has just replaced all work: make one more step.
             self._contribute(fragment)
@@ -245,14 +191,14 @@ class Ranks:
 
     def _contribute(self, fragment: int) -> None:
         work = self.works[fragment]
-        delta = self._node.world.model.fold(work.base - work.local)
+        delta = self._model.fold(work.base - work.local)
         work.handed = Handed(self.last, delta, work.moved, tuple(work.samples), work.base_round)
         self._since_boundary, self._at_boundary = 0, False
         seen: Samples = ()
         if fragment == 0:
             seen = self.sample_leases.contribute()
         steps = self.last - work.first
-        line = self._training.line(self._node.core.me.name, self.last)
+        line = self._training.line(self._name, self.last)
         made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
         self._node.give(made)
 
@@ -272,7 +218,7 @@ class Ranks:
             self._since_start += 1
             self._since_boundary += 1
             for work in self.works:
-                move = world.model.move(self._node.core.me.name, work.local, world.random)
+                move = world.model.move(self._name, work.local, world.random)
                 work.local, work.moved = world.model.fold(work.local + move), work.moved + move
             self.sample_leases.step()
             self.works[0].samples += drawn
@@ -289,15 +235,15 @@ class Ranks:
         early = new or self._training.answers
         if early:
             self._node.give(v.TrainersAble())
-        works = [rounds.work for rounds in self._node.core.rounds]
+        works = [rounds.work for rounds in self._core.rounds]
         free = self._free
         asked = early and bool(free) and works[next_fragment(works, free)].others_wait
         self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
 
     def _take(self, result: Result) -> None:
         """Go on from a result, with the work that it does not contain."""
-        resume, work = result.resume, self.works[result.resume.fragment]
-        fold, observer = self._node.world.model.fold, self._node.world.observer
+        resume, observer, fold = result.resume, self._node.observer, self._model.fold
+        work = self.works[resume.fragment]
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
         discards = self._training.discards_overlap
@@ -331,7 +277,7 @@ class Ranks:
             return
         work.oldest_round = work.base_round
         local = work.local + result.outer - work.base + handed.delta
-        work.local, work.first = self._node.world.model.fold(local), handed.last
+        work.local, work.first = self._model.fold(local), handed.last
         work.moved -= handed.moved
         del work.samples[: len(handed.samples)]
 
@@ -345,5 +291,6 @@ class Ranks:
         log's committed rounds, not by the rounds that this peer holds: the ledger has given the
         samples of such work to other peers."""
         resume = result.resume
-        age = self._node.core.run_state.committed(resume.fragment) - work.oldest_round
+        run_state = self._node.run_state
+        age = run_state.committed(resume.fragment) - work.oldest_round
         return age > STALE_ROUNDS or resume.finish or result.excused

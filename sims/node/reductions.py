@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from peers.exchange import COPIED_BYTES_PER_S, slice_key
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.state import ELEMENT_BYTES
 from protocols.types import PeerId, Stamp, digest_text
+from sims.node.node_view import NodeView
 from sims.node.toy_model import Value
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
 
 Sum = tuple[Stamp, int]
 """(attempt, part)."""
@@ -30,8 +27,9 @@ STATE_ARRAYS = 2
 class Reductions:
     """The sums of one incarnation of a peer."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeView) -> None:
         self._node = node
+        self._model, self._training = node.world.model, node.world.training
         self._waiting: dict[Sum, c.ReducePart] = {}
         self._receivers: dict[Sum, list[c.SendResult]] = {}
         """Commands to send a result that is not made yet, by sum."""
@@ -56,18 +54,20 @@ class Reductions:
             if void:
                 self._node.job(partial(self._node.give, v.PartReduced(*key, "", void)))
             else:
-                self._node.job(self._made(key, self._node.world.model.mean(terms)))
+                mean = self._model.mean(terms)
+                false = self._node.owner_checks.falsified(command, mean)
+                self._node.job(self._made(key, false))
 
     def _void(self, command: c.ReducePart) -> tuple[PeerId, ...]:
         """Peers with contributions that cannot be averaged, as their manifests determine; none if
         that would leave no contribution."""
-        one_in, terms = self._node.world.training.void_one_in, command.contributors
+        one_in, terms = self._training.void_one_in, command.contributors
         void = [x.peer for x in terms if one_in and int(x.manifest[:8], 16) % one_in == 0]
         return tuple(void) if len(void) < len(terms) else ()
 
     def _terms(self, command: c.ReducePart) -> list[tuple[int, Value]] | None:
         stamp, store = command.stamp, self._node.store
-        alike = self._node.world.training.gossip
+        alike = self._training.gossip
         terms: list[tuple[int, Value]] = []
         for term in command.contributors:
             key = slice_key(stamp, command.part, term)
@@ -94,7 +94,9 @@ class Reductions:
         """Send a result, now or once it is made."""
         node, key = self._node, (command.stamp, command.part)
         if key not in node.store.results:
-            if not node.world.network.line(node.peer, command.peer).up:
+            network = node.world.network
+            line = network.line(node.peer, command.peer)
+            if not line.up:
                 return  # The core learns of the loss, and repeats the command.
             self._receivers.setdefault(key, []).append(command)
             return
@@ -122,30 +124,32 @@ class Reductions:
         """Release a round after the time that the ranks need to copy its result, of which they
         learn now: as peers/exchange/buffer_release.py."""
         node, fragment = self._node, release.fragment
-        run = node.core.run_state.run
+        run_state, run = node.run_state, node.run_state.run
         assert run is not None, "a release before the run is known"
         self._releases.append((fragment, release.round))
-        self._released[node.core.run_state.lineage, fragment] = release.round
+        self._released[run_state.lineage, fragment] = release.round
         copied_bytes = STATE_ARRAYS * ELEMENT_BYTES * run.fragment_elements[fragment]
         node.after(copied_bytes / COPIED_BYTES_PER_S, lambda: self.make_releases(fragment))
 
     def keeps(self, stamp: Stamp, part: int) -> bool:
         """True if the result is here, and the core has not released it."""
         over = stamp.round <= self._released.get((stamp.lineage, stamp.fragment), 0)
-        return (stamp, part) in self._node.store.results and not over
+        store = self._node.store
+        return (stamp, part) in store.results and not over
 
     def make_releases(self, fragment: int | None = None) -> None:
         """Make the delayed releases of this fragment (None: of all fragments) as soon as the jobs
         before them are done: these read the results."""
-        waiting, self._releases = self._releases, []
+        waiting, self._releases, turns = self._releases, [], self._node.turns
         for at, round_ in waiting:
             if fragment in (None, at):
-                self._node.turns.in_turn(partial(self._release, at, round_))
+                turns.in_turn(partial(self._release, at, round_))
             else:
                 self._releases.append((at, round_))
 
     def _release(self, fragment: int, round_: int) -> None:
-        self._node.store.release(fragment, round_)
+        store = self._node.store
+        store.release(fragment, round_)
         self._end(fragment, round_)
 
     def keep(self, lineage: int) -> None:

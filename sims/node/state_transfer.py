@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.types import PeerId
+from sims.node.node_view import NodeView
 from sims.node.toy_model import Value
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
 
 Lie = Literal["", "cell", "tree"]
 """The error in the next state that a donor sends: in one cell, or in the whole state with its hash
@@ -37,7 +35,7 @@ def leaf(value: Value, cell: int) -> bytes:
 class StateTransfers:
     """Transfers of one incarnation of one peer, as donor and as joiner."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeView) -> None:
         self._node = node
         self.lie: Lie = ""
         self.copies: dict[tuple[int, int], Value] = {}
@@ -135,7 +133,7 @@ class StateTransfers:
             value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
         if false:
-            node.world.observer.lies(peer, event)
+            node.observer.lies(peer, event)
         self._sending.add(peer)
 
         def sent() -> None:
@@ -171,14 +169,15 @@ class StateTransfers:
             return
         values = {x for (of, _), x in self.cells.items() if of == fragment}
         whole = len(values) == 1 and (fragment, node.world.state_cells - 1) in self.cells
-        transfer = node.core.member_status.catchup.transfer
+        catchup = node.core.catchup
+        transfer = catchup.transfer
         if transfer is not None and transfer.index == command.cut_index:
             round_ = transfer.cut.versions[fragment].round
             digest = node.world.digest_of(round_, values.pop()) if whole else NOTHING
             node.give(v.StateReceived(command.cut_index, fragment, round_, digest))
 
 
-def spring_a_trap(joiner: Node, donors: Sequence[PeerId]) -> None:
+def spring_a_trap(joiner: NodeView, donors: Sequence[PeerId]) -> None:
     """Trigger one fault that waits for a state transfer, during this one."""
     world = joiner.world
     world.happened["transfer"] += 1

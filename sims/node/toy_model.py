@@ -1,18 +1,38 @@
-"""The model that simulated ranks train: one parameter, and the arithmetic of its outer steps.
+"""The model that simulated ranks train: one parameter, how they train it, and the arithmetic of its
+outer steps.
 
 The shell of a node (node.py) applies it as the core commands. Must NOT know rounds or peers.
 """
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
-from protocols.types import digest_text
+from protocols.types import PeerId, digest_text
 
 PRIME = (1 << 61) - 1
 
 Value = float
 """A parameter, or a difference of two. An int if the model is exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """An encoded contribution: the inner steps [first, last) of its peer, numbered through all
+    incarnations, which add up to `delta`."""
+
+    peer: PeerId
+    fragment: int
+    delta: int
+    first: int
+    last: int
+    expected: int
+    """The sum of these steps, added up one by one."""
+    sent: int
+    """The value that other peers received: the delta, or in a gossip run the parameter."""
+    base_round: int = 0
+    """The round of the outer state to which the ranks' parameters were last moved."""
 
 
 class Model(Protocol):
@@ -64,3 +84,62 @@ class Modular:
 def state_digest(outer: Value) -> str:
     """Digest of a state, which here is one number."""
     return digest_text(str(outer))
+
+
+STEP_SAMPLES = 2
+
+
+LINES = (0, 0, 50_000_000, 12_000_000, 1_000_000)
+"""Link speeds of a node, bytes per second, one of which is drawn. 0: the node's link was never
+full, so its speed is not known."""
+
+
+LINE_STEPS = 50
+"""Inner steps for which a drawn link speed holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How the ranks of a run train; steps are inner steps."""
+
+    inner_steps: int = 8
+    """Inner steps between two contributions to one fragment."""
+    fragments: int = 1
+    overlap_steps: int = 0
+    overlap_max_steps: int = 0
+    discards_overlap: bool = False
+    """If True, a counted result replaces the steps that the ranks have made since the contribution;
+    else these steps are kept."""
+    void_one_in: int = 0
+    """One contribution in so many is rejected: it cannot be averaged. 0: none."""
+    gossip: bool = False
+    """In each round a node exchanges with one other node, and sends its parameters instead of their
+    change."""
+    answers: bool = False
+    """Ranks contribute early, with the steps that they have made, as soon as other peers wait."""
+    extremes: bool = False
+    """Names, reasons and contributions are as large as the limits allow
+    (simulator/limit_values.py)."""
+    checks: bool = False
+    """Peers check the owners of parts (owner_checks.py)."""
+    certified: bool = False
+    """Peers connect with certificates that the log admits, as in an encrypted run."""
+    lines: int = 0
+    """Seed from which the nodes' link speeds are drawn; 0: no node knows its speed."""
+
+    @property
+    def interval_samples(self) -> int:
+        """Number of samples that the ranks draw between two results of the anchor, and from the
+        contribution to the first of these until its result."""
+        return (self.inner_steps + self.overlap_max_steps) * STEP_SAMPLES
+
+    @property
+    def slot_steps(self) -> int:
+        """Inner steps between two boundaries."""
+        return max(1, self.inner_steps // self.fragments)
+
+    def line(self, name: str, step: int) -> int:
+        """The node's link speed as it knows it at this inner step, bytes per second; 0: not
+        known."""
+        source = random.Random(f"{self.lines} {name} {step // LINE_STEPS}")  # noqa: S311
+        return source.choice(LINES) if self.lines else 0

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from peers.driver import AT_ONCE
 from protocols.interface import events as v
+from sims.node.node_view import NodeView
 from sims.node.toy_model import Value
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
 
 
 class Turns:
     """The event loop of one incarnation of one peer."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: NodeView) -> None:
+        self._node, self._world = node, node.world
         self._inbox: deque[tuple[v.Event, Value]] = deque()
         self._waiting = True
         """True while the commands of the last event are done, so that the next event may be
@@ -44,7 +41,8 @@ class Turns:
         waits and all commands are done."""
         if self._waiting and isinstance(event, AT_ONCE) and not self._inbox:
             self._take(event, value)
-            if self._node.core.deadline < self.wakes_at:
+            core = self._node.core
+            if core.deadline < self.wakes_at:
                 self._inbox.append((v.DeadlineReached(), 0))
         else:
             self._inbox.append((event, value))
@@ -73,7 +71,7 @@ class Turns:
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """Run a callback of the loop at this time, unless this incarnation has ended by then. While
         the node is paused, the callback waits."""
-        self._node.world.at_time(due, lambda: self._act(action))
+        self._world.at_time(due, lambda: self._act(action))
 
     def _act(self, action: Callable[[], None]) -> None:
         """Run the callback now, or after those that a pause delays already: a longer pause must not
@@ -106,13 +104,13 @@ class Turns:
     def job(self, work: Callable[[], None]) -> None:
         """Run jobs one at a time, in the order of the commands. `work` delivers the result when the
         time of the job is over."""
-        world = self._node.world
+        world = self._world
         self._busy_until = max(world.now, self._busy_until) + world.compute_s
         self._put(work)
 
     def in_turn(self, action: Callable[[], None]) -> None:
         """Run an action in the order of the jobs, after those begun before; it takes no time."""
-        self._busy_until = max(self._node.world.now, self._busy_until)
+        self._busy_until = max(self._world.now, self._busy_until)
         self._put(action)
 
     def _put(self, work: Callable[[], None]) -> None:

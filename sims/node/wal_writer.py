@@ -8,19 +8,16 @@ what a full or a slow disk means: the core does.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-
-if TYPE_CHECKING:
-    from sims.node.node import Node
+from sims.node.node_view import NodeView
 
 
 class WalWriter:
     """The WAL writer of one incarnation of one peer."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeView) -> None:
         self._node = node
         self.writes = deque[c.Persist]()
         """Tickets not on the disk yet; the disk is writing the first one."""

@@ -1,7 +1,7 @@
 """The world as its nodes see it: time, lines, faults that wait, and the observer of the run.
 
-sims/simulator has such worlds. Must NOT name a value that neither a node nor a checker of a node
-uses.
+sims/simulator has such worlds; their observers are sets of checkers (sims/checkers). Must NOT name
+a value that neither a node nor a checker of a node uses, nor know the class of the nodes (`NodeT`).
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from protocols.interface import Connect
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import Control
+from protocols.messages import log_entries as e
 from protocols.peer import PeerCore
-from protocols.types import PeerId, ProtocolConfig
-from sims.node.observer import Observer
-from sims.node.ranks import Training
+from protocols.types import PeerId, ProtocolConfig, Stamp
 from sims.node.storage import Disk
-from sims.node.toy_model import Model, Value
+from sims.node.toy_model import Contribution, Model, Training, Value
 
-if TYPE_CHECKING:
-    from sims.node.node import Node
+NodeT = TypeVar("NodeT")
+ActorT_contra = TypeVar("ActorT_contra", contravariant=True)
+"""As NodeT, where nodes are only handed over."""
 
 
 class LineView(Protocol):
@@ -49,39 +49,39 @@ class NetworkView(Protocol):
     def line(self, one: PeerId, other: PeerId) -> LineView: ...
 
 
-class CertificationView(Protocol):
+class CertificationView(Protocol[ActorT_contra]):
     """Admission to the run."""
 
-    def do(self, node: Node, command: c.AtTheGate) -> None:
+    def do(self, node: ActorT_contra, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
         ...
 
 
-class DialerView(Protocol):
+class DialerView(Protocol[ActorT_contra]):
     """The connections of all peers."""
 
     @property
-    def certification(self) -> CertificationView: ...
+    def certification(self) -> CertificationView[ActorT_contra]: ...
 
-    def dial(self, node: Node, connect: Connect) -> None:
+    def dial(self, node: ActorT_contra, connect: Connect) -> None:
         """Dial until the connection is open, or the node hangs up."""
         ...
 
-    def hang_up(self, node: Node, other: PeerId) -> None: ...
+    def hang_up(self, node: ActorT_contra, other: PeerId) -> None: ...
 
-    def gone(self, node: Node) -> None:
+    def gone(self, node: ActorT_contra) -> None:
         """End every connection of a node after the end of its process."""
         ...
 
 
-class TwinCoresView(Protocol):
+class TwinCoresView(Protocol[ActorT_contra]):
     """Second cores, with which the cores of nodes are compared."""
 
     def born(self, core: PeerCore, disk: Disk, *, contact: str) -> None:
         """Begin an incarnation of a peer with this core and this disk."""
         ...
 
-    def compare(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
+    def compare(self, node: ActorT_contra, event: v.Event, commands: Sequence[c.Command]) -> None:
         """Compare the commands of a core with those of its twin, after the same event."""
         ...
 
@@ -94,7 +94,7 @@ class LimitValuesView(Protocol):
         ...
 
 
-class WorldView(Protocol):
+class WorldView(Protocol[NodeT]):
     """One world. Its nodes read the values, and change only the counts in `happened` and
     `traps`."""
 
@@ -102,7 +102,7 @@ class WorldView(Protocol):
     random: Random
     model: Model
     training: Training
-    observer: Observer
+    observer: Observer[NodeT]
     now: float
     """Virtual time in seconds."""
     compute_s: float
@@ -113,27 +113,27 @@ class WorldView(Protocol):
     """A peer's log is compacted into a snapshot when it has more entries than this."""
     state_cells: int
     """Cells of a fragment's state."""
-    nodes: dict[PeerId, Node]
+    nodes: dict[PeerId, NodeT]
     """The newest incarnation of each peer."""
     disks: dict[PeerId, Disk]
     happened: Counter[str]
     """Number of faults that took place, and of their outcomes, by kind."""
     traps: dict[str, int]
     """By kind: number of faults that wait for the next state transfer."""
-    spring: Callable[[str, Node, Node], None] | None
+    spring: Callable[[str, NodeT, NodeT], None] | None
     """Called with (kind, joiner, donor) when a trap goes off."""
 
     @property
-    def live(self) -> list[Node]: ...
+    def live(self) -> list[NodeT]: ...
 
     @property
     def network(self) -> NetworkView: ...
 
     @property
-    def dialer(self) -> DialerView: ...
+    def dialer(self) -> DialerView[NodeT]: ...
 
     @property
-    def twin_cores(self) -> TwinCoresView: ...
+    def twin_cores(self) -> TwinCoresView[NodeT]: ...
 
     @property
     def limit_values(self) -> LimitValuesView: ...
@@ -148,13 +148,13 @@ class WorldView(Protocol):
         """As `at`, at exactly this time."""
         ...
 
-    def wake(self, node: Node, due: float) -> None:
+    def wake(self, node: NodeT, due: float) -> None:
         """Set the time at which the node is woken; it replaces the earlier one."""
         ...
 
     # Messages, payloads and disks -----------------------------------------------------------
 
-    def sent(self, node: Node, to: PeerId, message: Control) -> None:
+    def sent(self, node: NodeT, to: PeerId, message: Control) -> None:
         """Called for each message that a peer is about to send."""
         ...
 
@@ -174,7 +174,7 @@ class WorldView(Protocol):
 
     # The run --------------------------------------------------------------------------------
 
-    def begun(self, node: Node) -> None:
+    def begun(self, node: NodeT) -> None:
         """Called when a peer reads the first entry."""
         ...
 
@@ -182,7 +182,7 @@ class WorldView(Protocol):
         """Called when a peer that held a state has gone."""
         ...
 
-    def stopped(self, node: Node, stop: c.Stop) -> None:
+    def stopped(self, node: NodeT, stop: c.Stop) -> None:
         """Called when a peer has stopped by itself."""
         ...
 
@@ -198,10 +198,103 @@ class WorldView(Protocol):
 
     # Records --------------------------------------------------------------------------------
 
-    def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
+    def record(self, node: NodeT, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """Log an event and its commands."""
         ...
 
     def tell(self, text: str) -> None:
         """Add a line to the story of the run."""
+        ...
+
+
+class Observer(Protocol[NodeT]):
+    """Sees all nodes of one world. A call changes neither the run nor its random source."""
+
+    # Called by the world --------------------------------------------------------------------
+
+    def woke(self, node: NodeT) -> None:
+        """An incarnation of a peer begins, with the content of its disk."""
+        ...
+
+    def sent(self, node: NodeT, to: PeerId, message: Control) -> None:
+        """A peer sends a message."""
+        ...
+
+    def falsified(self, node: NodeT, stamp: Stamp | None) -> None:
+        """A peer falsifies a whole result of this attempt; None: its own contribution, for peers
+        that check it."""
+        ...
+
+    def true_state_lost(self) -> None:
+        """A peer that held a state has gone while another state is corrupt: perhaps no peer knows
+        the true state now."""
+        ...
+
+    def healed(self, world: WorldView[NodeT]) -> None:
+        """No fault happens from now on."""
+        ...
+
+    def found(self, text: str) -> None:
+        """The world itself has found a violation."""
+        ...
+
+    # Called by nodes: the core --------------------------------------------------------------
+
+    def handled(self, node: NodeT, event: v.Event, commands: Sequence[c.Command]) -> None:
+        """A core handled an event; its commands are not carried out yet."""
+        ...
+
+    def survives(self, node: NodeT, index: int, entry: e.Entry) -> None:
+        """A peer is about to apply an entry, which must survive any crash."""
+        ...
+
+    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+        """A peer applies an entry of the log."""
+        ...
+
+    def memory(self, node: NodeT) -> None:
+        """A peer applied a round; its collections have their usual sizes now."""
+        ...
+
+    def note(self, kind: str, text: str) -> None:
+        """A core issued a note for the user."""
+        ...
+
+    # Called by nodes: states and contributions ----------------------------------------------
+
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
+        """A peer reached the state after a round, with this digest."""
+        ...
+
+    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
+        """True if this is not the digest of the true state. A node that adopts such a state counts
+        as corrupt too."""
+        ...
+
+    def encoded(self, manifest: str, made: Contribution) -> None:
+        """A peer encoded a contribution of its ranks."""
+        ...
+
+    def samples_of(self, node: NodeT, manifest: str, round_: int, samples: Sequence[int]) -> None:
+        """A peer encoded a contribution; its inner steps saw these samples."""
+        ...
+
+    def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
+        """A peer makes the outer step of a round from these means of its parts."""
+        ...
+
+    def skipped(self, node: NodeT, stamp: Stamp) -> None:
+        """A peer keeps its state in a committed round."""
+        ...
+
+    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
+        """Ranks go on from the outer state, without their inner steps [first, last)."""
+        ...
+
+    def kept(self, peer: PeerId, *, base_round: int, round_: int) -> None:
+        """Ranks go on from the state after `round_` with work from the state after `base_round`."""
+        ...
+
+    def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:
+        """A donor is about to send a cell that differs from the cut."""
         ...

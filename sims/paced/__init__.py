@@ -1,7 +1,7 @@
-"""Ranks without a model: real daemons, sockets and shared memory with hardly any CPU.
+"""Ranks without a model, under real daemons.
 
-In: a step time in seconds and a number of elements. Out: contributions that a test can work out.
-Must NOT import torch.
+Sockets and shared memory are real, with hardly any CPU. In: a step time in seconds and a number of
+elements. Out: contributions that a test can work out. Must NOT import torch.
 
 Start reading: rank.py.
 """

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peers.processes import own_module
-from protocols.types import LowcommError
-from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.rank import PACE, RankSpeed
 from sims.wan.network import Place
 
@@ -57,12 +56,9 @@ async def start_all(
     """Start a run with the first node, and have the others join at once. `pace`: one for all nodes,
     or one for each. Raises LowcommError."""
     paces = [pace] * len(names) if isinstance(pace, RankSpeed) else pace
-    first = start_paced(cluster, names[0], config, pace=paces[0], overrides=overrides)
-    token = await cluster.token_of(first)
-    if not token:
-        raise LowcommError(f"{first.name} ended at its start: see {first.directory / LOG}")
-    others = [
-        start_paced(cluster, name, config, pace=own, join=token, overrides=overrides)
-        for name, own in zip(names[1:], paces[1:], strict=True)
-    ]
-    return [first, *others]
+    own = dict(zip(names, paces, strict=True))
+
+    def start(name: str, token: str) -> LocalNode:
+        return start_paced(cluster, name, config, pace=own[name], join=token, overrides=overrides)
+
+    return await cluster.start_all(names, start)

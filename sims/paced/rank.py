@@ -93,7 +93,7 @@ class PacedTrainer:
         self._parameters = PacedParameters(layout, seed=peer.run.seed, ours=ours)
         held = self._parameters
         self.write, self.copy, self.take = held.write, held.copy, held.take
-        self._peer = peer
+        self._peer, self._data = peer, peer.run.data
         self._pace = pace
         self._reported = (0, time.monotonic())
         attached = peer.join(layout, elements=ours.stop - ours.start)
@@ -123,7 +123,7 @@ class PacedTrainer:
         """Catch up with the run's step, and evaluate if the daemon asks for it."""
         self._parameters.reach(self._rank.run_step)
         if self._peer.evaluation_due:
-            windows = self._peer.run.data.eval_windows
+            windows = self._data.eval_windows
             loss = stand_in_loss(self._parameters.theta_P)
             self._peer.evaluated(loss=loss, windows=windows, sample="")
 
@@ -151,7 +151,7 @@ class PacedTrainer:
     @property
     def _step_tokens(self) -> int:
         """Tokens of one step of the whole node; they weigh its contribution."""
-        return self._peer.run.data.batch * self._peer.run.data.window
+        return self._data.batch * self._data.window
 
     def _file(self, directory: str) -> Path:
         return Path(directory) / f"rank-{self._peer.rank}-of-{self._peer.world_size}.json"

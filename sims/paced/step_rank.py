@@ -28,7 +28,7 @@ class PacedSteps:
     def __init__(self, peer: Peer, tensors: Sequence[TensorPlace], *, step_s: float) -> None:
         """Join the run and wait for its state. Raises ConfigError."""
         assert isinstance(peer.run.method, StepMethod)
-        self._peer = peer
+        self._peer, self._data = peer, peer.run.data
         self._step_s = step_s
         self._reported = (0, time.monotonic())
         self._made = 0
@@ -55,7 +55,7 @@ class PacedSteps:
                 self._report()
         self._report()
         if self._peer.evaluation_due:
-            windows = self._peer.run.data.eval_windows
+            windows = self._data.eval_windows
             loss = stand_in_loss(self._node.state_AP[0])
             self._peer.evaluated(loss=loss, windows=windows, sample="")
 
@@ -67,7 +67,8 @@ class PacedSteps:
         payload[here] = written[here]
 
     def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
-        mean_P = np.frombuffer(mean, np.float32)[: self._node.state_AP.shape[1]]
+        elements = len(self._node.state_AP[0])
+        mean_P = np.frombuffer(mean, np.float32)[:elements]
         self._node.apply(mean_P, step, counted=counted)
 
     def keep(self, directory: str, step: int) -> None:
@@ -99,7 +100,7 @@ class PacedSteps:
 
     def _report(self) -> None:
         made, then = self._reported
-        now, tokens = time.monotonic(), self._peer.run.data.batch * self._peer.run.data.window
+        now, tokens = time.monotonic(), self._data.batch * self._data.window
         self._peer.metrics(
             step=self._made,
             tokens=self._made * tokens,

@@ -45,10 +45,11 @@ FaultKind = Literal[
     "deaf",  # A peer contributes, hears no peer, and is cut off for a while.
     "ack",  # A follower acknowledges entries, and its connection with the leader ends.
     "ranks_stall",  # A peer's ranks make no step for a while.
+    "liar",  # A peer falsifies results as their owner, or its contribution for peers that check it.
     "revoke",  # A user revokes certificates: see revocations.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-RARE = ("slow_disk", "ranks_stall", "revoke")
+RARE = ("slow_disk", "ranks_stall", "liar", "revoke")
 ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in RARE)
 """Kinds that any seed may draw. Some seeds have rare ones in addition."""
 SLOW_DISKS_EVERY = 160
@@ -62,6 +63,13 @@ STALLS_IN = (23, 38, 45, 53, 62, 69, 71, 73, 75, 78, 95, 106, 114)
 """The same for ranks that stall."""
 STALL_S = (0.5, 3.0, 8.0, 20.0)
 STALLS_MAX = 6
+LIARS_EVERY = 150
+LIARS_IN = (20, 27, 43, 51, 53, 55, 59, 69, 71, 74, 79, 81, 83, 84, 101, 103, 105, 137)
+"""The same for peers that lie. Peers check the owners of parts in these seeds only."""
+LIE_S = (8.0, 30.0, 60.0)
+LIAR_MIX: tuple[FaultKind, ...] = ("liar", "join", "restart", "cut", "trainers")
+"""Kinds of these seeds; more losses would leave too few peers to check anything."""
+LIES = ("whole", "blocks", "contribution", "whole")
 TRAPS: tuple[FaultKind, ...] = ("lie", "break", "joiner", "donor")
 ELECTIONS: tuple[FaultKind, ...] = (
     *("leader", "restart", "crowd", "disk", "pause", "partition", "lonely", "one_way"),
@@ -119,6 +127,8 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     if mix == "rounds":
         kinds, per_s = source.choice(ROUNDS), ROUND_FAULTS_PER_S
         rates = [*(0.5 for _ in kinds[1:]), source.choice([0.0, 0.1, 0.5])]
+    if seed % LIARS_EVERY in LIARS_IN:
+        kinds, rates, durations_s = LIAR_MIX, [0.6, 0.1, 0.1, 0.1, 0.1], LIE_S
     faults: list[Fault] = []
     if seed % SLOW_DISKS_EVERY in SLOW_DISKS_IN:
         own = random.Random(seed ^ 0xD15C)  # noqa: S311 (a simulation, no secrets)
@@ -296,6 +306,15 @@ def _ranks_stall(world: World, fault: Fault, victim: Node) -> None:
     victim.after(0.0, lambda: victim.stall_trainers(fault.duration_s))
 
 
+def _liar(world: World, fault: Fault, victim: Node) -> None:
+    """Let a peer lie, unless another one does: two liars may blame an honest peer together."""
+    if any(node.owner_checks.lies_until > world.now for node in world.nodes.values()):
+        return
+    how = LIES[fault.other % len(LIES)]
+    world.tell(f"{victim.peer} lies for {fault.duration_s} s: {how}")
+    victim.owner_checks.lie(how, fault.duration_s)
+
+
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
     """Corrupt the victim's state, but not the states of most holders (if half of them differ, the
     run goes back to an agreed state), nor a state after a fragment's last round, which no later
@@ -331,6 +350,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "trainers": _trainers,
     "ranks_stall": _ranks_stall,
     "corrupt": _corrupt,
+    "liar": _liar,
     "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),
 }
 
@@ -387,7 +407,7 @@ def _end(world: World, victim: Node) -> None:
 
 
 def _owner(world: World, sender: Node) -> None:
-    plan = sender.core.run_state.open_plan(0)
+    plan = sender.run_state.open_plan(0)
     owners = [world.nodes[peer] for peer in plan.summing] if plan is not None else []
     for owner in [node for node in owners if node.running][:1]:
         _end(world, owner)
@@ -398,7 +418,7 @@ def _crash(_: World, victim: Node) -> None:
 
 
 def _unheard(world: World, sender: Node) -> None:
-    leader = world.nodes.get(sender.core.raft.leader or sender.peer)
+    leader = world.nodes.get(sender.raft.leader or sender.peer)
     if leader is not None:
         world.cut(sender, leader)
 

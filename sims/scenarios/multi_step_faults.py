@@ -45,13 +45,10 @@ def relapse(world: World, careful: Node, *, torn: bool) -> None:
     def goes_on() -> bool:
         """True if rounds go on, and no earlier relapse is under way, since its victims would
         die."""
-        able = {node.peer for node in world.live if not node.core.member_status.catchup.needed}
-        heads = [
-            node.core.led_term.head for node in world.leaders if node.core.led_term is not None
-        ]
+        able = {node.peer for node in world.live if not node.lacks_state}
         since = [
             (head.lineage, head.restored.tokens if head.restored is not None else 0)
-            for head in heads
+            for head in world.heads
             if head.views and able.issuperset(head.members)
         ]
         kept = [node.disk.kept for node in world.live if node.disk.kept is not None]
@@ -65,7 +62,8 @@ def relapse(world: World, careful: Node, *, torn: bool) -> None:
 
 
 def _all_die_twice(world: World, *, torn: bool) -> None:
-    kept = {n: n.disk.kept.tokens if n.disk.kept is not None else 0 for n in world.live}
+    newest = {node: node.disk.kept for node in world.live}
+    kept = {node: one.tokens if one is not None else 0 for node, one in newest.items()}
     late = [node for node in kept if kept[node] == max(kept.values())]
     if torn or 2 * len(late) >= len(kept):  # Most peers must go back to an older checkpoint.
         for node in late[1:]:
@@ -103,15 +101,15 @@ def hears_nobody(world: World, victim: Node, seconds: float) -> None:
 def holders(world: World) -> list[Node]:
     """The live members, by the state of the leader: a peer that was excluded may not know it
     yet."""
-    heads = [node.core.led_term.head for node in world.leaders if node.core.led_term is not None]
+    heads = world.heads
     known = heads[-1].members if heads else None
-    here = [node for node in world.live if node.core.member_status.is_member]
+    here = [node for node in world.live if node.member_status.is_member]
     return here if known is None else [node for node in here if node.peer in known]
 
 
 def is_done(node: Node, fragment: int) -> bool:
     """True if, as far as the node knows, the last round of the fragment is committed."""
-    run_state = node.core.run_state
+    run_state = node.run_state
     return run_state.run is not None and run_state.committed(fragment) >= run_state.run.outer_steps
 
 
@@ -129,10 +127,10 @@ def corrupt_half(world: World, by: int) -> bool:
     another one to one more: no state has a majority, and the leader's report must not decide. False
     if that is not possible now."""
     peers = holders(world)
-    sound = [n for n in peers if not (n.corrupt or n.core.member_status.catchup.needed)]
+    sound = [n for n in peers if not (n.corrupt or n.lacks_state)]
     if len(peers) < 2 or sound != peers or not world.leaders or world.training.gossip:
         return False
-    run_state = world.leaders[-1].core.run_state
+    run_state = world.leaders[-1].run_state
     if not run_state.members.keys() <= {node.peer for node in peers}:
         return False  # A member that may come back could decide, and the others wait for it.
     rounds = [one for node in peers for one in node.core.rounds]
@@ -173,13 +171,13 @@ def leave_as_the_only_holder(world: World) -> bool:
     of them can lead: the new leader must keep it until it has passed its state on. False if that is
     not possible now."""
     leading, others = world.leaders[:1], [node for node in world.live if not node.core.leads]
-    if len(others) < 2 or not any(node.core.run_state.views for node in leading):
+    if len(others) < 2 or not any(node.run_state.views for node in leading):
         return False
     (leader,) = leading
     for node in others:
         world.kill(node)
         world.revive(node, world.random.uniform(0.05, BACK_S))
-    core = leader.core
+    links, log = leader.links, leader.raft.log
 
     def ask() -> None:
         # Once all faults have ended, no peer leaves: `World.heal` has counted on its vote.
@@ -188,7 +186,7 @@ def leave_as_the_only_holder(world: World) -> bool:
 
     when(
         world,
-        lambda: not leader.running or bool(core.links.up.intersection(core.raft.log.voters)),
+        lambda: not leader.running or not links.up.isdisjoint(log.voters),
         ask,
         look_s=0.01,
     )
@@ -198,9 +196,7 @@ def leave_as_the_only_holder(world: World) -> bool:
 def vanish(world: World) -> bool:
     """Let only two peers train for a while, with slow bulk to the others: when their round is
     committed, no other peer has its result yet, and they die. False if that is not possible now."""
-    pair = [
-        node for node in world.live if node.core.member_status.is_member and not node.core.leads
-    ][:2]
+    pair = [node for node in world.live if node.member_status.is_member and not node.core.leads][:2]
     others = [node for node in world.live if node not in pair]
     if len(pair) < 2 or len(others) < 3 or not world.leaders:
         return False
@@ -210,7 +206,7 @@ def vanish(world: World) -> bool:
         other.after(0.0, partial(other.lose_trainers, VANISH_S))
 
     def they_are_alone() -> bool:
-        plans = [pair[0].core.run_state.open_plan(f) for f in range(world.training.fragments)]
+        plans = [pair[0].run_state.open_plan(f) for f in range(world.training.fragments)]
         return all(plan is not None and names.issuperset(plan.roster) for plan in plans)
 
     def slow_down() -> None:
@@ -239,10 +235,10 @@ def ask_to_leave(world: World, victim: Node) -> None:
 def is_spare(world: World, sender: Node) -> bool:
     """True if the round that the sender contributes to can be committed without its further
     messages."""
-    plan, leaders = sender.core.run_state.open_plan(0), world.leaders
+    plan, leaders = sender.run_state.open_plan(0), world.leaders
     if plan is None or not leaders or sender in leaders:
         return False
-    here = {leaders[-1].peer, *leaders[-1].core.raft.up}
+    here = {leaders[-1].peer, *leaders[-1].raft.up}
     return sender.peer not in plan.summing and here.issuperset(plan.roster)
 
 
@@ -266,7 +262,7 @@ def deafen(world: World, victim: Node) -> None:
     the others slow, so that its work is not too old when it gets a state."""
     if outvoted(world, victim):
         return
-    round_ = victim.core.run_state.committed(0) + 1
+    round_ = victim.run_state.committed(0) + 1
     hears_nobody(world, victim, DEAF_S)
 
     def cut_off() -> None:
@@ -275,7 +271,7 @@ def deafen(world: World, victim: Node) -> None:
                 world.cut(victim, other)
 
     def is_behind() -> bool:
-        return max(node.core.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
+        return max(node.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
 
     def let_in() -> None:
         if world.ambush is not None:

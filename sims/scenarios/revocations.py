@@ -34,9 +34,9 @@ def revoke(world: World, victim: Node, how: int) -> None:
 def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     """Request all revocations at once, at one of the members, unless no peer with the run's state
     would stay."""
-    certification = world.dialer.certification
+    certification = world.certification
     news = [node for node in victims if not _is_asked(world, node)]
-    askers = [node for node in world.live if _has_state(node) and node.core.certificates.secure]
+    askers = [node for node in world.live if _has_state(node) and node.certificates.secure]
     stay = [n for n in askers if n not in news and not (n.asked_to_leave or _is_asked(world, n))]
     if not news or not stay or world.finished:
         return
@@ -52,19 +52,20 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
 
 
 def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
-    refused = asker.core.certificates.refused
+    refused = asker.certificates.refused
     for node in [node for node in victims if node.peer in refused]:
         world.happened["revocation refused"] += 1
         world.tell(f"{asker.peer} hears: {node.peer} is not revoked, {refused[node.peer]}")
 
 
 def _has_state(node: Node) -> bool:
-    member_status = node.core.member_status
+    member_status = node.member_status
     return member_status.is_member and not member_status.catchup.needed and not node.corrupt
 
 
 def _is_asked(world: World, node: Node) -> bool:
-    return node.peer in world.dialer.certification.revoked_at
+    certification = world.certification
+    return node.peer in certification.revoked_at
 
 
 def _others(world: World, victim: Node, at: int) -> list[Node]:
@@ -109,10 +110,8 @@ def _when_one_joins(world: World, choose: Callable[[e.Cut], Sequence[str]], at: 
     until = world.now + LOOK_MAX_S
 
     def look() -> None:
-        heads = [
-            node.core.led_term.head for node in world.leaders if node.core.led_term is not None
-        ]
-        cuts = [cut for head in heads for p, (_, cut) in head.cuts.items() if p in head.joiners]
+        given = ((head, peer, cut) for head in world.heads for peer, (_, cut) in head.cuts.items())
+        cuts = [cut for head, peer, cut in given if peer in head.joiners]
         victims = [n for cut in cuts[:1] for n in world.live if n.peer in choose(cut)]
         if victims:
             _ask(world, victims, at)
@@ -133,7 +132,8 @@ def _down(world: World, victim: Node, at: int) -> None:
 
 def _too_many(world: World, victim: Node, at: int) -> None:
     """Revoke so many voters, while another one hangs, that too few of the rest can be reached."""
-    voters = [n for n in world.live if n.peer in n.core.raft.log.voters and not n.core.leads]
+    logs = {node: node.raft.log for node in world.live if not node.core.leads}
+    voters = [node for node, log in logs.items() if node.peer in log.voters]
     if len(voters) < 2 or victim not in voters:
         return
     hangs = voters[voters.index(victim) - 1]

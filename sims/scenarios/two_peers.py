@@ -20,8 +20,8 @@ from protocols.types import PeerId, Stamp
 from sims.checkers import Checkers, World
 from sims.checkers.branches import Branches, Name
 from sims.node.node import Node
-from sims.node.observer import Contribution
 from sims.node.storage import COMPACT_ENTRIES
+from sims.node.toy_model import Contribution
 from sims.node.world_view import WorldView
 from sims.scenarios.fault_plan import Fault, FaultKind, draw_revocations
 from sims.simulator.world import RULES
@@ -112,7 +112,7 @@ class ForkCheckers(Checkers):
     def _next_fork(self, peer: PeerId, index: int) -> int:
         """The first fork in the peer's log from this entry on, applied or not; 0 if there is
         none."""
-        log = self._world.nodes[peer].core.raft.log
+        log = self._world.nodes[peer].raft.log
         bodies = (entry.body for entry in log.since(max(index, log.base + 1)))
         return next((x.fork for x in bodies if isinstance(x, e.Restore) and x.fork), 0)
 
@@ -168,16 +168,16 @@ class ForkCheckers(Checkers):
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         pass
 
-    def healed(self, world: WorldView) -> None:
+    def healed(self, world: WorldView[Node]) -> None:
         super().healed(world)
         self.between.healed(world)
 
-    def ended(self, world: WorldView) -> None:
+    def ended(self, world: WorldView[Node]) -> None:
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
-                apart = one.core.run_state.forks != other.core.run_state.forks
-                if one.peer < other.peer and apart and other.peer in one.core.links.up:
+                apart = one.run_state.forks != other.run_state.forks
+                if one.peer < other.peer and apart and other.peer in one.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
         self.between.ended()
 
@@ -199,12 +199,13 @@ class ForkWorld(World):
         """If a peer gave its branch up, start another one at its address, with another id and an
         empty disk."""
         super().stopped(node, stop)
-        assert isinstance(self.checkers, ForkCheckers), "these worlds have checkers of their own"
-        self.checkers.between.stopped(node, stop)
+        checkers = self.checkers
+        assert isinstance(checkers, ForkCheckers), "these worlds have checkers of their own"
+        checkers.between.stopped(node, stop)
         if stop.outcome != "dropped":
             return
         self.happened["dropped"] += 1
-        old = node.core.me
+        old = node.me
 
         def again() -> None:
             peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
@@ -214,7 +215,7 @@ class ForkWorld(World):
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         """False if the node is the peer itself, or an earlier peer at the same address."""
-        return node.core.me.name != peer.partition(".")[0]
+        return node.me.name != peer.partition(".")[0]
 
     def revive(self, node: Node, after_s: float) -> None:
         if node.outcome != "dropped":

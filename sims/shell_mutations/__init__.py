@@ -1,8 +1,8 @@
-"""Planted bugs of the shell (peers, lowcomm), which no simulated seed runs.
+"""Planted bugs of the shell.
 
-In: source text of a function. Out: the same function with one change, and the test files that must
-notice it. `python -m sims.shell_mutants` checks that they do; docs/planted-bugs.md is its table.
-Must NOT run anything.
+The shell is peers and lowcomm, which no simulated seed runs. In: source text of a function. Out:
+the same function with one change, and the test files that must notice it. `python -m
+sims.shell_mutants` checks that they do; docs/planted-bugs.md is its table. Must NOT run anything.
 
 Start reading: all.py.
 """

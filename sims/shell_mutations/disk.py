@@ -96,7 +96,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "log-keeps-the-old-end-in-a-new-file",
-        "Records are sealed for another place in the file: a restart refuses them.",
+        "Records have digests of another place in the file: a restart refuses them.",
         Edit(
             Wal._write_anew,
             "self._salt, self._end = salt, end",
@@ -143,7 +143,7 @@ LOG_MUTANTS = (
     Mutant(
         "log-does-not-count-sealed-records",
         "A file that lost records of its first write is taken for a torn one.",
-        Edit(wal_format.load, "if records < sealed:", "if False:"),
+        Edit(wal_format.load, "if records < first_records:", "if False:"),
         tests=_RECORDS,
     ),
     Mutant(
@@ -266,7 +266,7 @@ CHECKPOINT_MUTANTS = (
         "A flipped bit on the disk becomes part of the model.",
         Edit(
             checkpoint._check_file,
-            "if digests and _file_digest(path) != seal.xxh3_128:",
+            "if digests and _file_digest(path) != expected.xxh3_128:",
             "if False:",
         ),
         tests=_CHECKPOINT,

@@ -3,6 +3,7 @@
 Must NOT run anything (shell_mutants.py).
 """
 
+from peers.checks.block_checks import BlockChecks
 from peers.connections.control import Link
 from peers.connections.encryption import Keys, Seal, SealedReader, Tickets
 from peers.exchange import pieces
@@ -31,6 +32,7 @@ _SEALS = ("tests/peers/connections/test_encryption.py",)
 _TICKETS = ("tests/peers/connections/test_encryption.py",)
 _TRANSFER = ("tests/peers/transfer/test_receiver.py",)
 _KEYS = ("tests/peers/exchange/test_payload_keys.py",)
+_CHECKS = ("tests/peers/checks/test_block_checks.py",)
 _LINK = ("tests/peers/connections/test_control.py",)
 
 PAYLOAD_MUTANTS = (
@@ -196,7 +198,7 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-sum-of-a-void-branch-goes-on",
         "The sum ends after the Restore, and is taken for that of the same round number.",
-        Edit(DataPlane.restored, "self._reducer.keep(lineage)", "pass"),
+        Edit(DataPlane.restored, "self.reducer.keep(lineage)", "pass"),
         tests=_KEYS,
     ),
     Mutant(
@@ -362,4 +364,27 @@ WIRE_MUTANTS = (
     ),
 )
 
-NETWORK_MUTANTS = (*PAYLOAD_MUTANTS, *WIRE_MUTANTS)
+CHECK_MUTANTS = (
+    Mutant(
+        "false-sums-pass",
+        "An owner may send what it wants.",
+        Edit(BlockChecks._compare_sum, "if not differing:", "if True:"),
+        tests=_CHECKS,
+    ),
+    Mutant(
+        "false-layers-pass",
+        "In a gather, an owner may replace the contributions of others.",
+        Edit(
+            BlockChecks._compare_layers, " if differing else None", " if not contributors else None"
+        ),
+        tests=_CHECKS,
+    ),
+    Mutant(
+        "blocks-that-were-not-asked-for-are-kept",
+        "A peer fills the memory of another one with pieces of no answer.",
+        Edit(BlockChecks.received, "message.offset_bytes != len(data) or ", ""),
+        tests=_CHECKS,
+    ),
+)
+
+NETWORK_MUTANTS = (*PAYLOAD_MUTANTS, *WIRE_MUTANTS, *CHECK_MUTANTS)

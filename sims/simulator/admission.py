@@ -85,16 +85,16 @@ class Certification:
 
     def is_revoked(self, peer: PeerId) -> bool:
         """True if a node's committed log says that the peer is revoked."""
-        nodes = self._world.nodes.values()
-        return any(peer in node.core.run_state.spendings.revoked for node in nodes)
+        nodes = self._world.nodes
+        return any(peer in node.run_state.revoked for node in nodes.values())
 
     def bars(self, node: Node, other: Node, why: str) -> bool:
         """True if one of the two is revoked and the other one knows. `node` dialled `other`; `why`:
         `other` refuses the hello of `node`."""
-        if why and node.peer in other.core.run_state.spendings.revoked:
+        if why and node.peer in other.run_state.revoked:
             node.give(v.Barred(other.peer, why))
             return True
-        return other.peer in node.core.run_state.spendings.revoked
+        return other.peer in node.run_state.revoked
 
     def begins(self, node: Node) -> None:
         """Begin an incarnation with the certificate on its disk."""
@@ -125,17 +125,17 @@ class Certification:
                 node.after(0.0, lambda: node.give(checked))
             case c.Answer(number=number):
                 asker, asked = self._asking.pop(number)
-                delay_s = self._world.network.delay_s
-                self._world.at(delay_s, lambda: self._answered(asker, asked, command))
+                network = self._world.network
+                self._world.at(network.delay_s, lambda: self._answered(asker, asked, command))
             case c.Trust(admitted=admitted):
                 node.disk.trusts |= {entry.peer for entry in admitted}
 
     def _checked(self, check: c.CheckProof) -> v.Proved | v.NotProved:
         """The answer of a shell: it looks at signatures only."""
         entry = check.entry
-        said = statement(check.root, entry.terms)
+        terms, said = entry.terms, statement(check.root, entry.terms)
         signed = entry.signature == _signature(check.issuer_key, said)
-        proved = entry.proof == _signature(entry.terms.key, claim(check.root, entry.key))
+        proved = entry.proof == _signature(terms.key, claim(check.root, entry.key))
         if signed and proved:
             return v.Proved(check.asker, check.number, entry)
         self._world.happened["forged token"] += 1

@@ -27,7 +27,7 @@ class Dialer:
 
     def __init__(self, world: DialledWorld, seed: int, *, certified: bool) -> None:
         """`certified`: peers connect with certificates that the log admits."""
-        self._world = world
+        self._world, self._network = world, world.network
         self.certification = Certification(world, seed, closed=certified)
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
         """By (dialling peer, peer without an address): peers through which it can be reached."""
@@ -50,14 +50,15 @@ class Dialer:
         self._later(node, address, world.network.delay_s * 3 + 0.01, world.now + FIRST_DIAL_S)
 
     def hang_up(self, node: Node, other: PeerId) -> None:
-        peer = self._world.nodes.get(other)
+        nodes = self._world.nodes
+        peer = nodes.get(other)
         if peer is not None:
             node.dials.discard(_key(peer))
             self.cut(node, peer)
 
     def cut(self, one: Node, other: Node) -> None:
         """End the connection between two peers; the side that dialled dials again."""
-        if not self._world.network.disconnect(one.peer, other.peer):
+        if not self._network.disconnect(one.peer, other.peer):
             return
         for me, them in ((one, other), (other, one)):
             self._ended(me, them)
@@ -67,12 +68,13 @@ class Dialer:
         """True if a node that is no member knows only addresses of peers that the operator wanted
         to revoke: no other peer knows of it, and none of these will answer."""
         dials = [dialled for key in node.dials if (dialled := self._peer_at(key)) is not None]
-        is_member = node.peer in node.core.run_state.members
+        is_member = node.peer in node.run_state.members
         return bool(dials) and not is_member and all(map(self.certification.bans, dials))
 
     def _peer_at(self, key: str) -> Node | None:
         """The peer with this id or address."""
-        return self._world.nodes.get(PeerId(key)) or self._world.who_listens(key)
+        world = self._world
+        return world.nodes.get(PeerId(key)) or world.who_listens(key)
 
     def gone(self, node: Node) -> None:
         """End every connection of a node after the end of its process."""
@@ -92,7 +94,7 @@ class Dialer:
 
     def _begun(self, node: Node, hello: Hello) -> None:
         """Tell a node of a connection, unless it has a newer one by then."""
-        line = self._world.network.line(node.peer, hello.peer)
+        line = self._network.line(node.peer, hello.peer)
         connection = line.connection
 
         def tell() -> None:
@@ -106,7 +108,7 @@ class Dialer:
     def _ended(self, node: Node, other: Node) -> None:
         """Tell a node that a connection has ended, unless it has a new one by then. If the node
         dialled, it dials again."""
-        line = self._world.network.line(node.peer, other.peer)
+        line = self._network.line(node.peer, other.peer)
         connection = line.connection
 
         def tell() -> None:
@@ -128,13 +130,12 @@ class Dialer:
             ):
                 node.dialling.discard(address)
                 return
-            if other is None:
-                self._later(node, address, REDIAL_S, give_up)  # Only a liar names such a peer.
-                return
-            listens = other.running and not self.certification.shuts_out(other)
-            relay = self._relay(node, other) if hidden else None
-            way = relay is not None if hidden else self._reaches(node, other)
-            if listens and way:
+            relay = self._relay(node, hidden) if hidden else None
+            if (
+                other is not None  # Only a liar names an address without a peer.
+                and self._listens(other)
+                and (relay or (not hidden and self._reaches(node, other)))
+            ):
                 if self.certification.shuts_out(node):
                     self.certification.ask(node, other)
                     self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
@@ -151,7 +152,7 @@ class Dialer:
                 if relay is not None:
                     self._through[node.peer, other.peer] = relay
                 self._connect(node, other)
-            elif not node.core.raft.run and world.now > give_up:
+            elif not node.raft.run and world.now > give_up:
                 node.outcome = "alone"
                 self.gone(node)  # Other peers without a run may be connected with it.
                 world.gave_up()
@@ -160,17 +161,20 @@ class Dialer:
 
         node.after(delay_s, connect)
 
+    def _listens(self, other: Node) -> bool:
+        return other.running and not self.certification.shuts_out(other)
+
     def _reaches(self, node: Node, other: Node) -> bool:
-        return self._world.network.reachable(node.peer, other.peer, self._world.now)
+        return self._network.reachable(node.peer, other.peer, self._world.now)
 
     def _relay(self, node: Node, other: Node) -> PeerId | None:
         """The first named relay that runs, is connected with both peers, and has both among its log
         readers; None: there is none."""
-        network = self._world.network
+        network = self._network
         for relay in self._via.get((node.peer, other.peer), ()):
             carrier = self._world.nodes[relay]
             ends = [network.line(relay, end.peer).up for end in (node, other)]
-            known = carrier.core.run_state.readers
+            known = carrier.run_state.readers
             if carrier.running and all(ends) and node.peer in known and other.peer in known:
                 return relay
         return None
@@ -204,15 +208,17 @@ def _when_awake(node: Node, tell: Callable[[], None]) -> None:
 
 def _key(node: Node) -> str:
     """The address or id under which others dial a node."""
-    return node.core.me.address or node.peer
+    return node.me.address or node.peer
 
 
 def _refusal(node: Node, other: Node) -> str:
     """Why `other` refuses the hello of the dialling `node`; "": it accepts."""
-    core, life = other.core, other.core.links.life(node.peer, 0)
+    core, links = other.core, other.links
+    life = links.life(node.peer, 0)
     return refusal(_hello(node), me=core.me, run=core.raft.run, run_state=core.run_state, life=life)
 
 
 def _hello(node: Node) -> Hello:
-    me, run, leader = node.core.me, node.core.raft.run, node.core.connectivity.leader_address()
+    me, run, connectivity = node.me, node.raft.run, node.core.connectivity
+    leader = connectivity.leader_address()
     return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

@@ -10,7 +10,7 @@ from sims.node.world_view import WorldView
 from sims.simulator.network import Network
 
 
-class DialledWorld(WorldView, Protocol):
+class DialledWorld(WorldView[Node], Protocol):
     """One world, in which peers dial each other and ask for admission."""
 
     @property

@@ -23,6 +23,7 @@ from protocols.types import (
     PeerId,
 )
 from protocols.wire import WireError, codec
+from sims.node.node import Node
 from sims.node.world_view import WorldView
 
 EXTREME_EVERY, EXTREME_IN = 15, (7, 11)
@@ -70,7 +71,7 @@ class LimitValues:
             return replace(event, tokens=CONTRIBUTION_TOKENS_MAX)
         return event
 
-    def check(self, world: WorldView) -> None:
+    def check(self, world: WorldView[Node]) -> None:
         """At the end of a world, check that each entry and each snapshot on a disk can be read
         (I6), and that no log accepts an entry that could not be read."""
         known: set[int] = set()
@@ -90,14 +91,14 @@ class LimitValues:
         if self._on:
             self._refuses(world)
 
-    def _refuses(self, world: WorldView) -> None:
+    def _refuses(self, world: WorldView[Node]) -> None:
         """Check that values beyond a limit are refused and change nothing else."""
         for node in world.nodes.values():
-            log = node.core.raft.log
+            log = node.raft.log
             last = log.last_index
             for body in (e.Left(node.peer, REASON), e.Elected(PeerId("x" * (NAME_MAX + 1)))):
                 try:
-                    log.append(body, term=node.core.raft.term)
+                    log.append(body, term=node.raft.term)
                 except LogError:
                     self._happened["beyond a limit"] += 1
             if log.last_index != last:

@@ -18,10 +18,9 @@ from protocols.messages import log_entries as e
 from protocols.state import progress_at, remaining_at
 from protocols.types import PeerId, Stamp, Version, digest_text
 from sims.node.node import Node, Payload
-from sims.node.observer import Observer
-from sims.node.ranks import Training
 from sims.node.storage import Disk
-from sims.node.toy_model import PRIME, Value, state_digest
+from sims.node.toy_model import PRIME, Training, Value, state_digest
+from sims.node.world_view import Observer
 from sims.simulator.world import BareWorld
 
 Terms = tuple[tuple[PeerId, str], ...]
@@ -43,6 +42,7 @@ class StepNode(Node):
         self, world: BareStepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
     ) -> None:
         super().__init__(world, me, disk, contact=contact, speed=speed)
+        self.step_observer = world.step_observer
         self.values: dict[str, tuple[int, Value]] = {}
         """Payloads by digest: (step, number)."""
         self.copies: dict[int, Value] = {}
@@ -61,22 +61,22 @@ class StepNode(Node):
     def take(self, event: v.Event, value: Value) -> None:
         super().take(event, value)
         if isinstance(event, v.StepApplied) and self.running:
-            self.world.step_observer.names(self)
+            self.step_observer.names(self)
 
     def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if isinstance(event, v.StepReceived) and c.Discard(event) not in commands:
             self.values[event.digest] = (event.stamp.round, value)
 
-    def _send(self, to: PeerId, message: Control) -> None:
+    def send(self, to: PeerId, message: Control) -> None:
         self._told(message)
-        super()._send(to, message)
+        super().send(to, message)
 
     def _told(self, message: Control) -> None:
         if isinstance(message, Stopped):
-            self.world.step_observer.stopped(self, message)
+            self.step_observer.stopped(self, message)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
+        assert self.member_status.accepted, "arithmetic before the shell knows the run"
         match command:
             case c.MakeStep(step=step, batch=batch):
                 self._make(step, batch)
@@ -94,7 +94,7 @@ class StepNode(Node):
             case c.ReleaseSteps(step=step):
                 # Payloads are dropped at once, states in the order of the jobs.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
-                lineage = self.core.run_state.lineage
+                lineage = self.run_state.lineage
                 self.job(lambda: self._release(step, lineage))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
                 self.transfers.do(command)
@@ -107,7 +107,7 @@ class StepNode(Node):
 
     def _make(self, step: int, batch: int) -> None:
         """Let the ranks compute a payload from their present state."""
-        life = self._making
+        life, random = self._making, self.world.random
 
         def made() -> None:
             if life != self._making:
@@ -115,21 +115,21 @@ class StepNode(Node):
             if self.world.now < self.ranks.stalled_until:
                 self.at_time(self.ranks.stalled_until, made)
                 return
-            value = self.world.random.randrange(PRIME)
+            value = random.randrange(PRIME)
             digest = digest_text(f"{self.peer} {step} {value}")
             self.values[digest] = (step, value)
-            self.world.step_observer.made(digest, value, batch)
+            self.step_observer.made(digest, value, batch)
             self.give(v.StepMade(step, batch, digest))
 
-        self.after(self.speed * self.world.random.uniform(0.9, 1.1), made)
+        self.after(self.speed * random.uniform(0.9, 1.1), made)
 
     def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
         stamp = step.stamp
-        if life != self._making or stamp.lineage != self.core.run_state.lineage:
+        if life != self._making or stamp.lineage != self.run_state.lineage:
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.outers[0]
         after = self.outers[0] = (before * FACTOR + total) % PRIME
-        self.world.step_observer.step(self, stamp, step.terms, before, after)
+        self.step_observer.step(self, stamp, step.terms, before, after)
         self.completed = (stamp.lineage, stamp.view, stamp.round)
         if step.keep:
             self.copies[stamp.round] = after
@@ -144,14 +144,14 @@ class StepNode(Node):
 
     def _release(self, step: int, lineage: int) -> None:
         """Make the copy after this step the base: it is committed, and goes to the disk too."""
-        if lineage != self.core.run_state.lineage:
+        if lineage != self.run_state.lineage:
             return  # A Restore came: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base without a copy"
             self.copies[0] = self.outers[0]  # Only the founder gets here.
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
-        self.world.step_observer.state(self.peer, lineage, 0, step, digest)
+        self.step_observer.state(self.peer, lineage, 0, step, digest)
         run_state = self.core.run_state
         remaining = remaining_at(run_state, step)
         if remaining is None:
@@ -178,7 +178,7 @@ class StepNode(Node):
         self.copies[round_] = value
 
 
-class StepObserver(Observer, Protocol):
+class StepObserver(Observer[Node], Protocol):
     """An observer that sees each step of the model."""
 
     def made(self, digest: str, value: Value, batch: int) -> None:

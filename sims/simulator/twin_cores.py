@@ -2,12 +2,16 @@
 
 A core runs only the parts that an event has woken (protocols/peer/wakeups.py). That is correct if
 the other parts have nothing to do; then a core that runs all parts answers each event with the same
-commands. Must NOT change the run: the second core's commands are compared and dropped.
+commands. A twin costs several times as much as its core, so it lives for a while only; the next one
+begins as a copy of the core. Must NOT change the run: the second core's commands are compared and
+dropped.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -17,8 +21,10 @@ from sims.node.node import Node
 from sims.node.storage import Disk
 
 ONE_IN = 3
-"""Of so many peers, one has a twin, which costs several times as much as its core. In every seed
-one of the first three peers has a twin, and in the next seed another one of them."""
+"""Of so many peers, one has twins. In every seed one of the first three peers has twins, and in the
+next seed another one of them."""
+COMPARED, BETWEEN = 60, 440
+"""Number of events that a twin gets, and of those of its core until the next twin begins."""
 SHOWN = 6
 """Commands of each core that a violation shows, beginning with the first that differs."""
 
@@ -31,9 +37,26 @@ class LookingCore(PeerCore):
         super().look(now)
 
 
+def copy_of(core: PeerCore) -> LookingCore:
+    """A twin with the state of this core."""
+    twin = copy.deepcopy(core)
+    twin.__class__ = LookingCore
+    assert isinstance(twin, LookingCore)
+    return twin
+
+
+@dataclass(slots=True)
+class Pair:
+    """The twins of one incarnation, one at a time."""
+
+    twin: LookingCore | None
+    """Gets all events of its core at the same times; None between two twins."""
+    left: int
+    """Events until the twin ends, or until the next one begins."""
+
+
 class TwinCores:
-    """The twins of one world. A twin gets all events of its core at the same times, from the start
-    of the incarnation on."""
+    """The twins of one world. The first twin of an incarnation begins with it."""
 
     def __init__(self, seed: int, *, peers: int) -> None:
         """`peers`: number of peers at the start of the seed; they are counted in their order."""
@@ -42,8 +65,8 @@ class TwinCores:
         self._seed = seed
         self._among = min(ONE_IN, peers)
         self._numbers: dict[PeerId, int] = {}
-        self._cores: dict[tuple[PeerId, int], LookingCore] = {}
-        """Twins by (peer, incarnation)."""
+        self._pairs: dict[tuple[PeerId, int], Pair] = {}
+        """By (peer, incarnation)."""
 
     def born(self, core: PeerCore, disk: Disk, *, contact: str) -> None:
         """Begin an incarnation of a peer with this core and this disk. `contact`: where it joins;
@@ -61,7 +84,7 @@ class TwinCores:
             rules=core.rules,
         )
         twin.log_applier.compact_entries = core.log_applier.compact_entries
-        self._cores[me.peer, me.incarnation] = twin
+        self._pairs[me.peer, me.incarnation] = Pair(twin, COMPARED)
 
     def compare(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """Compare the commands of a core with those of its twin, if it has one, after the same
@@ -70,11 +93,23 @@ class TwinCores:
         A core may want to be woken earlier than its twin: it then finds nothing to do, and sets the
         next deadline. A later deadline than the twin's is a violation.
         """
-        me = node.core.me
-        twin = self._cores.get((me.peer, me.incarnation))
-        if twin is None:
+        me = node.me
+        pair = self._pairs.get((me.peer, me.incarnation))
+        if pair is None:
             return
+        if pair.twin is not None:
+            self._compare(node, pair.twin, event, commands)
+        pair.left -= 1
+        if pair.left == 0 and pair.twin is not None:
+            pair.twin, pair.left = None, BETWEEN
+        elif pair.left == 0:
+            pair.twin, pair.left = copy_of(node.core), COMPARED
+
+    def _compare(
+        self, node: Node, twin: LookingCore, event: v.Event, commands: Sequence[c.Command]
+    ) -> None:
         self.comparisons += 1
+        me = node.core.me
         now, ours = node.world.now, node.core.deadline
         expected = twin.handle(event, now)
         if expected != commands:
@@ -83,7 +118,7 @@ class TwinCores:
             found = f"has its deadline at {ours}, its twin at {twin.deadline}"
         else:
             return
-        node.world.observer.found(f"{me.peer}: at {now:.3f} after {event!r} the core {found}")
+        node.observer.found(f"{me.peer}: at {now:.3f} after {event!r} the core {found}")
 
 
 def _difference(ours: Sequence[c.Command], full: Sequence[c.Command]) -> str:

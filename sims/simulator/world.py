@@ -20,14 +20,13 @@ from protocols.links import Identity
 from protocols.messages import Append, Appended, Control, Hold, Ready, Relay
 from protocols.messages import log_entries as e
 from protocols.raft import Role
-from protocols.state import gossip_pairs
+from protocols.state import RunState, gossip_pairs
 from protocols.types import PeerId, ProtocolConfig
 from sims.node.node import Node
-from sims.node.observer import Observer
-from sims.node.ranks import Training
 from sims.node.state_transfer import STATE_CELLS
 from sims.node.storage import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
-from sims.node.toy_model import Model, Modular, Value, state_digest
+from sims.node.toy_model import Model, Modular, Training, Value, state_digest
+from sims.node.world_view import Observer
 from sims.simulator.connections import Dialer
 from sims.simulator.limit_values import LimitValues
 from sims.simulator.network import Network
@@ -39,13 +38,16 @@ FRAGMENT_ELEMENTS = 3 << 18
 """Elements of a fragment: large enough for three parts; never allocated."""
 RULES = ProtocolConfig(
     heartbeat_interval_s=1.0,
-    election_timeout_s=3.0,
-    silence_timeout_s=6.0,
+    election_timeout_s=3.9,
+    election_timeout_min_s=3.0,
+    silence_timeout_s=7.0,
+    silence_timeout_min_s=4.0,
     reconnect_grace_s=2.5,
     round_grace_s=8.0,
     reduction_timeout_s=6.0,
     transfer_timeout_s=10.0,
     lonely_after_s=1e6,  # Forks have worlds of their own; here there is one log.
+    check_owners=False,  # Some worlds check them (Training.checks).
 )
 
 
@@ -72,6 +74,7 @@ class BareWorld(ABC):
         self.twin_cores = TwinCores(seed, peers=peers)
         self.now = 0.0
         self.training = training or Training()
+        self.rules = replace(self.rules, check_owners=self.training.checks)
         self.outer_steps, self.peers_min = outer_steps, peers
         self.nodes: dict[PeerId, Node] = {}
         """The newest incarnation of each peer."""
@@ -87,9 +90,10 @@ class BareWorld(ABC):
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
         self.dialer = Dialer(self, seed, certified=self.training.certified)
+        self.certification = self.dialer.certification
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """Seconds that a job of the shell takes."""
-        self.observer: Observer = self.make_observer()
+        self.observer: Observer[Node] = self.make_observer()
         """Sees each action of the world and its nodes."""
         self.happened: Counter[str] = Counter()
         self.limit_values = LimitValues(self.happened, on=self.training.extremes)
@@ -120,7 +124,7 @@ class BareWorld(ABC):
     # Parts of a world; a subclass makes other ones -------------------------------------------
 
     @abstractmethod
-    def make_observer(self) -> Observer:
+    def make_observer(self) -> Observer[Node]:
         """Called once, before the first peer is added."""
 
     def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
@@ -146,6 +150,12 @@ class BareWorld(ABC):
     def leaders(self) -> list[Node]:
         """Nodes that consider themselves leaders; the one of the newest term is right."""
         return [node for node in self.live if node.core.leads]
+
+    @property
+    def heads(self) -> list[RunState]:
+        """The state after the whole log of each leader."""
+        terms = [node.core.led_term for node in self.leaders]
+        return [led_term.head for led_term in terms if led_term is not None]
 
     @property
     def finished(self) -> bool:
@@ -178,7 +188,7 @@ class BareWorld(ABC):
 
     def revive(self, node: Node, after_s: float) -> None:
         """Start a dead peer again after this time."""
-        old = node.core.me
+        old = node.me
         new = replace(old, incarnation=old.incarnation + 1)
 
         def start() -> None:
@@ -253,8 +263,8 @@ class BareWorld(ABC):
         for node in filter(self.dialer.is_stranded, self.live):
             self.happened["stranded"] += 1
             self.restart(node)
-        training = [node for node in self.live if not node.core.me.witness]
-        staying = sum(not (n.asked_to_leave or self.dialer.certification.bans(n)) for n in training)
+        training = [node for node in self.live if not node.me.witness]
+        staying = sum(not (n.asked_to_leave or self.certification.bans(n)) for n in training)
         for _ in range(0 if self.finished else self.peers_min - staying):
             self.add_peer()
 
@@ -266,7 +276,8 @@ class BareWorld(ABC):
         staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
         back = staying | self._coming_back
         others = self.live if self.finished else self.nodes.values()
-        votes = [other.core.raft.log.voters for other in others]
+        logs = [other.raft.log for other in others]
+        votes = [log.voters for log in logs]
         return any(
             node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)
             for voters in votes
@@ -280,13 +291,13 @@ class BareWorld(ABC):
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if me.peer in self.nodes:
-            self._moves.update(self.nodes[me.peer].core.raft.election.state.role_changes)
+            self._moves.update(self.nodes[me.peer].raft.term_state.role_changes)
         contact = "" if founds else self._way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
         self.observer.woke(node)
         self._by_address[me.address] = me.peer
-        self.dialer.certification.begins(node)
+        self.certification.begins(node)
         if founds:
             self._found(node)
         else:
@@ -310,9 +321,9 @@ class BareWorld(ABC):
         """The address at which a peer is told to join: preferably a live node that knows the run,
         even one that has only just joined."""
         places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
-        places = [node for node in places if not self.dialer.certification.bans(node)] or places
+        places = [node for node in places if not self.certification.bans(node)] or places
         live = [node for node in places if node.running and not self.dialer.is_stranded(node)]
-        knows = [node for node in live if node.core.run_state.run is not None]
+        knows = [node for node in live if node.run_state.run is not None]
         if not knows and peer in self.nodes and self.disks[peer].saved is None:
             # Two such peers, each told to join at the other, would never learn of the founder.
             places, live = places[:1], []
@@ -392,14 +403,15 @@ class BareWorld(ABC):
 
     def begun(self, node: Node) -> None:
         """Called when a peer reads the first entry. The founder keeps its initial state."""
-        if node.core.member_status.accepted:
+        if node.member_status.accepted:
             node.keep_first()
 
     def moves(self) -> Counter[tuple[Role, Role]]:
         """All changes of role, in ended incarnations too."""
         total = Counter(self._moves)
         for node in self.nodes.values():
-            total.update(node.core.raft.election.state.role_changes)
+            state = node.raft.term_state
+            total.update(state.role_changes)
         return total
 
     def steps_of(self, peer: PeerId) -> int:
@@ -412,7 +424,7 @@ class BareWorld(ABC):
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """Log an event and its commands, to compare two runs or to study one."""
         if self.log is not None:
-            who = f"{self.now!r} {node.peer}/{node.core.me.incarnation}"
+            who = f"{self.now!r} {node.peer}/{node.me.incarnation}"
             lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
             self.log.writelines(lines)
 

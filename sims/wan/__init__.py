@@ -1,4 +1,4 @@
-"""Emulated links of a wide-area network for real processes on one machine (docs/wan.md).
+"""Emulated wide-area links for real processes (docs/wan.md).
 
 In: bandwidth, delay, jitter and loss of each direction. Out: places in which processes run, with
 links between them: network namespaces (real TCP; needs root) or relayed streams (anywhere). Must

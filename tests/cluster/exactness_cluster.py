@@ -17,9 +17,10 @@ from safetensors import safe_open
 
 from lowcomm.checkpoints.checkpoint import FragmentArrays, newest_checkpoint, read_checkpoint
 from lowcomm.reports.events import Commit, Event
-from lowcomm.reports.timeline import read_timeline
 from peers.processes.processes import dying_with_us, start_child
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from sims.cluster.process_tree import children
+from tests.cluster.running import events_of
 
 HERE = Path(__file__).parent
 LOOK_S = 0.05
@@ -127,7 +128,7 @@ def start_recording(
 
 async def seen(cluster: LocalCluster, enough: Callable[[Sequence[Event]], bool]) -> None:
     """Wait until the events of the run so far are `enough`; fail when somebody ends before."""
-    while not enough(read_timeline(cluster.run_dir).events):
+    while not enough(events_of(cluster.run_dir)):
         for node in cluster.nodes:
             assert node.running, log_of(node)
         await asyncio.sleep(LOOK_S)
@@ -167,11 +168,6 @@ def inner_state(run_dir: Path, name: str, *, round_: int) -> NDArray[np.float32]
     with cast(Any, safe_open(directory / "rank-0-of-1.safetensors", framework="np")) as file:
         moments = [file.get_tensor(f"exp_avg:{parameter}").ravel() for parameter, *_ in layout]
     return np.concatenate(moments)
-
-
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(child) for child in text.split()]
 
 
 def ranks_of(node: LocalNode) -> list[int]:

@@ -36,7 +36,8 @@ def main() -> int:
     import torch
 
     import lowcomm
-    from lowcomm.training.fsdp import join_node, leave_node, reshard, shard_model
+    from lowcomm.program.process_group import join_node, leave_node
+    from lowcomm.training.fsdp import reshard, shard_model
 
     peer = lowcomm.attach()
     torch.set_num_threads(1)

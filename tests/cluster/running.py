@@ -8,20 +8,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lowcomm.cli.token_source import TOKEN_VARIABLE
 from lowcomm.reports.events import Commit, Event
-from lowcomm.reports.timeline import read_timeline
+from lowcomm.reports.timeline import Follower
 from lowcomm.startup.join_tokens import new_token
 from peers.processes.processes import dying_with_us, kill_group
 
 LOOK_S = 0.02
+FOUND_MAX = 32
+"""Directories whose events are kept."""
 MARK = "LOWCOMM_TEST"
 """tests/conftest.py sets it anew for each test, and every process of the test inherits it."""
 EMPTY_LOOP_S = 0.20
@@ -83,6 +86,23 @@ def write_config(
     )
     path.write_text(text, encoding="utf-8")
     return path
+
+
+@dataclass
+class Found:
+    """What was read of the event files of one directory."""
+
+    follower: Follower
+    files: dict[Path, int] = field(default_factory=dict[Path, int])
+    """Their inodes."""
+    events: list[Event] = field(default_factory=list[Event])
+    """By time."""
+
+
+_FOUND: dict[Path, Found] = {}
+"""By directory."""
+_READING = threading.Lock()
+"""Tests look from several threads."""
 
 
 @dataclass
@@ -216,8 +236,29 @@ def record(directory: Path) -> dict[str, Any]:
 
 def of(kind: type[E], directory: Path) -> list[E]:
     """Events of one kind, of a node or of all nodes of a run, by time."""
-    events = read_timeline(directory).events if directory.exists() else ()
-    return [event for event in events if isinstance(event, kind)]
+    return [event for event in events_of(directory) if isinstance(event, kind)]
+
+
+def events_of(directory: Path) -> Sequence[Event]:
+    """All events of a node or of a run, by time. The lines that an earlier call has read are not
+    read again: tests look many times a second, and to decode everything each time would take a core
+    from the nodes."""
+    with _READING:
+        return _read_events(directory)
+
+
+def _read_events(directory: Path) -> Sequence[Event]:
+    files = (*directory.glob("events.jsonl"), *directory.glob("*/events.jsonl"))
+    now = {path: path.stat().st_ino for path in files}
+    found = _FOUND.get(directory)
+    if found is None or not found.files.items() <= now.items():  # Or another run has this place.
+        if len(_FOUND) >= FOUND_MAX:
+            _FOUND.clear()
+        found = _FOUND[directory] = Found(Follower(directory))
+    found.files = now
+    found.events += found.follower.read_all()
+    found.events.sort(key=lambda event: event.t)
+    return tuple(found.events)
 
 
 def commits(directory: Path) -> list[int]:
@@ -258,15 +299,6 @@ def marked_processes() -> dict[int, str]:
                 found[int(process.name)] = line.decode(errors="replace")
         except OSError:
             continue
-    return found
-
-
-def children_of(pid: int) -> set[int]:
-    """All descendants, in whatever session."""
-    found: set[int] = set()
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        for child in (thread / "children").read_text().split():
-            found |= {int(child)} | children_of(int(child))
     return found
 
 

@@ -148,6 +148,7 @@ def test_when_who_began_is_gone_any_voter_lets_others_in(run: Run, tmp_path: Pat
     commits_until(tmp_path / "epsilon", commits(beta)[-1] + 3)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_who_comes_back_has_its_certificate_and_needs_no_token(run: Run, tmp_path: Path) -> None:
     run.node("alpha", "--new")
@@ -164,6 +165,7 @@ def test_who_comes_back_has_its_certificate_and_needs_no_token(run: Run, tmp_pat
     assert len(admitted(alpha)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_in_the_clear_both_say_so(run: Run, tmp_path: Path) -> None:
     run.node("alpha", "--new", *INSECURE)
@@ -187,6 +189,7 @@ def test_in_the_clear_both_say_so(run: Run, tmp_path: Path) -> None:
     commits_until(alpha, commits(alpha)[-1] + 2)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_a_run_that_was_opened_goes_by_the_token_that_was_printed(run: Run, tmp_path: Path) -> None:
     opened = run.run("init", "first", "--advertise", "127.0.0.1:0", "--uses", "1")
@@ -213,13 +216,10 @@ def test_a_run_that_was_opened_goes_by_the_token_that_was_printed(run: Run, tmp_
     assert "already" in again.err
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize(
-    "link",
-    [
-        pytest.param((), id="encrypted"),
-        pytest.param(INSECURE, id="insecure", marks=pytest.mark.long),
-    ],
+    "link", [pytest.param((), id="encrypted"), pytest.param(INSECURE, id="insecure")]
 )
 def test_joiners_of_a_run_that_cannot_begin_are_told_why(
     run: Run, tmp_path: Path, link: tuple[str, ...]

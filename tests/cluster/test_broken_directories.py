@@ -86,18 +86,28 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> PacedShell:
+    """Its node alpha has ended. `whole` is a copy of the directory of this node."""
+    place = tmp_path_factory.mktemp("ended")
+    write_config(place, peers=1, rounds=1_000_000)
+    with ending(PacedShell(place)) as made:
+        node = made.node("alpha", "--new")
+        commits_until(place / "alpha", 2)
+        node.signal(signal.SIGTERM)
+        node.wait(within_s=10)
+    shutil.copytree(place / "alpha", place / "whole")
+    return made
+
+
 @pytest.mark.parametrize("what", DAMAGE)
-def test_what_is_missing_or_torn_is_named_with_what_to_do(
-    what: str, shell: PacedShell, tmp_path: Path
-) -> None:
+def test_what_is_missing_or_torn_is_named_with_what_to_do(what: str, ended: PacedShell) -> None:
     name, damage, words = DAMAGE[what]
-    alpha = tmp_path / "alpha"
-    node = shell.node("alpha", "--new")
-    commits_until(alpha, 2)
-    node.signal(signal.SIGTERM)
-    node.wait(within_s=10)
+    alpha = ended.directory / "alpha"
+    shutil.rmtree(alpha)
+    shutil.copytree(alpha.with_name("whole"), alpha)
     damage(alpha / name)
-    line = line_of(shell.run("resume", str(alpha)))
+    line = line_of(ended.run("resume", str(alpha)))
     assert str(alpha / name) in line
     for word in words:
         assert word in line

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lowcomm.config.schema import load_config, run_to_json
-from lowcomm.numerics.operations import state_digest
+from lowcomm.numerics.state_digests import state_digest
 from lowcomm.reports.events import (
     Commit,
     Event,
@@ -118,6 +118,7 @@ def run_reference(config: Path, *, corpus: Path) -> dict[str, NDArray[np.float32
 
 @pytest.mark.deadline(120)
 @pytest.mark.long
+@pytest.mark.alone
 def test_nodes_of_1_2_and_3_ranks_contribute_the_same_bytes_and_hold_the_same_bits(
     tmp_path: Path,
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_daemon_has_no_torch_and_says_what_it_cost_until_it_listened(tmp_path:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(180)  # Ranks that share a busy core wait for each other at each step.
 def test_a_killed_rank_costs_its_node_no_outer_state(tmp_path: Path) -> None:
     rounds, names = 30, ("alpha", "beta")
@@ -255,6 +257,7 @@ def commits_by(events: Sequence[Event], count: int) -> int:
 # Somebody's own program -----------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_a_users_own_program_of_15_lines_trains(tmp_path: Path) -> None:
     rounds = 20

@@ -98,6 +98,7 @@ def test_the_command_measures_us_beside_gloo() -> None:
         assert "reno" in ours["congestion"], "its bulk connections are loopback's"
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_without_namespaces_nobody_counts_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +131,8 @@ def test_codecs_beside_each_other_and_plain_tcp(tmp_path: Path) -> None:
         assert 2 * MIB < tcp.wire_bytes < 2.2 * MIB
 
 
-@pytest.mark.parametrize("peers", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("peers", [2, 3])
 @pytest.mark.deadline(60)
 def test_what_no_exchange_of_ours_can_do_without(peers: int, tmp_path: Path) -> None:
     """The same mean over as many bytes, in pieces of which the last one is short."""
@@ -145,6 +147,7 @@ def test_what_no_exchange_of_ours_can_do_without(peers: int, tmp_path: Path) -> 
         assert one.wire_bytes is None or payload_bytes < one.wire_bytes < 1.02 * payload_bytes
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_congestion_control_is_that_of_the_network(tmp_path: Path) -> None:
     if why := network.why_not("loopback"):
@@ -155,6 +158,7 @@ def test_congestion_control_is_that_of_the_network(tmp_path: Path) -> None:
     assert ours.congestion == tcp.congestion == ("cubic",)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_who_is_late_is_out_and_the_others_go_on(tmp_path: Path) -> None:
     late, gloo = compared([system(), others()["gloo"]], tmp_path, mib=16, deadline_s=0.02)

@@ -23,6 +23,9 @@ from tests.cluster.running import (
 )
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+EACH = pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def ends(command: Command, number: signal.Signals) -> None:
 
 
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("number", SIGNALS)
+@EACH
 def test_a_signal_ends_a_node_a_resumed_one_and_a_witness_with_its_own_code(
     shell: PacedShell, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -71,7 +74,7 @@ def test_a_signal_ends_a_node_a_resumed_one_and_a_witness_with_its_own_code(
     ends(again, number)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@EACH
 def test_a_node_that_knows_no_run_yet_ends_with_the_same_code(
     shell: PacedShell, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -1,10 +1,11 @@
-"""Peers die, leave and join while others train: real processes, a tiny model."""
+"""Peers die, leave and join while others train: real daemons, and ranks that compute little."""
 
 import asyncio
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,17 @@ from lowcomm.reports.summary import build_summary
 from lowcomm.reports.timeline import read_timeline
 from sims.cluster.launch import Watch, supervise
 from sims.cluster.local_cluster import LocalCluster
-from sims.paced.cluster import start_all
+from sims.cluster.process_tree import descendants
+from sims.paced.cluster import start_all, start_paced
+from sims.paced.rank import RankSpeed
 from tests.cluster import once_wrong
+from tests.cluster.paced_shell import PacedShell
 from tests.cluster.running import (
-    Shell,
     alive,
-    children_of,
     commits,
     commits_until,
+    ending,
     marked_processes,
-    new_shell,
     of,
     token_of,
     until,
@@ -46,28 +48,29 @@ from tests.cluster.running import (
 )
 
 KILL_ROUND = 4
-"""Enough for a newcomer, whose ranks take seconds to begin, to be counted in some."""
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    with new_shell(tmp_path) as made:
+def shell(tmp_path: Path) -> Iterator[PacedShell]:
+    with ending(PacedShell(tmp_path)) as made:
         yield made
 
 
-@pytest.mark.deadline(200)
+@pytest.mark.deadline(120)
 @pytest.mark.parametrize(
-    ("hidden", "chunk", "rounds"),
+    ("elements", "chunk"),
     [
-        (64, 1, 90),  # One part: its only chunk is the contribution.
-        (192, 3, 50),  # Three parts: of the result that it owns. Its rounds take longer.
+        (100_000, 1),  # One part: its only chunk is the contribution.
+        (780_000, 3),  # Three parts: of the result that it owns.
     ],
 )
 @pytest.mark.long
+@pytest.mark.alone
 def test_a_peer_dies_in_a_reduction_and_a_new_one_joins(
-    hidden: int, chunk: int, rounds: int, tmp_path: Path
+    elements: int, chunk: int, tmp_path: Path
 ) -> None:
-    config = write_config(tmp_path, peers=3, rounds=rounds, inner=10, hidden=hidden)
+    rounds, pace = 100, RankSpeed(step_s=0.02, elements=elements)
+    config = write_config(tmp_path, peers=3, rounds=rounds, inner=10)
     run, run_dir = load_config(config).run, tmp_path / "run"
     assert run is not None
     committed = asyncio.Event()
@@ -78,12 +81,12 @@ def test_a_peer_dies_in_a_reduction_and_a_new_one_joins(
 
     async def start(watch: Watch) -> None:
         watch.on_event = look
-        token = await watch.cluster.token_of(watch.cluster.start_peer("alpha", config))
-        fault = f"kill@round={KILL_ROUND},chunk={chunk}"
-        watch.cluster.start_peer("beta", config, join=token)
-        watch.cluster.start_peer("gamma", config, join=token, fault=fault)
+        begin = partial(start_paced, watch.cluster, config=config, pace=pace)
+        token = await watch.cluster.token_of(begin("alpha"))
+        begin("beta", join=token)
+        begin("gamma", join=token, fault=f"kill@round={KILL_ROUND},chunk={chunk}")
         await committed.wait()
-        watch.cluster.start_peer("delta", config, join=token)
+        begin("delta", join=token)
 
     with (tmp_path / "console").open("w", encoding="utf-8") as file:
         code = asyncio.run(supervise(run_dir, run, start, console=Console(file=file)))
@@ -118,7 +121,7 @@ def test_a_peer_dies_in_a_reduction_and_a_new_one_joins(
 @pytest.mark.long
 @pytest.mark.deadline(60)
 def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along(
-    shell: Shell, tmp_path: Path
+    shell: PacedShell, tmp_path: Path
 ) -> None:
     config = str(write_config(tmp_path, peers=3, rounds=100_000))
     alpha, beta, gamma = (tmp_path / name for name in ("alpha", "beta", "gamma"))
@@ -138,7 +141,7 @@ def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along
     had = commits(gamma)[-1]
     commits_until(gamma, had + 3)  # The others go on.
 
-    ranks = children_of(victim.pid)
+    ranks = descendants(victim.pid)
     assert len(ranks) >= 3  # A zygote and two ranks.
     victim.signal(signal.SIGKILL)
     until(lambda: not alive(ranks), within_s=5, what="the ranks gone")
@@ -149,15 +152,17 @@ def test_a_peer_that_is_told_to_go_leaves_and_a_killed_one_takes_its_ranks_along
 
 
 @pytest.mark.deadline(90)
-def test_the_first_peer_dies_and_the_others_elect_another(shell: Shell, tmp_path: Path) -> None:
-    config = str(write_config(tmp_path, peers=3, rounds=100_000))
-    first = shell.peer("alpha", config, "--new")
+def test_the_first_peer_dies_and_the_others_elect_another(
+    shell: PacedShell, tmp_path: Path
+) -> None:
+    write_config(tmp_path, peers=3, rounds=100_000)
+    first = shell.node("alpha", "--new")
     token = token_of(tmp_path / "alpha")
     for name in ("beta", "gamma"):
-        shell.peer(name, config, "--join", token)
+        shell.node(name, "--join", token)
     beta, gamma = tmp_path / "beta", tmp_path / "gamma"
     commits_until(beta, 3)
-    ranks = children_of(first.pid)
+    ranks = descendants(first.pid)
     first.signal(signal.SIGKILL)
     until(lambda: not alive(ranks), within_s=5, what="its ranks gone")
     commits_until(beta, commits(beta)[-1] + 3)
@@ -174,11 +179,13 @@ def test_the_first_peer_dies_and_the_others_elect_another(shell: Shell, tmp_path
 
 @pytest.mark.long
 @pytest.mark.deadline(90)
-def test_half_of_two_waits_and_goes_on_when_the_other_is_back(shell: Shell, tmp_path: Path) -> None:
+def test_half_of_two_waits_and_goes_on_when_the_other_is_back(
+    shell: PacedShell, tmp_path: Path
+) -> None:
     """Neither may go on alone: the other may do the same."""
-    config = str(write_config(tmp_path, peers=2, rounds=100_000))
-    first = shell.peer("alpha", config, "--new")
-    second = shell.peer("beta", config, "--join", token_of(tmp_path / "alpha"))
+    write_config(tmp_path, peers=2, rounds=100_000)
+    first = shell.node("alpha", "--new")
+    second = shell.node("beta", "--join", token_of(tmp_path / "alpha"))
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     commits_until(beta, 3)
     first.signal(signal.SIGKILL)
@@ -199,28 +206,37 @@ def test_half_of_two_waits_and_goes_on_when_the_other_is_back(shell: Shell, tmp_
 @pytest.mark.parametrize(
     ("what", "method", "told"),
     [
-        (
+        pytest.param(
             "infinite",
             'inner_steps = 5\naggregate = "trimmed_mean"',
             "their parameters are not finite",
+            marks=pytest.mark.long,
         ),
         ("infinite", "inner_steps = 5", "their parameters are not finite"),
-        (
+        pytest.param(
             "infinite",
             'name = "streaming_diloco"\ninner_steps = 6\nfragments = 2\noverlap_steps = 1',
             "their parameters are not finite",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "infinite",
             'name = "eager_diloco"\ninner_steps = 5\ncontribution_codec = "fp4"',
             "their parameters are not finite",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "infinite",
             'name = "sparseloco"\ninner_steps = 5',
             "their parameters are not finite",
+            marks=pytest.mark.long,
         ),
-        ("weightless", "inner_steps = 5", "they contribute 5 steps, 0 tokens"),
+        pytest.param(
+            "weightless",
+            "inner_steps = 5",
+            "they contribute 5 steps, 0 tokens",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=[
         "infinite-trimmed",

@@ -14,13 +14,14 @@ from lowcomm.methods import StepMethod
 from lowcomm.reports.events import Commit, Finished, RanksLost, Traffic, View
 from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.process_tree import descendants
 from sims.lockstep.step_lockstep import StepLockstep
 from sims.paced.moves import tensors
 from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import paced_node
+from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
-    children_of,
     commits_until,
     marked_processes,
     of,
@@ -43,11 +44,13 @@ METHODS = {
     "striding": 'name = "flexdemo"\nreplicator = "striding"\nvalues = "sign"\nsign = "before"',
     "full": 'name = "flexdemo"\nreplicator = "full"',
 }
-LONG = ("demo-world", "demo-sign", "random", "striding")
-"""The replicator is there with other options as well."""
+MARKS = {
+    **dict.fromkeys(("allreduce", "full", "demo-world", "striding"), LONG),
+    **dict.fromkeys(("demo-sign", "random"), NIGHTLY),
+}
+"""By method, all others being in each run."""
 TABLES = [
-    pytest.param(table, id=name, marks=[pytest.mark.long] if name in LONG else [])
-    for name, table in METHODS.items()
+    pytest.param(table, id=name, marks=MARKS.get(name, ())) for name, table in METHODS.items()
 ]
 
 
@@ -100,7 +103,7 @@ def test_nodes_stay_one_through_losses_and_a_join(tmp_path: Path) -> None:
             nodes = await one_by_one(cluster, NAMES, config, pace=pace)
             await asyncio.to_thread(commits_until, run_dir / "beta", 24)
             os.kill(nodes["gamma"].child.pid, signal.SIGKILL)
-            for rank in children_of(nodes["beta"].child.pid):
+            for rank in descendants(nodes["beta"].child.pid):
                 os.kill(rank, signal.SIGKILL)
             await asyncio.to_thread(
                 until, lambda: of(RanksLost, run_dir / "beta"), within_s=20, what="ranks lost"
@@ -121,6 +124,7 @@ def test_nodes_stay_one_through_losses_and_a_join(tmp_path: Path) -> None:
     assert len({digest for digests in by_step.values() for digest in digests}) == len(by_step)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_a_run_that_was_killed_goes_on_with_the_momentum_of_its_checkpoint(tmp_path: Path) -> None:
     """The bits are those of a run that nobody killed. Two ranks, each of which keeps its own."""

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Commit, Evaluated, Finished
-from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.local_cluster import LocalCluster, LocalNode
 from tests.cluster.running import marked_processes, of, write_config
 
 STEPS = 60
+RANKS = {"alpha": 1, "beta": 2}
 UNTRAINED_LOSS = 5.5
 """The logarithm of 256 bytes."""
 
@@ -25,13 +26,14 @@ def test_nodes_have_one_model_and_it_learns(tmp_path: Path, step: str) -> None:
 
     async def play() -> list[int]:
         async with LocalCluster(run_dir) as cluster, asyncio.timeout(130):
-            token = ""
-            for name, ranks in (("alpha", 1), ("beta", 2)):
-                sets = [f"node.ranks={ranks}", "run.optimizer.lr=0.003"]
+
+            def start(name: str, token: str) -> LocalNode:
+                sets = [f"node.ranks={RANKS[name]}", "run.optimizer.lr=0.003"]
                 sets.append("node.checkpoint_every_rounds=2")
-                node = cluster.start_peer(name, config, join=token, overrides=sets)
-                token = token or await cluster.token_of(node)
-            return [await node.child.wait() for node in cluster.nodes]
+                return cluster.start_peer(name, config, join=token, overrides=sets)
+
+            nodes = await cluster.start_all(list(RANKS), start)
+            return [await node.child.wait() for node in nodes]
 
     assert asyncio.run(play()) == [0, 0]
     assert marked_processes() == {}

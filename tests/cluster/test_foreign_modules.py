@@ -51,6 +51,7 @@ def test_a_users_program_has_its_own_path_and_its_node_none_of_it(
     assert "was imported" not in node.err
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_lowcomms_own_ranks_and_a_whole_run_see_none_of_it(shell: Shell, tmp_path: Path) -> None:
     launcher = shell.start("sim", "run.toml", "--peers", "1", before=CLEAN)

@@ -9,11 +9,9 @@ import pytest
 from lowcomm.reports.events import Commit, Dropped, Forked, GaveUp, Member, Witness
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
-    Shell,
     commits,
     commits_until,
     ending,
-    new_shell,
     of,
     token_of,
     until,
@@ -25,8 +23,8 @@ SILENT = ("--set", "run.protocol.silence_timeout_s=2.0")
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    with new_shell(tmp_path) as made:
+def shell(tmp_path: Path) -> Iterator[PacedShell]:
+    with ending(PacedShell(tmp_path)) as made:
         yield made
 
 
@@ -41,8 +39,9 @@ def agree(*directories: Path) -> None:
 @pytest.mark.long
 @pytest.mark.deadline(90)
 def test_the_one_that_is_left_goes_on_alone_and_the_other_joins_anew(
-    shell: Shell, tmp_path: Path
+    shell: PacedShell, tmp_path: Path
 ) -> None:
+    """With real models, the parameters of which are replaced."""
     config = str(write_config(tmp_path, peers=2, rounds=100_000))
     first = shell.peer("alpha", config, "--new", *LONELY)
     shell.peer("beta", config, *LONELY, "--join", token_of(tmp_path / "alpha"))
@@ -71,12 +70,12 @@ def both_counted(directory: Path, after: int) -> bool:
 
 @pytest.mark.long
 @pytest.mark.deadline(90)
-def test_two_that_both_went_on_agree_on_one_branch(shell: Shell, tmp_path: Path) -> None:
+def test_two_that_both_went_on_agree_on_one_branch(shell: PacedShell, tmp_path: Path) -> None:
     """The first one is stopped, not dead: it wakes up as a leader that heard nothing of a fork."""
-    config = str(write_config(tmp_path, peers=2, rounds=100_000))
+    write_config(tmp_path, peers=2, rounds=100_000)
     rules = (*LONELY, *SILENT)
-    first = shell.peer("alpha", config, "--new", *rules)
-    shell.peer("beta", config, *rules, "--join", token_of(tmp_path / "alpha"))
+    first = shell.node("alpha", "--new", *rules)
+    shell.node("beta", *rules, "--join", token_of(tmp_path / "alpha"))
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     commits_until(beta, 3)
     first.signal(signal.SIGSTOP)
@@ -97,11 +96,11 @@ def test_two_that_both_went_on_agree_on_one_branch(shell: Shell, tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.deadline(60)
-def test_with_a_witness_either_of_two_may_die(shell: Shell, tmp_path: Path) -> None:
-    config = str(write_config(tmp_path, peers=2, rounds=100_000))
-    first = shell.peer("alpha", config, "--new")
+def test_with_a_witness_either_of_two_may_die(shell: PacedShell, tmp_path: Path) -> None:
+    write_config(tmp_path, peers=2, rounds=100_000)
+    first = shell.node("alpha", "--new")
     token = token_of(tmp_path / "alpha")
-    shell.peer("beta", config, "--join", token)
+    shell.node("beta", "--join", token)
     commits_until(tmp_path / "beta", 1)
     watch = tmp_path / "watch"
     directory = ("--set", f'node.directory="{watch}"', "--set", "node.name=watch")
@@ -120,39 +119,40 @@ def test_with_a_witness_either_of_two_may_die(shell: Shell, tmp_path: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.deadline(90)
-def test_with_a_witness_either_of_two_that_make_steps_together_may_die(tmp_path: Path) -> None:
+def test_with_a_witness_either_of_two_that_make_steps_together_may_die(
+    shell: PacedShell, tmp_path: Path
+) -> None:
     """And who comes back makes steps with the other again, at the same state."""
     method = 'name = "allreduce"\ncommit_every_steps = 8\nsnapshot_every_steps = 16'
     write_config(tmp_path, peers=2, rounds=1_000_000, method=method)
     alpha, beta, watch = (tmp_path / name for name in ("alpha", "beta", "watch"))
-    with ending(PacedShell(tmp_path)) as paced:
-        first = paced.node("alpha", "--new")
-        token = token_of(alpha)
-        paced.node("beta", "--join", token)
-        counts_together(beta, ("alpha", "beta"))
-        own = ("--set", f'node.directory="{watch}"', "--set", "node.name=watch")
-        words = token_of(alpha, witness=True)
-        witness = paced.start("witness", "--join", words, *own)
-        until(lambda: of(Witness, beta), within_s=20, what="a witness")
-        first.signal(signal.SIGKILL)
-        commits_until(beta, commits(beta)[-1] + 40, within_s=15)
-        paced.start("resume", str(alpha), "--join", token)
-        counts_together(beta, ("alpha", "beta"))
-        agree(alpha, beta)
-        witness.signal(signal.SIGTERM)
-        assert witness.wait(within_s=10) == 143, witness.err
-        commits_until(beta, commits(beta)[-1] + 40)
-        assert of(Forked, tmp_path) == []
+    first = shell.node("alpha", "--new")
+    token = token_of(alpha)
+    shell.node("beta", "--join", token)
+    counts_together(beta, ("alpha", "beta"))
+    own = ("--set", f'node.directory="{watch}"', "--set", "node.name=watch")
+    words = token_of(alpha, witness=True)
+    witness = shell.start("witness", "--join", words, *own)
+    until(lambda: of(Witness, beta), within_s=20, what="a witness")
+    first.signal(signal.SIGKILL)
+    commits_until(beta, commits(beta)[-1] + 40, within_s=15)
+    shell.start("resume", str(alpha), "--join", token)
+    counts_together(beta, ("alpha", "beta"))
+    agree(alpha, beta)
+    witness.signal(signal.SIGTERM)
+    assert witness.wait(within_s=10) == 143, witness.err
+    commits_until(beta, commits(beta)[-1] + 40)
+    assert of(Forked, tmp_path) == []
 
 
 @pytest.mark.long
 @pytest.mark.deadline(90)
-def test_a_person_lets_a_survivor_go_on(shell: Shell, tmp_path: Path) -> None:
-    config = str(write_config(tmp_path, peers=3, rounds=100_000))
+def test_a_person_lets_a_survivor_go_on(shell: PacedShell, tmp_path: Path) -> None:
+    write_config(tmp_path, peers=3, rounds=100_000)
     checkpoints = ("--set", "node.checkpoint_every_rounds=2")
-    peers = [shell.peer("alpha", config, "--new", *checkpoints)]
+    peers = [shell.node("alpha", "--new", *checkpoints)]
     token = token_of(tmp_path / "alpha")
-    peers += [shell.peer(x, config, *checkpoints, "--join", token) for x in ("beta", "gamma")]
+    peers += [shell.node(x, *checkpoints, "--join", token) for x in ("beta", "gamma")]
     gamma = tmp_path / "gamma"
     commits_until(gamma, 6)
     refused = shell.run("recover", "--force", str(gamma))

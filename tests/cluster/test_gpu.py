@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost
-from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.cluster.process_tree import descendants
 from tests.cluster.method_runs import check_one_state
 from tests.cluster.running import (
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -38,11 +38,11 @@ mixing = 0.5\ncontribution_codec = "int8"',
 
 
 async def start_all(cluster: LocalCluster, config: Path) -> None:
-    token = ""
-    for name, device in DEVICES.items():
-        sets = [f'node.device="{device}"', "node.checkpoint_every_rounds=2"]
-        node = cluster.start_peer(name, config, join=token, overrides=sets)
-        token = token or await cluster.token_of(node)
+    def start(name: str, token: str) -> LocalNode:
+        sets = [f'node.device="{DEVICES[name]}"', "node.checkpoint_every_rounds=2"]
+        return cluster.start_peer(name, config, join=token, overrides=sets)
+
+    await cluster.start_all(list(DEVICES), start)
 
 
 @pytest.mark.deadline(200)
@@ -80,7 +80,7 @@ def test_a_killed_rank_goes_on_with_its_optimizer_on_the_gpu(tmp_path: Path) -> 
             await start_all(cluster, config)
             alpha = cluster.nodes[0]
             await asyncio.to_thread(commits_until, alpha.directory, ROUNDS, within_s=120)
-            for pid in children_of(alpha.child.pid):
+            for pid in descendants(alpha.child.pid):
                 os.kill(pid, signal.SIGKILL)
             return [await node.child.wait() for node in cluster.nodes]
 

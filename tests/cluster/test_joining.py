@@ -57,6 +57,7 @@ async def joined(run_dir: Path, config: Path, wan: Wan) -> tuple[LocalNode, list
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(90)
 @pytest.mark.skipif(sys.platform != "linux" or bool(why_not("netns")), reason="needs namespaces")
 def test_a_donor_that_dies_in_the_middle_costs_little_more_than_what_it_had_under_way(
@@ -82,6 +83,7 @@ def test_a_donor_that_dies_in_the_middle_costs_little_more_than_what_it_had_unde
     assert marked_processes() == {}
 
 
+@pytest.mark.long
 @pytest.mark.deadline(80)
 def test_the_command_measures_joins_beside_rounds_without_one() -> None:
     asked = {"mib": 4, "peers": 2, "joins": 1, "train": 0.05, "rounds": 2}

@@ -85,6 +85,7 @@ def test_a_peer_that_cannot_start_ends_the_run(shell: Shell, tmp_path: Path) -> 
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(1200)
 def test_the_demo_keeps_its_promises(shell: Shell, tmp_path: Path) -> None:
     slow = slowness()

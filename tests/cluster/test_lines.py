@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Commit, Finished, View
-from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_paced
 from sims.paced.rank import RankSpeed
 from sims.wan import Link, Wan, why_not
@@ -21,6 +21,7 @@ USUAL, SLOW = Link(rate_bps=4e8, delay_s=0.005), Link(rate_bps=2e7, delay_s=0.00
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(120)
 def test_a_slow_line_owns_nothing_once_it_is_known(tmp_path: Path) -> None:
     if why := why_not("netns"):
@@ -31,10 +32,12 @@ def test_a_slow_line_owns_nothing_once_it_is_known(tmp_path: Path) -> None:
 
     async def train(wan: Wan) -> None:
         async with LocalCluster(tmp_path / "run") as cluster:
-            token = ""
-            for name, place in zip(NAMES, wan.places, strict=True):
-                node = start_paced(cluster, name, config, pace=PACE, join=token, place=place)
-                token = token or await cluster.token_of(node)
+
+            def start(name: str, token: str) -> LocalNode:
+                place = wan.places[NAMES.index(name)]
+                return start_paced(cluster, name, config, pace=PACE, join=token, place=place)
+
+            await cluster.start_all(NAMES, start)
             async with asyncio.timeout(100):
                 assert [await node.child.wait() for node in cluster.nodes] == [0, 0, 0]
 

@@ -18,6 +18,7 @@ from sims.lockstep.exchange import LocalContribution, Lockstep
 from sims.paced.cluster import start_all
 from sims.paced.moves import FRAGMENT, initial_parameters, movement, tensors
 from sims.paced.rank import RankSpeed
+from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.running import marked_processes, of, write_config
 
 NAMES = ("alpha", "beta", "gamma")
@@ -39,14 +40,17 @@ METHODS = {
     "trimmed": ('inner_steps = 4\naggregate = "trimmed_mean"\nresult_codec = "bf16"', 0.0),
 }
 """The table, and how long a contribution is that is gathered; 0: not counted."""
-LONG = ("decoupled", "sparseloco-contributors", "clipped", "centred", "trimmed")
-"""Methods that are there with other options as well."""
+MARKS = {
+    **dict.fromkeys(("sparseloco", "decoupled", "sparseloco-contributors", "trimmed"), LONG),
+    **dict.fromkeys(("clipped", "centred"), NIGHTLY),
+}
+"""By method."""
 
 
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in METHODS],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in METHODS],
 )
 def test_real_daemons_make_the_bits_of_lockstep(name: str, tmp_path: Path) -> None:
     table, contribution_bytes = METHODS[name]
@@ -91,6 +95,7 @@ sys.exit(main())
 """Ranks that have a parameter which is no number from their tenth step on, for good."""
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("result", ["fp32", "gather"])
 def test_what_is_not_finite_is_left_out_and_all_others_count(result: str, tmp_path: Path) -> None:

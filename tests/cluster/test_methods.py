@@ -17,6 +17,7 @@ from sims.cluster.local_cluster import LocalCluster
 from sims.paced.cluster import start_all
 from sims.paced.moves import stand_in_loss
 from sims.paced.rank import RankSpeed
+from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.method_runs import (
     ELEMENTS,
     METHODS,
@@ -29,11 +30,12 @@ from tests.cluster.method_runs import (
 )
 from tests.cluster.running import marked_processes, of, write_config
 
-LONG = (
-    *("longer-rounds", "eager-clipped", "streaming-int8"),
-    *("streaming-waits", "streaming", "decoupled-in-flight"),
-)
-"""Methods that are there with other options as well."""
+MARKS = {
+    **dict.fromkeys(("local_sgd", "eager", "decoupled"), LONG),
+    **dict.fromkeys(("longer-rounds", "streaming", "decoupled-in-flight"), LONG),
+    **dict.fromkeys(("eager-clipped", "streaming-int8", "streaming-waits"), NIGHTLY),
+}
+"""By method, all others being in each run: the last six are there with other options as well."""
 
 
 def play_out(
@@ -53,7 +55,7 @@ def play_out(
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in METHODS],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in METHODS],
 )
 def test_real_daemons_end_with_the_bits_of_lockstep(method: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=len(NAMES), rounds=ROUNDS, method=METHODS[method])
@@ -63,6 +65,8 @@ def test_real_daemons_end_with_the_bits_of_lockstep(method: str, tmp_path: Path)
     check_by_lockstep(config, run_dir)
 
 
+@pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(90)
 def test_a_slow_node_contributes_what_it_has_and_is_in_every_round(tmp_path: Path) -> None:
     """Decoupled DiLoCo: the fastest node sets the pace, and who is late answers when it is asked,
@@ -81,7 +85,13 @@ def test_a_slow_node_contributes_what_it_has_and_is_in_every_round(tmp_path: Pat
 
 
 @pytest.mark.deadline(90)
-@pytest.mark.parametrize("names", [NAMES, (*NAMES, "delta")], ids=["odd", "even"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(NAMES, id="odd"),
+        pytest.param((*NAMES, "delta"), id="even", marks=pytest.mark.long),
+    ],
+)
 def test_pairs_end_with_the_bits_of_lockstep_and_send_to_one_other(
     names: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from lowcomm.reports.events import Commit, RanksLost, Ready
 from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.cluster.process_tree import descendants
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.rank import RankSpeed
 from tests.cluster.method_runs import ELEMENTS, NAMES, PACE, check_by_lockstep, command_of
 from tests.cluster.running import (
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -23,6 +23,7 @@ from tests.cluster.running import (
 )
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_in_one_time_each_node_makes_the_steps_that_it_can(tmp_path: Path) -> None:
     """And both ranks of a node the same ones."""
@@ -64,7 +65,7 @@ def test_who_joins_a_run_of_timed_rounds_is_soon_counted_as_are_ranks_that_come_
         commits_until(gamma, 3)
         until(lambda: counted(gamma, after=0), within_s=20, what="gamma counted")
         ranks = [
-            pid for pid in children_of(victim.child.pid) if "sims.paced.rank" in command_of(pid)
+            pid for pid in descendants(victim.child.pid) if "sims.paced.rank" in command_of(pid)
         ]
         os.kill(max(ranks), signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")

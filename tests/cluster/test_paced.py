@@ -13,17 +13,17 @@ import pytest
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.config.schema import RunConfig, load_config
 from lowcomm.methods import DiLoCo
-from lowcomm.numerics import operations
-from lowcomm.reports.events import Commit, Evaluated, Finished, Lost, Ready
+from lowcomm.numerics import operations, state_digests
+from lowcomm.reports.events import Attempt, Commit, Evaluated, Finished, Lost, Note, Ready
 from protocols.types.ids import TensorSpec
 from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
+from sims.cluster.process_tree import descendants
 from sims.lockstep.exchange import LocalContribution, Lockstep
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.moves import FRAGMENT, initial_parameters, movement, stand_in_loss
 from sims.paced.rank import RankSpeed
 from tests.cluster.running import (
     alive,
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -76,7 +76,7 @@ def test_ranks_end_with_their_lifeline_and_other_users_read_no_token(tmp_path: P
         mapped = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in processes}
         assert len(mapped) >= 6  # Two daemons, three ranks, and what forked two of them.
         assert [processes[pid] for pid, text in mapped.items() if "libtorch" in text] == []
-        ranks = children_of(victim.child.pid)
+        ranks = descendants(victim.child.pid)
         assert len(ranks) == 3
         os.kill(victim.child.pid, signal.SIGKILL)
         until(lambda: not alive(ranks), within_s=5, what="the ranks gone")
@@ -113,6 +113,32 @@ def no_other_user_reads(run_dir: Path, token: str) -> None:
             assert b"lc2-" not in path.read_bytes(), path
     closed = [run_dir, *run_dir.glob("*/"), *run_dir.glob(f"*/{LOG}"), *run_dir.glob("*/events*")]
     assert [path for path in closed if path.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.deadline(45)
+def test_an_owner_that_lies_changes_no_bit_and_is_named(tmp_path: Path) -> None:
+    """alpha owns the only part, and leads. It falsifies the result of one round."""
+    config, run_dir = write_config(tmp_path, peers=len(NAMES), rounds=ROUNDS), tmp_path / "run"
+
+    async def play() -> list[int]:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(2 * WALL_S):
+            first = start_paced(cluster, NAMES[0], config, fault="lie@round=4,percent=100")
+            token = await cluster.token_of(first)
+            others = [start_paced(cluster, name, config, join=token) for name in NAMES[1:]]
+            return await ends([first, *others])
+
+    assert asyncio.run(play()) == [0, 0, 0]
+    run = load_config(config).run
+    assert run is not None
+    digests, _, _ = replay(run, run_dir)
+    for name in NAMES:
+        assert [commit.state_digest for commit in of(Commit, run_dir / name)] == digests
+        told = {attempt.round: attempt.why for attempt in of(Attempt, run_dir / name)}
+        assert list(told) == [4]
+        assert "wrong result" in told[4]
+        assert "alpha is the reason" in told[4]
+    notes = [note for name in NAMES[1:] for note in of(Note, run_dir / name)]
+    assert any(note.topic == "owner" and "alpha" in note.text for note in notes)
 
 
 async def ends(nodes: Sequence[LocalNode]) -> list[int]:
@@ -166,7 +192,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
             lr=method.outer_lr,
             beta=method.outer_momentum,
         )
-        digests.append(operations.state_digest(theta_P, momentum_P))
+        digests.append(state_digests.state_digest(theta_P, momentum_P))
         again.append(lockstep.exchange(FRAGMENT, given)[1])
     lockstep.close()
     return digests, stand_in_loss(theta_P), again

@@ -15,10 +15,10 @@ from safetensors import safe_open
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.reports.events import Commit, Finished, Member, RanksLost, Start
 from lowcomm.startup.startup import own_rank_state
+from sims.cluster.process_tree import descendants
 from tests.cluster.running import (
     Shell,
     alive,
-    children_of,
     commits,
     commits_until,
     marked_processes,
@@ -53,6 +53,7 @@ def intervals_max(by_round: dict[int, Commit]) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.deadline(240)
 def test_an_interrupted_run_of_several_nodes_goes_on_to_its_end(
     shell: Shell, tmp_path: Path
@@ -143,6 +144,7 @@ def stepped(rank_state: Path) -> int:
     return steps
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
     shell: Shell, tmp_path: Path
@@ -163,7 +165,7 @@ def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
     first = shell.peer("alpha", str(config), "--new", "--set", due)
     commits_until(alpha, every + 1)
     daemon = int(record(alpha)["pid"])
-    (rank,) = [pid for pid in children_of(daemon) if not children_of(pid)]
+    (rank,) = [pid for pid in descendants(daemon) if not descendants(pid)]
     os.kill(rank, signal.SIGKILL)
     lost = until(lambda: of(RanksLost, alpha), within_s=10, what="its loss noticed")[0]
     died = sum(event.t <= lost.t for event in of(Commit, alpha))

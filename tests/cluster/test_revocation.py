@@ -78,6 +78,7 @@ def test_who_is_shut_out_ends_and_stays_out_and_the_others_go_on(
     counts_together(tmp_path / "beta", others)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_two_of_three_voters_at_once_and_the_third_goes_on(run: PacedShell, tmp_path: Path) -> None:
     """Both were shut out before the second one had lost its vote: the run stood still."""
@@ -126,6 +127,7 @@ def test_what_leaves_no_majority_is_refused_but_by_force(run: PacedShell, tmp_pa
     counts_together(tmp_path / "alpha", ["alpha", "gamma"])
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_who_was_not_there_hears_it_from_the_others(run: PacedShell, tmp_path: Path) -> None:
     three(run, tmp_path)
@@ -138,6 +140,7 @@ def test_who_was_not_there_hears_it_from_the_others(run: PacedShell, tmp_path: P
     assert WHY in last_line(again)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_a_token_that_leaked_lets_nobody_in_and_who_came_with_it_stays(
     run: PacedShell, tmp_path: Path

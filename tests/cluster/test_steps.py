@@ -19,12 +19,12 @@ from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, Samples, Start, View
 from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.process_tree import descendants
 from sims.paced.moves import initial_parameters, movement, stand_in_loss
 from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import apply_step
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
-    children_of,
     commits_until,
     marked_processes,
     new_shell,
@@ -59,7 +59,7 @@ def test_steps_go_on_with_the_same_bits_through_losses_and_a_join(tmp_path: Path
             os.kill(nodes["gamma"].child.pid, signal.SIGKILL)
             reached = of(Commit, run_dir / "alpha")[-1].round
             await asyncio.to_thread(commits_until, run_dir / "beta", reached + 24)
-            for rank in children_of(nodes["beta"].child.pid):
+            for rank in descendants(nodes["beta"].child.pid):
                 os.kill(rank, signal.SIGKILL)
             await asyncio.to_thread(
                 until, lambda: of(RanksLost, run_dir / "beta"), within_s=20, what="ranks lost"

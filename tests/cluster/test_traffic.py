@@ -50,6 +50,8 @@ COSTS = {
 }
 """A table, and the bytes for each parameter that docs/methods.md says one node of three sends in a
 round of all fragments, or in a step."""
+NIGHTLY = ("eager_diloco",)
+"""It sends the bytes of local SGD."""
 
 
 @pytest.fixture
@@ -106,6 +108,7 @@ def test_prometheus_and_the_events_say_what_both_sides_counted(
     assert last["alpha"].payload_sent_bytes[0] > before
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_a_witness_is_watched_too(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=1, rounds=100_000))
@@ -138,7 +141,13 @@ def test_metrics_that_cannot_be_served_end_a_daemon_at_its_start(
 
 @pytest.mark.long
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize(("table", "per_element"), COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize(
+    ("table", "per_element"),
+    [
+        pytest.param(*cost, id=name, marks=[pytest.mark.nightly] if name in NIGHTLY else [])
+        for name, cost in COSTS.items()
+    ],
+)
 def test_a_round_costs_what_the_docs_say(table: str, per_element: float, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=len(NAMES), rounds=STEPS, method=table)
     run_dir = tmp_path / "run"

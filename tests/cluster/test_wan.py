@@ -21,7 +21,7 @@ import pytest
 
 from lowcomm.reports.events import Finished
 from peers.processes.processes import dying_with_us
-from sims.cluster.local_cluster import LocalCluster
+from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_paced
 from sims.wan import Link, Means, Place, Wan, why_not
 from sims.wan.probe import READY
@@ -357,6 +357,7 @@ def test_without_tc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert "apt install iproute2" in why_not("loopback")
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_real_peers_train_over_a_long_line(means: Means, tmp_path: Path) -> None:
     names, link = ("alpha", "beta", "gamma"), Link(rate_bps=1e8, delay_s=0.01, jitter_s=0.002)
@@ -364,10 +365,12 @@ def test_real_peers_train_over_a_long_line(means: Means, tmp_path: Path) -> None
 
     async def train(wan: Wan) -> None:
         async with LocalCluster(tmp_path / "run") as cluster:
-            token = ""
-            for name, place in zip(names, wan.places, strict=True):
-                node = start_paced(cluster, name, config, join=token, place=place)
-                token = token or await cluster.token_of(node)
+
+            def start(name: str, token: str) -> LocalNode:
+                place = wan.places[names.index(name)]
+                return start_paced(cluster, name, config, join=token, place=place)
+
+            await cluster.start_all(names, start)
             async with asyncio.timeout(60):
                 await asyncio.gather(*(node.child.wait() for node in cluster.nodes))
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import RanksLost
+from sims.cluster.process_tree import descendants
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     alive,
-    children_of,
     commits,
     commits_until,
     ending,
@@ -30,7 +30,6 @@ from tests.cluster.without_pidfds import forbidding
 
 NOTICED_S = 2.0
 """A rank's end is noticed at once; the rest is a busy machine."""
-REFUSALS = pytest.mark.parametrize("refusal", ["ENOSYS", "EPERM"])
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def shell(tmp_path: Path) -> Iterator[PacedShell]:
         yield made
 
 
-@REFUSALS
+@pytest.mark.parametrize("refusal", ["ENOSYS", "EPERM"])
 def test_the_call_is_taken_from_a_process_and_from_its_children(refusal: str) -> None:
     """What the other tests here rely on."""
     number = int(getattr(errno, refusal))
@@ -54,7 +53,7 @@ def test_the_call_is_taken_from_a_process_and_from_its_children(refusal: str) ->
 
 
 @pytest.mark.deadline(120)
-@REFUSALS
+@pytest.mark.parametrize("refusal", ["ENOSYS", pytest.param("EPERM", marks=pytest.mark.long)])
 def test_two_nodes_run_lose_a_rank_and_end(shell: PacedShell, tmp_path: Path, refusal: str) -> None:
     """Seen: the founder died with `OSError: [Errno 38] Function not implemented`."""
     write_config(tmp_path, peers=2, rounds=100_000)
@@ -63,7 +62,7 @@ def test_two_nodes_run_lose_a_rank_and_end(shell: PacedShell, tmp_path: Path, re
     first = shell.node("alpha", "--new", before=before)
     second = shell.node("beta", "--join", token_of(alpha), before=before)
     counts_together(alpha, ("alpha", "beta"))
-    ranks = children_of(second.pid)
+    ranks = descendants(second.pid)
     assert ranks
     killed = time.monotonic()
     for rank in ranks:
@@ -72,7 +71,7 @@ def test_two_nodes_run_lose_a_rank_and_end(shell: PacedShell, tmp_path: Path, re
     assert time.monotonic() - killed < NOTICED_S
     assert not alive(ranks)
     counts_together(alpha, ("alpha", "beta"))
-    (rank,) = children_of(second.pid)
+    (rank,) = descendants(second.pid)
     os.kill(rank, signal.SIGSTOP)
     for node in (second, first):
         node.signal(signal.SIGINT)
@@ -91,15 +90,15 @@ def test_the_ranks_of_a_zygote_are_replaced_and_die_with_their_node(tmp_path: Pa
         two = ("--set", "node.ranks=2")
         node = shell.start("peer", config, "--new", *where, *two, before=forbidding(errno.ENOSYS))
         commits_until(alpha, 1, within_s=60)
-        everything = children_of(node.pid)
-        (zygote,) = [pid for pid in everything if children_of(pid) == everything - {pid}]
-        ranks = children_of(zygote)
+        everything = descendants(node.pid)
+        (zygote,) = [pid for pid in everything if descendants(pid) == everything - {pid}]
+        ranks = descendants(zygote)
         assert len(ranks) == 2
         os.kill(min(ranks), signal.SIGKILL)
         until(lambda: of(RanksLost, alpha), within_s=NOTICED_S, what="alpha without its ranks")
         until(lambda: not alive(ranks), within_s=5, what="the other rank gone")
         commits_until(alpha, max(commits(alpha)) + 2)
-        assert zygote in children_of(node.pid)
+        assert zygote in descendants(node.pid)
         os.kill(zygote, signal.SIGKILL)  # Its ranks die with it; another one is started.
         until(lambda: len(of(RanksLost, alpha)) == 2, within_s=NOTICED_S, what="alpha alone")
         commits_until(alpha, max(commits(alpha)) + 2, within_s=60)

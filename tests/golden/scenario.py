@@ -32,11 +32,11 @@ from lowcomm.numerics.operations import (
     F32,
     nesterov_step,
     pseudo_gradient,
-    state_digest,
     trimmed_mean,
     weighted_mean,
 )
 from lowcomm.numerics.robust_means import centred_clipping, clipped_mean
+from lowcomm.numerics.state_digests import state_digest
 from lowcomm.replicators.replicators import Grid, Replicator, Turn
 
 ELEMENTS = 100_003  # Odd and prime: blocks, vector lanes and their tails all occur.

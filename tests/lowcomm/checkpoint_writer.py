@@ -25,7 +25,8 @@ from lowcomm.checkpoints.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from lowcomm.numerics.operations import F32, state_digest
+from lowcomm.numerics.operations import F32
+from lowcomm.numerics.state_digests import state_digest
 
 OPERATIONS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir"}
 LARGE, SMALL = 1 << 18, 64

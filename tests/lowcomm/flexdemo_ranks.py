@@ -20,7 +20,8 @@ from lowcomm.flexdemo.method import gradient_rows, group_of
 from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.methods import FlexDeMo
 from lowcomm.methods.base import Parameter
-from lowcomm.training.fsdp import join_node, leave_node, rank_device, shard_model, shard_views
+from lowcomm.program.process_group import join_node, leave_node, rank_device
+from lowcomm.training.fsdp import shard_model, shard_views
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 STEPS = 3

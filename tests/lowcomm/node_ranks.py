@@ -23,10 +23,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from lowcomm.program.muon import Muon
+from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.training.fsdp import (
-    join_node,
-    leave_node,
-    rank_device,
+    check_sharded,
     read_shards,
     reshard,
     shard_model,
@@ -155,6 +154,11 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
         return
     shards = shard_views(model, rank=rank)
     seen["elements"] = sum(shard.elements for shard in shards)
+    seen["not_sharded"] = ""
+    try:
+        check_sharded(shards, world_size=world)
+    except ConfigError as error:
+        seen["not_sharded"] = str(error)
     write_shards(shards, written)
     if world > 1:
         dist.barrier()

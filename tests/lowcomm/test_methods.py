@@ -23,7 +23,8 @@ from lowcomm.methods import (
     StreamingDiLoCo,
 )
 from lowcomm.methods.base import GATHERED, Parameter, RoundMethod
-from lowcomm.numerics.operations import F32, nesterov_step, state_digest
+from lowcomm.numerics.operations import F32, nesterov_step
+from lowcomm.numerics.state_digests import state_digest
 from protocols.types.errors import ConfigError
 from protocols.types.ids import Contributor, PeerId
 

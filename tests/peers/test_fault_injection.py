@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from peers.fault_injection import Fault, parse_fault
+from peers.fault_injection import Fault, Lie, parse_fault
+from protocols.interface import ReducePart
 from protocols.messages.peer import Chunk, ContributionChunk, ResultChunk
 from protocols.types.errors import ConfigError
-from protocols.types.ids import PeerId
+from protocols.types.ids import PeerId, Stamp
 from tests.peers.mesh_node import ALPHA, BETA, EVE, Node, Up
 
 ROOT = Path(__file__).parents[2]
@@ -133,3 +134,28 @@ async def test_it_dies_after_that_chunk_and_everything_before_it_arrives(
     if receivers == 1:
         assert rounds.count(6) == CHUNKS
         assert rounds.count(8) == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["lie@round=0,percent=1", "lie@round=1,percent=101", "lie@round=1"]
+)
+def test_a_lie_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="lie@round=R,percent=P"):
+        parse_fault(text)
+
+
+@pytest.mark.parametrize(
+    ("percent", "start", "false"), [(100, 0, 16), (50, 0, 8), (1, 0, 1), (0, 0, 1), (0, 512, 0)]
+)
+def test_a_lie_changes_its_share_of_a_piece_in_its_round(
+    percent: int, start: int, false: int
+) -> None:
+    text = f"lie@round=3,percent={percent}"
+    lie = parse_fault(text)
+    assert isinstance(lie, Lie)
+    assert str(lie) == text
+    for round_, wanted in ((2, 0), (3, false)):
+        piece = bytearray(16 * 256)
+        command = ReducePart(Stamp(1, 2, 1, 0, round_, 0), 0, 0, 1024, ())
+        lie.falsify(command, start, memoryview(piece))
+        assert sum(piece) == wanted

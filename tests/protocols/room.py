@@ -25,7 +25,7 @@ from tests.protocols.disk import Disk
 Entry = TypeVar("Entry", bound=e.Entry)
 Command = TypeVar("Command", bound=c.Command)
 
-RULES = ProtocolConfig(round_grace_s=30.0, reduction_timeout_s=60.0)
+RULES = ProtocolConfig(round_grace_s=30.0, reduction_timeout_s=60.0, check_owners=False)
 PART = 1 << 18
 """Elements of the smallest part."""
 

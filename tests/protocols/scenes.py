@@ -44,6 +44,7 @@ RULES = ProtocolConfig(
     round_grace_s=20.0,
     reduction_timeout_s=40.0,
     transfer_timeout_s=60.0,
+    check_owners=False,
 )
 START = digest_text("the initial state")
 

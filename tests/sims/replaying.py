@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 REGRESSIONS = Path(__file__).parent / "regressions.toml"
+NIGHTLY = (pytest.mark.long, pytest.mark.nightly)
 
 
 def read_regressions() -> list[dict[str, Any]]:
@@ -21,7 +22,11 @@ def failed_once(sweep: str) -> tuple[int, ...]:
     return tuple(seed for entry in entries for seed in entry["seeds"])
 
 
-def replayed(seeds: Sequence[int], *, newest: int) -> pytest.MarkDecorator:
-    """Runs the test with each `seed`; with all but the `newest` last ones it is a long test."""
-    older = [pytest.param(seed, marks=pytest.mark.long) for seed in seeds[:-newest]]
-    return pytest.mark.parametrize("seed", [*older, *seeds[-newest:]])
+def replayed(seeds: Sequence[int], *, newest: int, recent: int) -> pytest.MarkDecorator:
+    """Runs the test with each `seed`: with the `newest` last ones always, with the `recent` ones
+    before them in the long tests, and with all others, which may draw other faults by now, in the
+    nightly ones."""
+    sure, begin = len(seeds) - newest, len(seeds) - newest - recent
+    old = [pytest.param(seed, marks=NIGHTLY) for seed in seeds[:begin]]
+    later = [pytest.param(seed, marks=pytest.mark.long) for seed in seeds[begin:sure]]
+    return pytest.mark.parametrize("seed", [*old, *later, *seeds[sure:]])

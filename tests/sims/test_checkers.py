@@ -11,8 +11,7 @@ from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import Checkers, World
 from sims.checkers.containment import KEPT_MAX
 from sims.node.node import Node
-from sims.node.observer import Contribution
-from sims.node.toy_model import PRIME, state_digest
+from sims.node.toy_model import PRIME, Contribution, state_digest
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
 OURS, THEIRS = 2, 3

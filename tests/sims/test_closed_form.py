@@ -21,8 +21,7 @@ from protocols.rounds.fragment_rounds import FragmentRounds
 from sims.checkers import World
 from sims.mutations.rounds import MUTANTS
 from sims.node.node import Node
-from sims.node.ranks import Training
-from sims.node.toy_model import Value
+from sims.node.toy_model import Training, Value
 
 INNER_STEPS, ROUNDS, INITIAL = 8, 12, 5.0
 TRAINING = Training(inner_steps=INNER_STEPS)

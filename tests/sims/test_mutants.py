@@ -34,7 +34,7 @@ EASY = (
     *("half-is-a-majority", "acknowledges-before-the-disk", "no-pre-vote"),
 )
 """One of the first seeds catches each of these."""
-SAMPLE = 8
+SAMPLE = 3
 """Of the mutants, in each run of the long tests."""
 DO_NOTHING = "def plant():\n    pass\n"
 EXAMPLE = Path(__file__).parent / "example_mutants.py"
@@ -210,17 +210,18 @@ def test_a_plant_that_raises_is_refused_with_one_line(tmp_path: Path) -> None:
 def test_the_sweep_plants_the_mutant_of_a_file_in_all_its_processes(
     processes: int, tmp_path: Path
 ) -> None:
-    """Eight seeds: of two processes each plays some."""
+    """Four seeds: of two processes each plays some."""
     file = tmp_path / "theirs.py"
     file.write_text(HEAD + "def plant():\n    FragmentRounds.applied = None\n")
-    command = [sys.executable, "-m", "sims.sweep", "--seeds", "8", "--processes", str(processes)]
+    command = [sys.executable, "-m", "sims.sweep", "--seeds", "4", "--processes", str(processes)]
     command += ["--mutant", str(file), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["failed"] == list(range(8))
+    assert json.loads(done.stdout)["failed"] == list(range(4))
     assert f"--seeds 1 --peers 3-9 --mutant {file} --story" in done.stderr
 
 
+@pytest.mark.long
 def test_the_mutants_of_the_example_are_hunted(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(mutant=str(EXAMPLE), seeds=20, first=0, jobs=2, as_json=True)

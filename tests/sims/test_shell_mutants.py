@@ -25,7 +25,7 @@ from sims.shell_mutants import (
 )
 from sims.shell_mutations.all import SHELL_MUTANTS
 
-SAMPLE = 16
+SAMPLE = 6
 """Of all mutants, in each run of the long tests; `make nightly` plants all."""
 QUICK = "private-file-readable-for-all"
 DURABLE = "tests/peers/storage/test_fsync.py"

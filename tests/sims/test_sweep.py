@@ -52,7 +52,7 @@ def check(result: SeedResult) -> None:
     assert not result.violations, "\n".join([story, *result.violations, f"replay: {replay}"])
 
 
-@replayed(FAILED_ONCE, newest=20)
+@replayed(FAILED_ONCE, newest=6, recent=20)
 def test_a_seed_that_failed_once_does_not_fail_again(seed: int, tally: Counter[str]) -> None:
     result = run_seed(seed)
     tally.update(result.happened)

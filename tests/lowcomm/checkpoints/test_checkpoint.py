@@ -28,7 +28,8 @@ from lowcomm.checkpoints.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from lowcomm.numerics.operations import F32, state_digest
+from lowcomm.numerics.operations import F32
+from lowcomm.numerics.state_digests import state_digest
 from protocols.state import gossip_pairs
 
 LAYOUT: list[list[LayoutEntry]] = [
@@ -107,7 +108,7 @@ TEARS: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
-def reseal(path: Path, change: Callable[[dict[str, object]], None]) -> None:
+def rewrite(path: Path, change: Callable[[dict[str, object]], None]) -> None:
     """Change the content of a cut.json as another version of us might have written it."""
     record = json.loads((path / "cut.json").read_bytes())
     del record["digest"]
@@ -231,7 +232,7 @@ def test_every_flipped_byte_and_every_truncation_is_noticed(tmp_path: Path, name
 
 def test_a_failed_read_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
-    reseal(path, lambda record: record.update(cut={"log_index": "1"}, layout=7))
+    rewrite(path, lambda record: record.update(cut={"log_index": "1"}, layout=7))
     with pytest.raises(CheckpointError, match=r"cut\.json: ") as caught:
         read_checkpoint(path)
     assert "\n" not in str(caught.value)
@@ -239,7 +240,7 @@ def test_a_failed_read_is_one_line(tmp_path: Path) -> None:
 
 def test_another_schema_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
-    reseal(path, lambda record: record.update(schema=4, news=True))
+    rewrite(path, lambda record: record.update(schema=4, news=True))
     with pytest.raises(CheckpointError, match="has schema 4; this version reads 3"):
         read_checkpoint(path)
 
@@ -249,7 +250,7 @@ def test_arrays_of_another_state_are_refused(tmp_path: Path) -> None:
     path, other = write(tmp_path, 1), write(tmp_path, 2)
     theirs = json.loads((other / "cut.json").read_bytes())
     shutil.copy(other / "momentum.safetensors", path)
-    reseal(path, lambda record: record.update(momentum=theirs["momentum"]))
+    rewrite(path, lambda record: record.update(momentum=theirs["momentum"]))
     with pytest.raises(CheckpointError, match="the state of fragment 0 has digest"):
         read_checkpoint(path)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.config.schema import RunConfig, load_config
-from lowcomm.startup.startup import accepted, run_entry
+from lowcomm.startup.agreement import accepted, run_entry
 from peers.sockets.address import parse_address
 from protocols.messages import log_entries as e
 from protocols.types.errors import ConfigError

@@ -7,7 +7,7 @@ import pytest
 from lowcomm.config.schema import load_config
 from lowcomm.methods import DecoupledDiLoCo
 from lowcomm.methods.base import Parameter
-from lowcomm.startup.startup import common_grain
+from lowcomm.startup.agreement import common_grain
 from protocols.types.errors import ConfigError
 from protocols.types.ids import Contributor, PeerId
 

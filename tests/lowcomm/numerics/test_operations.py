@@ -26,10 +26,10 @@ from lowcomm.numerics.operations import (
     nesterov_step,
     pseudo_gradient,
     rebase,
-    state_digest,
     trimmed_mean,
     weighted_mean,
 )
+from lowcomm.numerics.state_digests import state_digest
 from peers.exchange.pieces import PIECE_ELEMENTS
 
 # Denormals and signed zeros included; bounded so that nothing overflows.

@@ -8,7 +8,7 @@ import pytest
 from lowcomm.codecs import known_codecs
 from lowcomm.methods import DiLoCo
 from lowcomm.outer_state.replica import Replica
-from lowcomm.startup.startup import common_grain
+from lowcomm.startup.agreement import common_grain
 from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Pool
 from protocols.types.ids import TensorSpec
 from tests.lowcomm.replicas import (

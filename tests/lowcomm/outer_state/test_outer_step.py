@@ -9,7 +9,7 @@ import pytest
 
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32, nesterov_step
-from lowcomm.numerics.operations import state_digest as whole_digest
+from lowcomm.numerics.state_digests import state_digest as whole_digest
 from lowcomm.outer_state.replica import Replica
 from peers.exchange.pieces import PIECE_ELEMENTS, spans
 from protocols.types.ids import Stamp, TensorSpec

@@ -10,7 +10,7 @@ import pytest
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import WeightsError
 from lowcomm.outer_state.replica import Replica
-from lowcomm.startup.startup import common_grain
+from lowcomm.startup.agreement import common_grain
 from peers.exchange.interfaces import SlicesError
 from protocols.types.ids import TensorSpec
 from tests.lowcomm.replicas import (

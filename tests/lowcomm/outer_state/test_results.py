@@ -15,11 +15,13 @@ from lowcomm.methods import DiLoCo, RoundMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.results import Results, Scratch
-from lowcomm.startup.startup import common_grain
+from lowcomm.startup.agreement import common_grain
+from peers.checks.samples import PartSample
 from peers.exchange.interfaces import SlicesError
 from peers.exchange.pieces import PIECE_ELEMENTS
+from protocols.rounds.owner_checks import block_elements
 from protocols.types.errors import LowcommError
-from protocols.types.ids import TensorSpec
+from protocols.types.ids import PartBlocks, TensorSpec
 from tests.lowcomm.replicas import (
     LINEAGE,
     Coded,
@@ -281,3 +283,35 @@ def test_a_run_may_go_without_error_feedback() -> None:
     first = encoded(one, 0, "mine")
     one.apply(stamp(0, 1), (0, SIZE), [first], [replace(contributors(1)[0], manifest="mine")])
     assert not idle(one).any()
+
+
+AGGREGATES = ("mean", "trimmed_mean", "clipped_mean", "centred_clipping")
+SUMMED = ("fp32", "bf16", "fp16", "int8", "int4", "fp4", "ternary")
+RESULTS = ("fp32", "bf16", "fp16", "int8", "int4", "fp4")
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+@pytest.mark.parametrize(
+    ("contribution", "result"),
+    [*((name, "fp32") for name in SUMMED), *(("fp32", name) for name in RESULTS[1:])],
+)
+def test_blocks_of_a_result_follow_from_the_same_blocks_of_the_slices(
+    aggregate: Any, contribution: Any, result: Any
+) -> None:
+    """So a receiver can check an owner with a few blocks, bit by bit."""
+    method = DiLoCo(
+        name="diloco",
+        aggregate=aggregate,
+        contribution_codec=contribution,
+        result_codec=result,
+    )
+    block = block_elements(common_grain(method))
+    elements = 6 * block + block // 2
+    one, coder = Results(method), method.codec
+    slices = [payload_of(coder, gaussian(seed, elements)) for seed in range(3)]
+    whole = result_of(one, elements, slices)
+    for blocks in ((1, 4), (0, 3, 6)):
+        sample = PartSample(PartBlocks(0, blocks), 0, elements, block)
+        cut_slices = [sample.cut(each, coder.encoded_bytes(block)) for each in slices]
+        expected = sample.cut(whole, one.layer_bytes(block))
+        assert result_of(one, sample.elements, cut_slices) == expected

@@ -8,6 +8,14 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
+from lowcomm.reports.figure_texts import (
+    bytes_text,
+    count_text,
+    decimal_bytes_text,
+    factor_text,
+    milliseconds_text,
+    seconds_text,
+)
 from lowcomm.reports.svg_charts import (
     SPANS_MAX,
     Mark,
@@ -15,18 +23,12 @@ from lowcomm.reports.svg_charts import (
     Row,
     Series,
     Span,
-    bytes_text,
     coalesce,
-    count_text,
-    decimal_bytes_text,
-    factor_text,
     gantt,
     line_chart,
-    milliseconds_text,
     nice_stride,
     nice_ticks,
     ratio_chart,
-    seconds_text,
     spread,
     thin,
 )

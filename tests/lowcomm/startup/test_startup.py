@@ -18,20 +18,18 @@ from lowcomm.checkpoints.checkpoint import (
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config.schema import AdamWConfig, DataConfig, ModelConfig, RunConfig, run_to_json
 from lowcomm.methods import AllReduce, DecoupledDiLoCo, NoLoCo
-from lowcomm.numerics.operations import F32, state_digest
+from lowcomm.numerics.operations import F32
+from lowcomm.numerics.state_digests import state_digest
 from lowcomm.outer_state.step_replica import StepReplica
-from lowcomm.startup.startup import (
+from lowcomm.startup.agreement import (
     agreed_layout,
     agreed_run,
     common_grain,
-    kept,
     known_rules,
     layout_difference,
-    new_replica,
-    new_run_id,
-    own_rank_state,
     run_entry,
 )
+from lowcomm.startup.startup import kept, new_replica, new_run_id, own_rank_state
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Kept
 from protocols.messages.persisted import Saved

@@ -2,8 +2,10 @@
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from torch import nn
 import lowcomm
 from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig
 from lowcomm.data.batches import permutation_keys, permuted
-from lowcomm.methods import PER_STEP_METHODS, AnyMethod, DiLoCo
+from lowcomm.methods import PER_STEP_METHODS, AllReduce, AnyMethod, DiLoCo, StreamingDiLoCo
 from lowcomm.training.fsdp import EXIT_PAUSE_S
 from lowcomm.training.round_methods import ROUND_METHODS, _stepped
 from peers.ipc.messages import TensorPlace
@@ -110,3 +112,39 @@ def test_an_optimizer_made_before_sharding_is_refused() -> None:
     stepped = _stepped(model, torch.optim.SGD([model.bias], lr=1.0))
     assert list(stepped) == ["bias"]
     assert stepped["bias"] is model.bias
+
+
+class Alone:
+    """A rank of a node that has no daemon: it can be refused, and not join."""
+
+    def __init__(self, run: RunConfig, *, world_size: int) -> None:
+        self.run = run
+        self.rank = 0
+        self.world_size = world_size
+
+    def method(self, name: str, *, program: str) -> AnyMethod:
+        assert name == self.run.method.name, program
+        return self.run.method
+
+    def fitting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def join(self, tensors: object, *, elements: int) -> NoReturn:
+        raise Joined
+
+
+class Joined(Exception):  # noqa: N818
+    """The rank was not refused."""
+
+
+@pytest.mark.parametrize("make", [lowcomm.DiLoCo, lowcomm.StreamingDiLoCo, lowcomm.AllReduce])
+def test_a_plain_model_is_refused_by_several_ranks(make: Any) -> None:
+    method = {each.name: each for each in (DiLoCo(), StreamingDiLoCo(fragments=1), AllReduce())}
+    run = replace(RUN, method=method[make.name])
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with pytest.raises(Joined):
+        make(model, optimizer, Alone(run, world_size=1))
+    expected = "weight is not sharded, so of the 2 ranks only .* rank 0 .* with fully_shard .* one"
+    with pytest.raises(ConfigError, match=expected):
+        make(model, optimizer, Alone(run, world_size=2))

@@ -77,7 +77,7 @@ async def test_nothing_is_kept_of_rounds_that_are_over() -> None:
             assert {stamp.round for stamp, _ in data_plane.inbound.results} <= {5, 6}
             assert data_plane.own.encoded == {}
             assert data_plane.inbound._undecided == {}
-            assert data_plane._reducer._sums == data_plane._reducer._waiting == {}
+            assert data_plane.reducer._sums == data_plane.reducer._waiting == {}
 
 
 @pytest.mark.asyncio

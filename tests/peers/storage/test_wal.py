@@ -208,8 +208,8 @@ def test_what_is_too_long_for_a_record_is_written_in_several(
         done(machine)
         wal.write(persist(1, *[1] * 200))
         assert done(machine)[-3:] == ["sync", "replace", "sync_directory"]
-    _, sealed = _read_header((tmp_path / FILE).read_bytes())
-    assert sealed == 1 + 4
+    _, first_records = _read_header((tmp_path / FILE).read_bytes())
+    assert first_records == 1 + 4
     assert found(tmp_path) == after(NOTHING, persist(1, *[1] * 200))
 
 

@@ -82,7 +82,7 @@ def test_a_length_beyond_all_bounds_is_a_torn_record(tmp_path: Path) -> None:
     whole = (tmp_path / FILE).read_bytes()
     _, salt, end = records.load(whole)
     fields = records.HEAD.pack(records.MARK, (1 << 32) - 1, 0)
-    head = records._sealed(fields, records._seed(salt, end))
+    head = records._with_digest(fields, records._seed(salt, end))
     assert found_in(whole + head + b"abc", tmp_path) == after(NOTHING, THREE[0])
 
 

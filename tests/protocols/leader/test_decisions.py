@@ -1,10 +1,13 @@
 """What the leader decides, from what it was told: views, attempts, commits, cuts, losses."""
 
+from dataclasses import replace
+
 from protocols.interface import events as v
 from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.rounds.suspicions import Complaint
 from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from tests.protocols.led import (
     DIGEST,
@@ -419,3 +422,96 @@ def test_a_stale_stamp_of_another_fragment_changes_nothing() -> None:
     before = scene.core.raft.log.last_index
     scene.hears(B, m.Ready(Stamp(1, 1, 1, 7, 1, 0), contributor(B)))
     assert scene.core.raft.log.last_index == before
+
+
+# Wrong results --------------------------------------------------------------------------------
+
+
+def doubt(scene: Led, reporter: PeerId, *peers: PeerId, attempt: int = 0) -> None:
+    """A peer complains about the result of the part that the first of `peers` owns."""
+    stamp = replace(scene.stamp(1, number=of(scene)), attempt=attempt)
+    view = last(scene, e.View)
+    attempts = written(scene, e.Attempt)
+    owners = view.parts[0].owners if not attempt else attempts[attempt - 1].owners
+    scene.hears(reporter, m.WrongResult(stamp, owners.index(peers[0]), peers))
+
+
+def contributed() -> Led:
+    scene = three()
+    say(scene, "ready", B, C, D)
+    return scene
+
+
+def test_a_part_with_a_wrong_result_gets_another_owner() -> None:
+    scene = contributed()
+    doubt(scene, B, C)
+    body = last(scene, e.Attempt)
+    assert body.roster == (B, C, D), "what C contributed still counts"
+    assert C not in body.owners
+    assert "c is the reason" in body.why
+    assert written(scene, e.Lost) == [], "one peer alone removes nobody"
+
+
+def test_a_wrong_result_is_not_committed_whoever_holds_it() -> None:
+    scene = contributed()
+    stamp = scene.stamp(1, number=of(scene))
+    for peer in (B, C):
+        scene.hears(peer, m.Hold(stamp, DIGEST))
+    (reports,) = scene.leader.reports.rounds.values()
+    reports.wrong.add(Complaint(B, stamp, 1, frozenset((C,))))
+    scene.hears(D, m.Hold(stamp, DIGEST))
+    assert written(scene, e.Commit) == []
+    assert last(scene, e.Attempt).attempt == 1
+
+
+def test_two_peers_have_a_liar_removed() -> None:
+    """The second one complains about the same attempt, which is over by then."""
+    scene = contributed()
+    doubt(scene, B, C)
+    doubt(scene, D, C)
+    (lost,) = written(scene, e.Lost)
+    assert (lost.peer, lost.why) == (C, "two peers found that it falsified results")
+    assert last(scene, e.Attempt).roster == (B, D)
+
+
+def test_who_was_removed_for_its_results_owns_no_part_when_it_is_back() -> None:
+    scene = contributed()
+    reports = scene.leader.reports
+    reports.suspicions.distrusted.add(C)
+    run_ = scene.leader.run_state.run
+    assert run_ is not None
+    (parts,) = reports.parts(run_, (B, C, D))
+    assert set(parts.owners) == {B, D}
+    (alone,) = reports.parts(run_, (C,))
+    assert alone.owners == (C,), "somebody has to own it"
+
+
+def test_one_peer_that_complains_again_is_excluded_from_the_round() -> None:
+    scene = contributed()
+    doubt(scene, B, C)
+    owner = next(x for x in last(scene, e.Attempt).owners if x != B)
+    doubt(scene, B, owner, attempt=1)
+    assert last(scene, e.Attempt).roster == (C, D)
+    assert written(scene, e.Lost) == []
+
+
+def test_complaints_that_fit_no_plan_change_nothing() -> None:
+    scene = contributed()
+    stamp = scene.stamp(1, number=of(scene))
+    for peers in ((), (A,), (B,), (D,), (B, C, D), (C, PeerId("x.0"))):
+        scene.hears(B, m.WrongResult(stamp, 1, peers))
+    scene.hears(A, m.WrongResult(stamp, 1, (C,)))
+    scene.hears(B, m.WrongResult(replace(stamp, attempt=5), 1, (C,)))
+    scene.hears(B, m.WrongResult(replace(stamp, fragment=9), 1, (C,)))
+    assert written(scene, e.Attempt) == []
+
+
+def test_a_leader_gives_its_own_parts_away_and_stays() -> None:
+    scene = leading(B, C)
+    for peer in (A, B, C):
+        scene.hears(peer, m.Ready(scene.stamp(1, number=of(scene)), contributor(peer)))
+    doubt(scene, B, A)
+    doubt(scene, C, A)
+    assert A not in last(scene, e.Attempt).owners
+    assert written(scene, e.Lost) == []
+    assert scene.leader.reports.suspicions.distrusted == {A}

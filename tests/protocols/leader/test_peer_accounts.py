@@ -128,7 +128,7 @@ def test_what_is_said_in_another_lineage_is_dropped() -> None:
     """A Restore took back what it speaks of; the peer says it anew when it has read that."""
     scene = three()
     leader, other = scene.leader, scene.lineage ^ 1
-    before = set(leader.able)
+    before = set(leader.reports.able)
     for message in (
         m.NotReadyToTrain("its ranks are not ready", lineage=other),
         m.WantSamples(40, 0, lineage=other),
@@ -136,12 +136,12 @@ def test_what_is_said_in_another_lineage_is_dropped() -> None:
         replace(caught_up(B, 7), lineage=other),
     ):
         assert leader.take(B, message, scene.now) == ""
-    assert (leader.able, leader.sample_leases.wants) == (before, {})
+    assert (leader.reports.able, leader.sample_leases.wants) == (before, {})
     assert (leader.joins.joins, leader.joins.caught_up) == ({}, {})
     leader.take(B, m.NotReadyToTrain("its ranks are not ready", lineage=scene.lineage), scene.now)
-    assert leader.able == before - {B}
+    assert leader.reports.able == before - {B}
     leader.take(B, m.ReadyToTrain(lineage=other), scene.now)
-    assert leader.able == before - {B}
+    assert leader.reports.able == before - {B}
 
 
 def test_who_was_able_before_a_restore_has_to_say_so_again() -> None:
@@ -150,7 +150,7 @@ def test_who_was_able_before_a_restore_has_to_say_so_again() -> None:
     lineage, versions = scene.lineage, (Version(0, 0, START),)
     assert scene.core.led_term is not None
     scene.core.led_term.append(e.Restore(lineage, versions, 0, 0, (), 0, False, 1))
-    assert scene.leader.able == set()
+    assert scene.leader.reports.able == set()
     assert scene.leader.next_entry(scene.now) is None
     for peer in (B, C):
         scene.leader.take(peer, m.ReadyToTrain(lineage=scene.core.led_term.head.lineage), scene.now)

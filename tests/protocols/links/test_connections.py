@@ -11,8 +11,11 @@ from protocols.links.failure_detector import LostPeer
 from protocols.messages import peer as m
 from protocols.messages.peer import Heartbeat
 from protocols.types.ids import PeerId, PeerInfo
+from protocols.types.rules import ProtocolConfig
 from tests.protocols.led import leading
 from tests.protocols.scenes import RULES, STRANGER, A, B, C, D, follower, info
+
+BEAT_S = ProtocolConfig().heartbeat_interval_s
 
 
 def linked() -> Connections:
@@ -88,13 +91,13 @@ def test_who_left_by_itself_hangs_up_itself() -> None:
 def test_whom_we_miss_is_looked_for_once_per_heartbeat() -> None:
     links, receivers = linked(), {A: info(A), B: info(B), C: info(C)}
     assert links.keep_up(0.0, B, receivers, set, found=True) == [], "it may be on its way"
-    assert links.deadline == 0.5
-    assert links.keep_up(0.5, B, receivers, set, found=True) == [Connect(C, "c:1")]
+    assert links.deadline == BEAT_S
+    assert links.keep_up(BEAT_S, B, receivers, set, found=True) == [Connect(C, "c:1")]
     links.gone(C, "lost")
-    assert links.keep_up(0.9, B, receivers, set, found=True) == []
-    assert links.keep_up(1.0, B, receivers, set, found=True) == [Connect(C, "c:1")]
-    links.connected(PeerConnected(C, 1, "c:1", ""), 1.1)
-    assert links.keep_up(1.2, B, receivers, set, found=True) == []
+    assert links.keep_up(1.9 * BEAT_S, B, receivers, set, found=True) == []
+    assert links.keep_up(2 * BEAT_S, B, receivers, set, found=True) == [Connect(C, "c:1")]
+    links.connected(PeerConnected(C, 1, "c:1", ""), 2.1 * BEAT_S)
+    assert links.keep_up(2.2 * BEAT_S, B, receivers, set, found=True) == []
     assert links.deadline == links.failure_detector.deadline(), "no peer is missed"
 
 
@@ -111,7 +114,7 @@ def test_the_deadline_is_that_of_the_next_heartbeat() -> None:
     links = Connections()
     assert links.deadline == float("inf")
     links.connected(PeerConnected(C, 1, "c:1", ""), 0.0)
-    assert links.deadline == 0.5
+    assert links.deadline == BEAT_S
 
 
 def test_a_silent_stranger_is_not_kept() -> None:

@@ -1,6 +1,9 @@
 """Silence, ends of streams, and our own pauses."""
 
-from protocols.links.failure_detector import FailureDetector, LostPeer
+from dataclasses import replace
+
+from protocols.links.failure_detector import BEATS_MIN, CROWD, MEMORY_S, FailureDetector, LostPeer
+from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
 
@@ -9,8 +12,10 @@ RULES = ProtocolConfig(
     heartbeat_interval_s=1.0,
     election_timeout_s=3.0,
     silence_timeout_s=5.0,
+    silence_timeout_min_s=5.0,
     reconnect_grace_s=0.25,
 )
+ADAPTIVE = replace(RULES, heartbeat_interval_s=0.2, silence_timeout_min_s=1.0)
 
 
 def watched() -> FailureDetector:
@@ -151,3 +156,100 @@ def test_a_connection_that_could_not_be_made_again_is_counted_once() -> None:
     failure_detector.disconnected(B, "end of stream", 1.0)
     failure_detector.disconnected(B, "refused", 1.2)
     assert failure_detector.lost(1.25) == [LostPeer(B, "end of stream", silent=False)]
+
+
+# Pauses ---------------------------------------------------------------------------------------
+
+
+TICK_S = 0.1
+
+
+def looks(failure_detector: FailureDetector, now: float) -> list[LostPeer]:
+    """What the core does at each deadline."""
+    if failure_detector.beat_due(now):
+        failure_detector.watch({A}, now)
+    lost = failure_detector.lost(now)
+    failure_detector.due_heartbeats(now)
+    return lost
+
+
+def beats(failure_detector: FailureDetector, begin: float, end: float, *, every: float) -> None:
+    """A is heard so often, the first time `every` seconds after `begin`."""
+    ticks = round(every / TICK_S)
+    for tick in range(1, round((end - begin) / TICK_S) + 1):
+        now = begin + tick * TICK_S
+        if tick % ticks == 0:
+            failure_detector.heard(A, now)
+        assert looks(failure_detector, now) == []
+
+
+def alone_with(rules: ProtocolConfig) -> FailureDetector:
+    failure_detector = FailureDetector(rules)
+    failure_detector.connected(A, 0.0)
+    failure_detector.watch({A}, 0.0)
+    return failure_detector
+
+
+def lost_after(failure_detector: FailureDetector, since: float) -> float:
+    """Seconds of silence after which A is lost."""
+    for tick in range(1, 1000):
+        if looks(failure_detector, since + tick * TICK_S):
+            return tick * TICK_S
+    raise AssertionError("it is never lost")
+
+
+def test_a_peer_without_pauses_is_lost_after_the_shortest_timeout() -> None:
+    failure_detector = alone_with(ADAPTIVE)
+    assert failure_detector.pause_s(A, 0.0) == NEVER
+    beats(failure_detector, 0.0, 10.0, every=0.2)
+    assert failure_detector.pause_s(A, 10.0) < 0.21
+    assert 1.0 <= lost_after(failure_detector, 10.0) < 1.2
+
+
+def test_a_peer_that_is_not_known_yet_has_the_longest_timeout() -> None:
+    failure_detector = alone_with(ADAPTIVE)
+    known_s = BEATS_MIN * ADAPTIVE.heartbeat_interval_s
+    beats(failure_detector, 0.0, known_s / 2, every=0.2)
+    failure_detector.watch(set(), known_s / 2)
+    failure_detector.watch({A}, known_s / 2)
+    assert failure_detector.pause_s(A, known_s * 0.9) == NEVER
+
+
+def test_a_peer_may_be_silent_for_three_times_its_longest_pause() -> None:
+    failure_detector = alone_with(ADAPTIVE)
+    beats(failure_detector, 0.0, 8.0, every=0.2)
+    beats(failure_detector, 8.0, 8.8, every=0.8)
+    beats(failure_detector, 8.8, 20.0, every=0.2)
+    assert 2.4 <= lost_after(failure_detector, 20.0) < 2.6
+
+
+def test_a_long_pause_does_not_raise_the_timeout_beyond_its_maximum() -> None:
+    failure_detector = alone_with(ADAPTIVE)
+    beats(failure_detector, 0.0, 8.0, every=0.2)
+    beats(failure_detector, 8.0, 8.9, every=0.9)
+    beats(failure_detector, 8.9, 11.5, every=2.6)
+    beats(failure_detector, 11.5, 20.0, every=0.2)
+    assert 4.8 < lost_after(failure_detector, 20.0) < 5.2
+
+
+def test_a_pause_is_forgotten_after_some_minutes() -> None:
+    failure_detector = alone_with(ADAPTIVE)
+    beats(failure_detector, 0.0, 8.0, every=0.2)
+    beats(failure_detector, 8.0, 8.8, every=0.8)
+    beats(failure_detector, 8.8, 8.8 + 2 * MEMORY_S + 1.0, every=0.2)
+    assert failure_detector.pause_s(A, 2 * MEMORY_S + 9.8) < 0.21
+
+
+def test_our_own_pause_is_not_one_of_theirs() -> None:
+    failure_detector = alone_with(ADAPTIVE)
+    beats(failure_detector, 0.0, 8.0, every=0.2)
+    failure_detector.heard(A, 11.0)  # We were stopped for 3 s; its message had waited.
+    beats(failure_detector, 11.0, 12.0, every=0.2)
+    assert failure_detector.pause_s(A, 12.0) < 0.21
+
+
+def test_more_peers_get_heartbeats_more_rarely() -> None:
+    failure_detector = FailureDetector(ADAPTIVE)
+    for number in range(2 * CROWD):
+        failure_detector.connected(PeerId(f"x.{number}"), 0.0)
+    assert failure_detector.interval_s == 2 * ADAPTIVE.heartbeat_interval_s

@@ -7,6 +7,7 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.transfer import CellSpan
+from protocols.peer.member_status import LINKS_S, PACE_S
 from protocols.transfer.donor import root_of
 from protocols.transfer.receiver import LIES
 from protocols.types.ids import Version, digest_text
@@ -272,6 +273,40 @@ def test_a_joiner_into_a_running_run_is_able_after_some_steps() -> None:
     assert told(scene) == []
     scene.on(v.TrainersAble())
     assert told(scene) == [m.ReadyToTrain()]
+
+
+def returning() -> Follower:
+    """A member of a roster of three; its ranks were replaced, and its link to C is down."""
+    scene = follower(B, C)
+    scene.on(v.TrainersLost("crash"))
+    scene.on(v.PeerDisconnected(C, "end of stream"))
+    scene.on(v.TrainersReady())
+    scene.encode(1)
+    return scene
+
+
+def test_a_peer_that_is_not_connected_with_the_roster_is_not_waited_for() -> None:
+    """Seen: the others waited for slices and results that it could not send or get."""
+    scene = returning()
+    assert m.ReadyToTrain() not in told(scene)
+    scene.meets(C)
+    assert m.ReadyToTrain() in told(scene)
+
+
+def test_a_link_that_cannot_be_made_is_not_waited_for_long() -> None:
+    """The leader then chooses which peers to exclude."""
+    scene = returning()
+    scene.said = scene.waits(LINKS_S)
+    assert m.ReadyToTrain() in told(scene)
+
+
+def test_a_joiner_that_lacks_a_result_is_not_waited_for() -> None:
+    scene = training_joiner()
+    scene.reads(commit(scene, 1, A))
+    scene.on(v.TrainersAble())
+    assert m.ReadyToTrain() not in told(scene)
+    scene.said = scene.waits(PACE_S)
+    assert m.ReadyToTrain() in told(scene), "its line may be too slow to get each result in time"
 
 
 def test_crashed_ranks_are_not_waited_for() -> None:

@@ -1,5 +1,7 @@
 """Which peer leads: votes, candidacy, and handing over."""
 
+import pytest
+
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.node import Raft
@@ -256,3 +258,30 @@ def test_after_a_long_absence_repeated_messages_of_the_leader_lead_to_its_term()
     for _ in range(3):
         raft.receive(A, present, 1.0)
     assert (raft.term, raft.leader) == (present.term, A)
+
+
+def test_the_election_timeout_follows_the_pauses_of_the_leader() -> None:
+    circle = voting(A, B, C)
+    election = circle.rafts[B].election
+    assert election.timeout_s == RULES.election_timeout_s, "its pauses are not known yet"
+    election.expect(0.25)
+    circle.settle()
+    assert election.timeout_s == pytest.approx(0.75)
+    election.heard(A, circle.now)
+    assert circle.now + 0.75 <= election.deadline <= circle.now + 1.5
+    election.heard(C, circle.now)
+    assert election.timeout_s == RULES.election_timeout_s, "another leader"
+
+
+def test_a_candidate_waits_twice_as_long_each_time() -> None:
+    """Answers may take longer than the timeout: with equal waits no vote would ever count."""
+    circle = voting(A, B, C)
+    election = circle.rafts[B].election
+    circle.part((A, B), (A, C), (B, C))
+    election.expect(0.0)
+    least_s, waits_s = election.timeout_s, list[float]()
+    for _ in range(3):
+        election._stand(circle.now, urgent=False)  # pyright: ignore[reportPrivateUsage]
+        waits_s.append(election.deadline - circle.now)
+    assert least_s <= waits_s[0] <= 2 * least_s <= waits_s[1] <= 4 * least_s
+    assert waits_s[2] <= 2 * RULES.election_timeout_s

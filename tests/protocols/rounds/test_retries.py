@@ -245,3 +245,29 @@ def test_whose_next_commit_is_forgotten_is_behind() -> None:
     assert not peer.rounds.behind
     peer.commits(A, B, C)
     assert peer.rounds.behind
+
+
+def test_what_was_sent_before_we_could_get_it_is_fetched_at_once() -> None:
+    """A later result is here: results are sent in the order of the rounds."""
+    peer = training()
+    peer.commits(A, B, C)
+    assert peer.does() == [], "it may be on its way"
+    peer = training()
+    late = peer.stamp(round_=2)
+    peer.commits(A, B, C)
+    peer.rounds.exchange.held.add_result(late, 0, PartResult((contributor(A),), part_digest(0)))
+    assert sent(m.Fetch, peer.does()) != []
+
+
+def test_what_peers_do_not_keep_any_more_is_asked_of_each_only_once() -> None:
+    """Seen: a peer that returned asked seven times, and the others waited for it."""
+    peer = training()
+    for _ in range(3):
+        peer.commits(A, B, C)
+    tries = 0
+    while not peer.rounds.behind:
+        peer.does()
+        assert peer.rounds.deadline > peer.now, "a busy loop"
+        peer.now = max(peer.rounds.deadline, peer.now)
+        tries += 1
+    assert tries <= 4

@@ -290,3 +290,17 @@ def test_the_largest_request_and_answer_fit_into_what_a_stranger_may_send() -> N
     assert len(codec.encode(admit)) < limits.ADMIT_BYTES_MAX
     admitted = m.Admitted((certificate,) * limits.CERTIFICATES_MAX)
     assert len(codec.encode(admitted)) < HELLO_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "blocks", [[1 << 63], [-1], [True], ["1"], [*range(limits.SAMPLE_BLOCKS_MAX + 1)], 7]
+)
+def test_numbers_of_blocks_are_integers_and_few(blocks: Any) -> None:
+    sample = (ids.PartBlocks(0, (1, 2)),)
+    asked = m.BlocksWanted(READY.stamp, ids.PeerId("a.1"), sample)
+    raw = cast(list[Any], msgpack.unpackb(codec.encode(asked)))
+    packed = cast(bytes, msgpack.packb(raw))
+    assert codec.decode(packed, size_max=limits.CONTROL_BYTES_MAX) == asked
+    raw[-1] = [[0, blocks]]
+    with pytest.raises(schemas.WireError, match="blocks"):
+        codec.decode(cast(bytes, msgpack.packb(raw)), size_max=limits.CONTROL_BYTES_MAX)

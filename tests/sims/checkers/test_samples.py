@@ -26,7 +26,8 @@ def node(peer: PeerId, incarnation: int, round_: int) -> Any:
     me = SimpleNamespace(peer=peer, incarnation=incarnation)
     rounds = SimpleNamespace(work=SimpleNamespace(given=SimpleNamespace(round=round_)))
     run_state = SimpleNamespace(lineage=RUN)
-    return SimpleNamespace(core=SimpleNamespace(me=me, rounds=[rounds], run_state=run_state))
+    core = SimpleNamespace(rounds=[rounds])
+    return SimpleNamespace(core=core, me=me, run_state=run_state)
 
 
 def finished(peer: PeerId, ledger: SampleLedger) -> Any:
@@ -36,8 +37,7 @@ def finished(peer: PeerId, ledger: SampleLedger) -> Any:
         return 1
 
     run_state = SimpleNamespace(ledger=ledger, lineage=RUN, committed=committed)
-    core = SimpleNamespace(run_state=run_state)
-    return SimpleNamespace(peer=peer, outcome="finished", core=core)
+    return SimpleNamespace(peer=peer, outcome="finished", run_state=run_state)
 
 
 def info(peer: PeerId, incarnation: int) -> PeerInfo:

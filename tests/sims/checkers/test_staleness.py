@@ -5,7 +5,7 @@ import pytest
 from protocols.messages import log_entries as e
 from sims.checkers import Checkers
 from sims.checkers.staleness import STALE_ROUNDS
-from sims.node.observer import Contribution
+from sims.node.toy_model import Contribution
 from tests.protocols.scenes import BORDERS, A, contributor, manifest
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.startup.identity import read_record
+from protocols.types.errors import LowcommError
 from sims.cluster.local_cluster import LOG, PLAN, LocalCluster, LocalNode, read_plan
 
 RUN = """
@@ -37,6 +38,20 @@ async def test_a_node_that_ends_before_it_listens_has_no_address(tmp_path: Path)
         assert not node.killed
         assert await cluster.statuses() == []
     assert "cannot read nowhere.toml" in (node.directory / LOG).read_text()
+
+
+@pytest.mark.asyncio
+async def test_others_are_not_started_if_the_first_one_ends(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "run") as cluster:
+
+        def start(name: str, token: str) -> LocalNode:
+            assert token == ""
+            return cluster.start(name, ["peer", "nowhere.toml", "--new"])
+
+        expected = "^alpha ended at its start: .*cannot read nowhere.toml"
+        with pytest.raises(LowcommError, match=expected):
+            await cluster.start_all(["alpha", "beta"], start)
+        assert [node.name for node in cluster.nodes] == ["alpha"]
 
 
 @pytest.mark.asyncio

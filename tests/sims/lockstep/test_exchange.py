@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lowcomm.methods import DecoupledDiLoCo, DiLoCo, RoundMethod, SparseLoCo
-from lowcomm.numerics import operations
+from lowcomm.numerics import state_digests
 from lowcomm.numerics.kernels import NORM_ELEMENTS
 from lowcomm.numerics.operations import F32, WeightsError
 from peers.exchange.pieces import PIECE_ELEMENTS
@@ -53,7 +53,7 @@ def test_rounds_have_the_bits_of_one_operation_after_the_other(momentum: float) 
         }
         taken, digest = together.exchange(0, given)
         kept_P = momentum_P if momentum else np.empty(0, np.float32)
-        assert digest == operations.state_digest(outer_P, kept_P)
+        assert digest == state_digests.state_digest(outer_P, kept_P)
         assert all(one.counted for one in taken)
         assert {one.values_P.tobytes() for one in taken} == {outer_P.tobytes()}
         assert together.arrays(0)[0].tobytes() == outer_P.tobytes()

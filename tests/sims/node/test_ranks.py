@@ -7,7 +7,8 @@ import pytest
 from protocols.interface import events as v
 from sims.checkers import World
 from sims.node.node import Node
-from sims.node.ranks import Ranks, Result, Training
+from sims.node.ranks import Ranks, Result
+from sims.node.toy_model import Training
 
 STREAMING = Training(fragments=2, overlap_steps=1, overlap_max_steps=6)
 

@@ -30,7 +30,7 @@ def fault(
 
 
 def played(*plan: Fault, peers: int = 3, until_s: float = 90.0) -> World:
-    world = World(9, peers=peers, outer_steps=30)
+    world = World(9, peers=peers, outer_steps=20)
     inject(world, plan)
     world.run(until_s=until_s)
     return world

@@ -3,12 +3,13 @@
 import pytest
 
 from protocols.interface import events as v
-from protocols.peer import wakeups
+from protocols.peer import PeerCore, wakeups
 from protocols.rounds.contributions import Holdings
 from sims import gossip_sweep, step_sweep, sweep
 from sims.checkers import World
-from sims.node.ranks import Training
-from sims.simulator.twin_cores import TwinCores
+from sims.node.toy_model import Training
+from sims.simulator import twin_cores
+from sims.simulator.twin_cores import LookingCore, TwinCores, copy_of
 from sims.sweep import SeedResult
 
 SEED = 3
@@ -58,18 +59,27 @@ def test_a_world_without_faults_shows_no_difference() -> None:
     assert first_difference() == ""
 
 
+@pytest.fixture
+def one_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a whole incarnation."""
+    monkeypatch.setattr(twin_cores, "COMPARED", 1_000_000)
+
+
+@pytest.mark.usefixtures("one_twin")
 @pytest.mark.parametrize("mark", ["SAID", "REPORTED", "DECIDED"])
 def test_a_mark_that_wakes_nothing_is_found(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeups, mark, 0)
     assert "its twin" in first_difference()
 
 
+@pytest.mark.usefixtures("one_twin")
 @pytest.mark.parametrize("event", [v.Encoded, v.ContributionReady, v.Persisted])
 def test_an_event_that_wakes_nothing_is_found(event: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(wakeups.AFTER, event, 0)
     assert "its twin" in first_difference()
 
 
+@pytest.mark.usefixtures("one_twin")
 def test_bytes_that_complete_a_sum_and_wake_nothing_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -77,6 +87,25 @@ def test_bytes_that_complete_a_sum_and_wake_nothing_are_found(
     assert "its twin" in first_difference()
 
 
+@pytest.mark.usefixtures("one_twin")
 @pytest.mark.parametrize("seed", [3, 4, 5, 6, 8, 9, 15, 19])
 def test_seeds_in_which_an_earlier_core_differed(seed: int) -> None:
     assert sweep.run_seed(seed).violations == []
+
+
+def test_a_twin_that_began_as_a_copy_finds_a_mark_that_wakes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(twin_cores, "COMPARED", 20)
+    monkeypatch.setattr(twin_cores, "BETWEEN", 10)
+    assert first_difference() == ""
+    made: list[PeerCore] = []
+
+    def copied(core: PeerCore) -> LookingCore:
+        made.append(core)
+        monkeypatch.setattr(wakeups, "SAID", 0)
+        return copy_of(core)
+
+    monkeypatch.setattr(twin_cores, "copy_of", copied)
+    assert "its twin" in first_difference()
+    assert made, "the first twin, which was no copy, found nothing"

@@ -16,8 +16,8 @@ from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.node.node import Node
-from sims.node.observer import Observer
 from sims.node.storage import Disk
+from sims.node.world_view import Observer
 from sims.scenarios.fault_plan import draw_plan, inject
 from sims.scenarios.two_peers import ForkWorld
 from sims.simulator.world import RULES, BareWorld
@@ -109,8 +109,8 @@ class Blind:
 
 
 class Unchecked(BareWorld):
-    def make_observer(self) -> Observer:
-        return cast(Observer, Blind())
+    def make_observer(self) -> Observer[Node]:
+        return cast(Observer[Node], Blind())
 
 
 def test_a_world_without_checkers_tells_the_same_story() -> None:
@@ -314,6 +314,22 @@ def test_a_peer_that_finds_nobody_gives_up() -> None:
     world = calm(1)
     world.kill(leader(world))
     late = world.add_peer()
+    world.run(until_s=60.0)
+    assert late.outcome == "alone"
+
+
+def test_an_address_without_a_peer_is_one_that_does_not_listen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = calm(1)
+
+    def way_in(_: PeerId) -> str:
+        return "nowhere:1"
+
+    monkeypatch.setattr(world, "_way_in", way_in)
+    late = world.add_peer()
+    world.run(until_s=4.0)
+    assert (late.dials, late.outcome) == ({"nowhere:1"}, "")
     world.run(until_s=60.0)
     assert late.outcome == "alone"
 

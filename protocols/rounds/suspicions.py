@@ -1,0 +1,80 @@
+"""Complaints about wrong results, and the peers that follow from them.
+
+A complaint names peers of which one is at fault, unless the complaining peer itself is: it is true
+that one of the named peers or the complaining one is at fault, whatever a single peer does. Must
+NOT decide what happens to a peer (leader/decisions.py).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Set
+from dataclasses import dataclass, field
+
+from protocols.state.round_plan import RoundPlan
+from protocols.types.frozen import record
+from protocols.types.ids import PeerId, Stamp
+
+
+@record
+class Complaint:
+    """A peer's report about the result of one part."""
+
+    reporter: PeerId
+    stamp: Stamp
+    part: int
+    peers: frozenset[PeerId]
+
+    def fits(self, plan: RoundPlan) -> bool:
+        """Is it about contributors of this plan, among them the owner of the part, and made by
+        another one?"""
+        others = set(plan.roster) - {self.reporter}
+        owner = plan.owner_of(self.part)
+        return self.reporter in plan.counted and owner in self.peers and self.peers <= others
+
+    @property
+    def suspects(self) -> frozenset[PeerId]:
+        """One of these is at fault."""
+        return self.peers | {self.reporter}
+
+
+def least_trusted(complaints: Collection[Complaint], among: Set[PeerId]) -> PeerId | None:
+    """Of `among`, the peer that most complaints leave in doubt, if they are about several attempts
+    of a round; None if they are about one: then other owners are enough. So a peer that complains
+    again and again, and is the only one, is excluded from the round as well."""
+    if len({each.stamp for each in complaints}) < 2:
+        return None
+    doubts = Counter(peer for each in complaints for peer in each.suspects & among)
+    return max(sorted(doubts), key=lambda peer: doubts[peer], default=None)
+
+
+def proved(sets: Iterable[tuple[PeerId, frozenset[PeerId]]]) -> frozenset[PeerId]:
+    """The peers at fault by the word of two others: two complaints have only this peer in common,
+    and name neither of the two that made them. `sets`: (reporter, named peers)."""
+    known = sorted(sets, key=lambda each: (each[0], sorted(each[1])))
+    found: set[PeerId] = set()
+    for number, (one, first) in enumerate(known):
+        for other, second in known[number + 1 :]:
+            common = first & second
+            if one != other and len(common) == 1 and not {one, other} & (first | second):
+                found |= common
+    return frozenset(found)
+
+
+@dataclass(slots=True)
+class Suspicions:
+    """The complaints of one term. They are few: a peer is not named again by the same peer with the
+    same others."""
+
+    named: set[tuple[PeerId, frozenset[PeerId]]] = field(
+        default_factory=set[tuple[PeerId, frozenset[PeerId]]]
+    )
+    distrusted: set[PeerId] = field(default_factory=set[PeerId])
+    """Peers that were proved to be at fault. They own no parts."""
+
+    def add(self, complaint: Complaint) -> list[PeerId]:
+        """Returns the peers that this complaint proves to be at fault. What led to that is spent: a
+        peer that comes back is judged by later complaints."""
+        self.named.add((complaint.reporter, complaint.peers))
+        found = proved(self.named)
+        self.distrusted |= found
+        self.named = {each for each in self.named if not each[1] & found}
+        return sorted(found)

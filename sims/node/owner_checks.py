@@ -1,0 +1,172 @@
+"""Owner checks of a simulated peer, and the lies that they have to find.
+
+A result is one number, which stands for all its blocks: an owner that falsifies the whole part
+sends another number, and one that falsifies some blocks notes which ones. Must NOT decide which
+peer is at fault: the core does.
+"""
+
+from peers.exchange import slice_key
+from protocols.interface import commands as c
+from protocols.interface import events as v
+from protocols.messages import peer as m
+from protocols.rounds import CONTRIBUTORS_MIN, block_elements, sample_size
+from protocols.types import PartBlocks, PeerId, Stamp
+from sims.node.node_view import NodeView
+from sims.node.toy_model import Value
+
+FALSE = 1
+"""The difference between a true number and a false one."""
+BLOCKS_SHARE = 0.01
+"""Share of the blocks that an owner falsifies if it does not falsify all."""
+
+
+class OwnerChecks:
+    """The checks of one incarnation of a peer."""
+
+    def __init__(self, node: NodeView) -> None:
+        self.lies = ""
+        """"whole": the results of this owner are false. "blocks": some of their blocks are.
+        "contribution": this contributor tells other peers than owners a false contribution."""
+        self.lies_until = 0.0
+        self.false_blocks: dict[tuple[Stamp, int], frozenset[int]] = {}
+        """By result of this owner, the falsified blocks."""
+        self._node = node
+        self._stamp: Stamp | None = None
+        self._sample: tuple[PartBlocks, ...] = ()
+        self._asked: set[tuple[PeerId, PeerId]] = set()
+        self._answers: dict[tuple[PeerId, PeerId], Value] = {}
+        """By (sender, contributor)."""
+
+    # Lies -----------------------------------------------------------------------------------
+
+    def lie(self, how: str, seconds: float) -> None:
+        self.lies, self.lies_until = how, self._node.world.now + seconds
+
+    def is_lying(self, how: str) -> bool:
+        return self.lies == how and self._node.world.now < self.lies_until
+
+    def falsified(self, command: c.ReducePart, mean: Value) -> Value:
+        """The result that this owner sends. With fewer contributors no peer checks it."""
+        node, stamp, part = self._node, command.stamp, command.part
+        if not node.core.rules.check_owners or len(command.contributors) < CONTRIBUTORS_MIN:
+            return mean
+        if self.is_lying("blocks"):
+            blocks = self._blocks(stamp, part)
+            wanted = max(1, round(blocks * BLOCKS_SHARE))
+            found = node.world.random.sample(range(blocks), wanted)
+            self.false_blocks[stamp, part] = frozenset(found)
+            node.world.happened["falsified blocks"] += 1
+            node.world.observer.falsified(node, None)
+        elif self.is_lying("whole"):
+            node.world.happened["falsified part"] += 1
+            node.world.observer.falsified(node, stamp)
+            return node.world.model.fold(mean + FALSE)
+        return mean
+
+    # The check ------------------------------------------------------------------------------
+
+    def do(self, command: c.BlockCommand) -> None:
+        match command:
+            case c.AskBlocks(peer=peer, stamp=stamp):
+                if stamp != self._stamp:
+                    self._draw(command)
+                self._ask(peer, peer, self._sample)
+            case c.AskCopies(peer=owner, contributor=contributor, sample=sample):
+                self._ask(owner, contributor, sample)
+            case c.SendBlocks():
+                self._answer(command)
+            case c.CompareBlocks(stamp=stamp):
+                if stamp == self._stamp:
+                    self._node.give(v.BlocksCompared(stamp, tuple(self._wrong(command))))
+            case c.CompareCopies(stamp=stamp, owner=owner, contributors=contributors):
+                if stamp == self._stamp:
+                    differing = tuple(x for x in contributors if self._differs(owner, x))
+                    self._node.give(v.CopiesCompared(stamp, owner, differing))
+
+    def received(self, sender: PeerId, message: m.Blocks) -> None:
+        key = (sender, message.contributor)
+        if message.stamp == self._stamp and key in self._asked:
+            self._asked.discard(key)
+            self._answers[key] = int(message.piece)
+            self._node.give(v.BlocksReceived(sender, message.stamp, message.contributor))
+
+    def _draw(self, command: c.AskBlocks) -> None:
+        random, stamp = self._node.world.random, command.stamp
+        self._stamp, self._answers, self._asked = stamp, {}, set()
+        wanted, sample = sample_size(command.checkers), list[PartBlocks]()
+        for part in command.parts:
+            blocks = self._blocks(stamp, part)
+            drawn = random.sample(range(blocks), min(wanted, blocks))
+            sample.append(PartBlocks(part, tuple(sorted(drawn))))
+        self._sample = tuple(sample)
+
+    def _blocks(self, stamp: Stamp, part: int) -> int:
+        """Number of blocks of a part."""
+        run_state = self._node.core.run_state
+        plan, run = run_state.plan(stamp.fragment, stamp.round), run_state.run
+        assert run is not None, "a sum before the run is known"
+        if plan is None:
+            return 1
+        start, stop = plan.parts.borders[part : part + 2]
+        return -(-(stop - start) // block_elements(run.grain))
+
+    def _ask(self, peer: PeerId, contributor: PeerId, sample: tuple[PartBlocks, ...]) -> None:
+        assert self._stamp is not None, "no sample is drawn"
+        self._asked.add((peer, contributor))
+        self._node.send(peer, m.BlocksWanted(self._stamp, contributor, sample))
+
+    def _answer(self, command: c.SendBlocks) -> None:
+        node, stamp, who = self._node, command.stamp, command.contributor
+        if who.peer == node.peer:
+            found = node.store.encoded.get((stamp.fragment, stamp.round))
+            if found is None:
+                return  # The round is over.
+            value = found[1]
+            if self.is_lying("contribution"):
+                node.world.happened["false blocks"] += 1
+                node.world.observer.falsified(node, None)
+                value = node.world.model.fold(value + FALSE)
+        else:
+            key = slice_key(stamp, command.sample[0].part, who)
+            if key not in node.store.slices:
+                return
+            value = node.store.slices[key]
+        text = str(value).encode()
+        node.send(command.peer, m.Blocks(stamp, who.peer, 0, len(text), text))
+
+    def _own(self, contributor: PeerId, stamp: Stamp) -> Value | None:
+        """A contribution, by its contributor's word; None if our own is not here any more."""
+        if contributor != self._node.peer:
+            return self._answers[contributor, contributor]
+        found = self._node.store.encoded.get((stamp.fragment, stamp.round))
+        return found[1] if found is not None else None
+
+    def _wrong(self, command: c.CompareBlocks) -> list[v.WrongPart]:
+        node, stamp = self._node, command.stamp
+        terms: list[tuple[int, Value]] = []
+        for term in command.contributors:
+            value = self._own(term.peer, stamp)
+            if value is None:
+                return []
+            terms.append((term.tokens, value))
+        mean = node.world.model.mean(terms)
+        plan = node.core.run_state.plan(stamp.fragment, stamp.round)
+        found: list[v.WrongPart] = []
+        for each in self._sample:
+            owner = plan.owner_of(each.part) if plan is not None else None
+            false = frozenset[int]()
+            if owner is not None:
+                checks = node.world.nodes[owner].owner_checks
+                false = checks.false_blocks.get((stamp, each.part), false)
+            result = node.store.results.get((stamp, each.part), mean)
+            if result != mean:
+                found.append(v.WrongPart(PartBlocks(each.part, each.blocks[:1])))
+            elif wrong := false.intersection(each.blocks):
+                node.world.happened["false blocks found"] += 1
+                found.append(v.WrongPart(PartBlocks(each.part, tuple(sorted(wrong))[:8])))
+        return found
+
+    def _differs(self, owner: PeerId, contributor: PeerId) -> bool:
+        assert self._stamp is not None, "no sample is drawn"
+        own = self._own(contributor, self._stamp)
+        return own is not None and own != self._answers[owner, contributor]

@@ -1,0 +1,255 @@
+"""Silences one peer of a run repeatedly, and measures how long the others wait for it.
+
+`python -m sims.silent_peer` does it with real daemons and paced ranks on this machine. The peer is
+stopped (SIGSTOP of its daemon), or its links take no bytes any more (a silent cut); after some
+seconds it goes on. Must NOT judge the times: its callers do.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+from lowcomm.reports import Commit, Event, Lost
+from protocols.types import ConfigError, LowcommError
+from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.leader_loss import Watcher, agreed_leader, have_one_state, write_config
+from sims.paced.cluster import start_paced
+from sims.paced.rank import RankSpeed
+from sims.terminal import run
+from sims.wan import TIME, Link, Means, Wan, parse, why_not
+
+Fault = Literal["stop", "cut"]
+SETTLED_COMMITS = 10
+"""Commits of all nodes before each silence."""
+SETTLED_S = 6.0
+"""A daemon knows the pauses of another one after 20 heartbeats."""
+ROUNDS = 1_000_000
+"""The command ends before the run does."""
+PACE = RankSpeed(step_s=0.02, elements=65536)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """One silence of one peer."""
+
+    name: str
+    gap_s: float
+    """The longest time between two commits of the other nodes while the peer was silent."""
+    return_gap_s: float
+    """The same from the end of the silence until the peer was counted again in all its rounds."""
+    counted_s: float
+    """Seconds from the end of the silence until a commit counted the peer."""
+    lost: tuple[str, ...]
+    """Other nodes that were declared lost meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The outcome of a run."""
+
+    silences: tuple[Silence, ...]
+    usual_gap_s: float
+    """The longest time between two commits before the first silence."""
+    digests_equal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The faults of one run."""
+
+    fault: Fault = "stop"
+    leader: bool = False
+    """Silence the present leader, else a node that does not lead."""
+    peers: int = 3
+    times: int = 3
+    lasting_s: float = 4.0
+    """Seconds of each silence."""
+    delay_s: float = 0.0
+    """Delay of each direction of the links."""
+    means: Means = "netns"
+    """The means of a network, if a cut or a delay needs one."""
+
+    @property
+    def needs_network(self) -> bool:
+        return self.fault == "cut" or self.delay_s > 0
+
+
+async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
+    """Start the nodes, and silence one of them `times` times. Raises LowcommError."""
+    watcher, found = Watcher(run_dir), list[Silence]()
+    with ExitStack() as stack:
+        wan = _network(plan, stack)
+        async with LocalCluster(run_dir) as cluster:
+            nodes = await _start(cluster, config, plan, wan)
+            await _settled(watcher, nodes, 0.0)
+            usual_gap_s = _longest_gap(watcher.events, time.time() - SETTLED_S, time.time(), "")
+            for _ in range(plan.times):
+                leader = await agreed_leader(cluster, nodes)
+                others = [node for node in nodes if node is not leader]
+                victim = leader if plan.leader else others[-1]
+                silence, end = _means_of(victim, nodes, wan if plan.fault == "cut" else None)
+                found.append(await _watch(watcher, victim.name, plan, silence, end))
+                await _settled(watcher, nodes, time.time())
+    watcher.read()
+    return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
+
+
+def _network(plan: Plan, stack: ExitStack) -> Wan | None:
+    if not plan.needs_network:
+        return None
+    if why := why_not(plan.means):
+        raise ConfigError(f"--means {plan.means} does not work here: {why}")
+    link = Link(delay_s=plan.delay_s)
+    return stack.enter_context(Wan(link, peers=plan.peers, means=plan.means))
+
+
+async def _start(
+    cluster: LocalCluster, config: Path, plan: Plan, wan: Wan | None
+) -> list[LocalNode]:
+    nodes: list[LocalNode] = []
+    token = ""
+    for number in range(plan.peers):
+        place = wan.places[number] if wan is not None else None
+        node = start_paced(cluster, f"p{number}", config, pace=PACE, join=token, place=place)
+        nodes.append(node)
+        token = token or await cluster.token_of(node)
+    return nodes
+
+
+def _means_of(
+    victim: LocalNode, nodes: Sequence[LocalNode], wan: Wan | None
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """(silence the victim, let it go on): by its links in `wan`, else by signals."""
+    if wan is None:
+        pid = victim.child.pid
+        return (lambda: os.kill(pid, signal.SIGSTOP)), (lambda: os.kill(pid, signal.SIGCONT))
+    at = nodes.index(victim)
+    others = [number for number in range(len(nodes)) if number != at]
+
+    def cut() -> None:
+        for other in others:
+            wan.cut(at, other)
+
+    def mend() -> None:
+        for other in others:
+            wan.mend(at, other)
+
+    return cut, mend
+
+
+async def _watch(
+    watcher: Watcher,
+    name: str,
+    plan: Plan,
+    silence: Callable[[], None],
+    end: Callable[[], None],
+) -> Silence:
+    began = time.time()
+    silence()
+    try:
+        await asyncio.sleep(plan.lasting_s)
+    finally:
+        end()
+    ended = time.time()
+    commit = await watcher.counted_after(ended, name)
+    await asyncio.sleep(1.0)
+    watcher.read()
+    events, until = watcher.events, time.time()
+    lost = {x.member_name for x in events if isinstance(x, Lost) and x.t > began} - {name}
+    return Silence(
+        name=name,
+        gap_s=_longest_gap(events, began, ended, name),
+        return_gap_s=_longest_gap(events, ended, until, name),
+        counted_s=commit.t - ended,
+        lost=tuple(sorted(lost)),
+    )
+
+
+async def _settled(watcher: Watcher, nodes: Sequence[LocalNode], moment: float) -> None:
+    """Wait for some commits of all nodes, and until their pauses are known. Raises
+    LowcommError."""
+
+    def look(events: list[Event]) -> bool | None:
+        later = (x for x in events if isinstance(x, Commit) and x.t > moment)
+        rounds = {x.round for x in later if len(x.roster) == len(nodes)}
+        return len(rounds) >= SETTLED_COMMITS or None
+
+    await watcher.until(look, f"{SETTLED_COMMITS} commits of all nodes")
+    await asyncio.sleep(SETTLED_S)
+    watcher.read()
+
+
+def _longest_gap(events: Sequence[Event], begin: float, end: float, but: str) -> float:
+    """The longest time between two commits of all nodes but one, from the last one before `begin`
+    (Unix time) until `end`; a gap at the end counts too."""
+    times = sorted({x.t for x in events if isinstance(x, Commit) and x.name != but})
+    here = [*[t for t in times if t <= begin][-1:], *(t for t in times if begin < t <= end), end]
+    return max((b - a for a, b in pairwise(here)), default=0.0)
+
+
+Q = typer.Option
+
+
+def main(
+    fault: Annotated[str, Q(help="stop (SIGSTOP) or cut (links take no bytes).")] = "stop",
+    leader: Annotated[bool, Q("--leader", help="Silence the leader.")] = False,
+    peers: Annotated[int, Q(help="Number of peers.", min=3, max=16)] = 3,
+    times: Annotated[int, Q(help="How often a peer is silenced.", min=1)] = 3,
+    lasting: Annotated[str, Q(help="Duration of each silence.")] = "4s",
+    rtt: Annotated[str, Q(help="Round trip of the links.")] = "0ms",
+    means: Annotated[
+        str, Q(help="netns (needs root) or proxy, for cuts and round trips.")
+    ] = "netns",
+    as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Silence one peer of a run of real daemons, again and again.
+
+    \b
+    Examples:
+      python -m sims.silent_peer --times 20 --json
+      python -m sims.silent_peer --fault cut --rtt 100ms
+      python -m sims.silent_peer --leader --peers 5
+      python -m sims.silent_peer --fault cut --lasting 30s --means proxy
+    """
+    if fault not in ("stop", "cut"):
+        raise ConfigError(f"--fault must be stop or cut, got {fault!r}")
+    if means not in ("netns", "proxy"):
+        raise ConfigError(f"--means must be netns or proxy, got {means!r}")
+    plan = Plan(
+        fault=fault,
+        leader=leader,
+        peers=peers,
+        times=times,
+        lasting_s=parse(lasting, TIME, what="--lasting"),
+        delay_s=parse(rtt, TIME, what="--rtt") / 2,
+        means=cast(Means, means),
+    )
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
+        config = write_config(Path(directory), peers=peers, rounds=ROUNDS)
+        played = asyncio.run(play(Path(directory) / "run", config, plan))
+    if not played.digests_equal:
+        raise LowcommError(f"the run failed: states differ: {played}")
+    if as_json:
+        print(json.dumps(asdict(played)))  # noqa: T201
+        return
+    for each in played.silences:
+        print(  # noqa: T201
+            f"{each.name} silent: the others waited at most {each.gap_s:.2f} s for a commit "
+            f"(before: {played.usual_gap_s:.2f} s), at its return {each.return_gap_s:.2f} s; it "
+            f"was counted after {each.counted_s:.2f} s"
+        )
+
+
+if __name__ == "__main__":
+    run(main)
