@@ -304,11 +304,12 @@ class Daemon:
 
     def answer(self, question: Question) -> str:
         """The answer, in JSON, to `lowcomm status`, a live view or `lowcomm revoke`."""
+        context = self.context
         if isinstance(question, Status):
-            return status_json(self.context, self.ranks.group)
+            return status_json(context, self.ranks.group)
         if isinstance(question, ListTokens):
-            return tokens_json(self.context.core.run_state)
-        return revoke_json(self.context, question)
+            return tokens_json(context.core.run_state)
+        return revoke_json(context, question)
 
 
 def _check_unused(directory: Path) -> None:

@@ -92,7 +92,7 @@ def _number(run_state: RunState, what: str) -> str:
         return token.number
     if re.fullmatch("[0-9a-f]{32}", what):
         return what
-    used = {entry.terms.number for entry in run_state.spendings.peers.values()}
+    used = {entry.terms.number for entry in run_state.admitted.values()}
     found = sorted(number for number in used if number.startswith(what))
     if len(what) < NUMBER_SHOWN or len(found) != 1:
         raise ConfigError(
@@ -106,7 +106,7 @@ def _named(run_state: RunState, name: str) -> list[PeerId]:
     """The peers that a person may mean: the one with this id; or those with this name, preferably
     those that still read the log."""
     known = {**run_state.seats, **run_state.witnesses}
-    if name in known or name in run_state.spendings.peers:
+    if name in known or name in run_state.admitted:
         return [PeerId(name)]
     named = [peer for peer, info in known.items() if info.name == name]
     return sorted(set(named) & run_state.readers.keys()) or sorted(named)

@@ -149,11 +149,11 @@ class NodeAdmission:
         """Ask for admission, and remember it. Returns the address of the peer that gave it. Raises
         RefusedError."""
         admit, admission = await self._ask(store, own, peer)
-        root = store.root
-        if self._token is None:
+        root, token = store.root, self._token
+        if token is None:
             store.forget()  # Those of the other branch are in its log.
         else:
-            root = self._token.root.hex()
+            root = token.root.hex()
         signatures = (admit.certificate, admit.signature, admit.proof)
         by = TokenSpent(admit.terms, peer, own.key.hex, *signatures)
         store.admitted_as(peer, root=root, by=by)

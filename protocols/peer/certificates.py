@@ -158,7 +158,7 @@ class Certificates:
     def _trust(self) -> c.Trust | None:
         """The admitted peers, if they or the voters have changed since the last time."""
         run_state = self._run_state
-        run, admitted = run_state.run, run_state.spendings.peers
+        run, admitted = run_state.run, run_state.admitted
         if not self.secure or run is None:
             return None
         found = (run_state.seats.get(p) or run_state.witnesses.get(p) for p in run_state.voters)
@@ -216,7 +216,7 @@ class Certificates:
     def _check(self, asker: Asker, admit: m.Admit) -> c.Command:
         """Have the signatures of a request checked, if the log may admit its node at all."""
         run_state, terms = self._run_state, admit.terms
-        admitted, key = run_state.spendings.peers, admit.key.hex()
+        admitted, key = run_state.admitted, admit.key.hex()
         if run_state.run is None:
             return self._answer(asker, why=NOT_NOW)  # The founder's first entry is not on disk yet.
         earlier = admitted.get(PeerId(admit.earlier))
@@ -264,8 +264,8 @@ class Certificates:
         return known is not None and known.certificate == asks.certificate
 
     def _certificates_of_voters(self) -> tuple[bytes, ...]:
-        admitted = self._run_state.spendings.peers
-        known = [admitted[peer].certificate for peer in self._run_state.voters if peer in admitted]
+        admitted, voters = self._run_state.admitted, self._run_state.voters
+        known = [admitted[peer].certificate for peer in voters if peer in admitted]
         return tuple(known[:CERTIFICATES_MAX])
 
     def _answer(

@@ -223,7 +223,7 @@ def wrong_role(run_state: RunState, peer: PeerId, *, witness: bool) -> str:
     """Why the peer may not be a witness (or a member) of an encrypted run; "" if it may."""
     if run_state.run is None or not run_state.run.root:
         return ""
-    known = run_state.spendings.peers.get(peer)
+    known = run_state.admitted.get(peer)
     if known is None:
         return f"lets in {peer}, which no token admitted"
     if known.terms.witness == witness:

@@ -48,8 +48,7 @@ class Admission:
 
     def _answers(self, node: Node, asked: PeerId, number: int, why: str) -> None:
         peer = self._asks.pop((node.peer, asked, number), None)
-        spendings = node.run_state.spendings
-        if not why and peer not in spendings.peers:
+        if not why and peer not in node.run_state.admitted:
             self._found(f"{node.peer} admits {peer} without a token use in the log")
 
     # The log --------------------------------------------------------------------------------

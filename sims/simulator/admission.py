@@ -109,7 +109,7 @@ class Certification:
             return
         self._waits_until[node.peer] = world.now + PATIENCE_S
         self._asked += 1
-        number, witness = self._asked, node.core.me.witness
+        number, witness = self._asked, node.me.witness
         if witness not in self._token:
             self._token[witness] = self._next_token(witness=witness)
         token = self._holds.setdefault(node.peer, self._token[witness])
@@ -156,7 +156,7 @@ class Certification:
                 node.give(v.Secured())
         elif answer.final:
             self._world.happened[_reason(answer.why)] += 1
-            witness = node.core.me.witness
+            witness = node.me.witness
             if self._holds[node.peer] is self._token[witness]:
                 self._token[witness] = self._next_token(witness=witness)
             self._holds[node.peer] = self._token[witness]
@@ -165,8 +165,9 @@ class Certification:
 
     def _next_token(self, *, witness: bool) -> Token:
         """The next token for new peers of this role: a good one, or one that must not count."""
-        nodes, draw = list(self._world.nodes.values()), self._random.random()
-        voters = [node for node in nodes if node.peer in node.core.run_state.voters]
+        world = self._world
+        nodes, draw = list(world.nodes.values()), self._random.random()
+        voters = [node for node in nodes if node.peer in node.run_state.voters]
         by = PeerId("")
         if draw >= BY_VOTER and nodes:
             by = self._random.choice(nodes).peer
@@ -199,7 +200,7 @@ def _reason(why: str) -> str:
 def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
     key, certificate = _key(node.peer), node.peer.encode()
     proof = _signature(token.key.hex(), claim(root, key.hex()))
-    who = (node.peer, key, certificate, node.core.me.witness)
+    who = (node.peer, key, certificate, node.me.witness)
     return m.Admit(PROTOCOL_VERSION, *who, token.terms, token.signature, proof, PeerId(""))
 
 
