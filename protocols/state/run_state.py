@@ -98,7 +98,7 @@ class RunState:
         return self.spendings.revoked
 
     @property
-    def admitted(self) -> Mapping[PeerId, e.TokenSpent]:
+    def admitted(self) -> dict[PeerId, e.TokenSpent]:
         """By admitted peer, the entry that admitted it, in the order of the log. The caller must
         not keep this mapping."""
         return self.spendings.peers

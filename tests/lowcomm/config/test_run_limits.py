@@ -82,6 +82,6 @@ def test_a_text_that_is_too_long_for_the_entry_is_a_value_that_somebody_typed(
     def too_long(_: RunConfig) -> str:
         return "x" * (1 << 17)
 
-    monkeypatch.setattr("lowcomm.startup.startup.run_to_json", too_long)
+    monkeypatch.setattr("lowcomm.startup.agreement.run_to_json", too_long)
     with pytest.raises(ConfigError, match=r"this run cannot begin: .*Run\.run_json: expected a"):
         entry_of()
