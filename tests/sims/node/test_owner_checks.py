@@ -39,7 +39,7 @@ def whys(world: World, kind: type[e.Attempt | e.Lost]) -> list[str]:
     return [entry.why for entry in world.checkers.log.values() if isinstance(entry, kind)]
 
 
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seed", [4, 5])
 def test_an_owner_that_falsifies_its_part_is_found_each_time(seed: int) -> None:
     world = played(seed, "whole")
     assert world.checkers.violations == []
