@@ -46,7 +46,7 @@ class MeshShell:
         self._listener = listener
         self._data_plane = data_plane
         self._snapshots = snapshots
-        self._transfer, self._pace = snapshots.transfer, snapshots.pace
+        self._transfer = snapshots.transfer
         self._feed = feed
         self._closed_because = ""
         """Why no peer is accepted; "" if the log decides."""
@@ -156,8 +156,13 @@ class MeshShell:
         outbounds = self._data_plane.outbounds
         frame = outbounds.next_chunk(peer)
         if frame is not None and not isinstance(frame[0], m.StateChunk):
-            self._pace.moved(memoryview(frame[1]).nbytes)
+            self._moved(memoryview(frame[1]).nbytes)
         return frame
+
+    def _moved(self, size: int) -> None:
+        """Bytes of rounds or steps were moved: state transfers give way to them."""
+        pace = self._snapshots.pace
+        pace.moved(size)
 
     def padding_bytes(self, peer: PeerId) -> int:
         return self._data_plane.padding_bytes(peer)
@@ -177,7 +182,7 @@ class MeshShell:
         elif self.step_payloads is not None:
             place = self.step_payloads.place(peer, chunk, size)
         if place is not None:
-            self._pace.moved(size)  # Unwanted payload does not slow state transfers down.
+            self._moved(size)  # Unwanted payload does not slow state transfers down.
         return place
 
     def payload_received(self, peer: PeerId, chunk: m.Chunk, size: int, *, kept: bool) -> None:

@@ -217,7 +217,7 @@ class Reports:
         contributor = message.contributor
         check_contributor(contributor, peer)
         self.link_speeds.told(peer, message.line)
-        reports = self._of(message.stamp)
+        reports = _noted_at(self, message.stamp)
         if not self.run_state.counts(peer, message.stamp.view):
             return  # It is of a view that knew an earlier incarnation.
         samples, ledger = message.samples, self.run_state.ledger
@@ -228,12 +228,12 @@ class Reports:
             reports.samples[peer] = samples
 
     def hold(self, peer: PeerId, message: Hold) -> None:
-        reports = self._of(message.stamp)
+        reports = _noted_at(self, message.stamp)
         if reports is not None:
             reports.holds[peer] = (message.stamp, message.result_digest)
 
     def waits(self, peer: PeerId, message: Waiting) -> None:
-        reports = self._of(message.stamp)
+        reports = _noted_at(self, message.stamp)
         if reports is not None:
             table = reports.void if message.void else reports.waiting
             table[peer] = (message.stamp, frozenset(message.peers))
@@ -241,7 +241,7 @@ class Reports:
     def wrong(self, peer: PeerId, message: WrongResult) -> list[PeerId]:
         """A peer of the roster complains about a result. Returns the peers that are proved to be at
         fault by now."""
-        stamp, reports = message.stamp, self._of(message.stamp)
+        stamp, reports = message.stamp, _noted_at(self, message.stamp)
         plan = self.run_state.open_plan(stamp.fragment) if reports is not None else None
         if reports is None or plan is None:
             return []
@@ -374,19 +374,18 @@ class Reports:
         counts = Counter(states[peer] for peer in holders)
         return 2 * max(counts.values()) <= len(holders)
 
-    def _of(self, stamp: Stamp) -> RoundReports | None:
-        """Where to note a report; None if its round is decided, or not begun (no peer can be ahead
-        of the leader's log)."""
-        if stamp.fragment >= self.run_state.fragments:
-            return None
-        if stamp.lineage != self.run_state.lineage:
-            return None  # A Restore took that round back.
-        if stamp.round != self.run_state.committed(stamp.fragment) + 1:
-            return None
-        key, rounds = RoundKey(stamp.fragment, stamp.round), self.said.rounds
-        if (reports := rounds.get(key)) is None:
-            reports = rounds[key] = RoundReports()
-        return reports
+
+def _noted_at(reports: Reports, stamp: Stamp) -> RoundReports | None:
+    """Where to note a report; None if its round is decided, or not begun (no peer can be ahead of
+    the leader's log)."""
+    run_state = reports.run_state
+    if stamp.fragment >= run_state.fragments:
+        return None
+    if stamp.lineage != run_state.lineage:
+        return None  # A Restore took that round back.
+    if stamp.round != run_state.committed(stamp.fragment) + 1:
+        return None
+    return reports.rounds.setdefault(RoundKey(stamp.fragment, stamp.round), RoundReports())
 
 
 def cut_off(reports: Reports) -> str:

@@ -28,18 +28,20 @@ class ResultFetch:
     at: float = NEVER
     """When to ask next."""
     tries: int = 0
+    _asks_now: bool = False
 
     def over(self) -> None:
         """No committed result is missing."""
-        self.at = NEVER
+        self.at, self._asks_now = NEVER, False
 
     def start_anew(self) -> None:
         """The state was replaced, and contains the missing result."""
-        self.at, self.tries = NEVER, 0
+        self.at, self.tries, self._asks_now = NEVER, 0, False
 
     def ask_now(self) -> None:
-        """Do not wait for a result that is missing: it was sent before this peer could get it."""
-        self.at = 0.0
+        """Do not wait for the next result if it is missing: it may have been sent before this peer
+        could get it."""
+        self._asks_now = True
 
     def nobody_has_it(self) -> None:
         """No peer can have the result: a transfer is needed at once."""
@@ -65,7 +67,7 @@ class ResultFetch:
             # Results are sent in the order of the rounds: with a later one here, this one is not on
             # its way.
             passed = any(later.round > commit.round for later in held.results)
-            self.at = now if passed else now + FETCH_RETRY_S
+            self.at = now if passed or self._asks_now else now + FETCH_RETRY_S
         if now < self.at:
             return []
         self.at = now + FETCH_RETRY_S

@@ -255,7 +255,7 @@ ROUND_MUTANTS = (
     Mutant(
         "a-result-that-was-passed-is-waited-for",
         "A peer waits for a result that was sent before it could get it.",
-        Edit(ResultFetch.fetch, "self.at = now if passed else", "self.at ="),
+        Edit(ResultFetch.fetch, "now if passed or self._asks_now else ", ""),
         tests=of("rounds/retries"),
     ),
     Mutant(

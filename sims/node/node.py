@@ -181,7 +181,9 @@ class Node:
                 self.at_time(ranks.stalled_until, moves)
 
         def moves() -> None:
-            if life == ranks.life and self.world.now >= ranks.stalled_until:
+            if life == ranks.life and self.world.now < ranks.stalled_until:
+                self.at_time(ranks.stalled_until, moves)  # They stalled again meanwhile.
+            elif life == ranks.life:
                 self.give(v.TrainersMoving())
 
         self.after(STALL_SEEN_S, seen)

@@ -221,7 +221,7 @@ POSITIVE = {
     "run.optimizer": ("lr", "eps"),
     "run.method": ("inner_steps", "outer_lr"),
     "run.data": ("window", "batch", "eval_windows", "eval_window"),
-    "run.protocol": tuple(field.name for field in fields(ProtocolConfig)),
+    "run.protocol": tuple(x.name for x in fields(ProtocolConfig) if x.type is not bool),
     "node": ("ranks", "checkpoint_every_rounds", "hang_timeout_s"),
 }
 

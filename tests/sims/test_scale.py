@@ -7,6 +7,7 @@ import pytest
 from protocols.interface.commands import Command
 from protocols.leader import relay_plan, voters
 from protocols.links.log_relay import LogRelay
+from sims.checkers import disks
 from sims.checkers.disks import Disks
 from sims.scale import CountingWorld, Load, Measured, main, measure, table
 from sims.sweep import SeedResult, run_seed
@@ -16,6 +17,7 @@ from sims.sweep import SeedResult, run_seed
 def relays_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the small runs of the sweep."""
     monkeypatch.setattr(voters, "VOTERS_MAX", 3)
+    monkeypatch.setattr(disks, "VOTERS_MAX", 3)  # The checker knows it by its own name.
     monkeypatch.setattr(relay_plan, "LEARNERS_MIN", 1)
 
 

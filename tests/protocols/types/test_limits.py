@@ -37,7 +37,7 @@ def least(check: Check) -> Any:
             return b"x"
         case "octets":
             return bytes(made_with["least"])
-        case "many":
+        case "many" | "numbers":
             return []
         case "optional":
             return None
@@ -83,6 +83,9 @@ def edges(check: Check) -> Edges:
         case "many":
             item, limit = least(made_with["item"]), made_with["limit"]
             return [[item] * limit], [[item] * (limit + 1), None, "x"]
+        case "numbers":
+            limit, most = made_with["limit"], made_with["most"]
+            return [[limit - 1] * most], [[0] * (most + 1), [limit], [-1], [True], None, "x"]
         case "optional":
             at, beyond = edges(made_with["item"])
             return [None, *at], [each for each in beyond if each is not None]

@@ -10,7 +10,7 @@ from sims.node.node import Node
 
 def quiet() -> tuple[World, Node, Node]:
     """Three members that have made some rounds: the leader, and another one."""
-    world = World(9, peers=3, outer_steps=30)
+    world = World(10, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     (leader,) = world.leaders
     return world, leader, next(node for node in world.live if node is not leader)

@@ -182,7 +182,7 @@ def test_a_witness_ends_with_the_run_and_made_no_step_of_it() -> None:
 
 def test_a_flipped_bit_is_named_and_healed() -> None:
     plan = [Fault(at_s=12.0, kind="corrupt", peer=1, other=5, duration_s=0.0)]
-    world = Calm(10, peers=3, outer_steps=320)  # By then all three make steps together.
+    world = Calm(26, peers=3, outer_steps=320)  # By then all three make steps together.
     for fault in plan:
         world.at(fault.at_s, lambda: flip(world))
     world.run(until_s=400.0)
