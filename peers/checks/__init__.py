@@ -1,4 +1,4 @@
-"""The bytes of owner checks: samples, computed again from contributors' blocks.
+"""The bytes of owner checks: secret samples of results, computed again from contributors' blocks.
 
 In: commands of the core, and blocks that other peers send. Out: requests and answers to other
 peers, and events with the differences. Must NOT decide whether a result counts, or which peer is at

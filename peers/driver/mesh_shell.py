@@ -45,6 +45,7 @@ class MeshShell:
         self._core = core
         self._listener = listener
         self._data_plane = data_plane
+        self._inbound = data_plane.inbound
         self._snapshots = snapshots
         self._transfer = snapshots.transfer
         self._feed = feed
@@ -177,8 +178,7 @@ class MeshShell:
             return None
         place: memoryview | None = None
         if not isinstance(chunk, m.StepChunk):
-            inbound = self._data_plane.inbound
-            place = inbound.place(peer, chunk, size)
+            place = self._inbound.place(peer, chunk, size)
         elif self.step_payloads is not None:
             place = self.step_payloads.place(peer, chunk, size)
         if place is not None:
@@ -192,7 +192,6 @@ class MeshShell:
         if isinstance(chunk, m.StateChunk):
             self._transfer.arrived(peer, chunk)
         elif isinstance(chunk, m.PieceChunk):
-            inbound = self._data_plane.inbound
-            inbound.arrived(peer, chunk)
+            self._inbound.arrived(peer, chunk)
         elif isinstance(chunk, m.StepChunk) and self.step_payloads is not None:
             self.step_payloads.arrived(peer, chunk)

@@ -195,6 +195,14 @@ class Reports:
             return sound, "what it contributed cannot be averaged"
         return set(live), ""
 
+    def cut_off(self) -> str:
+        """The missing links among members and the excluded peers, as a text; "" if there are
+        none."""
+        here = set(self.run_state.members) if self.missing_links.missed else set[PeerId]()
+        why, seats = self.apart(here), self.run_state.seats
+        names = ", ".join(sorted(seats[peer].name for peer in here - self.linked(here)))
+        return f"{why}: {names} cannot take part until there is one" if why else ""
+
     def apart(self, peers: Set[PeerId]) -> str:
         """The missing links among these peers, as a text; "" if there are none."""
         gaps = self.missing_links.among(peers, but=self.me)
@@ -386,15 +394,6 @@ def _noted_at(reports: Reports, stamp: Stamp) -> RoundReports | None:
     if stamp.round != run_state.committed(stamp.fragment) + 1:
         return None
     return reports.rounds.setdefault(RoundKey(stamp.fragment, stamp.round), RoundReports())
-
-
-def cut_off(reports: Reports) -> str:
-    """The missing links among members and the excluded peers, as a text; "" if there are none."""
-    run_state, missing_links = reports.run_state, reports.missing_links
-    here = set(run_state.members) if missing_links.missed else set[PeerId]()
-    why, seats = reports.apart(here), run_state.seats
-    names = ", ".join(sorted(seats[peer].name for peer in here - reports.linked(here)))
-    return f"{why}: {names} cannot take part until there is one" if why else ""
 
 
 def _counted(run_state: RunState, fragment: int, plan: RoundPlan) -> set[PeerId]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Set
 from protocols.interface.commands import Command, Note, Send, Stop
 from protocols.interface.events import PeerConnected, PeerDisconnected
 from protocols.leader.leadership import Leadership
-from protocols.leader.reports import cut_off
 from protocols.leader.term import LeadershipTerm
 from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
@@ -197,7 +196,7 @@ class Connectivity:
         members, status = self._run_state.members, self._part.member_status
         leader = state.leader if status.is_member else None
         if led_term is not None:
-            what: object = cut_off(led_term.reports)
+            what: object = led_term.reports.cut_off()
             command: Command = Note("links", str(what or "all members are connected again"))
         elif leader is not None and leader in self._links.up:
             what = tuple(sorted(self._links.missed(now) & members.keys()))
