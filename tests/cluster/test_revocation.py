@@ -108,6 +108,8 @@ def test_two_of_three_voters_at_once_and_the_third_goes_on(run: PacedShell, tmp_
 @pytest.mark.deadline(120)
 def test_what_leaves_no_majority_is_refused_but_by_force(run: PacedShell, tmp_path: Path) -> None:
     """gamma hangs, and would be one of two voters: nothing could be decided until it is lost."""
+    with (tmp_path / "run.toml").open("a", encoding="utf-8") as file:
+        file.write("\n[run.protocol]\nsilence_timeout_min_s = 10.0\n")
     nodes = three(run, tmp_path)
     nodes["gamma"].signal(signal.SIGSTOP)
     time.sleep(2.0)  # Longer than three heartbeats.
