@@ -168,7 +168,7 @@ def test_without_a_majority_of_those_that_stay_it_is_refused_and_changes_nothing
 
 def test_a_voter_that_hangs_is_not_reckoned_with() -> None:
     """Its connection stands, and nothing comes: what takes its answer would never be decided."""
-    room = SecureRoom("abc")
+    room = SecureRoom("abc", rules=replace(RULES, silence_timeout_min_s=RULES.silence_timeout_s))
     room.hold = lambda name, event: "c" in (name, room.sender(event))
     room.wait(2.0)
     room.revoke("b", "b")
