@@ -42,12 +42,9 @@ def play(scene: str) -> list[Life]:
 
 def world_of(scene: str) -> World:
     if scene == "steps":
-        made: World = StepWorld(7, peers=4, outer_steps=400)
-    else:
-        training = Training(fragments=8 if scene == "fragments" else 1)
-        made = World(7, peers=24 if scene == "24 peers" else 4, outer_steps=24, training=training)
-    made.dialer.certification.close()
-    return made
+        return StepWorld(7, peers=4, outer_steps=400, certified=True)
+    training = Training(fragments=8 if scene == "fragments" else 1, certified=True)
+    return World(7, peers=24 if scene == "24 peers" else 4, outer_steps=24, training=training)
 
 
 SCENES = ("rounds", "fragments", "24 peers", "steps")

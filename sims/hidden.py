@@ -16,7 +16,7 @@ from protocols.types import PeerId
 from sims.checkers import StepWorld, World
 from sims.node.node import Node
 from sims.scenarios.fault_plan import Fault, draw_plan
-from sims.step_sweep import STEPS, guard, has_witness
+from sims.step_sweep import STEPS, has_witness, is_guarded
 from sims.sweep import (
     SAFETY_S,
     AsJson,
@@ -70,22 +70,24 @@ def run_seed(seed: int, *, plan: list[Fault] | None = None, stepwise: bool = Fal
 
 
 def _world(seed: int, source: random.Random) -> World:
-    training = draw_training(seed)
-    world = HiddenWorld(
+    training = replace(draw_training(seed), certified=True)
+    return HiddenWorld(
         seed,
         peers=source.randint(*PEERS),
         outer_steps=-(-source.choice(ROUNDS) // training.fragments),
         training=training,
     )
-    world.certification.close()
-    return world
 
 
 def _step_world(seed: int, source: random.Random) -> World:
     peers, steps = source.randint(*STEP_PEERS), source.choice(STEPS)
-    world = HiddenStepWorld(seed, peers=peers, outer_steps=steps, witness=has_witness(seed))
-    guard(world, seed)
-    return world
+    return HiddenStepWorld(
+        seed,
+        peers=peers,
+        outer_steps=steps,
+        witness=has_witness(seed),
+        certified=is_guarded(seed),
+    )
 
 
 def main(

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sims.checkers import StepWorld, World
+from sims.checkers import StepWorld
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations
 from sims.sweep import (
@@ -45,8 +45,13 @@ def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
     """Run one cluster from start to end."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     peers, steps = source.randint(*PEERS), source.choice(STEPS)
-    world = StepWorld(seed, peers=peers, outer_steps=steps, witness=has_witness(seed))
-    guard(world, seed)
+    world = StepWorld(
+        seed,
+        peers=peers,
+        outer_steps=steps,
+        witness=has_witness(seed),
+        certified=is_guarded(seed),
+    )
     return play(seed, world, draw_plan(seed, until_s=SAFETY_S) if plan is None else plan)
 
 
@@ -56,12 +61,11 @@ def has_witness(seed: int) -> bool:
     return random.Random(seed ^ SALT).random() < WITNESSES  # noqa: S311 (as above)
 
 
-def guard(world: World, seed: int) -> None:
-    """Require certificates, which may be revoked, in a share of the seeds with revocations. Seeds
-    that showed a bug before this existed replay unchanged."""
+def is_guarded(seed: int) -> bool:
+    """True if peers have certificates, which may be revoked: in a share of the seeds with
+    revocations. Seeds that showed a bug before this existed have none."""
     source = random.Random(seed ^ GUARDED_SALT)  # noqa: S311 (as above)
-    if draw_revocations(seed, until_s=SAFETY_S) and source.random() < GUARDED:
-        world.certification.close()
+    return bool(draw_revocations(seed, until_s=SAFETY_S)) and source.random() < GUARDED
 
 
 def main(

@@ -147,7 +147,8 @@ def run_seed(
     answers = seed % ANSWERS_EVERY in ANSWERS_IN
     extremes = seed % EXTREME_EVERY in EXTREME_IN
     training = replace(training, gossip=gossip, lines=lines, answers=answers, extremes=extremes)
-    training = replace(training, checks=seed % LIARS_EVERY in LIARS_IN)
+    checks = seed % LIARS_EVERY in LIARS_IN
+    training = replace(training, certified=True, checks=checks)
     num_peers, rounds = 2 if pair else source.randint(*peers), source.choice(ROUNDS)
     slow_rounds = SLOW_ROUNDS
     if peers == PEERS and seed % MANY_EVERY in MANY_IN:
@@ -161,7 +162,6 @@ def run_seed(
         training=training,
         log=log,
     )
-    world.certification.close()
     draw = draw_faults if pair else draw_plan
     return play(seed, world, draw(seed, until_s=SAFETY_S) if plan is None else plan)
 

@@ -35,7 +35,7 @@ LARGE = {
     "protocols/leader/decisions.py:Leader",
     # State machines of fewer than 300 lines; their steps read most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
-    *("protocols/peer/connectivity.py:Connectivity", "protocols/peer/certificates.py:Certificates"),
+    "protocols/peer/connectivity.py:Connectivity",
     *("protocols/peer/member_status.py:MemberStatus", "peers/ranks/attempt.py:Attempt"),
     *("protocols/raft/node.py:Raft", "peers/ranks/attempt_runner.py:AttemptRunner"),
     "peers/transfer/receiver.py:StateReceiver",

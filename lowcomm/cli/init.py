@@ -36,10 +36,10 @@ def init(
     hours: Hours = 24.0,
     out: Out = None,
 ) -> None:
-    """Make the certificate authority and first token of a run.
+    """Make the root key and first token of a run.
 
-    The certificate authority certifies the nodes of the run. If the directory has no run.toml, it
-    gets one to start from.
+    The root key signs the run's tokens and never leaves the directory. If the directory has no
+    run.toml, it gets one to start from.
 
     \b
     Examples:
@@ -74,21 +74,26 @@ def token(
             help="The address in the token.  [default: those of the nodes in DIRECTORY]",
         ),
     ] = "",
+    witness: Annotated[
+        bool, typer.Option("--witness", help="Admit witnesses, and no nodes that train.")
+    ] = False,
     out: Out = None,
 ) -> None:
-    """Print another join token.
+    """Print another join token. `lowcomm token list DIRECTORY` lists those that were used.
 
-    Any machine with the directory of a voter can print one, even if the node that began the run is
-    gone.
+    The run's root key signs it, if it is in DIRECTORY; otherwise a node that votes does, and the
+    token is good as long as that node votes.
 
     \b
     Examples:
       lowcomm token runs/first
       lowcomm token runs/first/alpha --uses 1 --hours 1 --out token
+      lowcomm token runs/first --witness
+      lowcomm token list runs/first/alpha
     """
     from lowcomm.startup.join_tokens import new_token
 
-    word = new_token(directory, uses=uses, hours=hours, advertise=advertise)
+    word = new_token(directory, uses=uses, hours=hours, advertise=advertise, witness=witness)
     _keep(word, out)
     if out is None:
         print(word)  # noqa: T201

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lowcomm.cli import init, recover, revoke
+from lowcomm.cli import init, recover, revoke, token_list
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.types import ConfigError, LowcommError, RefusedError
@@ -41,7 +41,7 @@ COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Entry-point group of a function that starts all nodes of a run directory again."""
 RUNS = Path("runs")
-AUTHORITY = "ca.pem"
+ROOT_KEY = "root-key.pem"
 """A directory with this file is a run's directory that `lowcomm init` made."""
 JOINED, WITNESSED = "joined", "witnessed"
 """Names that stand for the run's in the path of a joiner or witness, which do not know it yet."""
@@ -53,6 +53,14 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore
         announced = [entry.name for entry in entry_points(group=COMMANDS)]
         return sorted({*super().list_commands(ctx), *announced})  # pyright: ignore
+
+    def resolve_command(  # pyright: ignore
+        self, ctx: typer.Context, args: list[str]
+    ) -> tuple[str | None, TyperCommand | None, list[str]]:
+        """`lowcomm token list DIRECTORY` is a command of its own."""
+        if args[:2] == ["token", "list"] and len(args) > 2:
+            args = ["token-list", *args[2:]]
+        return super().resolve_command(ctx, args)  # pyright: ignore
 
     def get_command(  # pyright: ignore
         self, ctx: typer.Context, cmd_name: str
@@ -82,6 +90,7 @@ def _plain_typer(cls: type[TyperGroup] | None = None) -> typer.Typer:
 app = _plain_typer(Commands)
 app.command()(init.init)
 app.command()(init.token)
+app.command("token-list", hidden=True)(token_list.token_list)
 
 ConfigFile = Annotated[
     Path | None,
@@ -189,9 +198,9 @@ def peer(
             "--new needs a [run], which says what to train: give a configuration file that has "
             "one, or --set run.seed=0 for the defaults"
         )
-    address, token = _way_in("" if new else word, loaded)
+    address, token = _way_in("" if new else word, loaded, witness=False)
     warn_if_exposed(join)
-    opened = config.parent if config and (config.parent / AUTHORITY).exists() else None
+    opened = config.parent if config and (config.parent / ROOT_KEY).exists() else None
     run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
     directory = Path(loaded.node.directory or run / node_name(loaded.node.name))
     start = StartOptions(
@@ -270,7 +279,7 @@ def witness(
     loaded, word = load_config(None, overrides or ()), take_token(join)
     if not word:
         raise ConfigError(f"give the token of the run, with --join @FILE or {TOKEN_VARIABLE}")
-    address, token = _way_in(word, loaded)
+    address, token = _way_in(word, loaded, witness=True)
     warn_if_exposed(join)
     name = node_name(loaded.node.name)
     directory = Path(loaded.node.directory or RUNS / WITNESSED / name)
@@ -307,17 +316,19 @@ def status(
         print_tables(answers)
 
 
-def _way_in(join: str, config: "FileConfig", *, typed: bool = True) -> tuple[str, "Token | None"]:
+def _way_in(
+    join: str, config: "FileConfig", *, typed: bool = True, witness: bool | None = None
+) -> tuple[str, "Token | None"]:
     """(address of a peer of the run, token to join with or None). Raises ConfigError.
 
     `typed`: a person typed `join`, so it is a token. If it comes from node.json, it may be an
-    address: that at which this node joined again with its earlier certificate.
+    address: that at which this node was admitted. `witness`: the role of a node that joins.
     """
     from lowcomm.config.addresses import check_way
     from protocols.state import PREFIX, decode_token
 
     token = decode_token(join) if join and (typed or join.startswith(PREFIX)) else None
-    check_way(config.node, token)
+    check_way(config.node, token, witness=witness)
     return token.addresses[0] if token else join, token
 
 

@@ -72,7 +72,7 @@ class RestartFromCheckpoint:
             f"{run_state.progress_unit})",
             f"no longer voters: {', '.join(self.others) or 'none'}",
             f"lost: all that was committed after that {unit}; its samples are trained again",
-            "also lost: revocations and spent tokens since then; revoke those peers again",
+            "also lost: admissions and revocations since then; revoke those peers again",
             f"the old log stays in {self.directory / ASIDE}; a node that comes back gives up its "
             "own state and joins again",
         ]

@@ -22,10 +22,12 @@ NOWHERE = "none"
 """The value of `node.listen` of a node that no other node can dial."""
 
 
-def check_way(node: NodeConfig, token: Token | None) -> None:
-    """Check the addresses of a node and of its token, and that both agree about encryption.
+def check_way(node: NodeConfig, token: Token | None, *, witness: bool | None = None) -> None:
+    """Check the addresses of a node and of its token, and that both agree about encryption and
+    role.
 
-    `token`: None if the node joins no run. Raises ConfigError. Unencrypted connections are allowed
+    `token`: None if the node joins no run; `witness`: None if the node is admitted already. Raises
+    ConfigError. Unencrypted connections are allowed
     only inside this machine, between nodes that both set `node.insecure`.
     """
     look = require_loopback if node.insecure else parse_address
@@ -51,6 +53,14 @@ def check_way(node: NodeConfig, token: Token | None) -> None:
             if token.secure
             else "--join: the token belongs to a run without encryption, on this machine only: "
             "to join it, add --set node.insecure=true"
+        )
+    if token is not None and token.secure and witness not in (None, token.witness):
+        raise ConfigError(
+            "--join: the token admits witnesses only: use it with `lowcomm witness`, or ask for "
+            "another one (`lowcomm token DIRECTORY`)"
+            if token.witness
+            else "--join: the token admits nodes that train only: for a witness, ask for another "
+            "one (`lowcomm token DIRECTORY --witness`)"
         )
 
 

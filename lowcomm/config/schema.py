@@ -170,6 +170,9 @@ class RunConfig:
     below 2**63. The run begins with the parameters of the node that founds it."""
     peers_min: int = 1
     """The first round begins when the run has this many members."""
+    tokens: Literal["voters", "operators"] = "voters"
+    """Issuers of join tokens besides the run's root key: each node that votes, as long as it does;
+    or none ("operators": a token is made only where `lowcomm init` made the root key)."""
     outer_steps: int = 100
     """The run is finished after this many commits of fragment 0. With `run.method.qsr_alpha` rounds
     grow longer, and fewer commits have as many inner steps. With a per-step method, the run is

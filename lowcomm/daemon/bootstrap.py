@@ -15,6 +15,7 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
 from lowcomm.startup import agreement, memory_budget, startup
+from lowcomm.startup.admission import NodeAdmission
 from lowcomm.startup.identity import RunningRecord
 from peers.processes import available_memory_bytes
 from protocols.interface import commands as c
@@ -27,7 +28,9 @@ REFUSING_S = 3.0
 AGAIN_S)."""
 
 
-async def found_run(context: DaemonContext, ranks: RankControl, record: RunningRecord) -> None:
+async def found_run(
+    context: DaemonContext, ranks: RankControl, record: RunningRecord, admission: NodeAdmission
+) -> None:
     """Found the configured run with the initial state of this node's ranks. Raises ConfigError."""
     run = context.run_config
     assert run is not None
@@ -46,9 +49,10 @@ async def found_run(context: DaemonContext, ranks: RankControl, record: RunningR
         founder=me.peer,
         corpus_digest=digest,
         layout=layout,
+        root=admission.root,
     )
     context.driver.feed(agreement.accepted(run))
-    context.driver.feed(v.Bootstrap(agreed, digests))
+    context.driver.feed(v.Bootstrap(agreed, digests, admission.own))
 
 
 async def enter_run(

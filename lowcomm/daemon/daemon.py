@@ -17,6 +17,7 @@ from lowcomm.daemon.bootstrap import enter_run, found_run, refuse_joiners
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
 from lowcomm.daemon.revoke_command import revoke_json
 from lowcomm.daemon.shutdown import Shutdown
+from lowcomm.daemon.token_list import tokens_json
 from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
@@ -29,7 +30,7 @@ from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
-from peers.ipc import Question, Status
+from peers.ipc import ListTokens, Question, Status
 from peers.sockets import Listening, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
@@ -146,6 +147,7 @@ class Daemon:
                     task.cancel()
         finally:
             await context.mesh.close()
+            await self.node_admission.close()
             context.checkpoint_schedule.close()
             context.event_log.close()
             self._wal.close()
@@ -156,13 +158,13 @@ class Daemon:
         """Found the run, or start to search for it."""
         context = self.context
         me, feed = context.core.me, context.driver.feed
-        await self.node_admission.enter(context.mesh, me, feed)
+        self._record.remember_contact(await self.node_admission.enter(context.mesh, me, feed))
         context.mesh.listen(self._socket)
         context.event_log.write("listening", address=me.address, listen_cpu_s=context.listen_cpu_s)
         for why in self._skipped:
             context.event_log.note("checkpoint", why)
         if context.founds:
-            await found_run(context, self.ranks, self._record)
+            await found_run(context, self.ranks, self._record, self.node_admission)
         else:
             feed(v.DeadlineReached())  # The core starts to dial.
 
@@ -178,7 +180,7 @@ class Daemon:
         """Do a command of the core that does not move bytes."""
         event_log, rounds = self.context.event_log, self.ranks.rounds
         match command:
-            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+            case c.CheckProof() | c.Answer() | c.Trust():
                 self.node_admission.do(command)
             case c.Resume():
                 rounds.resume(command)
@@ -302,9 +304,12 @@ class Daemon:
 
     def answer(self, question: Question) -> str:
         """The answer, in JSON, to `lowcomm status`, a live view or `lowcomm revoke`."""
+        context = self.context
         if isinstance(question, Status):
-            return status_json(self.context, self.ranks.group)
-        return revoke_json(self.context, self.node_admission, question)
+            return status_json(context, self.ranks.group)
+        if isinstance(question, ListTokens):
+            return tokens_json(context.core.run_state)
+        return revoke_json(context, question)
 
 
 def _check_unused(directory: Path) -> None:

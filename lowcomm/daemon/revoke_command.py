@@ -6,36 +6,40 @@ Must NOT decide whether it is revoked: the run does (protocols/peer/certificates
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
+from lowcomm.daemon.token_list import came_by
 from protocols.interface import events as v
 from protocols.messages import Revocation, Revoked, TokenRevoked
-from protocols.state import PREFIX, RunState, cannot_revoke, subject
+from protocols.state import PREFIX, RunState, cannot_revoke, decode_token, subject
 from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
 if TYPE_CHECKING:
     from lowcomm.rank_control.context import DaemonContext
-    from lowcomm.startup.admission import NodeAdmission
     from peers.ipc import Revoke
     from protocols.peer import PeerCore
 
+NUMBER_SHOWN = 8
+"""Hex digits of a token's number that are enough, if no other used token begins with them."""
 TEXT_MAX = 200
 """Characters of a text that a person typed."""
 
 
-def revoke_json(context: DaemonContext, admission: NodeAdmission, asked: Revoke) -> str:
-    """The daemon's answer: {"done": ...}, {"asked": ...} or {"error": ...}. The command repeats its
-    question (`again`); only the first one makes the daemon ask the run."""
+def revoke_json(context: DaemonContext, asked: Revoke) -> str:
+    """The daemon's answer: {"done": ..., "nodes": [...]}, {"asked": ...} or {"error": ...}. The
+    command repeats its question (`again`); only the first one makes the daemon ask the run."""
     run_state = context.core.run_state
     if context.node.insecure:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
     try:
-        entry = _meant(context.core, admission, asked)
+        entry = _meant(context.core, asked)
     except ConfigError as error:
         return _error(str(error))
     if done := _done(run_state, entry):
-        return json.dumps({"done": done})
+        came = came_by(run_state, entry.token) if isinstance(entry, TokenRevoked) else []
+        return json.dumps({"done": done, "nodes": came})
     certificates = context.core.certificates
     refused = certificates.refused.get(subject(entry), "") if asked.again else ""
     if why := cannot_revoke(run_state, entry) or refused:
@@ -45,11 +49,11 @@ def revoke_json(context: DaemonContext, admission: NodeAdmission, asked: Revoke)
     return json.dumps({"asked": subject(entry)})
 
 
-def _meant(core: PeerCore, admission: NodeAdmission, asked: Revoke) -> Revocation:
+def _meant(core: PeerCore, asked: Revoke) -> Revocation:
     """The log entry that revokes the named peer or token. Raises ConfigError."""
     me, why = core.me.peer, one_line(asked.why)[:TEXT_MAX]
-    if asked.what.startswith(PREFIX):
-        return TokenRevoked(admission.token_of(asked.what).number.hex(), me, why)
+    if asked.token:
+        return TokenRevoked(_number(core.run_state, asked.what), me, why)
     found = _named(core.run_state, asked.what)
     if len(found) != 1:
         what = (
@@ -70,16 +74,39 @@ def _done(run_state: RunState, entry: Revocation) -> str:
         return shut_out if entry.peer in spent.revoked else ""
     if entry.token not in spent.revoked_tokens:
         return ""
-    came = [peer for peer, one in spent.peers.items() if one.token == entry.token]
+    came = came_by(run_state, entry.token)
     stay = f"; nodes that it admitted stay: {', '.join(came)}" if came else ""
     return f"the token admits no more nodes{stay}"
+
+
+def _number(run_state: RunState, what: str) -> str:
+    """The number of a token, from the token, its number, or the beginning of the number of one that
+    was used. Raises ConfigError."""
+    if what.startswith(PREFIX):
+        token = decode_token(what)
+        if run_state.run is None or token.root.hex() != run_state.run.root:
+            raise ConfigError(
+                "this is no token of this run: `lowcomm token list DIRECTORY` lists those that "
+                "were used"
+            )
+        return token.number
+    if re.fullmatch("[0-9a-f]{32}", what):
+        return what
+    used = {entry.terms.number for entry in run_state.admitted.values()}
+    found = sorted(number for number in used if number.startswith(what))
+    if len(what) < NUMBER_SHOWN or len(found) != 1:
+        raise ConfigError(
+            f"{one_line(what)[:TEXT_MAX]} names no token of this run, or more than one: "
+            "`lowcomm token list DIRECTORY` lists those that were used"
+        )
+    return found[0]
 
 
 def _named(run_state: RunState, name: str) -> list[PeerId]:
     """The peers that a person may mean: the one with this id; or those with this name, preferably
     those that still read the log."""
     known = {**run_state.seats, **run_state.witnesses}
-    if name in known or name in run_state.spendings.peers:
+    if name in known or name in run_state.admitted:
         return [PeerId(name)]
     named = [peer for peer, info in known.items() if info.name == name]
     return sorted(set(named) & run_state.readers.keys()) or sorted(named)

@@ -83,7 +83,7 @@ class WitnessDaemon:
         self._driver.use(self._mesh)
         note, path = self.event_log.note, node_directory.path
         self._node_admission = NodeAdmission(
-            path, config.node, token=token, contact=address, note=note
+            path, config.node, token=token, contact=address, note=note, witness=True
         )
         self._shutdown = Shutdown(self.core, self._driver, self._node_admission)
         self._metrics = config.node.metrics
@@ -123,6 +123,7 @@ class WitnessDaemon:
                     task.cancel()
         finally:
             await self._mesh.close()
+            await self._node_admission.close()
             self._tell_end()
             self.event_log.close()
             self._wal.close()
@@ -132,7 +133,8 @@ class WitnessDaemon:
 
     async def _enter(self) -> None:
         me = self.core.me
-        await self._node_admission.enter(self._mesh, me, self._driver.feed)
+        here = await self._node_admission.enter(self._mesh, me, self._driver.feed)
+        self._record.remember_contact(here)
         self._mesh.listen(self._listening.socket)
         self.event_log.write("listening", address=me.address, listen_cpu_s=self._listening.cpu_s)
 
@@ -200,7 +202,7 @@ class WitnessDaemon:
 
     def handle(self, command: Told) -> None:
         match command:
-            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+            case c.CheckProof() | c.Answer() | c.Trust():
                 self._node_admission.do(command)
             case c.Applied():
                 core, agreed = self.core, self._agreed

@@ -7,7 +7,8 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from peers.ipc import Bus, Status
+from lowcomm.daemon.token_list import tokens_json
+from peers.ipc import Bus, ListTokens, Status
 from peers.ranks import SocketDirectory
 from protocols.peer import describe
 
@@ -39,8 +40,10 @@ def witness_bus() -> Generator[tuple[Bus, str]]:
 
 
 def witness_answer(core: PeerCore, question: Question, now: float) -> str:
-    """The answer, in JSON. A witness answers `lowcomm status` only: `lowcomm revoke` needs a node
-    that trains."""
+    """The answer, in JSON. A witness answers `lowcomm status` and `lowcomm token list`: `lowcomm
+    revoke` needs a node that trains."""
+    if isinstance(question, ListTokens):
+        return tokens_json(core.run_state)
     if not isinstance(question, Status):
         why = "this node is a witness: give the directory of a node that trains (runs/NAME/NODE)"
         return json.dumps({"error": why})

@@ -42,9 +42,10 @@ def run_entry(
     founder: PeerId,
     corpus_digest: str,
     layout: Sequence[TensorSpec],
+    root: str = "",
 ) -> e.Run:
     """The log's first entry, from the founder's configuration and the layout that its ranks
-    reported.
+    reported. `root`: the run's root key; "": not encrypted.
 
     Raises ConfigError, which names the value, if one does not fit into an entry of the log.
     """
@@ -64,6 +65,8 @@ def run_entry(
         snapshot_every_steps=snapshot_every_steps,
         gossip=is_gossip(run),
         asks=asks(run),
+        root=root,
+        voters_issue=run.tokens == "voters",
     )
     try:
         codec.readable_bytes(e.LogEntry(1, 1, entry))
@@ -123,6 +126,10 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
             f"the run's log and its method disagree: method {agreed.method.name} "
             f"{'asks' if asks(agreed) else 'does not ask'} stragglers to contribute early, the log "
             f"{'does' if entry.asks else 'does not'}"
+        )
+    if entry.voters_issue != (agreed.tokens == "voters"):
+        raise RefusedError(
+            f"the run's log and its configuration disagree about run.tokens: {agreed.tokens}"
         )
     if mine is not None:
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))

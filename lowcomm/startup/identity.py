@@ -40,8 +40,8 @@ class NodeRecord:
     run: int = 0
     """64 bits that name the run; 0 until it is known."""
     join: str = ""
-    """The token with which this node joined, or the address at which it joined again after its
-    branch of the log was given up; "" on a founder."""
+    """The address at which this node was admitted; before that its token, which admits other nodes
+    too and so does not stay here; "" on a founder."""
     config: str = ""
     """The node's configuration in JSON, with `[run]` only if it was given."""
     command: tuple[str, ...] = ()
@@ -101,6 +101,12 @@ class RunningRecord:
         """The run is known: its 64 bits."""
         self.record = replace(self.record, run=run)
         self.write()
+
+    def remember_contact(self, address: str) -> None:
+        """This node is admitted, and needs no token any more. `address`: where a peer was."""
+        if self.record.join != address:
+            self.record = replace(self.record, join=address)
+            self.write()
 
     def remember_bus(self, endpoint: str) -> None:
         """Local commands are answered at this ZeroMQ endpoint from now on."""

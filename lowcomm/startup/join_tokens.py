@@ -1,24 +1,25 @@
-"""Makes a run's directory, certificate authority and join tokens (`lowcomm init`, `lowcomm token`).
+"""Makes a run's directory, its root key, and join tokens (`lowcomm init`, `lowcomm token`).
 
-    RUNDIR/ca.pem, ca-key.pem    the run's certificate authority; the key must stay secret
-    RUNDIR/run.toml              the configuration of the run
-    RUNDIR/NODE/                 one directory for each node
+    RUNDIR/root-key.pem    the run's root key, which signs tokens; it must stay secret, and here
+    RUNDIR/run.toml        the configuration of the run
+    RUNDIR/NODE/           one directory for each node
+
+A token needs no message: the root key signs it, or the key of a node that votes.
 
 Must NOT start anything, nor be imported before a command needs it, since its imports are slow.
 """
 
 import re
-import secrets
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from lowcomm.config.schema import NodeConfig, load_config
 from lowcomm.startup.identity import in_use, read_record, recorded_config
-from peers.security import CA, CA_KEY, Authority
+from peers.security import ROOT_KEY, Key, OwnKey, TrustStore, check_format
+from peers.security import new_token as signed_token
 from peers.sockets import format_address, is_loopback, parse_address
 from peers.storage import make_private
-from protocols.state import ADDRESSES_MAX, NUMBER_BYTES, USES_MAX, Token, encode_token
+from protocols.state import ADDRESSES_MAX, USES_MAX, Token, encode_token
 from protocols.types import ConfigError
 
 RUN_FILE = "run.toml"
@@ -45,14 +46,15 @@ advertise = "{advertise}"
 
 def open_run(run_directory: Path, *, advertise: str) -> list[str]:
     """Make the missing files of a new run, and return their names for a person. Raises ConfigError,
-    and changes nothing, if the directory has an authority already."""
+    and changes nothing, if the directory has a root key already."""
     directory, file = run_directory, run_directory / RUN_FILE
-    if (directory / CA).exists():
+    check_format(directory)
+    if (directory / ROOT_KEY).exists():
         raise ConfigError(
-            f"{directory} has its authority already: `lowcomm token {directory}` prints a token"
+            f"{directory} has its root key already: `lowcomm token {directory}` prints a token"
         )
     _look(advertise)
-    made = [CA, f"{CA_KEY} (keep it to yourself)"]
+    made = [f"{ROOT_KEY} (keep it to yourself)"]
     if file.exists():
         addresses_of_file(file, advertise)  # Raises before anything is made.
     try:
@@ -60,7 +62,7 @@ def open_run(run_directory: Path, *, advertise: str) -> list[str]:
         if not file.exists():
             file.write_text(_new_file(directory, advertise or FIRST_ADDRESS), encoding="utf-8")
             made.append(RUN_FILE)
-        Authority.make(directory).save(directory)
+        Key.make().save(directory / ROOT_KEY)
     except OSError as error:
         raise ConfigError(f"{directory} cannot be made: {error.strerror}") from error
     return made
@@ -75,29 +77,80 @@ def check(uses: int, hours: float) -> None:
 
 
 def new_token(
-    directory: Path, *, uses: int = USES, hours: float = HOURS, advertise: str = ""
+    directory: Path,
+    *,
+    uses: int = USES,
+    hours: float = HOURS,
+    advertise: str = "",
+    witness: bool = False,
 ) -> str:
-    """Make a token with the authority in `directory`: the directory of a run, or of a node that
-    votes in it. Raises ConfigError."""
+    """Make a token with the root key or the node in `directory`: the directory of a run, or of a
+    node that votes in it. Raises ConfigError."""
     check(uses, hours)
+    check_format(directory)
     nodes = _nodes(directory)
     _look(advertise)
-    if advertise:
-        addresses: tuple[str, ...] = (advertise,)
-    elif nodes:
-        addresses = _addresses(nodes)
-    else:
-        addresses = (addresses_of_file(directory / RUN_FILE, ""),)
     if any(recorded_config(node).node.insecure for node in nodes):
-        return encode_token(Token(addresses))
-    for place in (directory, *nodes):
-        authority = Authority.load(place)
-        if authority is not None:
-            return sealed_token(authority, addresses, uses=uses, hours=hours)
-    raise ConfigError(
-        f"{directory} has no authority's key: give the directory of the run, or of a node that "
-        "votes in it (`lowcomm init RUNDIR` makes one for a new run)"
+        return encode_token(Token((advertise,) if advertise else _addresses(nodes)))
+    stores = [store for node in nodes if (store := TrustStore.load(node)).peer]
+    addresses, prints = _places(directory, nodes, stores, advertise)
+    key, root, named = _issuer(directory, nodes, stores)
+    token = signed_token(
+        key,
+        root=root,
+        uses=uses,
+        hours=hours,
+        addresses=addresses,
+        prints=prints,
+        witness=witness,
+        named=named,
     )
+    return encode_token(token)
+
+
+def _issuer(
+    directory: Path, nodes: Sequence[Path], stores: Sequence[TrustStore]
+) -> tuple[Key, bytes, str]:
+    """(the key that signs, public half of the root key, the voter with that key or ""). Raises
+    ConfigError."""
+    for place in (directory, *nodes):
+        if (key := Key.load(place / ROOT_KEY)) is not None:
+            return key, key.public, ""
+    voters = [store for store in stores if store.peer in store.voters]
+    for store in voters:
+        if store.voters_issue:
+            return OwnKey(store.directory).key, bytes.fromhex(store.root), store.peer
+    if voters:
+        raise ConfigError(
+            'this run takes tokens of its operator only (run.tokens = "operators"): make one where '
+            f"its root key is ({ROOT_KEY})"
+        )
+    raise ConfigError(
+        f"{directory} has no key that can sign a token: give the directory of the run, or of a "
+        "node that votes in it (`lowcomm init RUNDIR` makes one for a new run)"
+    )
+
+
+def _places(
+    directory: Path, nodes: Sequence[Path], stores: Sequence[TrustStore], advertise: str
+) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
+    """(addresses of peers, fingerprints of their keys): nodes here first, then other voters.
+    Without a node here it is the one that will begin the run. Raises ConfigError."""
+    if not nodes:
+        return (advertise or addresses_of_file(directory / RUN_FILE, ""),), ()
+    own = {store.directory: store.own_fingerprint for store in stores}
+    if advertise:
+        records = {node: read_record(node) for node in own}
+        there = [
+            own[node] for node, record in records.items() if record and record.address == advertise
+        ]
+        return (advertise,), tuple(dict.fromkeys((*there, *own.values())))[:ADDRESSES_MAX]
+    found = [(address, own[node]) for node, address in _listening(nodes) if node in own]
+    for store in stores:
+        found += [(address, bytes.fromhex(known)) for address, known in store.voters.values()]
+    places = dict(reversed(found))  # The first one of each address.
+    chosen = [address for address in dict(found) if address][:ADDRESSES_MAX]
+    return tuple(chosen), tuple(dict.fromkeys(places[address] for address in chosen))
 
 
 def invite(directory: Path) -> None:
@@ -108,19 +161,6 @@ def invite(directory: Path) -> None:
         "`lowcomm peer --join @FILE` there",
         flush=True,
     )
-
-
-def sealed_token(
-    authority: Authority, addresses: Sequence[str], *, uses: int = USES, hours: float = HOURS
-) -> str:
-    token = Token(
-        tuple(addresses),
-        authority.public,
-        secrets.token_bytes(NUMBER_BYTES),
-        uses,
-        int(time.time() + hours * 3600),
-    )
-    return encode_token(token.sealed(authority.token_key))
 
 
 def addresses_of_file(file: Path, advertise: str) -> str:
@@ -157,10 +197,16 @@ def _nodes(directory: Path) -> list[Path]:
     return [place for place in places if place.is_dir() and read_record(place) is not None]
 
 
-def _addresses(nodes: Sequence[Path]) -> tuple[str, ...]:
+def _listening(nodes: Sequence[Path]) -> list[tuple[Path, str]]:
+    """The running nodes with their addresses; if none runs, all nodes. Raises ConfigError if none
+    has listened yet."""
     running = [node for node in nodes if in_use(node)]
-    records = [read_record(node) for node in running or nodes]
-    found = [record.address for record in records if record is not None and record.address]
+    records = [(node, read_record(node)) for node in running or nodes]
+    found = [(node, record.address) for node, record in records if record and record.address]
     if not found:
         raise ConfigError(f"{nodes[0]} has not listened yet: start it first")
-    return tuple(dict.fromkeys(found))[:ADDRESSES_MAX]
+    return found
+
+
+def _addresses(nodes: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(address for _, address in _listening(nodes)))[:ADDRESSES_MAX]

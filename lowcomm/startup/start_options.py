@@ -20,7 +20,7 @@ class StartOptions:
     token: Token | None = None
     """The token to join with."""
     run_directory: Path | None = None
-    """The directory in which `lowcomm init` made the authority of a new run."""
+    """The directory in which `lowcomm init` made the root key of a new run."""
     command: tuple[str, ...] = ()
     """Command line of the user's own training program; empty: the built-in one."""
     fault: Fault | Lie | None = None

@@ -181,7 +181,7 @@ class Acceptor:
             await loop.connect_accepted_socket(
                 lambda: link, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
             )
-        except OSError:  # No TLS, another authority, or no data at all.
+        except OSError:  # No TLS, a certificate that is not trusted (yet), or no data at all.
             self._forget(unknown)
         except asyncio.CancelledError:
             link.connection_lost(None)  # If it was opened: uvloop closes it without a callback.

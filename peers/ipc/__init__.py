@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from peers.ipc.command_bus import Bus, Question, Revoke, Status, ask_daemon, serve
+    from peers.ipc.command_bus import Bus, ListTokens, Question, Revoke, Status, ask_daemon, serve
     from peers.ipc.messages import NONE, Answer, Attached, Boundary, Result, TensorPlace
     from peers.ipc.msgpack_records import LinkError
     from peers.ipc.rank_client import RankClient
@@ -29,6 +29,7 @@ __all__ = [
     "Boundary",
     "Bus",
     "LinkError",
+    "ListTokens",
     "Order",
     "Question",
     "RankClient",
@@ -48,7 +49,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "command_bus": "Bus Question Revoke Status ask_daemon serve",
+        "command_bus": "Bus ListTokens Question Revoke Status ask_daemon serve",
         "messages": "Answer Attached Boundary NONE Result TensorPlace",
         "msgpack_records": "LinkError",
         "rank_client": "RankClient",

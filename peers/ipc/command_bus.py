@@ -34,7 +34,9 @@ class Revoke:
     text, tells that it is done or refused."""
 
     what: str
-    """The peer's id, or its name; or the token."""
+    """The peer's id, or its name; or a token, or its number."""
+    token: bool
+    """`what` names a token."""
     why: str
     force: bool
     """Revoke even if no majority of the remaining voters can be reached."""
@@ -42,8 +44,13 @@ class Revoke:
     """A repeated question: the outcome of the first one counts."""
 
 
-Question = Status | Revoke
-_TO_DAEMON = kinds_of(Status, Stop, Revoke)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListTokens:
+    """client -> daemon; answered by JSON text: the tokens that the log has seen."""
+
+
+Question = Status | Revoke | ListTokens
+_TO_DAEMON = kinds_of(Status, Stop, Revoke, ListTokens)
 
 
 class Bus:

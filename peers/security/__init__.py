@@ -1,10 +1,11 @@
-"""Keys and certificates, and how a node gets its own.
+"""Keys, certificates and signatures; how a node is admitted.
 
-In: a join token or the authority's key. Out: TLS contexts, certificates for admitted nodes, and
-errors that say which side's clock or token is wrong. Must NOT decide how often a token may be
-spent, nor which peer is revoked: the log does.
+In: a join token or this node's own key, and the admissions that the log holds. Out: TLS contexts
+that trust the admitted nodes, checked admissions, and errors that say which side's clock or token
+is wrong. Must NOT decide how often a token may be spent, which issuer counts, nor which peer is
+revoked: the log does.
 
-Start reading: certificates.py; certificate_client.py and certificate_issuer.py are the two sides.
+Start reading: trust_store.py; admission_client.py and admission_shell.py are the two sides.
 """
 
 from typing import TYPE_CHECKING
@@ -12,38 +13,38 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from peers.security.certificate_client import ask
-    from peers.security.certificate_issuer import CertificateIssuer, genuine
-    from peers.security.certificates import (
-        CA,
-        CA_KEY,
-        Authority,
-        OwnKey,
-        contexts,
-        public_of,
-        root_of,
-        untimely,
-    )
+    from peers.security.admission_client import Admission, ask
+    from peers.security.admission_shell import AdmissionShell
+    from peers.security.certificates import is_signed_by, key_of, untimely
+    from peers.security.keys import ROOT_KEY, Key, OwnKey, check_format
+    from peers.security.proofs import new_token, proof_of
+    from peers.security.trust_store import TRUSTED, TrustStore
 
 __all__ = [
-    "CA",
-    "CA_KEY",
-    "Authority",
-    "CertificateIssuer",
+    "ROOT_KEY",
+    "TRUSTED",
+    "Admission",
+    "AdmissionShell",
+    "Key",
     "OwnKey",
+    "TrustStore",
     "ask",
-    "contexts",
-    "genuine",
-    "public_of",
-    "root_of",
+    "check_format",
+    "is_signed_by",
+    "key_of",
+    "new_token",
+    "proof_of",
     "untimely",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "certificate_client": "ask",
-        "certificate_issuer": "CertificateIssuer genuine",
-        "certificates": "Authority CA CA_KEY OwnKey contexts public_of root_of untimely",
+        "admission_client": "Admission ask",
+        "admission_shell": "AdmissionShell",
+        "certificates": "is_signed_by key_of untimely",
+        "keys": "Key OwnKey ROOT_KEY check_format",
+        "proofs": "new_token proof_of",
+        "trust_store": "TRUSTED TrustStore",
     },
 )

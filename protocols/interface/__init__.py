@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ReducePart,
         Resume,
         Stop,
+        Trust,
     )
     from protocols.interface.events import Event, Persisted, PersistFailed, StepReceived
 
@@ -43,6 +44,7 @@ __all__ = [
     "Resume",
     "StepReceived",
     "Stop",
+    "Trust",
     "commands",
     "events",
 ]
@@ -50,7 +52,9 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "commands": "Applied AtTheGate Connect Leased Note Outcome Persist ReducePart Resume Stop",
+        "commands": (
+            "Applied AtTheGate Connect Leased Note Outcome Persist ReducePart Resume Stop Trust"
+        ),
         "events": "Event PersistFailed Persisted StepReceived",
     },
 )

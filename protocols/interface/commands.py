@@ -14,12 +14,11 @@ from protocols.interface.transfer_commands import (
     ReleaseCopy,
     ServeCells,
 )
-from protocols.messages.admission import Admit
-from protocols.messages.log_entries import Entry, LogEntry, Run
+from protocols.messages.log_entries import Entry, LogEntry, Run, TokenSpent
 from protocols.messages.peer import Control
 from protocols.messages.persisted import Snapshot
 from protocols.types.frozen import record
-from protocols.types.ids import Contributor, PartBlocks, PeerId, Stamp
+from protocols.types.ids import Contributor, PartBlocks, PeerId, PeerInfo, Stamp
 from protocols.types.sample_ranges import Samples
 
 Outcome = Literal["finished", "left", "refused", "failed", "dropped"]
@@ -328,39 +327,42 @@ class ReleaseSteps:
 
 
 @record
-class Sign:
-    """Check the request and make the certificate, without handing it out; answer Signed or
-    NotSigned."""
+class CheckProof:
+    """Check signatures, time and certificate of this admission; answer Proved or NotProved."""
 
     asker: PeerId
     number: int
-    admit: Admit
+    entry: TokenSpent
+    root: str
+    """The run's root key, 64 hex digits."""
+    issuer_key: str
+    """The key that has to have signed the token's terms; "" in a renewal."""
 
 
 @record
 class Answer:
-    """Answer the request of this number: with this certificate (DER), or with the reason why
-    not."""
+    """Answer the request of this number: admitted, or the reason why not."""
 
     number: int
-    certificate: bytes
+    certificates: tuple[bytes, ...]
+    """Those of the voters (DER), if the node is admitted."""
     why: str
+    """"" if it is admitted."""
     final: bool
 
 
 @record
-class GiveKey:
-    """Send the authority's key to this voter."""
+class Trust:
+    """The log admits these peers: connect with each one if signatures prove its admission, also
+    after a restart."""
 
-    peer: PeerId
-
-
-@record
-class TakeKey:
-    """Check a key that a peer sent as the authority's; if it is that key, keep it and answer
-    Secured."""
-
-    key: bytes
+    root: str
+    admitted: tuple[TokenSpent, ...]
+    """All, in the order of the log; an issuer comes before the peers that its tokens admitted."""
+    voters: tuple[PeerInfo, ...]
+    """The voters, for tokens."""
+    voters_issue: bool = True
+    """The run takes tokens of voters."""
 
 
 @record
@@ -436,10 +438,9 @@ Command = (
     | Note
     | Stop
     | Leased
-    | Sign
+    | CheckProof
     | Answer
-    | GiveKey
-    | TakeKey
+    | Trust
 )
-AtTheGate = Sign | Answer | GiveKey | TakeKey
+AtTheGate = CheckProof | Answer | Trust
 """Commands that occur in encrypted runs only."""

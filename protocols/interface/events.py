@@ -18,6 +18,8 @@ class Bootstrap:
     run: Run
     state_digests: tuple[str, ...]
     """Digests of the initial state, one for each fragment."""
+    admission: TokenSpent | None = None
+    """Of an encrypted run: this peer's own admission."""
 
 
 @record
@@ -321,10 +323,6 @@ class BaseLoaded:
 class Secured:
     """This peer has a certificate, so the run is encrypted."""
 
-    has_key: bool
-    """This peer has the authority's key and can sign certificates. The event comes again when the
-    key arrives."""
-
 
 @record
 class AdmitAsked:
@@ -336,21 +334,19 @@ class AdmitAsked:
 
 
 @record
-class Signed:
-    """Answer to Sign: seal, time and key of the request are valid; the log decides about its
+class Proved:
+    """Answer to CheckProof: signatures, time and certificate are valid; the log decides about the
     uses."""
 
     asker: PeerId
     number: int
     entry: TokenSpent
-    certificate: bytes
-    earlier: PeerId = PeerId("")
-    """The earlier peer that showed its certificate in place of a token; "" if it was a token."""
 
 
 @record
-class NotSigned:
-    """Answer to Sign: the request is refused, and why; `final` if asking again is pointless."""
+class NotProved:
+    """Answer to CheckProof: the request is refused, and why; `final` if asking again is
+    pointless."""
 
     asker: PeerId
     number: int
@@ -397,7 +393,7 @@ def is_pulse(event: "Event") -> TypeGuard[MessageReceived]:
     )
 
 
-GateEvent = Secured | AdmitAsked | Signed | NotSigned | RevokeAsked | Barred
+GateEvent = Secured | AdmitAsked | Proved | NotProved | RevokeAsked | Barred
 """Events about certificates (peer/certificates.py)."""
 Event = (
     Bootstrap

@@ -14,10 +14,11 @@ from protocols.leader.recovery import Donors, Rollback
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages.peer import CaughtUp, Join, Witnessing
-from protocols.state.entry_validation import refusal
+from protocols.state.entry_validation import refusal, wrong_role
 from protocols.state.run_state import RunState
 from protocols.transfer.state_roots import WORDS_NEEDED, RootAgreement
 from protocols.types.clock import NEVER
+from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId, PeerInfo
 from protocols.types.limits import DONORS_MAX
 
@@ -54,7 +55,9 @@ class Joins:
         self.rollback = Rollback(self.run_state, self.reports, self.donors, self.joins)
 
     def join(self, peer: PeerId, join: Join, now: float) -> None:
-        """The peer asks for a state."""
+        """The peer asks for a state. Raises RemoteProtocolError if it may not be a member."""
+        if why := wrong_role(self.run_state, peer, witness=False):
+            raise RemoteProtocolError(peer, f"asks to train, which {why}")
         seats = self.run_state.seats
         seat = seats.get(peer)
         if seat is not None and seat.incarnation < join.incarnation:
@@ -160,6 +163,8 @@ class Joins:
         for peer, word in list(self.witnesses.items()):
             del self.witnesses[peer]
             info = PeerInfo(peer, word.name, word.incarnation, word.address, slot=0)
+            if wrong_role(self.run_state, peer, witness=True):
+                continue
             known = self.run_state.witnesses
             if known.get(peer) != info and peer not in self.run_state.receivers:
                 return e.Witness(info)

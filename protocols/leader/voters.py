@@ -27,10 +27,6 @@ BEATS = 3
 PATIENCE_S = 1.5
 """Seconds until a revocation without a majority is refused. Meanwhile a connection may return, a
 dead voter be removed, or another revocation be asked for."""
-KEYLESS = (
-    "the leader does not have the key that admits nodes yet, and the peer may be the last one with "
-    "the key: ask again in a moment, or add --force"
-)
 BRANCHES = (
     "the run goes on in two branches without a connection, and entries of this branch are lost if "
     "the other one stays: ask again when the branches have met, or add --force"
@@ -65,14 +61,12 @@ class Voters:
 
     # Revocations ----------------------------------------------------------------------------
 
-    def take(
-        self, asked: Mapping[str, Revoke], now: float, *, has_key: bool
-    ) -> list[tuple[Revoke, str]]:
+    def take(self, asked: Mapping[str, Revoke], now: float) -> list[tuple[Revoke, str]]:
         """Accept every revocation of `asked` that leaves a majority, together with the others.
 
         Called again before each decision, since a remaining voter may be lost meanwhile. Returns
         the refused revocations with their reasons: those with a reason for PATIENCE_S. A forced one
-        is not refused. `has_key`: this peer can admit nodes, whichever peer is revoked.
+        is not refused.
         """
         if not (asked or self.asked) or not self.raft.settled:
             return []  # The usual case; or it is not known yet which peers are connected.
@@ -86,7 +80,7 @@ class Voters:
             for name, one in asked.items():
                 if name in self.asked:
                     continue
-                why = "" if one.force else self._objection(one.entry, has_key=has_key)
+                why = "" if one.force else self._objection(one.entry)
                 if why:
                     objections[name] = why
                     continue
@@ -155,12 +149,10 @@ class Voters:
                 why = f"its certificate is about to be revoked, as {one.entry.by} asked"
                 yield Voter(PeerId(name), votes=False, why=why)
 
-    def _objection(self, entry: Revocation, *, has_key: bool) -> str:
+    def _objection(self, entry: Revocation) -> str:
         """Why this revocation is refused, as a line for a person; "" if it is not."""
         if self.run_state.rivals and subject(entry) not in self.run_state.rivals:
             return BRANCHES
-        if isinstance(entry, Revoked) and not has_key:
-            return KEYLESS
         voters = set(self.log.voters)
         if not isinstance(entry, Revoked) or entry.peer not in voters:
             return ""

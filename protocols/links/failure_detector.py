@@ -173,9 +173,11 @@ class FailureDetector:
 
     def _look_ahead(self, now: float) -> None:
         """Set the time at which the silence of a watched peer first becomes too long, if no message
-        comes. It is set anew at each heartbeat."""
+        comes. It is set anew at each heartbeat. Now at the earliest: a shorter timeout, since the
+        peer's pauses are known, is no pause of this node."""
         heard = self._heard
-        self._silence_at = min(
+        first = min(
             (heard[peer] + self._timeout_s(peer, now) for peer in self.watched if peer in heard),
             default=NEVER,
         )
+        self._silence_at = max(now, first)

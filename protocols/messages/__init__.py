@@ -14,7 +14,15 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from protocols.messages import log_entries, peer, step_progress
-    from protocols.messages.log_entries import Restore, Revocation, Revoked, Run, TokenRevoked
+    from protocols.messages.log_entries import (
+        Restore,
+        Revocation,
+        Revoked,
+        Run,
+        TokenRevoked,
+        TokenSpent,
+        TokenTerms,
+    )
     from protocols.messages.peer import (
         Admit,
         Admitted,
@@ -80,6 +88,8 @@ __all__ = [
     "StepChunk",
     "Stopped",
     "TokenRevoked",
+    "TokenSpent",
+    "TokenTerms",
     "TunnelTicket",
     "WantBulk",
     "WantTunnel",
@@ -91,7 +101,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "log_entries": "Restore Revocation Revoked Run TokenRevoked",
+        "log_entries": "Restore Revocation Revoked Run TokenRevoked TokenSpent TokenTerms",
         "peer": (
             "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk Control Hello Hold "
             "Install Kept Message NoTunnel NotAdmitted Padding PieceChunk Ready Refused Relay "

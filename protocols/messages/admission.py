@@ -1,38 +1,45 @@
-"""Messages about admission and revocation: requests for a certificate, and the leader's answers.
+"""Messages about admission and revocation: requests, and the leader's answers.
 
 Must NOT know how they are decided (peer/certificates.py).
 """
 
-from protocols.messages.log_entries import Revocation
+from protocols.messages.log_entries import Revocation, TokenTerms
 from protocols.types.frozen import record
 from protocols.types.ids import PeerId
 
 
 @record
 class Admit:
-    """The only message of a connection without a certificate: sign a certificate for this key.
+    """The only message of a connection without a certificate that the log admits: admit this one.
 
-    It carries a join token; or the certificate of an earlier peer of the same node, which gave up
-    its branch of the log, with a signature by that peer's key.
+    It proves that the sender has a token, and does not contain the token's secret. The node of an
+    earlier peer, which gave up its branch of the log, names that peer; the token with which that
+    one was admitted counts if the log does not know it.
     """
 
     protocol: int
-    token: str
     peer: PeerId
     key: bytes
     """Public key (Ed25519)."""
     certificate: bytes
-    """Certificate of the earlier peer (DER); empty with a token."""
+    """Certificate of the peer (DER), signed with its key."""
+    witness: bool
+    """The peer will vote and train nothing."""
+    terms: TokenTerms
+    signature: bytes
+    """The issuer's, of the terms."""
     proof: bytes
-    """Signature of the request by the earlier peer."""
+    """The token's own key's, of `key`."""
+    earlier: PeerId
+    """The earlier peer of this node, with the same key; "": there is none."""
 
 
 @record
 class Admitted:
-    """Answer to Admit: a certificate, and the authority's own certificate (both DER)."""
+    """Answer to Admit: the log admits the peer."""
 
-    certificate: bytes
-    authority: bytes
+    certificates: tuple[bytes, ...]
+    """Certificates of the run's voters (DER), which the peer trusts until it has read the log."""
 
 
 @record
@@ -55,12 +62,13 @@ class HandOn:
 
 @record
 class Decided:
-    """From the leader, about the request of this number: a certificate (DER), or the reason why
-    not."""
+    """From the leader, about the request of this number: admitted, or the reason why not."""
 
     number: int
-    certificate: bytes
+    certificates: tuple[bytes, ...]
+    """Those of the voters (DER), if the peer is admitted."""
     why: str
+    """"" if it is admitted."""
     final: bool
 
 
@@ -80,16 +88,3 @@ class NotRevoked:
     subject: str
     """A peer's id, or a token's number."""
     why: str
-
-
-@record
-class AskKey:
-    """From a voter, which may have to admit nodes as leader: send me the authority's key."""
-
-
-@record
-class AuthorityKey:
-    """To a voter, over a connection with certificates on both sides: the authority's private key
-    (DER)."""
-
-    key: bytes

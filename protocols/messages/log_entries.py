@@ -40,6 +40,11 @@ class Run:
     asks: bool = False
     """As soon as `quorum` peers have contributed to a round, the leader asks stragglers to
     contribute what they have (the pull of Decoupled DiLoCo, arXiv:2604.21428)."""
+    root: str = ""
+    """Public half of the run's root key, 64 hex digits, which names the run in tokens; "": the run
+    is not encrypted, and admits without tokens."""
+    voters_issue: bool = True
+    """Tokens of voters count. Otherwise only those that the root key signed."""
 
 
 @record
@@ -244,22 +249,47 @@ class Close:
 
 
 @record
-class TokenSpent:
-    """A peer is admitted with a join token: its certificate is handed out when this is committed.
+class TokenTerms:
+    """The content of a join token that its issuer has signed."""
 
-    The entry tells every peer how many uses the token has left.
-    """
-
-    token: str
+    number: str
     """The token's number, 32 hex digits."""
-    peer: PeerId
     key: str
-    """The public key of the certificate, 64 hex digits. Another request with the same key gets the
-    certificate again."""
+    """Public half of the token's own key, 64 hex digits. The other half is the token's secret."""
     uses: int
     """The number of peers that the token admits in all."""
     expires: int
     """Unix seconds."""
+    witness: bool
+    """The token admits witnesses, and no members; otherwise members, and no witnesses."""
+    issuer: PeerId
+    """The voter that signed it; "": the root key. In a renewal the earlier peer of the node."""
+
+
+@record
+class TokenSpent:
+    """A peer is admitted with a join token: all peers trust its certificate from here on.
+
+    The entry tells every peer how many uses the token has left, and proves to each of them that the
+    issuer and the holder of the token have signed. Without signatures it is a renewal: a node with
+    a branch that was given up becomes another peer, with the key that it had.
+    """
+
+    terms: TokenTerms
+    peer: PeerId
+    key: str
+    """The peer's public key, 64 hex digits."""
+    certificate: bytes
+    """The peer's certificate (DER), signed with its own key; the founder's with the root key."""
+    signature: bytes
+    """The issuer's, of the terms (state/tokens.py: `statement`)."""
+    proof: bytes
+    """The token's own key's, of the peer's key (state/tokens.py: `claim`)."""
+
+    @property
+    def renews(self) -> bool:
+        """The node was admitted before, as the peer `terms.issuer`."""
+        return not self.signature
 
 
 @record

@@ -6,8 +6,6 @@ wire/codec.py checks each field of a message before any other code reads it.
 from protocols.messages.admission import (
     Admit,
     Admitted,
-    AskKey,
-    AuthorityKey,
     Decided,
     HandOn,
     NotAdmitted,
@@ -391,8 +389,6 @@ Control = (
     | NotAdmitted
     | HandOn
     | Decided
-    | AskKey
-    | AuthorityKey
     | Revoke
     | NotRevoked
     | WantTunnel

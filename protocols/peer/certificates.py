@@ -1,9 +1,9 @@
-"""Admission and revocation: a node gets a certificate if the log can still spend its token.
+"""Admission and revocation: a node is admitted if the log can still spend its token.
 
-Any peer takes a request and passes it to the leader. The leader's shell makes the certificate, the
-log spends the token, and only then the certificate is handed out. Each voter gets the authority's
-key, so that any leader can admit nodes. Must NOT look at that key, nor check a token's seal or time
-(peers/security/certificate_issuer.py).
+Any peer takes a request and passes it to the leader. The leader's shell checks the signatures, the
+log spends the token, and only then the node is answered: from then on all peers trust the
+certificate that the entry holds. Must NOT check a signature or a time
+(peers/security/admission_shell.py).
 """
 
 from dataclasses import dataclass, replace
@@ -17,19 +17,21 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.state.entry_validation import cannot_revoke, refusal
 from protocols.state.run_state import RunState
-from protocols.state.tokens import revocation, subject
+from protocols.state.tokens import ANOTHER, renewed, subject
 from protocols.types.clock import NEVER
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
+from protocols.types.limits import CERTIFICATES_MAX
 from protocols.wire.codec import one_line
 
 ANSWER_S = 10.0
 """Seconds for an answer of the leader and the log; an election fits in."""
-KEY_RETRY_S = 2.0
-"""Seconds until a voter without the key asks again."""
+RETRY_S = 2.0
+"""Seconds until open revocations are sent to the leader again."""
 ASKING_MAX = 256
 """Open requests, here and at the leader: unauthenticated nodes cost bounded memory."""
 NOT_NOW = "no peer that leads the run can be reached"
-ABOUT_CERTIFICATES = (m.HandOn, m.Decided, m.AskKey, m.AuthorityKey, m.Revoke, m.NotRevoked)
+NO_PROOF = "this node shows neither a token nor an earlier peer of this run: join with a token"
+ABOUT_CERTIFICATES = (m.HandOn, m.Decided, m.Revoke, m.NotRevoked)
 """Messages that `heard` handles."""
 
 Asker = tuple[PeerId, int]
@@ -37,14 +39,11 @@ Asker = tuple[PeerId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class PendingCertificate:
-    """A certificate that waits for the log."""
+class PendingAdmission:
+    """A proved admission that waits for the log."""
 
     entry: e.TokenSpent
-    certificate: bytes
     until: float
-    earlier: PeerId
-    """The earlier peer that showed its certificate in place of a token; "" if it was a token."""
 
 
 class Certificates:
@@ -52,13 +51,13 @@ class Certificates:
     requests."""
 
     def __init__(self, me: PeerId, run_state: RunState, links: Connections) -> None:
-        self.secure = self.has_key = False
+        self.secure = False
         self._me = me
         self._run_state = run_state
         self._links = links
         self._handed_on: dict[int, float] = {}
         """By number of a request that was made here, until when it waits for the leader."""
-        self._made: dict[Asker, PendingCertificate] = {}
+        self._proved: dict[Asker, PendingAdmission] = {}
         self.refused: dict[str, str] = {}
         """By subject, why the leader refused a revocation that a person asked for here."""
         self.revoking: dict[str, m.Revoke] = {}
@@ -68,20 +67,14 @@ class Certificates:
         """The leader that got the revocations last: no other peer may refuse them."""
         self._revokes_at = 0.0
         """When the revocations are sent to the leader again."""
-        self._asks_at = 0.0
-        """When to ask for the key again, if it is needed."""
-        self._asked = 0
+        self._trusted: object = None
+        """Marks the content of the last Trust."""
 
     @property
     def deadline(self) -> float:
-        waits = (made.until for made in self._made.values())
-        asks_at = self._asks_at if self._lacks_key else NEVER
+        waits = (proved.until for proved in self._proved.values())
         revokes_at = self._revokes_at if self.revoking else NEVER
-        return min(asks_at, revokes_at, *waits, *self._handed_on.values(), NEVER)
-
-    @property
-    def _lacks_key(self) -> bool:
-        return self.secure and not self.has_key and self._me in self._run_state.voters
+        return min(revokes_at, *waits, *self._handed_on.values(), NEVER)
 
     # Events ---------------------------------------------------------------------------------
 
@@ -93,29 +86,29 @@ class Certificates:
     ) -> list[c.Command]:
         """Handle an event. `leader`: the followed leader, or this peer itself."""
         match event:
-            case v.Secured(has_key=has_key):
-                self.secure, self.has_key = True, has_key
+            case v.Secured():
+                self.secure = True
                 return []
             case v.AdmitAsked(number=number, admit=admit):
                 if admit.protocol != PROTOCOL_VERSION:
                     why = other_version(admit.peer, admit.protocol)
-                    return [c.Answer(number, b"", why, final=True)]
+                    return [c.Answer(number, (), why, final=True)]
+                if self._is_admitted(admit):
+                    # It asks again: an answer was lost, or it trusts too few peers to get in.
+                    return [c.Answer(number, self._certificates_of_voters(), "", final=False)]
                 if leader == self._me:
-                    return [c.Sign(self._me, number, admit)]
+                    return [self._check((self._me, number), admit)]
                 if leader not in self._links.up or len(self._handed_on) >= ASKING_MAX:
-                    return [c.Answer(number, b"", NOT_NOW, final=False)]
+                    return [c.Answer(number, (), NOT_NOW, final=False)]
                 assert leader is not None, "a connected leader is a peer"
                 self._handed_on[number] = now + ANSWER_S
                 return [c.Send(leader, m.HandOn(number, admit))]
-            case v.Signed(asker=asker, number=number):
-                if len(self._made) >= ASKING_MAX:
+            case v.Proved(asker=asker, number=number):
+                if len(self._proved) >= ASKING_MAX:
                     return [self._answer((asker, number), why="too many nodes ask at once")]
-                made = PendingCertificate(
-                    event.entry, event.certificate, now + ANSWER_S, event.earlier
-                )
-                self._made[asker, number] = made
+                self._proved[asker, number] = PendingAdmission(event.entry, now + ANSWER_S)
                 return []
-            case v.NotSigned(asker=asker, number=number, why=why, final=final):
+            case v.NotProved(asker=asker, number=number, why=why, final=final):
                 return [self._answer((asker, number), why=why, final=final)]
             case v.RevokeAsked(entry=entry, force=force):
                 return self._revoke(m.Revoke(entry, force))
@@ -125,7 +118,7 @@ class Certificates:
     def heard(
         self,
         peer: PeerId,
-        message: m.HandOn | m.Decided | m.AskKey | m.AuthorityKey | m.Revoke | m.NotRevoked,
+        message: m.HandOn | m.Decided | m.Revoke | m.NotRevoked,
         *,
         leads: bool,
     ) -> list[c.Command]:
@@ -135,16 +128,12 @@ class Certificates:
             case m.HandOn(number=number, admit=admit):
                 # Only a member may ask for others.
                 if leads and peer in self._run_state.readers:
-                    return [c.Sign(peer, number, admit)]
+                    return [self._check((peer, number), admit)]
                 return [self._answer((peer, number), why=NOT_NOW)]
             case m.Decided(number=number):
                 if self._handed_on.pop(number, None) is None:
                     return []  # It came too late: the node was told to try again.
-                return [c.Answer(number, message.certificate, message.why, message.final)]
-            case m.AskKey():
-                # A peer without a vote admits no node.
-                allowed = self.has_key and peer in self._run_state.voters
-                return [c.GiveKey(peer)] if allowed else []
+                return [c.Answer(number, message.certificates, message.why, message.final)]
             case m.Revoke(entry=entry):
                 # Only a member may ask; and a former leader does not pass it on.
                 known = leads and peer in self._run_state.readers
@@ -153,34 +142,32 @@ class Certificates:
             case m.NotRevoked(subject=name, why=why):
                 asked = self.revoking.get(name) if peer == self._asked_of else None
                 return self._refuse(asked, why) if asked is not None else []
-            case m.AuthorityKey(key=key):
-                return [c.TakeKey(key)] if self._lacks_key else []
 
     def advance(
         self, led_term: LeadershipTerm | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
         """Answer open requests. `led_term`: the leader's state, None unless this peer leads."""
-        commands = [self._decided(asker, led_term, now) for asker in list(self._made)]
+        commands: list[c.Command | None] = [self._trust()]
+        commands += [self._decided(asker, led_term, now) for asker in list(self._proved)]
         commands += self._revocations(led_term, leader, now)
         for number in [n for n, until in self._handed_on.items() if now >= until]:
             del self._handed_on[number]
-            commands.append(c.Answer(number, b"", NOT_NOW, final=False))
-        if self._lacks_key and now >= self._asks_at:
-            self._asks_at = now + KEY_RETRY_S
-            commands += [c.Send(peer, m.AskKey()) for peer in self._next_asked()]
+            commands.append(c.Answer(number, (), NOT_NOW, final=False))
         return [command for command in commands if command is not None]
 
-    def _next_asked(self) -> list[PeerId]:
-        """The peers to ask for the key next: one voter at a time, and from the second time on all
-        members without a vote too. A peer that lost its vote keeps the key, and may be the only one
-        that has it."""
-        up, run_state = self._links.up, self._run_state
-        voters = sorted(up.intersection(run_state.voters))
-        self._asked += 1
-        asked = [voters[self._asked % len(voters)]] if voters else []
-        if self._asked > 1:
-            asked += sorted(up.intersection(run_state.readers).difference(voters))
-        return asked
+    def _trust(self) -> c.Trust | None:
+        """The admitted peers, if they or the voters have changed since the last time."""
+        run_state = self._run_state
+        run, admitted = run_state.run, run_state.admitted
+        if not self.secure or run is None:
+            return None
+        found = (run_state.seats.get(p) or run_state.witnesses.get(p) for p in run_state.voters)
+        voters = tuple(info for info in found if info is not None)
+        mark = (len(admitted), next(reversed(admitted), ""), voters)
+        if mark == self._trusted:
+            return None
+        self._trusted = mark
+        return c.Trust(run.root, tuple(admitted.values()), voters, run.voters_issue)
 
     # Revocations ----------------------------------------------------------------------------
 
@@ -215,45 +202,89 @@ class Certificates:
         refused: list[tuple[m.Revoke, str]] = []
         if led_term is not None:
             vote_changes = led_term.leader.vote_changes
-            refused = vote_changes.take(self.revoking, now, has_key=self.has_key)
+            refused = vote_changes.take(self.revoking, now)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._revokes_at or hears != self._asked_of:
-            self._asked_of, self._revokes_at = hears, now + KEY_RETRY_S
+            self._asked_of, self._revokes_at = hears, now + RETRY_S
             asks = self.revoking.values() if hears is not None else ()
             commands += [c.Send(hears or self._me, asked) for asked in asks]
         return commands
 
     # One request ----------------------------------------------------------------------------
 
+    def _check(self, asker: Asker, admit: m.Admit) -> c.Command:
+        """Have the signatures of a request checked, if the log may admit its node at all."""
+        run_state, terms = self._run_state, admit.terms
+        admitted, key = run_state.admitted, admit.key.hex()
+        if run_state.run is None:
+            return self._answer(asker, why=NOT_NOW)  # The founder's first entry is not on disk yet.
+        earlier = admitted.get(PeerId(admit.earlier))
+        signatures = (admit.signature, admit.proof)
+        if earlier is not None and earlier.key == key:
+            terms, signatures = renewed(earlier), (b"", b"")
+        elif not admit.signature:
+            return self._answer(asker, why=NO_PROOF, final=True)
+        if terms.witness != admit.witness:
+            return self._answer(asker, why=_other_role(terms), final=True)
+        entry = e.TokenSpent(terms, admit.peer, key, admit.certificate, *signatures)
+        if self._is_admitted(admit):
+            return self._answer(asker, certificates=self._certificates_of_voters())
+        if why := refusal(run_state, entry):
+            return self._answer(asker, why=why, final=True)
+        root, issuer = run_state.run.root, admitted.get(terms.issuer)
+        issuer_key = root if issuer is None else issuer.key
+        return c.CheckProof(*asker, entry, root, "" if entry.renews else issuer_key)
+
     def _decided(
         self, asker: Asker, led_term: LeadershipTerm | None, now: float
     ) -> c.Command | None:
         """The answer to a request; None until the log has its entry, which is handed to the
         leader."""
-        made, why, final = self._made[asker], "", False
-        revoked, spent = self._run_state.revoked, self._run_state.spendings
-        if spent.has(made.entry):
-            del self._made[asker]
-            return self._answer(asker, certificate=made.certificate)
-        if made.earlier in revoked:
-            why, final = revocation(revoked[made.earlier]), True
-        elif led_term is None or now >= made.until:
+        entry, why, final = self._proved[asker].entry, "", False
+        if self._is_admitted(entry):
+            del self._proved[asker]
+            return self._answer(asker, certificates=self._certificates_of_voters())
+        if led_term is None or now >= self._proved[asker].until:
             why = NOT_NOW
-        elif not led_term.has_spent(made.entry):
-            why = refusal(led_term.head, made.entry)
+        elif entry.peer in led_term.head.revoked or not led_term.has_spent(entry):
+            why = refusal(led_term.head, entry)
             final = bool(why)
+            if not why:
+                led_term.spend(entry)
         if why:
-            del self._made[asker]
+            del self._proved[asker]
             return self._answer(asker, why=why, final=final)
-        assert led_term is not None, "without one there was a reason"
-        led_term.spend(made.entry)
         return None
 
+    def _is_admitted(self, asks: e.TokenSpent | m.Admit) -> bool:
+        """Is this peer admitted, with this certificate, and not revoked?"""
+        spent = self._run_state.spendings
+        known = spent.peers.get(asks.peer) if asks.peer not in spent.revoked else None
+        return known is not None and known.certificate == asks.certificate
+
+    def _certificates_of_voters(self) -> tuple[bytes, ...]:
+        admitted, voters = self._run_state.admitted, self._run_state.voters
+        known = [admitted[peer].certificate for peer in voters if peer in admitted]
+        return tuple(known[:CERTIFICATES_MAX])
+
     def _answer(
-        self, asker: Asker, *, certificate: bytes = b"", why: str = "", final: bool = False
+        self,
+        asker: Asker,
+        *,
+        certificates: tuple[bytes, ...] = (),
+        why: str = "",
+        final: bool = False,
     ) -> c.Command:
         peer, number = asker
         if peer == self._me:
-            return c.Answer(number, certificate, why, final)
-        return c.Send(peer, m.Decided(number, certificate, why, final))
+            return c.Answer(number, certificates, why, final)
+        return c.Send(peer, m.Decided(number, certificates, why, final))
+
+
+def _other_role(terms: e.TokenTerms) -> str:
+    """The line for a node that asks for the other role than that of its token."""
+    if terms.witness:
+        return f"this token admits witnesses only (`lowcomm witness`): {ANOTHER}"
+    witness = "`lowcomm token DIRECTORY --witness`"
+    return f"this token admits nodes that train only: for a witness, ask for one of {witness}"

@@ -139,7 +139,8 @@ class PeerCore(Components):
     def _bootstrap(self, event: v.Bootstrap, now: float) -> None:
         self.raft.run = event.run.run
         try:
-            self.raft.begin(now, [event.run, e.Member(self.me.info(0))])
+            own = [event.admission] if event.admission is not None else []
+            self.raft.begin(now, [event.run, *own, e.Member(self.me.info(0))])
         except LogError as error:
             self._stop(c.Stop(str(error), "failed"))
             return

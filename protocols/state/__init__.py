@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from protocols.state.tokens import (
         ADDRESSES_MAX,
         ANOTHER,
-        NUMBER_BYTES,
+        NO_TERMS,
         PREFIX,
         USES_MAX,
         Token,
+        claim,
         decode_token,
         encode_token,
-        spending,
+        fingerprint,
+        statement,
         subject,
     )
 
@@ -39,7 +41,7 @@ __all__ = [
     "ADDRESSES_MAX",
     "ANOTHER",
     "ELEMENT_BYTES",
-    "NUMBER_BYTES",
+    "NO_TERMS",
     "OWNERS_MAX",
     "PREFIX",
     "USES_MAX",
@@ -48,14 +50,16 @@ __all__ = [
     "Token",
     "cannot_revoke",
     "checkpoint_progress",
+    "claim",
     "decode_token",
     "drawn_at",
     "encode_token",
+    "fingerprint",
     "gossip_pairs",
     "pairs_of",
     "progress_at",
     "remaining_at",
-    "spending",
+    "statement",
     "step_view",
     "subject",
     "transitions",
@@ -72,8 +76,8 @@ __getattr__ = lazy_exports(
         "run_state": "RunState",
         "step_entries": "drawn_at step_view",
         "tokens": (
-            "ADDRESSES_MAX ANOTHER NUMBER_BYTES PREFIX Token USES_MAX decode_token "
-            "encode_token spending subject"
+            "ADDRESSES_MAX ANOTHER NO_TERMS PREFIX Token USES_MAX claim decode_token encode_token "
+            "fingerprint statement subject"
         ),
     },
 )

@@ -14,7 +14,14 @@ from protocols.messages.snapshot import RunStateSnapshot
 from protocols.state import step_validation
 from protocols.state.parts import undivided
 from protocols.state.run_state import RunState
-from protocols.state.tokens import ANOTHER, reason_of, revocation, subject
+from protocols.state.tokens import (
+    ANOTHER,
+    SpentTokens,
+    reason_of,
+    renewed,
+    revocation,
+    subject,
+)
 from protocols.types.ids import FragmentParts, PeerId, PeerInfo
 from protocols.types.limits import SPENT_MAX
 from protocols.types.sample_ranges import is_sound, well_formed
@@ -49,8 +56,9 @@ def objection(run_state: RunState, body: e.Entry) -> str:
         case e.Commit():
             return _commit(run_state, body)
         case e.Witness(info=info):
-            inside = info.peer in run_state.receivers
-            return f"makes {info.peer} a witness, which trains already" if inside else ""
+            if info.peer in run_state.receivers:
+                return f"makes {info.peer} a witness, which trains already"
+            return wrong_role(run_state, info.peer, witness=True)
         case e.Dropped():
             return ""
         case e.Lease():
@@ -100,6 +108,8 @@ def _run(run: e.Run) -> str:
 
 
 def _member(run_state: RunState, info: PeerInfo) -> str:
+    if why := wrong_role(run_state, info.peer, witness=False):
+        return why
     if info.peer in run_state.joiners or not run_state.members:
         return ""
     may_return = run_state.may_return(info.peer, info.incarnation)
@@ -120,6 +130,8 @@ def _cut(run_state: RunState, cut: e.Cut) -> str:
         return "has a Cut without donors, with one twice, or with roots"
     if cut.info.peer in donors or not donors <= run_state.members.keys():
         return f"names {', '.join(cut.donors)} as donors, which are not all other members"
+    if why := wrong_role(run_state, cut.info.peer, witness=False):
+        return why
     if not run_state.has_room(cut.info.peer):
         return f"lets in {cut.info.peer}, but the run is full"
     named = [(version.fragment, version.round) for version in cut.versions]
@@ -207,6 +219,19 @@ def _sorted_among(roster: Sequence[PeerId], allowed: Collection[PeerId]) -> bool
     return bool(roster) and rises and set(roster) <= set(allowed)
 
 
+def wrong_role(run_state: RunState, peer: PeerId, *, witness: bool) -> str:
+    """Why the peer may not be a witness (or a member) of an encrypted run; "" if it may."""
+    if run_state.run is None or not run_state.run.root:
+        return ""
+    known = run_state.admitted.get(peer)
+    if known is None:
+        return f"lets in {peer}, which no token admitted"
+    if known.terms.witness == witness:
+        return ""
+    role, other = ("witness", "member") if witness else ("member", "witness")
+    return f"makes {peer} a {role}, but its token admitted it as a {other}"
+
+
 def refusal(run_state: RunState, entry: e.TokenSpent) -> str:
     """Why the log cannot spend this token, as a line for the joiner; "" if it can."""
     peer, spent = entry.peer, run_state.spendings
@@ -214,13 +239,42 @@ def refusal(run_state: RunState, entry: e.TokenSpent) -> str:
         return revocation(spent.revoked[peer])
     if peer in spent.peers or peer in run_state.seats or peer in run_state.witnesses:
         return f"{peer} is another peer of this run: start with an empty node directory"
-    if entry.token in spent.revoked_tokens:
-        gone = spent.revoked_tokens[entry.token]
+    if why := _renewal(spent, entry) if entry.renews else _token(run_state, entry.terms):
+        return why
+    if spent.uses_left(entry.terms) < 1:
+        return f"this token was good for {entry.terms.uses} and is used up: {ANOTHER}"
+    return ""
+
+
+def _token(run_state: RunState, terms: e.TokenTerms) -> str:
+    """Why a token does not count, however often it was used; "" if it does."""
+    spent, run, issuer = run_state.spendings, run_state.run, terms.issuer
+    if terms.number in spent.revoked_tokens:
+        gone = spent.revoked_tokens[terms.number]
         return f"this token was revoked by {gone.by}{reason_of(gone)}: {ANOTHER}"
-    if entry.expires <= spent.forgotten:
+    if terms.expires <= spent.forgotten:
         return f"this token is too old: {ANOTHER}"
-    if spent.uses_left(entry) < 1:
-        return f"this token was good for {entry.uses} and is used up: {ANOTHER}"
+    if not issuer:
+        return ""
+    if run is not None and not run.voters_issue:
+        return (
+            f"{issuer} issued this token, but tokens of this run come from its operator only: ask "
+            "for one from the machine that has the run's root key"
+        )
+    # A former voter may be in the wrong hands, with its key: so its tokens end with its vote.
+    if issuer in spent.revoked or issuer not in run_state.voters or issuer not in spent.peers:
+        return f"{issuer} issued this token, but does not vote in the run any more: {ANOTHER}"
+    return ""
+
+
+def _renewal(spent: SpentTokens, entry: e.TokenSpent) -> str:
+    """Why an admitted peer's node may not become this other peer; "" if it may."""
+    earlier = entry.terms.issuer
+    if earlier in spent.revoked:
+        return revocation(spent.revoked[earlier])
+    known = spent.peers.get(earlier)
+    if known is None or known.key != entry.key or renewed(known) != entry.terms:
+        return "the certificate that this node had is none of this run: join with a token"
     return ""
 
 

@@ -97,6 +97,12 @@ class RunState:
         this mapping."""
         return self.spendings.revoked
 
+    @property
+    def admitted(self) -> dict[PeerId, e.TokenSpent]:
+        """By admitted peer, the entry that admitted it, in the order of the log. The caller must
+        not keep this mapping."""
+        return self.spendings.peers
+
     def is_member(self, peer: PeerId, incarnation: int) -> bool:
         """Is this incarnation of the peer a member?"""
         info = self.members.get(peer)

@@ -1,43 +1,58 @@
-"""Join tokens: their content, and how often the log may still spend them.
+"""Join tokens: their words, their terms, and how often the log may still spend them.
 
-A token names the run's authority. Only holders of the authority's key can seal a token, and each of
-them can check one that it has never seen. Must NOT draw random numbers, read a clock or make
-certificates (peers/security/certificates.py does).
+A token has a key pair of its own. The issuer signs its terms, which hold the public half; the word
+that a person hands on has the private half too. A joining node proves that it has the word: the
+private half signs the node's key. So neither the log nor a message contains a secret. Must NOT draw
+random numbers, read a clock, or make or check signatures (peers/security does).
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import msgpack
 
-from protocols.messages.log_entries import Revocation, Revoked, TokenRevoked, TokenSpent
+from protocols.messages.log_entries import (
+    Revocation,
+    Revoked,
+    TokenRevoked,
+    TokenSpent,
+    TokenTerms,
+)
 from protocols.types.errors import ConfigError
 from protocols.types.ids import PeerId
 from protocols.types.limits import NAME_MAX, SPENT_MAX, TOKEN_CHARS_MAX
-from protocols.wire.validators import WireError, integer, many, octets, text
+from protocols.wire.validators import Check, WireError, flag, integer, many, octets, text
 
 if TYPE_CHECKING:
     from protocols.messages.snapshot import RunStateSnapshot
 
-PREFIX = "lc1-"
+PREFIX = "lc2-"
 """The number of the token's format."""
+KEY_BYTES = 32
+"""Bytes of a public or private key (Ed25519)."""
+SIGNATURE_BYTES = 64
 NUMBER_BYTES = 16
-AUTHORITY_BYTES = 32
-SEAL_BYTES = 16
-"""Bytes of HMAC-SHA256 in a token: 128 bits cannot be guessed over a network."""
+PRINT_BYTES = 16
+"""Bytes of a key's fingerprint: 128 bits, which no other key can be made to match."""
 ADDRESSES_MAX = 4
 USES_MAX = 1 << 16
 ANOTHER = "ask for another one (`lowcomm token DIRECTORY`)"
-SECURE = (AUTHORITY_BYTES, NUMBER_BYTES, SEAL_BYTES)
-_addresses = many(text(NAME_MAX), ADDRESSES_MAX)
-_checks = (
-    *(_addresses, octets(0, AUTHORITY_BYTES), octets(0, NUMBER_BYTES)),
-    *(integer(USES_MAX), integer(1 << 63), octets(0, SEAL_BYTES)),
+ROOT = PeerId("")
+"""The issuer of a token that the root key signed."""
+STATEMENT, CLAIM, RENEWAL = b"lowcomm token 2\0", b"lowcomm joiner 2\0", b"lowcomm renewal 2\0"
+"""Beginnings of signed and hashed bytes: a signature of one kind is none of another."""
+NO_TERMS = TokenTerms("", "", 0, 0, witness=False, issuer=ROOT)
+"""The terms of a request without a token."""
+_SECURE = (KEY_BYTES, KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES)
+_checks: tuple[Check, ...] = (
+    *(many(text(NAME_MAX), ADDRESSES_MAX), many(octets(PRINT_BYTES, PRINT_BYTES), ADDRESSES_MAX)),
+    *(octets(0, KEY_BYTES), octets(0, KEY_BYTES), octets(0, KEY_BYTES)),
+    *(integer(USES_MAX), integer(1 << 63), flag, text(NAME_MAX), octets(0, SIGNATURE_BYTES)),
 )
 
 
@@ -47,32 +62,65 @@ class Token:
 
     addresses: tuple[str, ...]
     """Addresses of peers of the run."""
-    authority: bytes = b""
-    """The public key (Ed25519) of the run's certificate authority, by which a joiner recognises the
-    run. Empty: the run is not encrypted, and the token is not spent."""
-    number: bytes = b""
-    """128 random bits that name the token."""
+    prints: tuple[bytes, ...] = ()
+    """Fingerprints of the keys of these peers; (): the founder may be there, with a certificate
+    that the root key signed."""
+    root: bytes = b""
+    """Public half of the run's root key. Empty: the run is not encrypted, and the token is not
+    spent."""
+    key: bytes = b""
+    """Public half of the token's own key."""
+    secret: bytes = b""
+    """The other half."""
     uses: int = 0
     expires: int = 0
     """Unix seconds."""
-    seal: bytes = b""
+    witness: bool = False
+    issuer: PeerId = ROOT
+    """The voter that signed the terms; "": the root key."""
+    signature: bytes = b""
 
     @property
     def secure(self) -> bool:
-        return bool(self.authority)
+        return bool(self.root)
 
-    def sealed(self, key: bytes) -> Token:
-        """This token, sealed with the authority's key."""
-        seal = _seal(self, key)
-        return Token(self.addresses, self.authority, self.number, self.uses, self.expires, seal)
+    @property
+    def number(self) -> str:
+        """128 bits of the token's key, as hex digits, which name the token."""
+        return self.key[:NUMBER_BYTES].hex()
 
-    def is_sealed(self, key: bytes) -> bool:
-        return hmac.compare_digest(self.seal, _seal(self, key))
+    @property
+    def terms(self) -> TokenTerms:
+        terms = (self.number, self.key.hex(), self.uses, self.expires)
+        return TokenTerms(*terms, witness=self.witness, issuer=self.issuer)
+
+
+def statement(root: str, terms: TokenTerms) -> bytes:
+    """The bytes that the issuer of a token signs. `root`: 64 hex digits."""
+    values = [root, terms.number, terms.key, terms.uses, terms.expires, terms.witness, terms.issuer]
+    return STATEMENT + cast(bytes, msgpack.packb(values))
+
+
+def claim(root: str, key: str) -> bytes:
+    """The bytes that the key of a token signs: it admits the node with this public key."""
+    return CLAIM + cast(bytes, msgpack.packb([root, key]))
+
+
+def fingerprint(key: bytes) -> bytes:
+    """The fingerprint of a public key."""
+    return hashlib.sha256(key).digest()[:PRINT_BYTES]
+
+
+def renewed(known: TokenSpent) -> TokenTerms:
+    """The terms by which the node of an admitted peer may become one other peer."""
+    number = hashlib.sha256(RENEWAL + known.peer.encode()).digest()[:NUMBER_BYTES].hex()
+    of = known.terms
+    return TokenTerms(number, known.key, 1, of.expires, witness=of.witness, issuer=known.peer)
 
 
 def encode_token(token: Token) -> str:
     """Encode a token as one printable word."""
-    packed = cast(bytes, msgpack.packb([*_body(token), token.seal]))
+    packed = cast(bytes, msgpack.packb(_fields(token)))
     word = PREFIX + urlsafe_b64encode(packed).decode().rstrip("=")
     assert len(word) <= TOKEN_CHARS_MAX, "a token is too long"
     return word
@@ -94,8 +142,8 @@ def decode_token(word: str) -> Token:
             raise WireError("no list")
         fields = cast(list[object], raw)
         made = Token(*(check(one) for check, one in zip(_checks, fields, strict=True)))
-        sizes = len(made.authority), len(made.number), len(made.seal)
-        if not made.addresses or sizes not in (SECURE, (0, 0, 0)):
+        sizes = tuple(map(len, (made.root, made.key, made.secret, made.signature)))
+        if not made.addresses or sizes not in (_SECURE, (0, 0, 0, 0)):
             raise WireError("half a token")
     except (ValueError, RecursionError):  # WireError, and the errors of base64 and msgpack.
         raise ConfigError(
@@ -103,11 +151,6 @@ def decode_token(word: str) -> Token:
             "them"
         ) from None
     return made
-
-
-def spending(token: Token, peer: PeerId, key: bytes) -> TokenSpent:
-    """The entry that admits `peer`, the holder of the private half of `key`."""
-    return TokenSpent(token.number.hex(), peer, key.hex(), token.uses, token.expires)
 
 
 @dataclass(slots=True)
@@ -125,9 +168,13 @@ class SpentTokens:
     """Revoked tokens, by number."""
 
     def has(self, entry: TokenSpent) -> bool:
-        return self.peers.get(entry.peer) == entry
+        """Is the peer of this entry admitted, with this certificate?"""
+        known = self.peers.get(entry.peer)
+        return known is not None and known.certificate == entry.certificate
 
-    def apply(self, entry: TokenSpent | Revocation) -> None:
+    def apply(self, entry: TokenSpent | Revocation, needed: Set[PeerId] = frozenset()) -> None:
+        """`needed`: peers that are in the run: their admission is not forgotten, since others trust
+        their certificates by it."""
         if isinstance(entry, Revoked):
             self.revoked[entry.peer] = entry
             return
@@ -136,13 +183,14 @@ class SpentTokens:
             return
         self.peers[entry.peer] = entry
         if len(self.peers) > SPENT_MAX:
-            oldest = min(self.peers.values(), key=lambda spent: spent.expires)
+            gone = [spent for peer, spent in self.peers.items() if peer not in needed]
+            oldest = min(gone or self.peers.values(), key=lambda spent: spent.terms.expires)
             del self.peers[oldest.peer]
-            self.forgotten = max(self.forgotten, oldest.expires)
+            self.forgotten = max(self.forgotten, oldest.terms.expires)
 
-    def uses_left(self, entry: TokenSpent) -> int:
-        spent = sum(other.token == entry.token for other in self.peers.values())
-        return entry.uses - spent
+    def uses_left(self, terms: TokenTerms) -> int:
+        spent = sum(other.terms.number == terms.number for other in self.peers.values())
+        return terms.uses - spent
 
     def become(self, image: RunStateSnapshot) -> None:
         self.peers, self.forgotten = {entry.peer: entry for entry in image.spent}, image.forgotten
@@ -168,13 +216,10 @@ def reason_of(entry: Revocation) -> str:
     return f" ({entry.why})" if entry.why else ""
 
 
-def _body(token: Token) -> list[object]:
-    return [list(token.addresses), token.authority, token.number, token.uses, token.expires]
-
-
-def _seal(token: Token, key: bytes) -> bytes:
-    packed = cast(bytes, msgpack.packb(_body(token)))
-    return hmac.digest(key, packed, hashlib.sha256)[:SEAL_BYTES]
+def _fields(token: Token) -> list[object]:
+    named = [list(token.addresses), list(token.prints), token.root, token.key, token.secret]
+    terms = [token.uses, token.expires, token.witness, token.issuer, token.signature]
+    return [*named, *terms]
 
 
 def _bytes_of(word: str) -> bytes:

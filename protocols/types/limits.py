@@ -19,15 +19,19 @@ SEATS_MAX = 4096
 """Peers that took part in a run and are remembered (state/transitions.py). More are forgotten."""
 SPENT_MAX = 4096
 """Admissions by token that are remembered (state/tokens.py)."""
-TOKEN_CHARS_MAX = 1024
+TOKEN_CHARS_MAX = 2048
+"""Characters of a join token with ADDRESSES_MAX addresses of NAME_MAX characters each."""
 ADMIT_BYTES_MAX = 4 << 10
 """Bytes that a connection without a certificate may send in all."""
 SECRET_BYTES = 32
 """Bytes of the secret from which the keys of a bulk connection are derived."""
 TICKET_BYTES = 16
 """Bytes of the ticket that ties a bulk connection to its control connection."""
-CERTIFICATE_BYTES_MAX = 1 << 10
-"""Bytes of a certificate in DER; those of this project have about 350."""
+CERTIFICATE_BYTES_MAX = 512
+"""Bytes of a certificate in DER; those of this project have about 300, and 411 with the longest
+peer id."""
+CERTIFICATES_MAX = 7
+"""Certificates in the answer to a joiner: those of all voters."""
 CONTRIBUTION_TOKENS_MAX = 1 << 44
 CONTRIBUTION_STEPS_MAX = 1 << 24
 """Tokens and inner steps that one contribution may report. No node trains so much between two

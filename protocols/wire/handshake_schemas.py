@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from protocols.messages import peer as m
 from protocols.types.limits import (
     CERTIFICATE_BYTES_MAX,
+    CERTIFICATES_MAX,
     NAME_MAX,
     SECRET_BYTES,
     TEXT_MAX,
     TICKET_BYTES,
-    TOKEN_CHARS_MAX,
 )
-from protocols.wire.validators import Check, flag, integer, octets, peer_id, text
+from protocols.wire.validators import Check, flag, integer, many, octets, peer_id, text
 
 _u32, _u63, _u64 = (integer(1 << bits) for bits in (32, 63, 64))
 _name, _words = text(NAME_MAX), text(TEXT_MAX)
-_certificate = octets(0, CERTIFICATE_BYTES_MAX)
+_certificates = many(octets(1, CERTIFICATE_BYTES_MAX), CERTIFICATES_MAX)
 
 MEETING: Mapping[type, Mapping[str, Check]] = {
     m.Hello: {
@@ -36,17 +36,7 @@ MEETING: Mapping[type, Mapping[str, Check]] = {
         "ticket": octets(TICKET_BYTES, TICKET_BYTES),
     },
     m.NoTunnel: {"number": _u63, "why": _words},
-    m.Admit: {
-        "protocol": _u32,
-        "token": text(TOKEN_CHARS_MAX),
-        "peer": peer_id,
-        "key": octets(32, 32),
-        "certificate": _certificate,
-        "proof": octets(0, 64),
-    },
-    m.Admitted: {"certificate": _certificate, "authority": _certificate},
+    m.Admitted: {"certificates": _certificates},
     m.NotAdmitted: {"why": _words, "final": flag},
-    m.Decided: {"number": _u63, "certificate": _certificate, "why": _words, "final": flag},
-    m.AskKey: {},
-    m.AuthorityKey: {"key": _certificate},
+    m.Decided: {"number": _u63, "certificates": _certificates, "why": _words, "final": flag},
 }

@@ -15,6 +15,7 @@ from protocols.messages.step_progress import StepProgress
 from protocols.types import ids
 from protocols.types import sample_ranges as s
 from protocols.types.limits import (
+    CERTIFICATE_BYTES_MAX,
     DONORS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
@@ -110,6 +111,7 @@ _stamp, _info, _contributor = struct(ids.Stamp), struct(ids.PeerInfo), struct(id
 _contributors = many(_contributor, PEERS_MAX)
 _versions = many(struct(ids.Version), FRAGMENTS_MAX)
 _forks = many(_u64, LIST_MAX)
+_certificate, _signature = octets(0, CERTIFICATE_BYTES_MAX), octets(0, 64)
 _donors, _roots = many(peer_id, DONORS_MAX), many(_sha256, FRAGMENTS_MAX)
 _leaves = {"index": _u63, "fragment": _u16, "first": _u32, "total": _u32}
 _samples = many(struct(s.SampleRange), s.RANGES_MAX)
@@ -149,6 +151,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "snapshot_every_steps": _u32,
         "gossip": flag,
         "asks": flag,
+        "root": _sha256,
+        "voters_issue": flag,
     },
     e.Elected: {"peer": peer_id},
     e.Voter: {"peer": peer_id, "votes": flag, "why": _words},
@@ -196,12 +200,21 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "last_step": _u32,
         "providers": many(struct(ids.Provider), PROVIDERS_MAX),
     },
-    e.TokenSpent: {
-        "token": hex_digits(32),
-        "peer": peer_id,
+    e.TokenTerms: {
+        "number": _digest,
         "key": _sha256,
         "uses": _u32,
         "expires": _u63,
+        "witness": flag,
+        "issuer": _name,
+    },
+    e.TokenSpent: {
+        "terms": struct(e.TokenTerms),
+        "peer": peer_id,
+        "key": _sha256,
+        "certificate": _certificate,
+        "signature": _signature,
+        "proof": _signature,
     },
     e.Revoked: {"peer": peer_id, "by": peer_id, "why": _words},
     e.TokenRevoked: {"token": hex_digits(32), "by": peer_id, "why": _words},
@@ -314,6 +327,17 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     m.FetchSteps: {"lineage": _u64, "first": _u32, "last": _u32, "peers": _peers},
     **MEETING,
+    m.Admit: {
+        "protocol": _u32,
+        "peer": peer_id,
+        "key": octets(32, 32),
+        "certificate": _certificate,
+        "witness": flag,
+        "terms": struct(e.TokenTerms),
+        "signature": _signature,
+        "proof": _signature,
+        "earlier": _name,
+    },
     m.HandOn: {"number": _u63, "admit": struct(m.Admit)},
     m.ContributionChunk: {
         "stamp": _stamp,

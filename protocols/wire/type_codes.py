@@ -56,8 +56,6 @@ MESSAGES: Mapping[int, type] = {
     47: m.NotAdmitted,
     48: m.HandOn,
     49: m.Decided,
-    50: m.AskKey,
-    51: m.AuthorityKey,
     53: m.FetchLeaves,
     54: m.Leaves,
     55: m.CutRoots,

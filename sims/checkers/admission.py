@@ -1,6 +1,6 @@
-"""A peer gets a certificate only for a token use in the log, and no peer is admitted twice.
+"""A peer gets in only by a token of a rightful issuer that the log has spent, and in its role.
 
-Must NOT interpret seals: shells check them.
+Must NOT interpret signatures: shells check them.
 """
 
 from __future__ import annotations
@@ -9,50 +9,90 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from protocols.interface import commands as c
+from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.raft import Voters, voters_after
 from protocols.types import PeerId
 from sims.node.node import Node
 
 
 class Admission:
-    """Compares the certificates that peers send with the token uses in the log."""
+    """Compares the answers of peers, and the entries of the log, with the token uses in the log."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._spent: Counter[str] = Counter()
-        self._let_in: set[PeerId] = set()
+        self._let_in: dict[PeerId, e.TokenSpent] = {}
+        self._run: e.Run | None = None
+        self._voters: Voters = ()
+        self._revoked: set[PeerId] = set()
+        self._asks: dict[tuple[PeerId, PeerId, int], PeerId] = {}
+        """By (peer that answers, peer that was asked, number): the peer that asks."""
+
+    # Answers --------------------------------------------------------------------------------
 
     def handled(self, node: Node, event: object, commands: Sequence[c.Command]) -> None:
-        """Check each certificate and key that a peer sends, but not a certificate that it only
-        relays."""
-        spendings = node.run_state.spendings
+        """Check each answer that a peer gives as the leader, but not one that it only relays."""
+        if isinstance(event, v.AdmitAsked):
+            self._asks[node.peer, node.peer, event.number] = event.admit.peer
+        elif isinstance(message := getattr(event, "message", None), m.HandOn):
+            asked = PeerId(getattr(event, "peer", ""))
+            self._asks[node.peer, asked, message.number] = message.admit.peer
         for command in commands:
-            certificate = b""
             if isinstance(command, c.Send) and isinstance(command.message, m.Decided):
-                certificate = command.message.certificate
+                said = command.message
+                self._answers(node, command.peer, said.number, said.why)
             elif isinstance(command, c.Answer) and not _is_relayed(event):
-                certificate = command.certificate
-            elif isinstance(command, c.GiveKey):
-                self._gives_key(node, command.peer)
-            peer = PeerId(certificate.decode())
-            if peer and peer not in spendings.peers:
-                self._found(
-                    f"{node.peer} gives {peer} a certificate without a token use in the log"
-                )
+                self._answers(node, node.peer, command.number, command.why)
 
-    def _gives_key(self, node: Node, peer: PeerId) -> None:
-        if peer not in node.run_state.voters:
-            self._found(f"{node.peer} gives the authority's key to {peer}, which has no vote")
+    def _answers(self, node: Node, asked: PeerId, number: int, why: str) -> None:
+        peer = self._asks.pop((node.peer, asked, number), None)
+        if not why and peer not in node.run_state.admitted:
+            self._found(f"{node.peer} admits {peer} without a token use in the log")
 
-    def applied(self, spent: e.TokenSpent) -> None:
-        """The first peer applies the entry of a token use."""
-        self._spent[spent.token] += 1
-        if self._spent[spent.token] > spent.uses:
-            self._found(f"a token for {spent.uses} uses also admits {spent.peer}")
+    # The log --------------------------------------------------------------------------------
+
+    def applied(self, entry: e.Entry) -> None:
+        """The first peer applies an entry."""
+        self._voters = voters_after(self._voters, entry)
+        match entry:
+            case e.Run():
+                self._run = entry
+            case e.Revoked(peer=peer):
+                self._revoked.add(peer)
+            case e.TokenSpent():
+                self._admits(entry)
+            case e.Cut() | e.Member():
+                self._takes_part(entry.info.peer, witness=False)
+            case e.Witness():
+                self._takes_part(entry.info.peer, witness=True)
+            case _:
+                pass
+
+    def _admits(self, spent: e.TokenSpent) -> None:
+        terms = spent.terms
+        self._spent[terms.number] += 1
+        if self._spent[terms.number] > terms.uses:
+            self._found(f"a token for {terms.uses} uses also admits {spent.peer}")
         if spent.peer in self._let_in:
             self._found(f"{spent.peer} is admitted twice")
-        self._let_in.add(spent.peer)
+        self._let_in[spent.peer] = spent
+        if not terms.issuer or spent.renews or self._run is None:
+            return
+        if not self._run.voters_issue:
+            self._found(f"a token of {terms.issuer}, which is no operator, admits {spent.peer}")
+        elif terms.issuer not in self._voters or terms.issuer in self._revoked:
+            self._found(f"a token of {terms.issuer}, which has no vote, admits {spent.peer}")
+
+    def _takes_part(self, peer: PeerId, *, witness: bool) -> None:
+        if self._run is None or not self._run.root:
+            return
+        spent = self._let_in.get(peer)
+        if spent is None:
+            self._found(f"{peer} takes part, and no token admitted it")
+        elif spent.terms.witness != witness:
+            self._found(f"{peer} takes part in another role than that of its token")
 
 
 def _is_relayed(event: object) -> bool:

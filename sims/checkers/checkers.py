@@ -194,8 +194,7 @@ class Checkers:
         self.samples.applied(lineage, entry)
         self.pairs.applied(lineage, entry)
         self.revocation.applied(index, entry)
-        if isinstance(entry, e.TokenSpent):
-            self.admission.applied(entry)
+        self.admission.applied(entry)
         if isinstance(entry, e.Run):
             self.samples.began(lineage)
         elif isinstance(entry, e.Restore):

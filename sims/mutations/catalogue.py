@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from protocols.types.errors import ConfigError
+from sims.mutations.admission import ADMISSION_MUTANTS
 from sims.mutations.bounds import BOUND_MUTANTS, BOUND_UNIT_MUTANTS
 from sims.mutations.connectivity import COMPANY_MUTANTS
 from sims.mutations.forks import FORK_MUTANTS
@@ -27,8 +28,8 @@ MUTANTS = (
     *OWNER_MUTANTS,
 )
 UNIT_TESTED = (
-    *(*UNIT_MUTANTS, *COMPANY_MUTANTS, *REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS),
-    *OWNER_UNIT_MUTANTS,
+    *(*UNIT_MUTANTS, *COMPANY_MUTANTS, *ADMISSION_MUTANTS),
+    *(*REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS, *OWNER_UNIT_MUTANTS),
 )
 """Mutants that unit tests catch, and not a sweep."""
 KNOWN = (*MUTANTS, *REVOCATION_MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)

@@ -12,9 +12,7 @@ from protocols.links.failure_detector import FailureDetector
 from protocols.links.leader_discovery import LeaderDiscovery
 from protocols.links.log_relay import LogRelay
 from protocols.links.missing_links import MissingLinks
-from protocols.peer.certificates import Certificates
 from protocols.peer.member_status import MemberStatus
-from protocols.state.tokens import Token
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
 
@@ -36,12 +34,6 @@ COMPANY_MUTANTS = (
         "A node runs elsewhere; its old process wakes up and cuts the new one off.",
         Edit(handshake.refusal, "newest = max(life, ", "newest = max(0, "),
         tests=of("links/handshake"),
-    ),
-    Mutant(
-        "only-voters-are-asked-for-the-key",
-        "The peer with the key lost its vote: no peer is admitted any more.",
-        Edit(Certificates._next_asked, "if self._asked > 1:", "if False:"),
-        tests=of("peer/certificates"),
     ),
     Mutant(
         "accusers-that-go-are-forgotten",
@@ -208,19 +200,5 @@ COMPANY_MUTANTS = (
         "A commit waits for a heartbeat of the relay.",
         Edit(LogRelay._collect, "if isinstance(message, URGENT):", "if False:"),
         tests=of("links/log_relay"),
-    ),
-    Mutant(
-        "any-seal-is-good",
-        "Every peer can make a token of the run.",
-        Edit(
-            Token.is_sealed, "hmac.compare_digest(self.seal, _seal(self, key))", "bool(self.seal)"
-        ),
-        tests=of("state/tokens"),
-    ),
-    Mutant(
-        "a-seal-covers-no-uses",
-        "A token for one peer can be edited to admit any number of peers.",
-        Edit(Token.sealed, "self.uses, self.expires, seal)", "1, self.expires, seal)"),
-        tests=of("state/tokens"),
     ),
 )

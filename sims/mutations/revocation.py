@@ -99,13 +99,6 @@ REVOCATION_UNIT_MUTANTS = (
         Edit(Voters._look, "if failure_detector.heard_since(p, since)", ""),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
-    # test_a_leader_that_cannot_let_nodes_in_waits_for_the_key
-    Mutant(
-        "revokes-all-that-have-the-key",
-        "No node can join this run any more.",
-        Edit(Voters._objection, "not has_key", "False"),
-        tests=("tests/protocols/leader/test_voters.py",),
-    ),
     # test_a_learner_votes_first_where_no_majority_would_remain
     Mutant(
         "no-learner-votes-first",

@@ -239,7 +239,7 @@ class Node:
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 self.observer.note(kind, text)
-            case c.Sign() | c.Answer() | c.GiveKey() | c.TakeKey():
+            case c.CheckProof() | c.Answer() | c.Trust():
                 certification = world.dialer.certification
                 certification.do(self, command)
             case c.DropSlices() | c.DropResult():

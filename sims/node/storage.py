@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from peers.exchange import SliceKey
 from protocols.interface import commands as c
 from protocols.messages import Kept, Saved
-from protocols.types import Stamp
+from protocols.types import PeerId, Stamp
 from sims.node.toy_model import Value
 
 HICCUPS, HICCUP_S = 0.03, 0.3
@@ -72,9 +72,9 @@ class Disk:
     slow_until: float = 0.0
     """Until this time (virtual seconds), each write takes longer than an election."""
     certified: bool = False
-    """The disk holds the peer's certificate."""
-    has_key: bool = False
-    """The disk holds the authority's key too."""
+    """The peer is admitted, and knows it."""
+    trusts: set[PeerId] = field(default_factory=set[PeerId])
+    """The peers with certificates that this peer trusts."""
 
     def keep(self, kept: Kept, outers: tuple[Value, ...]) -> None:
         """Make a complete checkpoint the newest one."""

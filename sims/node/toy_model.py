@@ -122,6 +122,8 @@ class Training:
     (simulator/limit_values.py)."""
     checks: bool = False
     """Peers check the owners of parts (owner_checks.py)."""
+    certified: bool = False
+    """Peers connect with certificates that the log admits, as in an encrypted run."""
     lines: int = 0
     """Seed from which the nodes' link speeds are drawn; 0: no node knows its speed."""
 

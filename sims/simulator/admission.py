@@ -1,19 +1,21 @@
-"""Admission to a simulated run: peers ask for certificates with tokens, as real peers do.
+"""Admission to a simulated run: peers ask with tokens, and trust what their logs admit.
 
-The seal and the expiry time of a token are checked by the real shell
-(peers/security/certificate_issuer.py); here both are always valid. Must NOT judge which peers are
-admitted: checkers do.
+Signatures are modelled: a hash of a key and the signed bytes, which only the shell of the key's
+holder makes. The time of a token is always right. Must NOT judge which peers are admitted: checkers
+do.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import replace
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
+from protocols.messages import TokenSpent
 from protocols.messages import peer as m
-from protocols.state import Token, decode_token, encode_token, spending
+from protocols.state import Token, claim, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
 from sims.simulator.dialled_world import DialledWorld
@@ -23,39 +25,59 @@ USES = (1, 2, 3)
 PATIENCE_S = 12.0
 """Seconds after which a peer without an answer asks again, perhaps another peer."""
 EXPIRES = 1 << 40
+OPERATORS_ONLY = 0.25
+"""Share of the worlds in which tokens of voters do not count."""
+BY_ROOT, BY_VOTER = 0.4, 0.85
+"""Tokens below the first bound are the root key's, below the second one a voter's; the others come
+from any peer that ever ran, with the key on its disk: none of them may count unless it votes."""
+WRONG_ROLE = 0.1
+"""Share of the tokens that admit the other role than the one for which they are meant."""
 
 
 class Certification:
     """Admission of all peers of one world."""
 
-    def __init__(self, world: DialledWorld, seed: int) -> None:
-        self.closed = False
-        """False until `close`: all peers may connect, as in a run without encryption, so that a
-        test in a small world may know every log entry."""
+    def __init__(self, world: DialledWorld, seed: int, *, closed: bool) -> None:
+        """`closed` False: all peers may connect, as in a run without encryption, so that a test in
+        a small world may know every log entry."""
+        self.closed = closed
         self._world = world
         self._random = random.Random(seed ^ 0x6A7E)  # noqa: S311 (a simulation, no secrets)
+        self.voters_issue = self._random.random() >= OPERATORS_ONLY
         self._tokens = 0
-        self._token = self._new_token()
-        """The token that the operator gives to the next new peer."""
+        self._token: dict[bool, Token] = {}
+        """The token that the operator gives to the next new peer, by role (True: a witness)."""
         self._holds: dict[PeerId, Token] = {}
         self._asked = 0
-        self._asking: dict[int, Node] = {}
-        """By request number: the node that asked."""
+        self._asking: dict[int, tuple[Node, PeerId]] = {}
+        """By request number: the node that asked, and the peer that was asked."""
         self._waits_until: dict[PeerId, float] = {}
         self.revoked_at: dict[PeerId, float] = {}
         """Peers that the operator wanted to revoke, and the virtual time of that."""
 
-    def close(self) -> None:
-        """Require certificates from now on. Call this before the world runs; the founder gets a
-        certificate and the key."""
-        self.closed = True
-        nodes = self._world.nodes
-        founder = next(iter(nodes.values()))
-        founder.disk.certified = founder.disk.has_key = True
-        self.begins(founder)
+    @property
+    def root(self) -> str:
+        """The run's root key; "" in an open world."""
+        return _key("root key").hex() if self.closed else ""
+
+    def founds(self, founder: Node) -> TokenSpent | None:
+        """The founder's own admission, which its disk has from now on; None in an open world."""
+        if not self.closed:
+            return None
+        founder.disk.certified = True
+        founder.disk.trusts = {founder.peer}
+        token = self._new_token(witness=False, by=PeerId(""), uses=1)
+        return _entry(_admit(founder, token, root=self.root))
 
     def shuts_out(self, node: Node) -> bool:
         return self.closed and not node.disk.certified
+
+    def are_strangers(self, node: Node, other: Node) -> bool:
+        """True if one of the two does not trust the certificate of the other one (yet)."""
+        trusts = other.peer in node.disk.trusts and node.peer in other.disk.trusts
+        if self.closed and not trusts:
+            self._world.happened["unknown certificate"] += 1
+        return self.closed and not trusts
 
     def bans(self, node: Node) -> bool:
         """True if the operator wanted to revoke the certificate of this node."""
@@ -75,77 +97,122 @@ class Certification:
         return other.peer in node.run_state.revoked
 
     def begins(self, node: Node) -> None:
-        """Begin an incarnation with the certificate and the key on its disk."""
+        """Begin an incarnation with the certificate on its disk."""
         if self.closed and node.disk.certified:
-            node.give(v.Secured(node.disk.has_key))
-
-    def needs(self, node: Node) -> bool:
-        """True if no other live node has the key with which new peers are admitted, and this one
-        has."""
-        others = [other for other in self._world.live if other is not node]
-        return self.closed and node.disk.has_key and not any(x.disk.has_key for x in others)
+            node.give(v.Secured())
 
     def ask(self, node: Node, other: Node) -> None:
-        """Let a node without a certificate ask a peer of the run for one."""
+        """Let a node ask a peer of the run for admission; or for certificates, if it is admitted
+        and does not trust that peer."""
         world = self._world
         if world.now < self._waits_until.get(node.peer, 0.0):
             return
         self._waits_until[node.peer] = world.now + PATIENCE_S
         self._asked += 1
-        number, token = self._asked, self._holds.setdefault(node.peer, self._token)
-        admit = m.Admit(PROTOCOL_VERSION, encode_token(token), node.peer, _key(node.peer), b"", b"")
-        self._asking[number] = node
+        number, witness = self._asked, node.me.witness
+        if witness not in self._token:
+            self._token[witness] = self._next_token(witness=witness)
+        token = self._holds.setdefault(node.peer, self._token[witness])
+        admit = _admit(node, token, root=self.root)
+        self._asking[number] = node, other.peer
         world.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
 
     def do(self, node: Node, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
         match command:
-            case c.Sign():
-                signed = self._signed(node, command)
-                node.after(0.0, lambda: node.give(signed))
+            case c.CheckProof():
+                checked = self._checked(command)
+                node.after(0.0, lambda: node.give(checked))
             case c.Answer(number=number):
-                asker = self._asking.pop(number)
+                asker, asked = self._asking.pop(number)
                 network = self._world.network
-                self._world.at(network.delay_s, lambda: self._answered(asker, command))
-            case c.GiveKey(peer=peer):
-                given = v.MessageReceived(node.peer, m.AuthorityKey(b"the key"))
-                self._world.carry(node.peer, peer, "control", given)
-            case c.TakeKey():
-                self._world.happened["key given"] += 1
-                node.disk.has_key = True
-                node.after(0.0, lambda: node.give(v.Secured(has_key=True)))
+                self._world.at(network.delay_s, lambda: self._answered(asker, asked, command))
+            case c.Trust(admitted=admitted):
+                node.disk.trusts |= {entry.peer for entry in admitted}
 
-    def _signed(self, node: Node, sign: c.Sign) -> v.Signed | v.NotSigned:
-        if not node.disk.has_key:
-            return v.NotSigned(sign.asker, sign.number, "no key yet", final=False)
-        admit = sign.admit
-        entry = spending(decode_token(admit.token), admit.peer, admit.key)
-        return v.Signed(sign.asker, sign.number, entry, admit.peer.encode())
+    def _checked(self, check: c.CheckProof) -> v.Proved | v.NotProved:
+        """The answer of a shell: it looks at signatures only."""
+        entry = check.entry
+        terms, said = entry.terms, statement(check.root, entry.terms)
+        signed = entry.signature == _signature(check.issuer_key, said)
+        proved = entry.proof == _signature(terms.key, claim(check.root, entry.key))
+        if signed and proved:
+            return v.Proved(check.asker, check.number, entry)
+        self._world.happened["forged token"] += 1
+        return v.NotProved(check.asker, check.number, "forged", final=True)
 
-    def _answered(self, node: Node, answer: c.Answer) -> None:
+    def _answered(self, node: Node, asked: PeerId, answer: c.Answer) -> None:
         """Deliver an answer to the asking node, if it still lives. One answer in eight is lost."""
         if not node.running or self._random.random() < 1 / 8:
             self._world.happened["admission lost"] += 1
             return
         self._waits_until.pop(node.peer, None)
-        if answer.certificate:
-            assert answer.certificate == node.peer.encode(), "the certificate of another peer"
-            self._world.happened["admitted"] += 1
+        if not answer.why:
+            shown = {PeerId(certificate.decode()) for certificate in answer.certificates}
+            node.disk.trusts |= {node.peer, asked, *shown}
             if not node.disk.certified:
+                self._world.happened["admitted"] += 1
                 node.disk.certified = True
-                node.give(v.Secured(node.disk.has_key))
+                node.give(v.Secured())
         elif answer.final:
-            self._world.happened["token used up"] += 1
-            if self._holds[node.peer] is self._token:
-                self._token = self._new_token()
-            self._holds[node.peer] = self._token
+            self._world.happened[_reason(answer.why)] += 1
+            witness = node.me.witness
+            if self._holds[node.peer] is self._token[witness]:
+                self._token[witness] = self._next_token(witness=witness)
+            self._holds[node.peer] = self._token[witness]
 
-    def _new_token(self) -> Token:
+    # Tokens ---------------------------------------------------------------------------------
+
+    def _next_token(self, *, witness: bool) -> Token:
+        """The next token for new peers of this role: a good one, or one that must not count."""
+        world = self._world
+        nodes, draw = list(world.nodes.values()), self._random.random()
+        voters = [node for node in nodes if node.peer in node.run_state.voters]
+        by = PeerId("")
+        if draw >= BY_VOTER and nodes:
+            by = self._random.choice(nodes).peer
+        elif draw >= BY_ROOT and voters:
+            by = self._random.choice(voters).peer
+        if self._random.random() < WRONG_ROLE:
+            witness = not witness
+        return self._new_token(witness=witness, by=by, uses=self._random.choice(USES))
+
+    def _new_token(self, *, witness: bool, by: PeerId, uses: int) -> Token:
         self._tokens += 1
-        number = self._tokens.to_bytes(16, "big")
-        uses = self._random.choice(USES)
-        return Token(("h0:1",), b"a" * 32, number, uses, EXPIRES, b"s" * 16)
+        key, root = _key(f"token {self._tokens}"), bytes.fromhex(self.root)
+        plain = Token(("h0:1",), (), root, key, key, uses, EXPIRES, witness, by)
+        issuer_key = _key(by).hex() if by else self.root
+        return replace(plain, signature=_signature(issuer_key, statement(self.root, plain.terms)))
 
 
-def _key(peer: PeerId) -> bytes:
-    return hashlib.sha256(peer.encode()).digest()
+def _reason(why: str) -> str:
+    """The count of a refusal that is final."""
+    for part, kind in (
+        ("admits", "wrong role"),
+        ("vote", "token of no voter"),
+        ("operator", "token of no operator"),
+    ):
+        if part in why:
+            return kind
+    return "token used up"
+
+
+def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
+    key, certificate = _key(node.peer), node.peer.encode()
+    proof = _signature(token.key.hex(), claim(root, key.hex()))
+    who = (node.peer, key, certificate, node.me.witness)
+    return m.Admit(PROTOCOL_VERSION, *who, token.terms, token.signature, proof, PeerId(""))
+
+
+def _entry(admit: m.Admit) -> TokenSpent:
+    signatures = (admit.signature, admit.proof)
+    return TokenSpent(admit.terms, admit.peer, admit.key.hex(), admit.certificate, *signatures)
+
+
+def _key(name: str) -> bytes:
+    """The key of this name: both halves of the model are the same."""
+    return hashlib.sha256(name.encode()).digest()
+
+
+def _signature(key: str, content: bytes) -> bytes:
+    return hashlib.sha512(bytes.fromhex(key) + content).digest()

@@ -25,9 +25,10 @@ FIRST_DIAL_S = 5.0
 class Dialer:
     """Dialling of all peers of one world."""
 
-    def __init__(self, world: DialledWorld, seed: int) -> None:
+    def __init__(self, world: DialledWorld, seed: int, *, certified: bool) -> None:
+        """`certified`: peers connect with certificates that the log admits."""
         self._world, self._network = world, world.network
-        self.certification = Certification(world, seed)
+        self.certification = Certification(world, seed, closed=certified)
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
         """By (dialling peer, peer without an address): peers through which it can be reached."""
         self._through: dict[tuple[PeerId, PeerId], PeerId] = {}
@@ -137,6 +138,11 @@ class Dialer:
             ):
                 if self.certification.shuts_out(node):
                     self.certification.ask(node, other)
+                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    return
+                if self.certification.are_strangers(node, other):
+                    if other.peer not in node.disk.trusts:
+                        self.certification.ask(node, other)
                     self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
                     return
                 if self.certification.bars(node, other, _refusal(node, other)):

@@ -19,7 +19,7 @@ from protocols.state import progress_at, remaining_at
 from protocols.types import PeerId, Stamp, Version, digest_text
 from sims.node.node import Node, Payload
 from sims.node.storage import Disk
-from sims.node.toy_model import PRIME, Value, state_digest
+from sims.node.toy_model import PRIME, Training, Value, state_digest
 from sims.node.world_view import Observer
 from sims.simulator.world import BareWorld
 
@@ -204,14 +204,23 @@ class BareStepWorld(BareWorld):
     step_observer: StepObserver
     """The same as `observer`; `make_observer` sets it."""
 
-    def __init__(self, seed: int, *, peers: int, outer_steps: int, witness: bool = False) -> None:
-        """`witness`: add a witness to the peers that train."""
+    def __init__(
+        self,
+        seed: int,
+        *,
+        peers: int,
+        outer_steps: int,
+        witness: bool = False,
+        certified: bool = False,
+    ) -> None:
+        """`witness`: add a witness to the peers that train. `certified`: as in Training."""
         source = random.Random(seed ^ 0x57E9)  # noqa: S311 (a simulation, no secrets)
         self.commit_every_steps = source.choice([4, 8, 32])
         self.snapshot_every_steps = self.commit_every_steps * source.choice([1, 2, 4])
         self.steps_made = 0
         """Steps made by all peers; a step that was rolled back and repeated counts again."""
-        super().__init__(seed, peers=peers, outer_steps=outer_steps)
+        training = Training(certified=certified)
+        super().__init__(seed, peers=peers, outer_steps=outer_steps, training=training)
         if witness:
             self.add_peer(witness=True)
 

@@ -89,7 +89,7 @@ class BareWorld(ABC):
         self.network = Network(self.random, self.at)
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
-        self.dialer = Dialer(self, seed)
+        self.dialer = Dialer(self, seed, certified=self.training.certified)
         self.certification = self.dialer.certification
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """Seconds that a job of the shell takes."""
@@ -269,11 +269,9 @@ class BareWorld(ABC):
             self.add_peer()
 
     def _is_needed(self, node: Node) -> bool:
-        """True if some log has voters that are no majority without this node, or if it alone can
-        admit the peers that the run needs. Once the run is finished, only logs of live nodes count:
-        these nodes are still in the run because it was rolled back to before its end."""
-        if not self.finished and self.certification.needs(node):
-            return True
+        """True if some log has voters that are no majority without this node. Once the run is
+        finished, only logs of live nodes count: these nodes are still in the run because it was
+        rolled back to before its end."""
         # A node that was asked to leave may still go, without a leader even as a voter.
         staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
         back = staying | self._coming_back
@@ -311,9 +309,13 @@ class BareWorld(ABC):
     def _found(self, node: Node) -> None:
         """Let the first peer begin the run, from a checkpoint of its initial state."""
         digests = node.found([self.model.initial(self.random) for _ in node.outers])
-        run = self.limit_values.run(self.make_run(node.peer))
+        certification = self.dialer.certification
+        admission = certification.founds(node)
+        issue = certification.voters_issue or not certification.closed
+        run = replace(self.make_run(node.peer), root=certification.root, voters_issue=issue)
+        certification.begins(node)
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
-        node.give(v.Bootstrap(run, digests))
+        node.give(v.Bootstrap(self.limit_values.run(run), digests, admission))
 
     def _way_in(self, peer: PeerId) -> str:
         """The address at which a peer is told to join: preferably a live node that knows the run,

@@ -42,7 +42,8 @@ def play(run: PacedShell) -> None:
     second = run.node("beta", "--join", token)
     counts_together(beta, ("alpha", "beta"), within_s=WITHIN_S)
     where = ("--set", f"node.directory={json.dumps(str(watch))}", "--set", "node.name=watch")
-    third = run.start("witness", "--join", token, *where)
+    words = token_of(alpha, witness=True)
+    third = run.start("witness", "--join", words, *where)
     until(lambda: of(Witness, alpha), within_s=WITHIN_S, what="a witness")
     address = of(MetricsListening, alpha)[-1].address
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:

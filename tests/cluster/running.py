@@ -223,10 +223,10 @@ def listens(directory: Path, *, within_s: float = 20) -> str:
     return until(look, within_s=within_s, what=f"{directory.name} listening")
 
 
-def token_of(directory: Path, *, uses: int = 16) -> str:
+def token_of(directory: Path, *, uses: int = 16, witness: bool = False) -> str:
     """With which to join the daemon of a node's directory, once it listens."""
     listens(directory)
-    return new_token(directory, uses=uses)
+    return new_token(directory, uses=uses, witness=witness)
 
 
 def record(directory: Path) -> dict[str, Any]:

@@ -1,17 +1,29 @@
 """Who gets into a run of real daemons, and who does not."""
 
+import asyncio
+import json
 import shlex
+import shutil
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lowcomm.reports.events import Listening, Member, Note
-from lowcomm.startup.join_tokens import new_token, sealed_token
-from peers.security.certificates import CA_KEY, Authority
-from protocols.state.tokens import Token, decode_token, encode_token
+from lowcomm.reports.events import Listening, Member, Note, Witness
+from lowcomm.startup.join_tokens import new_token
+from peers.security.admission_client import ask
+from peers.security.certificates import key_of
+from peers.security.keys import OWN, OWN_KEY, Key, OwnKey
+from peers.security.proofs import new_token as signed_token
+from peers.security.trust_store import TrustStore
+from protocols.messages.peer import Admit
+from protocols.state.tokens import Token, decode_token, encode_token, fingerprint
+from protocols.types.errors import ConfigError, RefusedError
+from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from sims.paced.cluster import paced_command
 from tests.cluster.paced_shell import PACE, PacedShell
 from tests.cluster.running import (
@@ -55,6 +67,20 @@ def admitted(directory: Path) -> list[str]:
     return [event.text for event in notes if "is admitted" in event.text]
 
 
+def votes(directory: Path) -> bool:
+    """A node knows that it votes."""
+    store = TrustStore.load(directory)
+    return store.peer in store.voters
+
+
+def foreign(address: str) -> str:
+    """A token of another run, for a node at this address."""
+    root = Key.make()
+    return encode_token(
+        signed_token(root, root=root.public, uses=1, hours=1.0, addresses=[address])
+    )
+
+
 def is_member(of_: Path, name: str) -> bool:
     return any(event.member_name == name for event in of(Member, of_))
 
@@ -71,9 +97,10 @@ def test_only_a_token_of_the_run_lets_in_and_not_for_ever(run: Run, tmp_path: Pa
     run.refused("gamma", "--join", word, words=["refused by", "used up", "lowcomm token"])
     late = new_token(alpha, hours=1e-9)
     run.refused("gamma", "--join", late, words=["refused by", "expired", "lowcomm token"])
-    forged = replace(decode_token(word), number=b"m" * 16).sealed(b"k" * 32)
+    key = Key.make()
+    forged = replace(decode_token(word), key=key.public, secret=key.secret)
     run.refused("gamma", "--join", encode_token(forged), words=["no token of this run"])
-    other = sealed_token(Authority.make(), [listens(alpha)])
+    other = foreign(listens(alpha))
     run.refused("gamma", "--join", other, words=["not of the run that the token names"])
     plain = encode_token(Token((listens(alpha),)))
     words = ["no peer answers"]
@@ -108,10 +135,12 @@ def test_when_who_began_is_gone_any_voter_lets_others_in(run: Run, tmp_path: Pat
         run.node(name, "--join", token_of(alpha, uses=1))
     commits_until(gamma, 1)
     for path in (beta, gamma):
-        until((path / CA_KEY).exists, within_s=20, what=f"{path.name} holding the key")
+        until(lambda path=path: votes(path), within_s=20, what=f"{path.name} voting")
     early = new_token(tmp_path, uses=1)
+    assert len(decode_token(early).addresses) == 3
     assert decode_token(early).addresses[0] == listens(alpha)
     run.kill(alpha)
+    shutil.rmtree(alpha)
     run.node("delta", "--join", early)
     until(lambda: is_member(beta, "delta"), within_s=30, what="delta a member")
     run.node("epsilon", "--join", new_token(gamma, uses=1))
@@ -150,8 +179,13 @@ def test_in_the_clear_both_say_so(run: Run, tmp_path: Path) -> None:
     assert told.wait(within_s=20) == 2
     assert "node.insecure=true" in told.err
     # Nor does one that wants encryption speak to one that has none.
-    sealed = sealed_token(Authority.make(), [listens(alpha)])
-    run.refused("gamma", "--join", sealed, words=["no peer of the run answers"], before=IMPATIENT)
+    run.refused(
+        "gamma",
+        "--join",
+        foreign(listens(alpha)),
+        words=["no peer of the run answers"],
+        before=IMPATIENT,
+    )
     commits_until(alpha, commits(alpha)[-1] + 2)
 
 
@@ -164,7 +198,7 @@ def test_a_run_that_was_opened_goes_by_the_token_that_was_printed(run: Run, tmp_
     free = 20000 + hash(tmp_path) % 9000
     opened = run.run("init", "first", "--advertise", f"127.0.0.1:{free}", "--uses", "1")
     assert opened.popen.returncode == 0, opened.err
-    (word,) = [line for line in opened.out.splitlines() if line.startswith("lc1-")]
+    (word,) = [line for line in opened.out.splitlines() if line.startswith("lc2-")]
     pace = ("--", *paced_command(PACE))
     file = tmp_path / "token"
     file.write_text(word)
@@ -200,3 +234,105 @@ def test_joiners_of_a_run_that_cannot_begin_are_told_why(
     run.refused("beta", "--join", word, *link, words=words)
     assert founder.wait(within_s=20) == 2, founder.err
     assert "the daemon needs about" in founder.err
+
+
+@pytest.mark.deadline(90)
+def test_a_token_admits_no_node_of_the_other_role(run: Run, tmp_path: Path) -> None:
+    """The command refuses it, and so does the run, whatever command is used."""
+    run.node("alpha", "--new")
+    alpha = tmp_path / "alpha"
+    members, witnesses = token_of(alpha), token_of(alpha, witness=True)
+    refused = run.node("beta", "--join", witnesses)
+    assert refused.wait(within_s=20) == 2
+    assert "admits witnesses only" in refused.err
+    refused = run.start("witness", "--join", members, "--set", "node.name=gamma")
+    assert refused.wait(within_s=20) == 2
+    assert "lowcomm token DIRECTORY --witness" in refused.err
+    blind = (
+        "import lowcomm.config.addresses as addresses\n"
+        "check = addresses.check_way\n"
+        "addresses.check_way = lambda node, token, witness: check(node, token)"
+    )
+    words = ["refused by", "admits witnesses only"]
+    run.refused("beta", "--join", witnesses, words=words, before=blind)
+    own = ("--set", f"node.directory={json.dumps(str(tmp_path / 'watch'))}")
+    run.start("witness", "--join", witnesses, *own)
+    until(lambda: of(Witness, alpha), within_s=20, what="a witness")
+    assert not is_member(alpha, "beta")
+
+
+@pytest.mark.deadline(120)
+def test_what_lies_in_a_joiners_directory_admits_nobody(run: Run, tmp_path: Path) -> None:
+    """Beta's token has uses left; its directory has its key, and all that the run told it."""
+    (tmp_path / "run.toml").write_text(
+        (tmp_path / "run.toml").read_text().replace("[run]", '[run]\ntokens = "operators"')
+    )
+    run.node("alpha", "--new")
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+    word = token_of(alpha, uses=9)
+    run.node("beta", "--join", word)
+    until(lambda: is_member(alpha, "beta") and votes(beta), within_s=20, what="beta voting")
+    secret = decode_token(word).secret
+    for path in (path for path in beta.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        for form in (word.encode(), secret, secret.hex().encode(), b64encode(secret)):
+            assert form not in content, f"{path} has the secret of the token"
+    assert sorted(path.name for path in beta.glob("*.pem")) == ["node-key.pem", "node.pem"]
+    with pytest.raises(ConfigError, match="takes tokens of its operator only"):
+        new_token(beta)
+    for text, token in stolen(beta, listens(alpha)).items():
+        run.refused("eve", "--join", encode_token(token), words=["refused by"])
+        assert not is_member(alpha, "eve"), text
+    shutil.copytree(beta, tmp_path / "copy", ignore=shutil.ignore_patterns("wal", "lock"))
+    made = Key.make()
+    made.save(tmp_path / "copy" / OWN_KEY)
+    (tmp_path / "copy" / OWN).unlink()
+    store = TrustStore.load(tmp_path / "copy")
+    renewed = (store.terms, store.signature, store.proof)
+    own = made.own_certificate(PeerId("eve.00000009"))
+    who = (PeerId("eve.00000009"), made.public, own, False)
+    admit = Admit(PROTOCOL_VERSION, *who, *renewed, store.peer)
+    with pytest.raises(RefusedError, match="refused by"):
+        asyncio.run(ask([listens(alpha)], admit, is_ours=store.trusts))
+    assert len(admitted(alpha)) == 1, "beta, and nobody else"
+
+
+def _fingerprint(certificate: bytes) -> bytes:
+    return fingerprint(key_of(certificate))
+
+
+def stolen(directory: Path, address: str) -> dict[str, Token]:
+    """Tokens that a thief makes of a node's directory."""
+    store, own = TrustStore.load(directory), OwnKey(directory).key
+    root, prints = bytes.fromhex(store.root), list(map(_fingerprint, store.certificates.values()))
+    wanted = partial(
+        signed_token, root=root, uses=9, hours=1.0, addresses=[address], prints=prints[:4]
+    )
+    return {
+        "signed by the node": wanted(own, named=store.peer),
+        "as if by the root key": wanted(own),
+        "with a signature of the root key": replace(wanted(own), signature=store.signature),
+    }
+
+
+@pytest.mark.deadline(120)
+def test_a_former_voters_tokens_end_with_its_vote(run: Run, tmp_path: Path) -> None:
+    """Its disk was copied; it issued a token while it voted, too."""
+    run.node("alpha", "--new")
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+    for name in ("beta", "gamma"):
+        run.node(name, "--join", token_of(alpha, uses=1))
+    for name in ("beta", "gamma"):
+        until(lambda name=name: votes(tmp_path / name), within_s=20, what=f"{name} voting")
+    before = new_token(beta)
+    run.node("delta", "--join", before)
+    until(lambda: is_member(alpha, "delta"), within_s=20, what="delta a member")
+    told = run.run("revoke", "alpha", "beta")
+    assert told.popen.returncode == 0, told.err
+    with pytest.raises(ConfigError, match="no key that can sign a token"):
+        new_token(beta)
+    after = encode_token(stolen(beta, listens(alpha))["signed by the node"])
+    for word in (before, after):
+        run.refused("eve", "--join", word, words=["refused by", "does not vote"])
+    run.node("epsilon", "--join", new_token(tmp_path / "gamma"))
+    until(lambda: is_member(alpha, "epsilon"), within_s=20, what="epsilon a member")

@@ -10,7 +10,8 @@ import pytest
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS
 from lowcomm.startup.identity import COPY, RECORD
-from peers.security.certificates import CA, OWN, OWN_KEY, OwnKey
+from peers.security.keys import OWN, OWN_KEY, OwnKey
+from peers.security.trust_store import TRUSTED
 from peers.storage.wal import FILE
 from tests.cluster.paced_shell import PacedShell
 from tests.cluster.running import (
@@ -81,8 +82,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
     "a torn key": (OWN_KEY, cut, ("cannot be used", "no whole PEM private key")),
     "another key": (OWN_KEY, another_key, ("is not the key of", OWN)),
     "a torn certificate": (OWN, cut, ("cannot be used", "no whole PEM certificate")),
-    "no authority": (CA, Path.unlink, ("cannot be used", "No such file", "lowcomm token")),
-    "a torn authority": (CA, cut, ("cannot be used", "no whole PEM certificate")),
+    "a torn trust store": (TRUSTED, cut, ("cannot be used", "not whole", "lowcomm token")),
 }
 
 

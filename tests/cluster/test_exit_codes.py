@@ -51,7 +51,8 @@ def test_a_signal_ends_a_node_a_resumed_one_and_a_witness_with_its_own_code(
     token = token_of(alpha)
     second = shell.node("beta", "--join", token)
     own = ("--set", f"node.directory={json.dumps(str(watch))}", "--set", "node.name=watch")
-    witness = shell.start("witness", "--join", token, *own)
+    words = token_of(alpha, witness=True)
+    witness = shell.start("witness", "--join", words, *own)
     until(lambda: of(Witness, alpha), within_s=20, what="a witness")
     commits_until(beta, 2)
     told = shell.run("status", str(tmp_path), "--json").out

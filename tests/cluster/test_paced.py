@@ -102,7 +102,7 @@ def no_other_user_reads(run_dir: Path, token: str) -> None:
     """Every user can read arguments, an environment only its owner; but the environment of
     ranks goes to all that they start."""
     processes = marked_processes()
-    assert [line for line in processes.values() if "lc1-" in line] == []
+    assert [line for line in processes.values() if "lc2-" in line] == []
     environments = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in processes}
     holders = {pid for pid, text in environments.items() if token.encode() in text}
     daemons = {pid for pid, line in processes.items() if "lowcomm.cli.main" in line}
@@ -110,7 +110,7 @@ def no_other_user_reads(run_dir: Path, token: str) -> None:
     assert holders <= daemons
     for path in (run_dir, *run_dir.rglob("*")):
         if path.is_file() and path.stat().st_mode & 0o077:
-            assert b"lc1-" not in path.read_bytes(), path
+            assert b"lc2-" not in path.read_bytes(), path
     closed = [run_dir, *run_dir.glob("*/"), *run_dir.glob(f"*/{LOG}"), *run_dir.glob("*/events*")]
     assert [path for path in closed if path.stat().st_mode & 0o077] == []
 

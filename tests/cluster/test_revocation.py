@@ -1,17 +1,21 @@
 """Real daemons, one of which is shut out: its certificate counts no more."""
 
+import json
 import re
 import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowcomm.reports.events import Commit, Lost, Note
 from peers.ipc.command_bus import Revoke, ask_daemon
-from protocols.state.tokens import Token, encode_token
+from peers.security.keys import Key
+from peers.security.proofs import new_token
+from protocols.state.tokens import decode_token, encode_token
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     Command,
@@ -24,7 +28,8 @@ from tests.cluster.running import (
 )
 
 WHY = "this node's certificate was revoked by"
-ANOTHER_RUNS = encode_token(Token(("a:1",), b"a" * 32, b"n" * 16, 1, 1000).sealed(b"k" * 32))
+ROOT = Key.make()
+ANOTHER_RUNS = encode_token(new_token(ROOT, root=ROOT.public, uses=1, hours=1, addresses=["a:1"]))
 
 
 @pytest.fixture
@@ -82,7 +87,7 @@ def test_two_of_three_voters_at_once_and_the_third_goes_on(run: PacedShell, tmp_
     nodes["alpha"].signal(signal.SIGSTOP)  # It reads both at once.
     with ThreadPoolExecutor() as pool:
         for name in ("beta", "gamma"):
-            question = Revoke(what=name, why="", force=False, again=False)
+            question = Revoke(what=name, token=False, why="", force=False, again=False)
             pool.submit(ask_daemon, bus, question, timeout_s=10.0)
         time.sleep(0.3)
         nodes["alpha"].signal(signal.SIGCONT)
@@ -103,6 +108,8 @@ def test_two_of_three_voters_at_once_and_the_third_goes_on(run: PacedShell, tmp_
 @pytest.mark.deadline(120)
 def test_what_leaves_no_majority_is_refused_but_by_force(run: PacedShell, tmp_path: Path) -> None:
     """gamma hangs, and would be one of two voters: nothing could be decided until it is lost."""
+    with (tmp_path / "run.toml").open("a", encoding="utf-8") as file:
+        file.write("\n[run.protocol]\nsilence_timeout_min_s = 10.0\n")
     nodes = three(run, tmp_path)
     nodes["gamma"].signal(signal.SIGSTOP)
     time.sleep(2.0)  # Longer than three heartbeats.
@@ -159,6 +166,37 @@ def test_a_token_that_leaked_lets_nobody_in_and_who_came_with_it_stays(
     counts_together(tmp_path / "alpha", ["alpha", "beta", "delta"])
 
 
+@pytest.mark.deadline(120)
+def test_a_token_is_revoked_with_all_nodes_that_came_by_it(run: PacedShell, tmp_path: Path) -> None:
+    nodes = {"alpha": run.node("alpha", "--new")}
+    leaked, good = token_of(tmp_path / "alpha"), token_of(tmp_path / "alpha", uses=3)
+    number = decode_token(leaked).number
+    for name, word in (("beta", leaked), ("gamma", good), ("delta", leaked)):
+        nodes[name] = run.node(name, "--join", word)
+        counts_together(tmp_path / "alpha", list(nodes))
+    listed = {one["number"]: one for one in listing(run, "gamma")}
+    assert [one["name"] for one in listed[number]["nodes"]] == ["beta", "delta"]
+    assert (listed[number]["uses"], listed[number]["role"]) == (16, "member")
+    assert [one["founder"] for one in listed.values()].count(True) == 1
+    table = run.run("token", "list", str(tmp_path)).out
+    for words in (number[:8], "root key", "2/16", "members", "1/3", "founder"):
+        assert words in table
+    told = run.run("revoke", "alpha", "--token", number[:8], "--nodes", "--why", "leaked")
+    assert told.popen.returncode == 0, told.err
+    assert told.out.count("is shut out: its certificate is revoked") == 2
+    assert [nodes[name].wait(within_s=20) for name in ("beta", "delta")] == [3, 3]
+    counts_together(tmp_path / "alpha", ["alpha", "gamma"])
+    (one,) = [one for one in listing(run, "alpha") if one["number"] == number]
+    assert one["revoked"]
+    assert all(node["revoked"] for node in one["nodes"])
+
+
+def listing(run: PacedShell, node: str) -> list[dict[str, Any]]:
+    told = run.run("token", "list", node, "--json")
+    assert told.popen.returncode == 0, told.err
+    return [json.loads(line) for line in told.out.splitlines()]
+
+
 @pytest.mark.deadline(90)
 def test_what_cannot_be_revoked_is_one_line(run: PacedShell, tmp_path: Path) -> None:
     run.node("alpha", "--new")
@@ -167,7 +205,7 @@ def test_what_cannot_be_revoked_is_one_line(run: PacedShell, tmp_path: Path) -> 
         (("alpha", "nobody"), "no peer of the run has the name or id nobody"),
         (("alpha", "alpha"), "it is the only voter"),
         (("elsewhere", "alpha"), "no node runs in elsewhere"),
-        (("alpha", "lc1-half"), "is no join token, or not all of one"),
+        (("alpha", "lc2-half"), "is no join token, or not all of one"),
         (("alpha", ANOTHER_RUNS), "this is no token of this run"),
     ):
         told = run.run("revoke", *arguments)

@@ -113,10 +113,10 @@ def test_prometheus_and_the_events_say_what_both_sides_counted(
 def test_a_witness_is_watched_too(shell: Shell, tmp_path: Path) -> None:
     config = str(write_config(tmp_path, peers=1, rounds=100_000))
     shell.peer("alpha", config, "--new")
-    token, watch = token_of(tmp_path / "alpha"), tmp_path / "watch"
+    watch, words = tmp_path / "watch", token_of(tmp_path / "alpha", witness=True)
     own = (f'node.directory="{watch}"', 'node.name="watch"', 'node.metrics="127.0.0.1:0"')
     arguments = [word for value in own for word in ("--set", value)]
-    witness = shell.start("witness", "--join", token, *arguments)
+    witness = shell.start("witness", "--join", words, *arguments)
     until(lambda: of(Witness, watch), within_s=40, what="a witness")
     now = scraped(watch)
     alpha = str(record(tmp_path / "alpha")["peer"])

@@ -25,7 +25,8 @@ from peers.connections.frames import PREFIX, Frame
 from peers.connections.mesh import Mesh
 from peers.connections.session import Tls
 from peers.exchange.pieces import PIECE_ELEMENTS, spans
-from peers.security.certificates import Authority, OwnKey, contexts
+from peers.security.certificates import contexts
+from peers.security.keys import OWN, OWN_KEY, OwnKey
 from peers.sockets.listener import bind
 from protocols.messages.peer import (
     Admit,
@@ -215,19 +216,14 @@ def pieces(payload: bytes) -> Iterator[Frame]:
         yield replace(STATE, start=start, elements=elements), piece
 
 
-def certified(
-    directory: Path, *peers: PeerId, authority: Authority | None = None
-) -> dict[PeerId, Tls]:
-    """Certificates of one run, in a directory for each peer."""
-    authority = authority or Authority.make()
-    made: dict[PeerId, Tls] = {}
+def certified(directory: Path, *peers: PeerId) -> dict[PeerId, Tls]:
+    """Certificates of one run, in a directory for each peer; each trusts all of them."""
+    made: dict[PeerId, bytes] = {}
     for peer in peers:
-        place = directory / peer
-        place.mkdir(parents=True)
-        own = OwnKey(place)
-        own.keep(authority.sign(peer, own.public), authority.certificate_bytes())
-        made[peer] = contexts(place)
-    return made
+        (directory / peer).mkdir(parents=True)
+        made[peer] = OwnKey(directory / peer).certificate(peer)
+    places = {peer: directory / peer for peer in peers}
+    return {p: contexts(at / OWN, at / OWN_KEY, made.values()) for p, at in places.items()}
 
 
 @asynccontextmanager

@@ -16,22 +16,22 @@ from tests.protocols.room import RULES, Room
 
 
 class SecureRoom(Room):
-    """All of them hold the authority's key."""
+    """All of them are admitted."""
 
     def __init__(self, names: str, *, rules: ProtocolConfig = RULES, outer_steps: int = 30) -> None:
         super().__init__(names, rules=rules, outer_steps=outer_steps)
         for name in names:
-            self.feed(name, v.Secured(has_key=True))
+            self.feed(name, v.Secured())
 
     def add(self, name: str, *, witness: bool = False) -> PeerId:
         peer = super().add(name, witness=witness)
-        self.feed(name, v.Secured(has_key=True))
+        self.feed(name, v.Secured())
         return peer
 
     def returns(self, name: str, *, incarnation: int = 2) -> None:
         """A dead one is started again, with what its disk has."""
         self.restart(name, incarnation=incarnation)
-        self.feed(name, v.Secured(has_key=True))
+        self.feed(name, v.Secured())
 
     def revoke(self, at: str, *names: str, force: bool = False) -> None:
         """Several are asked for before anything is answered."""

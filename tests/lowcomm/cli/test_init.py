@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from lowcomm.cli.main import app
 from lowcomm.config.schema import load_config
-from peers.security.certificates import Authority
+from peers.security.keys import ROOT_KEY, Key
+from peers.security.proofs import is_genuine
 from protocols.state.tokens import decode_token
 from protocols.types.errors import ConfigError
 
@@ -21,10 +22,11 @@ def call(*arguments: str) -> str:
 def test_init_makes_all_that_the_first_peer_needs(tmp_path: Path) -> None:
     run = tmp_path / "my run"
     out = call("init", str(run), "--advertise", "gpu1.example.org:4711", "--uses", "3")
-    (word,) = [line for line in out.splitlines() if line.startswith("lc1-")]
-    token, authority = decode_token(word), Authority.load(run)
-    assert authority is not None
-    assert token.is_sealed(authority.token_key)
+    (word,) = [line for line in out.splitlines() if line.startswith("lc2-")]
+    token, root = decode_token(word), Key.load(run / ROOT_KEY)
+    assert root is not None
+    assert (token.root, token.issuer, token.prints, token.witness) == (root.public, "", (), False)
+    assert is_genuine(token.terms, token.signature, root=root.hex, issuer_key=root.hex)
     assert (token.addresses, token.uses) == (("gpu1.example.org:4711",), 3)
     assert f"lowcomm peer {run / 'run.toml'} --new" in out
     loaded = load_config(run / "run.toml")
@@ -32,7 +34,7 @@ def test_init_makes_all_that_the_first_peer_needs(tmp_path: Path) -> None:
     assert loaded.run.name == "my-run"
     assert (loaded.node.listen, loaded.node.advertise) == ("0.0.0.0:4711", "gpu1.example.org:4711")
     assert run.stat().st_mode & 0o777 == 0o700
-    assert (run / "ca-key.pem").stat().st_mode & 0o777 == 0o600
+    assert (run / ROOT_KEY).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
@@ -45,15 +47,20 @@ def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_an_init_that_broke_off_is_made_anew(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem.new").mkdir()  # The second file cannot be written.
+    (tmp_path / "root-key.pem.new").mkdir()  # The key cannot be written.
     with pytest.raises(ConfigError, match="cannot be made"):
         call("init", str(tmp_path))
-    assert not (tmp_path / "ca.pem").exists()
-    key = (tmp_path / "ca-key.pem").read_bytes()
-    (tmp_path / "ca.pem.new").rmdir()
+    assert not (tmp_path / ROOT_KEY).exists()
+    (tmp_path / "root-key.pem.new").rmdir()
     call("init", str(tmp_path))
-    assert Authority.load(tmp_path) is not None
-    assert (tmp_path / "ca-key.pem").read_bytes() == key, "no key is ever overwritten"
+    assert Key.load(tmp_path / ROOT_KEY) is not None
+
+
+@pytest.mark.parametrize("command", ["init", "token"])
+def test_a_directory_of_an_earlier_format_is_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    with pytest.raises(ConfigError, match="a run that an earlier lowcomm began"):
+        call(command, str(tmp_path))
 
 
 def test_a_file_that_is_there_stays_and_says_where_to_join(tmp_path: Path) -> None:
@@ -69,6 +76,11 @@ def test_each_token_is_another_one(tmp_path: Path) -> None:
     call("init", str(tmp_path))
     words = {call("token", str(tmp_path)) for _ in range(3)}
     assert len({decode_token(word.strip()).number for word in words}) == 3
+
+
+def test_a_token_for_witnesses_is_asked_for(tmp_path: Path) -> None:
+    call("init", str(tmp_path))
+    assert decode_token(call("token", str(tmp_path), "--witness").strip()).witness
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -30,7 +30,13 @@ COMMANDS = (
 CLEAR = "--set node.insecure=true"
 FAR, PLAIN = (encode_token(Token((address,))) for address in ("10.1.2.3:4711", "127.0.0.1:4711"))
 SEALED = encode_token(
-    Token(("127.0.0.1:4711",), b"a" * 32, b"n" * 16, 1, 1 << 40).sealed(b"k" * 32)
+    Token(
+        ("127.0.0.1:4711",),
+        root=b"r" * 32,
+        key=b"n" * 32,
+        secret=b"s" * 32,
+        signature=b"g" * 64,
+    )
 )
 
 MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -49,7 +55,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "no such file": ("peer nowhere.toml --new", ("cannot read nowhere.toml", "No such file")),
     "a file that is no TOML": ("peer text/words --new", ("text/words is not TOML",)),
     "neither new nor join": ("peer run.toml", ("--new", "--join @FILE", "LOWCOMM_TOKEN")),
-    "both new and join": ("peer run.toml --new --join lc1-x", ("--new", "--join")),
+    "both new and join": ("peer run.toml --new --join lc2-x", ("--new", "--join")),
     "new without a run": ("peer --new", ("--new needs a [run]", "configuration file")),
     "listening to the world": (
         "peer run.toml --new --set node.listen=0.0.0.0:0",
@@ -79,11 +85,15 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a witness of no run": ("witness", ("--join @FILE", "LOWCOMM_TOKEN")),
     "no file with a token": ("peer --join @nowhere", ("--join @nowhere", "No such file")),
     "nothing in the file": ("peer --join @text/empty", ("@text/empty is empty", "lowcomm token")),
-    "a token to no place": ("token . --advertise h:1 --out text", ("no authority's key",)),
+    "a token to no place": ("token . --advertise h:1 --out text", ("no key that can sign",)),
     "no token": ("witness --join here", ("'here' is no join token", "lowcomm token")),
     "half a token": (f"peer --join {SEALED[:-9]}", ("not all of one", "lowcomm token")),
     "a token of nothing": ("token nowhere", ("cannot read nowhere/run.toml",)),
-    "a token without a key": ("token . --advertise h:1", ("no authority's key", "lowcomm init")),
+    "a list of no run": ("token list nowhere", ("nowhere does not exist",)),
+    "a revocation of nothing": ("revoke .", ("say what to revoke", "--token NUMBER")),
+    "a revocation of two things": ("revoke . beta --token 1f", ("say what to revoke",)),
+    "nodes of no token": ("revoke . beta --nodes", ("--nodes is about a token",)),
+    "a token without a key": ("token . --advertise h:1", ("no key that can sign", "lowcomm init")),
     "a token for nobody": ("token . --uses 0", ("--uses", "got 0")),
     "a token for no time": ("token . --hours 0", ("--hours", "got 0")),
     "a run of which nobody knows where it is": (
@@ -151,7 +161,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(case: str, call: Call, tmp_path: 
     for word in words:
         assert word in line
     assert not (tmp_path / "runs").exists()
-    assert not (tmp_path / "ca.pem").exists()
+    assert not (tmp_path / "root-key.pem").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -14,8 +14,8 @@ from protocols.types.errors import ConfigError
 def test_the_argument_is_the_token_but_every_user_can_read_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert take_token("lc1-x") == "lc1-x"
-    warn_if_exposed("lc1-x")
+    assert take_token("lc2-x") == "lc2-x"
+    warn_if_exposed("lc2-x")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lowcomm: warning: ")
     assert all(way in line for way in ("--join @FILE", "--join @-", TOKEN_VARIABLE))
@@ -25,33 +25,33 @@ def test_a_private_file_is_read_without_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "token"
-    file.write_text("lc1-x\n")
+    file.write_text("lc2-x\n")
     file.chmod(0o600)
-    assert take_token(f"@{file}") == "lc1-x"
+    assert take_token(f"@{file}") == "lc2-x"
     warn_if_exposed(f"@{file}")
     assert capsys.readouterr().err == ""
     file.chmod(0o644)
-    assert take_token(f"@{file}") == "lc1-x"
+    assert take_token(f"@{file}") == "lc2-x"
     assert f"chmod 600 {file}" in capsys.readouterr().err
 
 
 def test_the_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("lc1-x\n"))
-    assert take_token("@-") == "lc1-x"
+    monkeypatch.setattr("sys.stdin", io.StringIO("lc2-x\n"))
+    assert take_token("@-") == "lc2-x"
     with pytest.raises(ConfigError, match="--join @- is empty"):
         take_token("@-")
 
 
 def test_the_variable_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert take_token("") == ""
-    monkeypatch.setenv(TOKEN_VARIABLE, "lc1-x\n")
-    assert take_token("") == "lc1-x"
+    monkeypatch.setenv(TOKEN_VARIABLE, "lc2-x\n")
+    assert take_token("") == "lc2-x"
     assert TOKEN_VARIABLE not in os.environ, "children would inherit it"
 
 
 def test_the_option_comes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TOKEN_VARIABLE, "lc1-other")
-    assert take_token("lc1-x") == "lc1-x"
+    monkeypatch.setenv(TOKEN_VARIABLE, "lc2-other")
+    assert take_token("lc2-x") == "lc2-x"
     assert TOKEN_VARIABLE not in os.environ
 
 

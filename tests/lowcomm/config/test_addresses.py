@@ -1,5 +1,7 @@
 """Where a node listens, and what it tells others to dial."""
 
+from dataclasses import replace
+
 import pytest
 
 from lowcomm.config.addresses import advertised, check_way, listen_at
@@ -7,7 +9,8 @@ from lowcomm.config.schema import NodeConfig
 from protocols.state.tokens import Token
 from protocols.types.errors import ConfigError
 
-SEALED = Token(("10.1.2.3:4711",), b"a" * 32, b"n" * 16, 1, 9).sealed(b"k" * 32)
+SEALED = Token(("10.1.2.3:4711",), (), b"r" * 32)
+WITNESS = replace(SEALED, witness=True)
 HERE = "127.0.0.1:4711"
 
 
@@ -25,7 +28,7 @@ def test_an_encrypted_node_may_listen_anywhere_and_join_anybody() -> None:
         (NodeConfig(insecure=True, advertise="gpu1.example.org:1"), None),
         (NodeConfig(insecure=True), Token(("10.1.2.3:1",))),
         (NodeConfig(insecure=True), Token((HERE, "10.1.2.3:1"))),
-        (NodeConfig(insecure=True), Token((HERE,), b"a" * 32, b"n" * 16, 1, 9, b"s" * 16)),
+        (NodeConfig(insecure=True), Token((HERE,), (), b"r" * 32)),
         (NodeConfig(), Token((HERE,))),
         (NodeConfig(listen="0.0.0.0:1"), None),
         (NodeConfig(listen="here"), None),
@@ -70,3 +73,13 @@ def test_where_a_node_listens(node: NodeConfig, contact: str, listen: str) -> No
 )
 def test_what_others_dial(node: NodeConfig, listening: str, contact: str, address: str) -> None:
     assert advertised(node, listening, contact) == address
+
+
+def test_a_token_is_of_one_role() -> None:
+    for token, witness in ((SEALED, False), (WITNESS, True), (SEALED, None), (WITNESS, None)):
+        check_way(NodeConfig(), token, witness=witness)
+    check_way(NodeConfig(insecure=True), Token((HERE,)), witness=True)
+    with pytest.raises(ConfigError, match=r"admits nodes that train only.*--witness"):
+        check_way(NodeConfig(), SEALED, witness=True)
+    with pytest.raises(ConfigError, match="admits witnesses only"):
+        check_way(NodeConfig(), WITNESS, witness=False)

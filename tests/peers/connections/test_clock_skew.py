@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from peers.connections.clock_skew import at, span, tls_fault, token_ended
-from peers.security.certificates import Authority, OwnKey, contexts, untimely
+from peers.security.certificates import untimely
+from peers.security.keys import Key, OwnKey
+from peers.security.trust_store import TrustStore
 from protocols.types.errors import ConfigError
 from protocols.types.ids import PeerId
 
@@ -47,8 +49,7 @@ def test_a_span_is_told_in_two_units(seconds: float, told: str) -> None:
 
 
 def certificate() -> bytes:
-    authority = Authority.make()
-    return authority.certificate_bytes()
+    return Key.make().own_certificate(PeerId("a.1"))
 
 
 def test_a_clock_that_is_behind_is_told_with_how_much(clock: Clock) -> None:
@@ -81,13 +82,13 @@ def test_both_times_of_a_token_that_expired_are_told(clock: Clock) -> None:
 def test_a_node_that_has_its_certificate_looks_at_its_clock_first(
     tmp_path: Path, clock: Clock
 ) -> None:
-    authority = Authority.make()
-    own = OwnKey(tmp_path)
-    own.keep(authority.sign(PeerId("a.1"), own.public), authority.certificate_bytes())
-    contexts(tmp_path)
+    peer = PeerId("a.1")
+    certificate = OwnKey(tmp_path).certificate(peer)
+    store = TrustStore(tmp_path, peer=peer, certificates={peer: certificate})
+    store.open()
     clock.off_by(-4 * DAY_S - 60)
-    with pytest.raises(ConfigError, match=r"ca\.pem does not count: .* 4 days before"):
-        contexts(tmp_path)
+    with pytest.raises(ConfigError, match=r"node\.pem does not count: .* 4 days before"):
+        store.open()
 
 
 @pytest.mark.parametrize(("code", "word"), [(9, "not valid yet"), (10, "valid no more")])

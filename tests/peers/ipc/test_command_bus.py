@@ -69,14 +69,18 @@ async def test_nothing_is_missed_in_a_flood() -> None:
 
         def chat() -> None:
             for number in range(count):
-                client.send(encode(Revoke(what=str(number), why="", force=False, again=False)))
+                client.send(
+                    encode(Revoke(what=str(number), token=False, why="", force=False, again=False))
+                )
                 if number % 7 == 0:
                     assert client.recv() == b"%d" % number
 
         chatting = asyncio.create_task(asyncio.to_thread(chat))
         for number in range(count):
             sender, message = await heard(bus)
-            assert message == Revoke(what=str(number), why="", force=False, again=False)
+            assert message == Revoke(
+                what=str(number), token=False, why="", force=False, again=False
+            )
             if number % 7 == 0:
                 assert bus.answer(sender, str(number))
         await chatting
@@ -100,7 +104,7 @@ async def test_a_client_is_answered() -> None:
     answers: dict[Question | Stop, dict[str, object]] = {
         Status(): {"state": "training"},
         Stop(): {"type": "stopping"},
-        Revoke(what="b.1", why="stolen", force=True, again=True): {"state": "done"},
+        Revoke(what="b.1", token=False, why="stolen", force=True, again=True): {"state": "done"},
     }
     with serving() as (bus, endpoint):
         for question, answer in answers.items():
@@ -140,7 +144,7 @@ async def test_a_client_does_not_wait_for_ever() -> None:
         ([encode(Ready())], "unexpected type 'ready'"),
         (
             [
-                encode(Revoke(what="b", why="", force=False, again=False)).replace(
+                encode(Revoke(what="b", token=False, why="", force=False, again=False)).replace(
                     b"what\xa1b", b"what\x01"
                 )
             ],

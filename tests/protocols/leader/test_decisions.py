@@ -148,7 +148,7 @@ def test_a_dead_contributor_still_counts_if_all_others_hold() -> None:
 
 def test_a_revoked_contributor_counts_no_more_though_all_others_hold() -> None:
     scene = three()
-    scene.on(v.Secured(has_key=True))
+    scene.on(v.Secured())
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C)
     scene.on(v.RevokeAsked(e.Revoked(D, A, "stolen")))

@@ -63,7 +63,7 @@ def test_who_said_hello_while_there_was_room_waits_for_a_place(
 def test_a_revoked_peer_that_waits_for_a_place_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicated, "PEERS_MAX", 3)
     scene = leading(B)
-    scene.on(v.Secured(has_key=True))
+    scene.on(v.Secured())
     scene.comes(D)
     assert wants_cut(scene, C) is not None
     assert wants_cut(scene, D) is None

@@ -6,10 +6,10 @@ import pytest
 
 from protocols.interface import events as v
 from protocols.leader import voters
-from protocols.leader.voters import KEYLESS, PATIENCE_S
+from protocols.leader.voters import PATIENCE_S
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.peer.certificates import KEY_RETRY_S
+from protocols.peer.certificates import RETRY_S
 from protocols.peer.connectivity import FAREWELL_S
 from protocols.state.entry_validation import cannot_revoke
 from tests.protocols.led import leading
@@ -66,7 +66,7 @@ def test_each_is_asked_for_at_another_one() -> None:
             for at, whom in asked.items()
         )
     )
-    room.wait(KEY_RETRY_S + FAREWELL_S)
+    room.wait(RETRY_S + FAREWELL_S)
     assert sorted(room.checked("a")) == ["b", "c"]
     goes_on(room, "a")
 
@@ -168,7 +168,7 @@ def test_without_a_majority_of_those_that_stay_it_is_refused_and_changes_nothing
 
 def test_a_voter_that_hangs_is_not_reckoned_with() -> None:
     """Its connection stands, and nothing comes: what takes its answer would never be decided."""
-    room = SecureRoom("abc")
+    room = SecureRoom("abc", rules=replace(RULES, silence_timeout_min_s=RULES.silence_timeout_s))
     room.hold = lambda name, event: "c" in (name, room.sender(event))
     room.wait(2.0)
     room.revoke("b", "b")
@@ -193,7 +193,7 @@ def test_those_that_are_asked_for_count_together() -> None:
 def test_of_all_voters_one_stays(order: str) -> None:
     room = SecureRoom("ab")
     room.revoke("a", *order)
-    room.wait(2 * KEY_RETRY_S + PATIENCE_S)
+    room.wait(2 * RETRY_S + PATIENCE_S)
     stays, goes = ("b", "a") if order == "ab" else ("a", "b")
     assert room.checked(stays) == [goes]
     assert room.voters(stays) == stays
@@ -224,24 +224,6 @@ def test_a_learner_votes_first_where_no_majority_would_remain(
     changes = [(room.name_of(x.peer), x.votes) for x in room.log(e.Voter)][-2:]
     assert changes == [("d", True), ("b", False)]
     assert room.voters("a") == "acd"
-
-
-def test_a_leader_that_cannot_let_nodes_in_waits_for_the_key() -> None:
-    """Simulated (seed 77): all that had the key were revoked, and no node could join any more."""
-    room = SecureRoom("abc")
-    room.feed("b", v.Secured(has_key=False))
-    room.feed("c", v.Secured(has_key=False))
-    room.revoke("a", "a")
-    room.wait(1.0)
-    (heir,) = [name for name in "bc" if room.peers[name].leads]
-    assert room.voters(heir) == "abc"
-    room.feed(heir, v.Secured(has_key=True))
-    assert room.checked(heir) == ["a"]
-    room.feed(heir, v.Secured(has_key=False))
-    other = "c" if heir == "b" else "b"
-    room.revoke(heir, other)
-    room.wait(KEY_RETRY_S + PATIENCE_S)
-    assert room.refused(heir, other) == KEYLESS
 
 
 # By force ---------------------------------------------------------------------------------------
@@ -317,7 +299,7 @@ def test_a_leader_that_dies_between_the_two_entries() -> None:
     assert room.log(e.Voter, of="a")[-1] == _ends(room, "d", "b")
     room.kill("a")
     room.hold = lambda name, event: False
-    room.wait(3 * RULES.election_timeout_s + KEY_RETRY_S + FAREWELL_S)
+    room.wait(3 * RULES.election_timeout_s + RETRY_S + FAREWELL_S)
     assert room.checked("d") == ["b"]
     assert room.voters("d") == "cd"
     goes_on(room, "c", "d")
@@ -339,7 +321,7 @@ def test_a_leader_that_dies_with_the_certificate_revoked_and_the_peer_not_lost()
 
 def test_a_joiner_needs_no_vote_taken() -> None:
     scene = leading(B)
-    scene.on(v.Secured(has_key=True))
+    scene.on(v.Secured())
     scene.comes(C)
     scene.hears(C, m.ReadLog(0))
     scene.hears(C, join(C))

@@ -206,6 +206,15 @@ def test_a_peer_without_pauses_is_lost_after_the_shortest_timeout() -> None:
     assert 1.0 <= lost_after(failure_detector, 10.0) < 1.2
 
 
+def test_who_fell_silent_before_its_pauses_are_known_is_lost_once_they_are() -> None:
+    """Its timeout was over for long by then: that was no pause of ours, and no silence is
+    forgiven."""
+    failure_detector = alone_with(ADAPTIVE)
+    known_s = BEATS_MIN * ADAPTIVE.heartbeat_interval_s
+    beats(failure_detector, 0.0, 1.0, every=0.2)
+    assert 1.0 + lost_after(failure_detector, 1.0) < known_s + 0.5
+
+
 def test_a_peer_that_is_not_known_yet_has_the_longest_timeout() -> None:
     failure_detector = alone_with(ADAPTIVE)
     known_s = BEATS_MIN * ADAPTIVE.heartbeat_interval_s

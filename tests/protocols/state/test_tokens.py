@@ -8,21 +8,38 @@ from hypothesis import strategies as st
 
 from protocols.messages import log_entries as e
 from protocols.state import entry_validation, tokens, transitions
-from protocols.state.entry_validation import cannot_revoke, refusal
+from protocols.state.entry_validation import cannot_revoke, refusal, wrong_role
 from protocols.state.run_state import RunState
-from protocols.state.tokens import Token, decode_token, encode_token, spending
+from protocols.state.tokens import (
+    PRINT_BYTES,
+    Token,
+    claim,
+    decode_token,
+    encode_token,
+    renewed,
+    statement,
+)
 from protocols.types.errors import ConfigError, LogError
 from protocols.types.ids import PeerId, Version
+from protocols.types.limits import NAME_MAX, TOKEN_CHARS_MAX
 from tests.protocols.scenes import START, A, B, C, D, info, log_of, members_of, run, state_digest
 
-KEY, OTHER_KEY = b"k" * 32, b"o" * 32
-PUBLIC = bytes(range(32))
-TOKEN = Token(("10.1.2.3:4711", "[2001:db8::1]:4711"), b"a" * 32, b"n" * 16, 2, 1000).sealed(KEY)
+PUBLIC = bytes(range(32)).hex()
+TOKEN = Token(
+    ("10.1.2.3:4711", "[2001:db8::1]:4711"),
+    (b"a" * PRINT_BYTES, b"b" * PRINT_BYTES),
+    root=b"r" * 32,
+    key=b"n" * 32,
+    secret=b"s" * 32,
+    uses=2,
+    expires=1000,
+    signature=b"g" * 64,
+)
 PLAIN = Token(("127.0.0.1:4711",))
 BEGUN = (run(), e.Member(info(A)))
 
 
-@pytest.mark.parametrize("token", [TOKEN, PLAIN], ids=["sealed", "of a run in the clear"])
+@pytest.mark.parametrize("token", [TOKEN, PLAIN], ids=["signed", "of a run in the clear"])
 def test_a_token_is_one_word_and_comes_back(token: Token) -> None:
     word = encode_token(token)
     assert word.isascii()
@@ -30,18 +47,28 @@ def test_a_token_is_one_word_and_comes_back(token: Token) -> None:
     assert decode_token(word) == token
 
 
-def test_only_the_holder_of_the_key_can_seal_what_it_says() -> None:
-    assert TOKEN.is_sealed(KEY)
-    assert not TOKEN.is_sealed(OTHER_KEY)
-    for forged in (
-        replace(TOKEN, uses=3),
-        replace(TOKEN, expires=1001),
-        replace(TOKEN, number=b"m" * 16),
-        replace(TOKEN, addresses=("10.6.6.6:4711",)),
-        replace(TOKEN, authority=b"b" * 32),
-        replace(TOKEN, seal=b""),
-    ):
-        assert not forged.is_sealed(KEY)
+def test_the_longest_token_is_one_too() -> None:
+    addresses = tuple(f"{n}" * (NAME_MAX - 2) + ":1" for n in range(4))
+    prints = tuple(bytes([n]) * PRINT_BYTES for n in range(4))
+    token = replace(TOKEN, addresses=addresses, prints=prints, issuer=PeerId("x" * NAME_MAX))
+    assert len(encode_token(token)) <= TOKEN_CHARS_MAX
+    assert decode_token(encode_token(token)) == token
+
+
+def test_what_is_signed_covers_all_terms_and_the_run() -> None:
+    terms = TOKEN.terms
+    others = [
+        replace(terms, number="0" * 32),
+        replace(terms, key="0" * 64),
+        replace(terms, uses=3),
+        replace(terms, expires=1001),
+        replace(terms, witness=True),
+        replace(terms, issuer=B),
+    ]
+    said = {statement("aa", each) for each in (terms, *others)} | {statement("bb", terms)}
+    assert len(said) == 8
+    assert not any(each.startswith(claim("aa", terms.key)[:10]) for each in said)
+    assert claim("aa", PUBLIC) != claim("bb", PUBLIC) != claim("aa", terms.key)
 
 
 @pytest.mark.parametrize("length", range(len(encode_token(TOKEN))))
@@ -76,28 +103,34 @@ def test_an_address_alone_is_refused_and_the_line_says_what_to_do(address: str) 
 # Spending ---------------------------------------------------------------------------------------
 
 
-def spent(peer: PeerId, token: Token = TOKEN, *, key: bytes = PUBLIC) -> e.TokenSpent:
-    return spending(token, peer, key)
+def spent(peer: PeerId, token: Token = TOKEN, *, certificate: bytes = b"") -> e.TokenSpent:
+    shown = certificate or peer.encode()
+    return e.TokenSpent(token.terms, peer, PUBLIC, shown, token.signature, b"p" * 64)
+
+
+def later(peer: PeerId, known: e.TokenSpent) -> e.TokenSpent:
+    """Its node becomes this other peer."""
+    return e.TokenSpent(renewed(known), peer, known.key, peer.encode(), b"", b"")
 
 
 def test_a_token_is_spent_as_often_as_it_says_and_no_more() -> None:
     run_state = members_of(log_of(*BEGUN, spent(B)))
-    assert run_state.spendings.uses_left(spent(C)) == 1
+    assert run_state.spendings.uses_left(TOKEN.terms) == 1
     assert refusal(run_state, spent(C)) == ""
     transitions.apply(run_state, e.LogEntry(4, 1, spent(C)))
     assert "used up" in refusal(run_state, spent(D))
     with pytest.raises(LogError, match="used up"):
         transitions.apply(run_state, e.LogEntry(5, 1, spent(D)))
-    assert refusal(run_state, spent(D, replace(TOKEN, number=b"m" * 16))) == ""
+    assert refusal(run_state, spent(D, replace(TOKEN, key=b"m" * 32))) == ""
 
 
-def test_nobody_gets_the_certificate_of_another_peer() -> None:
+def test_nobody_is_admitted_as_another_peer() -> None:
     """Whoever has a token could vote in its place."""
     run_state = members_of(log_of(*BEGUN, spent(B), e.Witness(info(D))))
     for peer in (A, B, D):
-        assert "another peer" in refusal(run_state, spent(peer, key=b"m" * 32))
+        assert "another peer" in refusal(run_state, spent(peer, certificate=b"m"))
     assert run_state.spendings.has(spent(B))
-    assert not run_state.spendings.has(spent(B, key=b"m" * 32))
+    assert not run_state.spendings.has(spent(B, certificate=b"m"))
 
 
 def test_a_restore_and_a_loss_give_no_use_back() -> None:
@@ -105,7 +138,7 @@ def test_a_restore_and_a_loss_give_no_use_back() -> None:
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     story = (*BEGUN, spent(B), cut, e.Member(info(B, 1)), e.Lost(B, "silent"), restore)
     run_state = members_of(log_of(*story))
-    assert run_state.spendings.uses_left(spent(C)) == 1
+    assert run_state.spendings.uses_left(TOKEN.terms) == 1
     assert run_state.spendings.has(spent(B))
 
 
@@ -115,7 +148,7 @@ def test_of_too_many_the_one_that_expires_first_is_forgotten_and_its_token_with_
     monkeypatch.setattr(tokens, "SPENT_MAX", 2)
     run_state = members_of(log_of(*BEGUN))
     for index, (peer, expires) in enumerate(((B, 50), (C, 40), (D, 60))):
-        late = replace(TOKEN, number=bytes([index]) * 16, expires=expires)
+        late = replace(TOKEN, key=bytes([index]) * 32, expires=expires)
         transitions.apply(run_state, e.LogEntry(index + 3, 1, spent(peer, late)))
     assert list(run_state.spendings.peers) == [B, D]
     fresh = PeerId("e.00000005")
@@ -124,6 +157,99 @@ def test_of_too_many_the_one_that_expires_first_is_forgotten_and_its_token_with_
     other = RunState()
     other.become(run_state.image())
     assert other == run_state
+
+
+def test_who_is_in_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would trust its certificate after a restart."""
+    monkeypatch.setattr(tokens, "SPENT_MAX", 2)
+    early = replace(TOKEN, key=b"e" * 32, expires=1)
+    run_state = members_of(log_of(*BEGUN, spent(B, early), e.Witness(info(B))))
+    for index, peer in enumerate((C, D)):
+        late = replace(TOKEN, key=bytes([index]) * 32)
+        transitions.apply(run_state, e.LogEntry(index + 5, 1, spent(peer, late)))
+    assert list(run_state.spendings.peers) == [B, D]
+
+
+# Issuers and roles ------------------------------------------------------------------------------
+
+
+def test_a_voters_token_counts_while_it_votes_and_is_in() -> None:
+    voters = replace(TOKEN, key=b"v" * 32, issuer=B)
+    cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
+    joined = (*BEGUN, spent(B), cut, e.Member(info(B, 1)))
+    votes, ends = (e.Voter(B, votes=yes, why="") for yes in (True, False))
+    for story, counts in (
+        (joined, False),
+        ((*joined, votes), True),
+        ((*joined, votes, ends), False),
+        ((*joined, votes, ends, e.Revoked(B, A, "")), False),
+        ((*joined, votes, e.Lost(B, "silent")), False),
+    ):
+        why = refusal(members_of(log_of(*story)), spent(C, voters))
+        assert (why == "") == counts
+        assert counts or "does not vote in the run any more" in why
+
+
+def test_the_log_must_know_the_key_of_an_issuer() -> None:
+    """The founder of this run votes, and no entry has its key."""
+    run_state = members_of(log_of(*BEGUN))
+    assert run_state.voters == (A,)
+    assert "does not vote" in refusal(run_state, spent(C, replace(TOKEN, issuer=A)))
+
+
+def test_an_operator_may_keep_the_tokens_to_itself() -> None:
+    strict = replace(run(), voters_issue=False)
+    run_state = members_of(log_of(strict, spent(A), e.Member(info(A))))
+    assert refusal(run_state, spent(C)) == "", "the root key signed it"
+    why = refusal(run_state, spent(C, replace(TOKEN, key=b"v" * 32, issuer=A)))
+    assert "tokens of this run come from its operator only" in why
+
+
+def test_in_an_encrypted_run_a_peer_takes_part_in_the_role_of_its_token_only() -> None:
+    secure = replace(run(), root="aa" * 32)
+    witness = replace(TOKEN, key=b"w" * 32, witness=True)
+    run_state = members_of(log_of(secure, spent(A), e.Member(info(A)), spent(B, witness), spent(C)))
+    cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
+    for entry, why in (
+        (cut, "makes b.* a member, but its token admitted it as a witness"),
+        (replace(cut, info=info(D, 1)), "lets in d.*, which no token admitted"),
+        (e.Witness(info(C)), "makes c.* a witness, but its token admitted it as a member"),
+        (e.Witness(info(D)), "lets in d.*, which no token admitted"),
+    ):
+        with pytest.raises(LogError, match=why):
+            transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, entry))
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.Witness(info(B))))
+    assert wrong_role(run_state, C, witness=False) == ""
+    plain = members_of(log_of(*BEGUN))
+    assert wrong_role(plain, D, witness=True) == "", "nobody is admitted there"
+
+
+# A node that becomes another peer ---------------------------------------------------------------
+
+
+def test_an_admitted_node_may_become_one_other_peer_with_its_key() -> None:
+    run_state = members_of(log_of(*BEGUN, spent(B)))
+    renewal = later(C, spent(B))
+    assert refusal(run_state, renewal) == ""
+    for wrong in (
+        later(C, spent(D)),
+        replace(renewal, key="00" * 32),
+        replace(renewal, terms=replace(renewal.terms, uses=9)),
+        replace(renewal, terms=replace(renewal.terms, witness=True)),
+    ):
+        assert "is none of this run" in refusal(run_state, wrong)
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, renewal))
+    assert "used up" in refusal(run_state, later(D, spent(B)))
+    assert refusal(run_state, later(D, renewal)) == "", "its branch may be given up again"
+    assert run_state.spendings.uses_left(TOKEN.terms) == 1
+
+
+def test_a_revoked_peers_node_becomes_no_other_one() -> None:
+    run_state = members_of(log_of(*BEGUN, spent(B), e.Revoked(B, A, "stolen")))
+    assert "was revoked by" in refusal(run_state, later(C, spent(B)))
+
+
+# Revocations ------------------------------------------------------------------------------------
 
 
 def test_a_revocation_stays_whatever_comes() -> None:
@@ -135,7 +261,7 @@ def test_a_revocation_stays_whatever_comes() -> None:
     other.become(run_state.image())
     for each in (run_state, other):
         assert each.spendings.revoked == {B: gone}
-        assert "was revoked by" in refusal(each, spent(B, replace(TOKEN, number=b"m" * 16)))
+        assert "was revoked by" in refusal(each, spent(B, replace(TOKEN, key=b"m" * 32)))
     with pytest.raises(LogError, match="is revoked already"):
         transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, gone))
     with pytest.raises(LogError, match="only voter"):
@@ -144,7 +270,7 @@ def test_a_revocation_stays_whatever_comes() -> None:
 
 def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
     """Nor is who came with it before shut out."""
-    gone = e.TokenRevoked(spent(B).token, A, "it was in a public chat")
+    gone = e.TokenRevoked(TOKEN.number, A, "it was in a public chat")
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     run_state = members_of(log_of(*BEGUN, spent(B), gone, restore))
     other = RunState()
@@ -152,7 +278,7 @@ def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
     why = f"this token was revoked by {A} (it was in a public chat): ask for another one"
     for each in (run_state, other):
         assert refusal(each, spent(C)).startswith(why)
-        assert refusal(each, spent(C, replace(TOKEN, number=b"m" * 16))) == ""
+        assert refusal(each, spent(C, replace(TOKEN, key=b"m" * 32))) == ""
         assert (each.spendings.has(spent(B)), each.spendings.revoked) == (True, {})
     for entry, text in ((gone, "is revoked already"), (spent(C), "was revoked by")):
         with pytest.raises(LogError, match=text):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peers.connections.control import HELLO_BYTES_MAX
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import ids, limits
@@ -37,10 +38,10 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return st.binary(min_size=1, max_size=20)
     if hint is type(None):
         return st.none()
-    if hint is str and name in ("corpus_digest", "key", "roots"):
+    if hint is str and name in ("corpus_digest", "key", "root", "roots"):
         return st.sampled_from(["", "0123456789abcdef" * 4])
     if hint is str:
-        return DIGEST if "digest" in name or name in ("manifest", "token") else TEXT
+        return DIGEST if "digest" in name or name in ("manifest", "number", "token") else TEXT
     args = get_args(hint)
     if getattr(hint, "__origin__", None) is tuple:
         return st.lists(of(args[0], name), max_size=3).map(tuple)
@@ -278,6 +279,17 @@ def test_views_of_memory_are_decoded_too() -> None:
     """As they come from a socket: without a copy."""
     payload = codec.encode(replace(READY))
     assert codec.decode(memoryview(bytearray(payload)), size_max=len(payload)) == READY
+
+
+def test_the_largest_request_and_answer_fit_into_what_a_stranger_may_send() -> None:
+    longest = ids.PeerId("\U0001f600" * limits.NAME_MAX)
+    terms = e.TokenTerms("0f" * 16, "5e" * 32, 2**31, 2**62, witness=True, issuer=longest)
+    certificate, signature = bytes(limits.CERTIFICATE_BYTES_MAX), bytes(64)
+    signatures = (terms, signature, signature, longest)
+    admit = m.Admit(2**31, longest, bytes(32), certificate, True, *signatures)
+    assert len(codec.encode(admit)) < limits.ADMIT_BYTES_MAX
+    admitted = m.Admitted((certificate,) * limits.CERTIFICATES_MAX)
+    assert len(codec.encode(admitted)) < HELLO_BYTES_MAX
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ from sims.node.ranks import Training
 
 PEERS, ROUNDS = 4, 30
 LIE_FROM_S = 3.0
-CHECKED = Training(checks=True)
+CHECKED = Training(checks=True, certified=True)
 
 
 def played(seed: int, how: str, *, seconds: float = 60.0, training: Training = CHECKED) -> World:
     """A run in which the peer that owns the first part, and does not lead, lies."""
     world = World(seed, peers=PEERS, outer_steps=ROUNDS, training=training)
-    world.dialer.certification.close()
 
     def lies() -> None:
         owners = [
@@ -40,7 +39,7 @@ def whys(world: World, kind: type[e.Attempt | e.Lost]) -> list[str]:
     return [entry.why for entry in world.checkers.log.values() if isinstance(entry, kind)]
 
 
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seed", [4, 5])
 def test_an_owner_that_falsifies_its_part_is_found_each_time(seed: int) -> None:
     world = played(seed, "whole")
     assert world.checkers.violations == []

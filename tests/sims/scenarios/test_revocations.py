@@ -6,6 +6,7 @@ from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.checkers.revocation import Revocation
+from sims.node.ranks import Training
 from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations, inject
 from sims.scenarios.revocations import PLOTS
 from tests.sims.test_sweep import FAILED_ONCE
@@ -14,8 +15,7 @@ SETTLED_S = 8.0
 
 
 def played(how: int, *, peers: int = 4, victim: int = 1) -> World:
-    world = World(9, peers=peers, outer_steps=30)
-    world.dialer.certification.close()
+    world = World(9, peers=peers, outer_steps=30, training=Training(certified=True))
     join = Fault(SETTLED_S, "join", 0, 0, 0.0)
     inject(world, [join, Fault(SETTLED_S, "revoke", victim, how, 0.0)])
     world.at(30.0, world.heal)

@@ -1,26 +1,36 @@
 """Simulated peers get in with tokens, and the faults of a seed hit that too."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocols.interface import commands as c
+from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.state.tokens import Token, spending
-from protocols.types.ids import PeerId
+from protocols.state.tokens import ROOT
+from protocols.types.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from sims.checkers import World
 from sims.checkers.admission import Admission
+from sims.node.ranks import Training
 from sims.sweep import run_seed
+from tests.protocols.scenes import run
+
+FOUNDER, OTHER = PeerId("p0.00000000"), PeerId("p1.00000001")
+TERMS = e.TokenTerms("0f" * 16, "5e" * 32, 1, 9, witness=False, issuer=ROOT)
+SPENT = e.TokenSpent(TERMS, OTHER, "1e" * 32, b"of it", b"s", b"p")
+ADMIT = m.Admit(PROTOCOL_VERSION, OTHER, bytes(32), b"of it", False, TERMS, b"s", b"p", ROOT)
 
 
-def test_whoever_comes_gets_a_certificate_and_voters_get_the_key() -> None:
-    world = World(3, peers=3, outer_steps=4)
-    world.dialer.certification.close()
+def test_whoever_comes_is_admitted_and_all_trust_it() -> None:
+    world = World(3, peers=3, outer_steps=4, training=Training(certified=True))
     world.run(until_s=300.0)
     assert world.checkers.violations == []
     assert world.finished
     spent = [x for x in world.checkers.log.values() if isinstance(x, e.TokenSpent)]
-    assert len({entry.peer for entry in spent}) == len(spent) == 2
-    assert all(disk.certified and disk.has_key for disk in world.disks.values())
+    assert len({entry.peer for entry in spent}) == len(spent) == 3
+    assert all(disk.certified for disk in world.disks.values())
+    assert all(disk.trusts >= world.disks.keys() for disk in world.disks.values())
 
 
 def test_an_open_world_spends_nothing() -> None:
@@ -30,47 +40,64 @@ def test_an_open_world_spends_nothing() -> None:
     assert not any(isinstance(x, e.TokenSpent) for x in world.checkers.log.values())
 
 
-def test_who_alone_has_the_key_is_needed() -> None:
-    """Seed 1960135: nobody else could let in whom the run needed to begin."""
-    world = World(3, peers=3, outer_steps=4)
-    certification = world.dialer.certification
-    founder, other, _ = world.nodes.values()
-    assert not certification.needs(founder), "an open world has no key"
-    certification.close()
-    assert certification.needs(founder)
-    assert not certification.needs(other)
-    other.disk.has_key = True
-    assert not certification.needs(founder)
-    other.alive = False
-    assert certification.needs(founder)
-
-
-def test_in_some_seeds_answers_are_lost_and_tokens_are_used_up() -> None:
-    happened = [run_seed(seed).happened for seed in (3, 4, 5, 6)]
-    for kind in ("admitted", "admission lost", "token used up", "key given"):
+def test_in_some_seeds_answers_are_lost_and_tokens_do_not_count() -> None:
+    happened = [run_seed(seed).happened for seed in (3, 4, 5, 6, 7, 8)]
+    for kind in ("admitted", "admission lost", "token used up", "token of no voter", "wrong role"):
         assert any(seed.get(kind) for seed in happened), kind
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("event", "command"),
     [
-        c.Answer(1, b"p9.00000009", "", final=False),
-        c.Send(PeerId("p1.00000001"), m.Decided(1, b"p9.00000009", "", final=False)),
-        c.GiveKey(PeerId("p9.00000009")),
+        (v.AdmitAsked(1, ADMIT), c.Answer(1, (), "", final=False)),
+        (
+            v.MessageReceived(FOUNDER, m.HandOn(1, ADMIT)),
+            c.Send(FOUNDER, m.Decided(1, (), "", final=False)),
+        ),
     ],
 )
-def test_what_leaves_without_the_log_s_word_is_found(command: c.Command) -> None:
+def test_an_answer_without_the_log_s_word_is_found(event: v.Event, command: c.Command) -> None:
     found: list[str] = []
     node = next(iter(World(3, peers=3, outer_steps=4).nodes.values()))
-    Admission(found.append).handled(node, None, [command])
+    Admission(found.append).handled(node, event, [command])
     assert len(found) == 1
 
 
-def test_a_use_too_many_and_a_peer_twice_are_found() -> None:
+def checker(*entries: e.Entry) -> list[str]:
+    """What a checker finds in these entries."""
     found: list[str] = []
-    checker = Admission(found.append)
-    token = Token(("h0:1",), b"a" * 32, b"n" * 16, 1, 9, b"s" * 16)
-    checker.applied(spending(token, PeerId("p1.00000001"), b"k" * 32))
-    assert found == []
-    checker.applied(spending(token, PeerId("p1.00000001"), b"k" * 32))
+    admission = Admission(found.append)
+    for entry in (run(founder=FOUNDER), *entries):
+        admission.applied(entry)
+    return found
+
+
+def test_a_use_too_many_and_a_peer_twice_are_found() -> None:
+    assert checker(SPENT) == []
+    assert len(checker(SPENT, SPENT)) == 2
+
+
+def test_a_token_of_a_peer_without_a_vote_is_found() -> None:
+    by = replace(SPENT, terms=replace(TERMS, issuer=FOUNDER))
+    assert checker(by) == []
+    assert len(checker(e.Voter(FOUNDER, votes=False, why=""), by)) == 1
+    assert len(checker(e.Revoked(FOUNDER, OTHER, ""), by)) == 1
+    found: list[str] = []
+    strict = Admission(found.append)
+    strict.applied(replace(run(founder=FOUNDER), voters_issue=False))
+    strict.applied(by)
+    assert len(found) == 1
+
+
+def test_who_takes_part_without_a_token_or_in_another_role_is_found() -> None:
+    found: list[str] = []
+    strict = Admission(found.append)
+    strict.applied(replace(run(founder=FOUNDER), root="aa" * 32))
+    info = PeerInfo(OTHER, "p1", 1, "h1:1", 1)
+    strict.applied(e.Member(info))
+    assert len(found) == 1
+    strict.applied(SPENT)
+    strict.applied(e.Member(info))
+    assert len(found) == 1
+    strict.applied(e.Witness(info))
     assert len(found) == 2

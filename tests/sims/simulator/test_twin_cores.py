@@ -7,6 +7,7 @@ from protocols.peer import PeerCore, wakeups
 from protocols.rounds.contributions import Holdings
 from sims import gossip_sweep, step_sweep, sweep
 from sims.checkers import World
+from sims.node.toy_model import Training
 from sims.simulator import twin_cores
 from sims.simulator.twin_cores import LookingCore, TwinCores, copy_of
 from sims.sweep import SeedResult
@@ -41,8 +42,7 @@ class DifferentError(Exception):
 
 def first_difference() -> str:
     """Of a small world in which nothing fails; "" there is none."""
-    world = World(SEED, peers=3, outer_steps=4)
-    world.dialer.certification.close()
+    world = World(SEED, peers=3, outer_steps=4, training=Training(certified=True))
 
     def raise_it(text: str) -> None:
         raise DifferentError(text)

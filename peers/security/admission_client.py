@@ -1,7 +1,7 @@
-"""The joiner's side of admission: a node without a certificate asks for one.
+"""The joiner's side of admission: a node that the log does not know yet asks for admission.
 
-It checks the other side's certificate first, so that only the run gets the token. Must NOT keep
-anything on disk, nor take part in the run.
+It checks the other side's certificate first: otherwise it could be led into another run. Must NOT
+keep anything on disk, nor take part in the run.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import cast
 from peers.connections.control import HELLO_BYTES_MAX
 from peers.connections.dialer import DIAL_TIMEOUT_S, FIRST_DIAL_S
 from peers.connections.frames import PREFIX
-from peers.security.certificates import is_signed_by, public_of, untimely, unverified
+from peers.security.certificates import untimely, unverified
 from peers.sockets.address import parse_address
 from peers.sockets.name_resolution import addresses_of
 from protocols.messages import Admit, Admitted, Message, NotAdmitted
@@ -27,12 +27,12 @@ PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class CertificateClient:
+class Admission:
     """The peer that answered, and its answer."""
 
     address: str
-    certificate: bytes
-    authority: bytes
+    certificates: tuple[bytes, ...]
+    """Its own certificate, and those of the voters (DER)."""
 
 
 class _FailedError(OSError):
@@ -47,11 +47,12 @@ async def ask(
     addresses: Sequence[str],
     admit: Admit,
     *,
-    authority: bytes,
+    is_ours: Callable[[bytes], bool],
     waits: Callable[[str], None] = lambda _: None,
-) -> CertificateClient:
-    """Ask the addresses in turn until one admits this node. `authority`: the public key in the
-    token; `waits`: called with the reason if it takes longer, once for each reason.
+) -> Admission:
+    """Ask the addresses in turn until one admits this node. `is_ours(certificate)`: is
+    this (DER) the certificate of a node of the run? `waits`: called with the reason if it takes
+    longer, once for each reason.
 
     Raises RefusedError if the run refuses, or no peer of it answers.
     """
@@ -62,14 +63,14 @@ async def ask(
         impostors, why = 0, ""
         for address in addresses:
             try:
-                answer = await _ask(address, admit, authority)
+                shown, answer = await _ask(address, admit, is_ours)
             except OSError as error:  # A TimeoutError is an OSError without a text.
                 impostors += isinstance(error, _ImpostorError)
                 reason = str(error) or "no answer in time"
                 why = why or f"no peer of the run answers at {address}: {reason}"
                 continue
             if isinstance(answer, Admitted):
-                return CertificateClient(address, answer.certificate, answer.authority)
+                return Admission(address, (shown, *answer.certificates))
             if answer.final:
                 raise RefusedError(f"refused by {address}: {answer.why}")
             heard, why = True, answer.why
@@ -82,12 +83,14 @@ async def ask(
         await asyncio.sleep(AGAIN_S)
 
 
-async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAdmitted:
-    """One request on one connection. Raises OSError."""
+async def _ask(
+    address: str, admit: Admit, is_ours: Callable[[bytes], bool]
+) -> tuple[bytes, Admitted | NotAdmitted]:
+    """One request on one connection; returns the certificate there too. Raises OSError."""
     reader, writer = await _connect(address)
     try:
         shown = cast(bytes | None, writer.get_extra_info("ssl_object").getpeercert(True))
-        if not shown or not is_signed_by(shown, authority):
+        if not shown or not is_ours(shown):
             raise _ImpostorError("its certificate is not of the run that the token names")
         if why := untimely(shown):
             raise _ImpostorError(f"its certificate does not count here: {why}")
@@ -97,12 +100,8 @@ async def _ask(address: str, admit: Admit, authority: bytes) -> Admitted | NotAd
             answer = await _read(reader)
     finally:
         writer.transport.abort()
-    if isinstance(answer, Admitted):
-        if public_of(answer.authority) != authority:
-            raise _ImpostorError("it names another authority than the token")
-        return answer
-    if isinstance(answer, NotAdmitted):
-        return answer
+    if isinstance(answer, Admitted | NotAdmitted):
+        return shown, answer
     raise _FailedError("it does not speak our protocol")
 
 

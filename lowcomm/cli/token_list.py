@@ -1,0 +1,96 @@
+"""The command `lowcomm token list`: the join tokens of a run that were used, and their nodes.
+
+It asks a node of the run that runs on this machine. Must NOT import anything slow: the command line
+imports this module before it listens.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from protocols.types import ConfigError
+
+ASK_TIMEOUT_S = 2.0
+NUMBER_SHOWN = 8
+"""Hex digits of a token's number in the table; `lowcomm revoke --token` takes them."""
+
+
+def token_list(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run or one of its nodes.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each token.")
+    ] = False,
+) -> None:
+    """List the join tokens that were used, and the nodes that came by each.
+
+    The run's log has no tokens that no node has used yet. A node of the run has to run in
+    DIRECTORY.
+
+    \b
+    Examples:
+      lowcomm token list runs/first
+      lowcomm token list runs/first/alpha --json
+    """
+    tokens = ask(directory)
+    if as_json:
+        for token in tokens:
+            print(json.dumps(token))  # noqa: T201
+    else:
+        print_table(tokens)
+
+
+def ask(directory: Path) -> list[Mapping[str, object]]:
+    """The used tokens, as the first daemon that answers knows them. Raises ConfigError if none
+    does."""
+    from lowcomm.cli.status import node_directories
+    from lowcomm.startup.identity import read_record
+    from peers.ipc import LinkError, ListTokens, ask_daemon
+
+    for node in node_directories(directory):
+        record = read_record(node)
+        if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
+            continue
+        try:
+            answer = ask_daemon(record.bus, ListTokens(), timeout_s=ASK_TIMEOUT_S)
+        except LinkError:
+            continue
+        return cast(list[Mapping[str, object]], answer["tokens"])
+    raise ConfigError(
+        f"no node runs in {directory}: give the directory of a node that does (runs/NAME/NODE)"
+    )
+
+
+def print_table(tokens: Sequence[Mapping[str, object]]) -> None:
+    """Print the tokens as a table for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("token", "issued by", "admits", "used", "good until", "nodes"):
+        table.add_column(column, overflow="fold")
+    for token in tokens:
+        nodes = cast(list[Mapping[str, object]], token["nodes"])
+        until = "revoked" if token["revoked"] else _at(int(str(token["expires"])))
+        table.add_row(
+            str(token["number"])[:NUMBER_SHOWN],
+            str(token["issuer"] or "root key"),
+            "founder" if token["founder"] else f"{token['role']}s",
+            f"{len(nodes)}/{token['uses']}",
+            until,
+            ", ".join(map(_node, nodes)),
+        )
+    console.print(table if tokens else "no token was used: the run is not encrypted")
+
+
+def _at(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _node(node: Mapping[str, object]) -> str:
+    state = "revoked" if node["revoked"] else "" if node["here"] else "gone"
+    return f"{node['peer']} ({state})" if state else str(node["peer"])

@@ -1,0 +1,73 @@
+"""Answers `lowcomm token list`: the join tokens in the log, and the nodes that came by each.
+
+A token that no node has used is in no log. Must NOT decide whether a token counts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from protocols.messages import TokenTerms
+    from protocols.state import RunState
+    from protocols.types import PeerId
+
+
+@dataclass(slots=True)
+class SeenToken:
+    """A token that was used."""
+
+    terms: TokenTerms
+    nodes: list[PeerId] = field(default_factory=list["PeerId"])
+
+
+def tokens_json(run_state: RunState) -> str:
+    """{"root": ..., "tokens": [...]}, in the order of first use. A node that became another peer
+    after its branch was given up is listed with its token under each of its ids."""
+    spent, seen = run_state.spendings, dict[str, SeenToken]()
+    for peer, entry in spent.peers.items():
+        seen.setdefault(token_of(run_state, peer), SeenToken(entry.terms)).nodes.append(peer)
+    infos = {**run_state.seats, **run_state.witnesses}
+    founder = run_state.run.founder if run_state.run is not None else ""
+    tokens = [
+        {
+            "number": number,
+            "issuer": token.terms.issuer,
+            "role": "witness" if token.terms.witness else "member",
+            "uses": token.terms.uses,
+            "expires": token.terms.expires,
+            "revoked": number in spent.revoked_tokens,
+            "founder": founder in token.nodes,
+            "nodes": [
+                {
+                    "peer": peer,
+                    "name": infos[peer].name if peer in infos else peer.rpartition(".")[0],
+                    "revoked": peer in spent.revoked,
+                    "here": peer in run_state.readers,
+                }
+                for peer in token.nodes
+            ],
+        }
+        for number, token in seen.items()
+    ]
+    issuers = "voters" if run_state.run is None or run_state.run.voters_issue else "operators"
+    return json.dumps({"issuers": issuers, "tokens": tokens})
+
+
+def token_of(run_state: RunState, peer: PeerId) -> str:
+    """The number of the token by which the node of an admitted peer came, also as an earlier
+    peer."""
+    admitted = run_state.spendings.peers
+    entry = admitted[peer]
+    while entry.renews and entry.terms.issuer in admitted:
+        entry = admitted[entry.terms.issuer]
+    return entry.terms.number
+
+
+def came_by(run_state: RunState, number: str) -> list[PeerId]:
+    """The peers that came by the token of this number, without the revoked ones."""
+    spent = run_state.spendings
+    peers = (peer for peer in spent.peers if peer not in spent.revoked)
+    return [peer for peer in peers if token_of(run_state, peer) == number]
