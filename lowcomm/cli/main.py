@@ -374,12 +374,15 @@ def _live(
     import asyncio
 
     from lowcomm.config.addresses import listen_at
+    from lowcomm.startup.identity import read_record
     from peers.sockets import listen
 
     code, rejoins_at = 0, ""
     while True:
+        record = read_record(directory)
+        before = record.address if record is not None else ""
         # Peers may dial while the rest is imported.
-        listening = listen(listen_at(config.node, contact))
+        listening = listen(listen_at(config.node, contact), before=before)
 
         async def life(listening: "Listening" = listening, at: str = rejoins_at) -> tuple[int, str]:
             daemon = make(listening, at)

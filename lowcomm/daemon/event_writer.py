@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.gauges import figures_of, gauges_of, served
+from lowcomm.daemon.tried_addresses import with_tried
 from lowcomm.rank_control.program_notices import node_wait
 from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
 from protocols.messages import log_entries as e
@@ -60,13 +61,16 @@ async def report(context: DaemonContext, group: RankGroup) -> None:
 
 async def report_metrics(context: DaemonContext, group: RankGroup) -> None:
     """Until cancelled, about each second, write the metrics, and the reason of a new wait."""
-    loop, told, samples = asyncio.get_running_loop(), "", (0, 0)
+    loop, samples = asyncio.get_running_loop(), (0, 0)
+    told: tuple[str, ...] = ()
     while True:
         await asyncio.sleep(METRICS_INTERVAL_S)
-        wait = node_wait(context, group, loop.time())
-        if wait.phase in ("joining", "waiting") and wait.reason != told:
-            context.event_log.write("waiting", reason=wait.reason)
-        told = wait.reason
+        wait, faults = node_wait(context, group, loop.time()), context.mesh.dial_faults()
+        # Not each other fault of an address that was named.
+        why = (wait.reason, *sorted(faults)) if wait.phase in ("joining", "waiting") else ()
+        if why and why != told:
+            context.event_log.write("waiting", reason=with_tried(wait, faults).reason)
+        told = why
         samples = tell_samples(context, told=samples)
         figures = context.figures
         if figures.steps:
@@ -204,7 +208,7 @@ def status_json(context: DaemonContext, group: RankGroup) -> str:
     """One JSON object: the daemon's state, the peers that it waits for, its progress and its
     traffic."""
     core, figures, now = context.core, context.figures, asyncio.get_running_loop().time()
-    wait = node_wait(context, group, now)
+    wait = with_tried(node_wait(context, group, now), context.mesh.dial_faults())
     sent, received = context.mesh.bytes_moved()
     run, run_state = core.run_state.run, core.run_state
     counters = context.driver.counters

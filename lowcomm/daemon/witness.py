@@ -24,7 +24,7 @@ from lowcomm.startup.identity import NodeDirectory, RunningRecord, exec_time
 from peers.connections import Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
-from peers.ipc import serve
+from peers.ipc import Question, serve
 from peers.sockets import Listening
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -145,10 +145,14 @@ class WitnessDaemon:
         def left() -> None:
             self._driver.feed(v.LeaveRequested("asked to stop"))
 
+        def answer(asked: Question) -> str:
+            faults = self._mesh.dial_faults()
+            return witness_answer(self.core, asked, loop.time(), faults=faults)
+
         try:
             with witness_bus() as (bus, endpoint):
                 self._record.remember_bus(endpoint)
-                await serve(bus, lambda asked: witness_answer(self.core, asked, loop.time()), left)
+                await serve(bus, answer, left)
         except (ConfigError, OSError) as error:
             self._shutdown.stop(f"its bus cannot be made: {error}", "failed")
 

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.token_list import tokens_json
+from lowcomm.daemon.tried_addresses import with_tried
 from peers.ipc import Bus, ListTokens, Status
 from peers.ranks import SocketDirectory
 from protocols.peer import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from peers.ipc import Question
     from protocols.peer import PeerCore
@@ -39,15 +40,17 @@ def witness_bus() -> Generator[tuple[Bus, str]]:
         directory.close()
 
 
-def witness_answer(core: PeerCore, question: Question, now: float) -> str:
+def witness_answer(
+    core: PeerCore, question: Question, now: float, *, faults: Mapping[str, str]
+) -> str:
     """The answer, in JSON. A witness answers `lowcomm status` and `lowcomm token list`: `lowcomm
-    revoke` needs a node that trains."""
+    revoke` needs a node that trains. `faults`: by address that was dialled in vain, why."""
     if isinstance(question, ListTokens):
         return tokens_json(core.run_state)
     if not isinstance(question, Status):
         why = "this node is a witness: give the directory of a node that trains (runs/NAME/NODE)"
         return json.dumps({"error": why})
-    wait, run_state = describe(core, now), core.run_state
+    wait, run_state = with_tried(describe(core, now), faults), core.run_state
     votes = wait.phase in ("training", "reducing")
     return json.dumps(
         {

@@ -115,7 +115,8 @@ class NodeAdmission:
         if store.peer != me.peer:
             here = await self._get_in(store, own, me.peer)
         elif self._token is not None:  # Other peers may be in since this node was there last.
-            self._asking = asyncio.create_task(self._learn(store, own, me.peer), name="admission")
+            learns = self._learn(mesh, store, own, me.peer)
+            self._asking = asyncio.create_task(learns, name="admission")
         own.certificate(me.peer)  # Raises if it or its key was replaced.
         mesh.secure(store.open())
         if here:
@@ -161,15 +162,17 @@ class NodeAdmission:
         store.write(store.content())
         return admission.address
 
-    async def _learn(self, store: TrustStore, own: OwnKey, peer: PeerId) -> None:
-        """Ask the nodes of the token for the voters' certificates. This node is admitted, so that
-        spends no use; it tries to get in meanwhile with the certificates that it has."""
+    async def _learn(self, mesh: Mesh, store: TrustStore, own: OwnKey, peer: PeerId) -> None:
+        """Ask the nodes of the token for the voters' certificates, and connect with the one that
+        answers. This node is admitted, so that spends no use; it tries to get in meanwhile with the
+        certificates and addresses that it has."""
         try:
             _, admission = await self._ask(store, own, peer)
         except RefusedError as error:
             self._note("admission", str(error))
         else:
             store.add(x for x in admission.certificates if not untimely(x))
+            mesh.connect(admission.address, peer="")
 
     async def _ask(self, store: TrustStore, own: OwnKey, peer: PeerId) -> tuple[Admit, Admission]:
         """Ask for admission. Raises RefusedError."""

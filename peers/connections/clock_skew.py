@@ -1,6 +1,7 @@
 """Texts for people about certificates and tokens that a wrong clock makes invalid. Must NOT correct
 a clock."""
 
+import os
 import ssl
 import time
 from datetime import UTC, datetime
@@ -55,12 +56,14 @@ def token_ended(expires_s: float) -> str:
 
 
 def tls_fault(error: OSError) -> str:
-    """The text of a connection's error; if the other side's certificate is not valid now, with the
-    time of this machine's clock."""
+    """The text of a connection's error, without its number; if the other side's certificate is not
+    valid now, with the time of this machine's clock."""
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in (_NOT_YET, _ENDED):
         when = "not valid yet" if error.verify_code == _NOT_YET else "valid no more"
         return (
             f"its certificate is {when} by this machine's clock, which says {at(time.time())}: "
             f"{SET_IT}, here or on the machine that let that node in"
         )
-    return str(error)
+    if error.errno is None or isinstance(error, ssl.SSLError):
+        return str(error)
+    return os.strerror(error.errno)  # Event loops write texts of their own.

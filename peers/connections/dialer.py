@@ -72,6 +72,8 @@ class Dial:
     task: "asyncio.Task[None] | None" = None
     tries: int = 0
     tried_at: float = float("-inf")
+    fault: str = ""
+    """Why the last try failed; "" if it did not."""
 
 
 class Dialer:
@@ -122,6 +124,10 @@ class Dialer:
             dial = self._dials.pop(address)
             if dial.task is not None:
                 dial.task.cancel()
+
+    def faults(self) -> dict[str, str]:
+        """By address without a session, why the last try failed."""
+        return {address: dial.fault for address, dial in self._dials.items() if dial.fault}
 
     async def close(self) -> None:
         """End all tries. Idempotent."""
@@ -177,13 +183,16 @@ class Dialer:
                     failure = await self._try(dial, dial.hosts.pop(0))
                     final = bool(failure)
             except OSError as error:  # A TimeoutError is an OSError without a text.
-                reason = tls_fault(error) or "no answer in time"
-                failure = f"no peer answers at {dial.address}: {reason}"
+                dial.fault = tls_fault(error) or "no answer in time"
+                failure = f"no peer answers at {dial.address}: {dial.fault}"
                 final = loop.time() - started > FIRST_DIAL_S
+            else:
+                dial.fault = failure
             if final and not dial.peer:
                 self._dials.pop(dial.address, None)
                 self._owner.refused(failure)
                 return
+        dial.fault = ""
         dial.hosts.clear()  # Next time the name may have other addresses.
 
     async def _wait_turn(self, dial: Dial) -> None:

@@ -118,6 +118,10 @@ class Mesh:
         """Answer the request for a certificate of this number, if its connection is still open."""
         self._certificate_requests.answer(number, message)
 
+    def dial_faults(self) -> dict[str, str]:
+        """By dialled address without a session, why the last try failed."""
+        return self._dialer.faults()
+
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes (sent, received) since the start, with framing."""
         sent, received = self._moved

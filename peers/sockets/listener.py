@@ -5,6 +5,7 @@ The kernel queues connections meanwhile. Must NOT accept them (connections/mesh.
 
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from peers.sockets.address import format_address, parse_address
@@ -63,7 +64,15 @@ class Listening:
             self.socket.close()
 
 
-def listen(address: str) -> Listening:
-    """`bind` with its CPU time; "" means not to listen. Raises ConfigError."""
+def listen(address: str, *, before: str = "") -> Listening:
+    """`bind` with its CPU time; "" means not to listen. `before`: where other nodes dialled this
+    one; a port that `address` leaves open is that one again if it is free, since their logs name
+    it. Raises ConfigError."""
+    host, port = parse_address(address, key="node.listen") if address else ("", 0)
+    if address and before and not port:
+        with suppress(ConfigError):
+            _, earlier = parse_address(before, key="node.listen")
+            bound, taken = bind(format_address(host, earlier))
+            return Listening(bound, taken, time.process_time())
     bound, taken = bind(address) if address else (None, "")
     return Listening(bound, taken, time.process_time())

@@ -20,6 +20,6 @@ MUTANTS = [
     Mutant(
         "example-commits-with-one-holder",
         "The death of that holder takes the result away, though the log says that it holds.",
-        Edit(RoundDecisions._agreed, "if enough and len(holding) >= least", "if enough or holding"),
+        Edit(RoundDecisions._agreed, "if enough and not another", "if enough or holding"),
     ),
 ]

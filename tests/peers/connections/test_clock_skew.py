@@ -1,5 +1,6 @@
 """A wrong clock is said to be one, and by how much."""
 
+import errno
 import ssl
 import time
 from pathlib import Path
@@ -102,3 +103,5 @@ def test_what_tls_says_of_another_nodes_certificate_names_our_clock(
     assert word in told
     assert at(time.time()) in told
     assert tls_fault(OSError("refused")) == "refused"
+    refused = OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
+    assert tls_fault(refused) == "Connection refused"

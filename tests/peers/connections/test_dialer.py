@@ -173,8 +173,11 @@ async def test_a_dial_waits_for_its_peer_to_come() -> None:
         beta.mesh.connect(address, peer=ALPHA)
         beta.mesh.connect(address, peer=ALPHA)
         assert len(beta.mesh._dialer._tasks) == 1
+        await asyncio.sleep(0.2)  # Long enough for a try.
+        assert beta.mesh.dial_faults() == {address: "Connection refused"}
         async with nodes(ALPHA, listen=address):
             await beta.until_seen(Up(ALPHA))
+            assert beta.mesh.dial_faults() == {}
         await beta.until(lambda: beta.seen)
         assert isinstance(beta.seen[0], Down)
 
