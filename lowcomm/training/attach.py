@@ -182,7 +182,8 @@ def attach() -> Peer:
     if not path:
         raise ConfigError(
             "LOWCOMM_SOCKET is not set, so no lowcomm daemon started this process: "
-            "start it as `lowcomm peer run.toml -- python train.py`"
+            "start it as `lowcomm peer run.toml --new -- python train.py`, on further nodes as "
+            "`lowcomm peer --join @FILE -- python train.py` (FILE: the token)"
         )
     world_size = _number("WORLD_SIZE", 1)
     rank = _number("RANK", 0)

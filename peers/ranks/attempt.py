@@ -48,8 +48,8 @@ PATIENCE_S: Mapping[Stage, float] = {
     Stage.MAPPING: 120.0,
     Stage.WORKING: 600.0,  # Evaluating, writing a snapshot, ending.
 }
-"""Seconds that a rank may take in a stage in which it has to act; that of TRAINING is configured;
-other stages have no limit."""
+"""Seconds that a rank may take in a stage in which it has to act, or the hang timeout if that is
+longer; that of TRAINING is the hang timeout; other stages have no limit."""
 
 
 @dataclass(slots=True)
@@ -289,7 +289,7 @@ class Attempt:
                 if rank.stage is Stage.WORKING and not self.finishing:
                     rank.stage = Stage.TRAINING
             patience_s = PATIENCE_S.get(rank.stage, math.inf)
-            if rank.stage is Stage.TRAINING:
+            if rank.stage is Stage.TRAINING or patience_s < self._hang_timeout_s:
                 patience_s = self._hang_timeout_s
             if rank.ticks * self.tick_s >= patience_s and number not in self._ended:
                 raise RankFault(

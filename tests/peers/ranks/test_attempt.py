@@ -22,8 +22,8 @@ RESULT = Result(fragment=0, place=0, kind="full", version=1, inner_step=0, bound
 LAYOUT = (TensorPlace(0, "a", (2, 3), 0), TensorPlace(0, "b", (4,), 6), TensorPlace(1, "c", (), 0))
 
 
-def new_attempt(ranks: int = 2) -> Attempt:
-    return Attempt(3, ranks=ranks, hang_timeout_s=40.0, decide_boundary=lambda _: NOT_NOW)
+def new_attempt(ranks: int = 2, *, hang_timeout_s: float = 40.0) -> Attempt:
+    return Attempt(3, ranks=ranks, hang_timeout_s=hang_timeout_s, decide_boundary=lambda _: NOT_NOW)
 
 
 def hello(rank: int, world_size: int = 2) -> Hello:
@@ -294,6 +294,17 @@ def test_every_stage_that_is_a_ranks_turn_ends(stage: Stage) -> None:
     for _ in range(ticks - 1):
         attempt.tick([0])
     with pytest.raises(RankFault, match=f"rank 0 hangs: it {stage.value}"):
+        attempt.tick([0])
+
+
+def test_a_configured_limit_above_that_of_a_stage_counts() -> None:
+    """A large model from a slow disk takes longer than ten minutes."""
+    attempt = new_attempt(ranks=1, hang_timeout_s=900.0)
+    attempt.hello(hello(0, world_size=1))
+    attempt.configured(0)
+    for _ in range(round(900.0 / attempt.tick_s) - 1):
+        attempt.tick([0])
+    with pytest.raises(RankFault, match="did not report its layout for 900 s"):
         attempt.tick([0])
 
 
