@@ -94,8 +94,8 @@ class RoundMethod(ABC):
     """A trimmed mean leaves out at least this share of the contributions at each end."""
     weight_max: float = 10.0
     """The limit of a contribution's weight, as a multiple of the median weight. A node reports its
-    own weight, so without a limit one wrong number lets that node alone determine a round, whatever
-    the aggregate. Nodes of very different speeds may need more; 0: no limit."""
+    own weight, so without a limit one wrong number lets that node alone determine a round; in a
+    trimmed mean all weigh the same. Nodes of very different speeds may need more; 0: no limit."""
     qsr_alpha: float = 0.0
     """If not 0, rounds grow longer as the learning rate falls (the Quadratic Synchronization Rule,
     arXiv:2310.14423): a round has (qsr_alpha / learning rate)^2 inner steps, and no fewer than
