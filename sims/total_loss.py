@@ -1,8 +1,8 @@
 """Kills all nodes of a run at once, again and again, and resumes each one by its own command.
 
-`python -m sims.total_loss` does it with real daemons and paced ranks on this machine. No port is
-configured, so the nodes find each other only if they keep theirs. Must NOT judge the times: its
-callers do.
+`python -m sims.total_loss` does it with real daemons and the built-in training program on this
+machine. No port is configured, so the nodes find each other only if they keep theirs. Must NOT
+judge the times: its callers do.
 """
 
 import asyncio
@@ -23,8 +23,6 @@ from lowcomm.reports import Commit, Event
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.leader_loss import Watcher, within, write_config
-from sims.paced.cluster import start_all
-from sims.paced.rank import RankSpeed
 from sims.terminal import run
 
 ROUNDS = 1_000_000
@@ -33,7 +31,7 @@ ROUNDS_BETWEEN = 12
 """Rounds of all nodes before each loss, so that there is a newer checkpoint."""
 WINDOW = 64
 """Tokens of a sample, as `write_config` sets it."""
-PACE = RankSpeed(step_s=0.01, elements=65536)
+MODEL = ("layers=1", "hidden_size=32", "heads=2", "kv_heads=2", "intermediate_size=64")
 APART_S = 0.5
 """The nodes are resumed within so many seconds."""
 
@@ -69,7 +67,12 @@ async def play(run_dir: Path, config: Path, *, peers: int, times: int, seed: int
     drawn = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     async with LocalCluster(run_dir) as cluster:
         names = [f"p{number}" for number in range(peers)]
-        nodes = await start_all(cluster, names, config, pace=PACE)
+
+        def start(name: str, token: str) -> LocalNode:
+            sets = [f"run.model.{each}" for each in MODEL]
+            return cluster.start_peer(name, config, join=token, overrides=sets)
+
+        nodes = await cluster.start_all(names, start)
         await _together(watcher, peers, 0.0, ROUNDS_BETWEEN)
         for _ in range(times):
             reached = await _kill(watcher, nodes)
