@@ -161,11 +161,12 @@ def _judged(events: list[Event], peers: int, losses: list[Loss]) -> Played:
 
 
 def have_one_state(events: list[Event]) -> bool:
-    """Whether in each round, and at the end, all peers had the same state digest."""
-    digests: dict[int, set[str]] = {}
+    """Whether in each round of a branch of the log, and at the end, all peers had the same state
+    digest."""
+    digests: dict[tuple[str, int], set[str]] = {}
     for event in events:
         if isinstance(event, Commit):
-            digests.setdefault(event.round, set()).add(event.state_digest)
+            digests.setdefault((event.lineage, event.round), set()).add(event.state_digest)
     ends = {event.state_digest for event in events if isinstance(event, Finished)}
     return len(ends) <= 1 and all(len(found) == 1 for found in digests.values())
 

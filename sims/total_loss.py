@@ -22,7 +22,7 @@ import typer
 from lowcomm.reports import Commit, Event
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.leader_loss import Watcher, within, write_config
+from sims.leader_loss import Watcher, have_one_state, within, write_config
 from sims.terminal import run
 
 ROUNDS = 1_000_000
@@ -83,7 +83,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, times: int, seed: int
         samples, round_ = await _ledger(cluster)
         watcher.read()
     trained = sum(each.tokens for each in _surviving(watcher.events, round_)) // WINDOW
-    return Played(tuple(losses), _have_one_state(watcher.events), samples, trained)
+    return Played(tuple(losses), have_one_state(watcher.events), samples, trained)
 
 
 async def _kill(watcher: Watcher, nodes: Sequence[LocalNode]) -> int:
@@ -138,14 +138,6 @@ def _surviving(events: Sequence[Event], last: int) -> list[Commit]:
     newest."""
     commits = [x for x in events if isinstance(x, Commit) and x.round <= last]
     return list({x.round: x for x in sorted(commits, key=lambda each: each.t)}.values())
-
-
-def _have_one_state(events: Sequence[Event]) -> bool:
-    digests: dict[tuple[str, int], set[str]] = {}
-    for each in events:
-        if isinstance(each, Commit):
-            digests.setdefault((each.lineage, each.round), set()).add(each.state_digest)
-    return all(len(found) == 1 for found in digests.values())
 
 
 def main(
