@@ -5,6 +5,8 @@ sends another number, and one that falsifies some blocks notes which ones. Must 
 peer is at fault: the core does.
 """
 
+from dataclasses import dataclass, field
+
 from peers.exchange import slice_key
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -20,6 +22,20 @@ BLOCKS_SHARE = 0.01
 """Share of the blocks that an owner falsifies if it does not falsify all."""
 
 
+@dataclass(slots=True)
+class Check:
+    """The check of one attempt."""
+
+    stamp: Stamp
+    sample: tuple[PartBlocks, ...]
+    asked: set[tuple[PeerId, PeerId]] = field(default_factory=set[tuple[PeerId, PeerId]])
+    """(sender, contributor) of answers that are under way."""
+    answers: dict[tuple[PeerId, PeerId], Value] = field(
+        default_factory=dict[tuple[PeerId, PeerId], Value]
+    )
+    """By (sender, contributor)."""
+
+
 class OwnerChecks:
     """The checks of one incarnation of a peer."""
 
@@ -31,11 +47,8 @@ class OwnerChecks:
         self.false_blocks: dict[tuple[Stamp, int], frozenset[int]] = {}
         """By result of this owner, the falsified blocks."""
         self._node = node
-        self._stamp: Stamp | None = None
-        self._sample: tuple[PartBlocks, ...] = ()
-        self._asked: set[tuple[PeerId, PeerId]] = set()
-        self._answers: dict[tuple[PeerId, PeerId], Value] = {}
-        """By (sender, contributor)."""
+        self._checks: dict[int, Check] = {}
+        """By fragment, as in the real shell: an attempt of another fragment leaves it alone."""
 
     # Lies -----------------------------------------------------------------------------------
 
@@ -68,37 +81,43 @@ class OwnerChecks:
     def do(self, command: c.BlockCommand) -> None:
         match command:
             case c.AskBlocks(peer=peer, stamp=stamp):
-                if stamp != self._stamp:
-                    self._draw(command)
-                self._ask(peer, peer, self._sample)
+                if (check := self._of(stamp)) is None:
+                    check = self._checks[stamp.fragment] = Check(stamp, self._drawn(command))
+                self._ask(check, peer, peer, check.sample)
             case c.AskCopies(peer=owner, contributor=contributor, sample=sample):
-                self._ask(owner, contributor, sample)
+                if (check := self._of(command.stamp)) is not None:
+                    self._ask(check, owner, contributor, sample)
             case c.SendBlocks():
                 self._answer(command)
             case c.CompareBlocks(stamp=stamp):
-                if stamp == self._stamp:
-                    self._node.give(v.BlocksCompared(stamp, tuple(self._wrong(command))))
+                if (check := self._of(stamp)) is not None:
+                    wrong = tuple(self._wrong(check, command))
+                    self._node.give(v.BlocksCompared(stamp, wrong))
             case c.CompareCopies(stamp=stamp, owner=owner, contributors=contributors):
-                if stamp == self._stamp:
-                    differing = tuple(x for x in contributors if self._differs(owner, x))
+                if (check := self._of(stamp)) is not None:
+                    differing = tuple(x for x in contributors if self._differs(check, owner, x))
                     self._node.give(v.CopiesCompared(stamp, owner, differing))
 
     def received(self, sender: PeerId, message: m.Blocks) -> None:
-        key = (sender, message.contributor)
-        if message.stamp == self._stamp and key in self._asked:
-            self._asked.discard(key)
-            self._answers[key] = int(message.piece)
+        check, key = self._of(message.stamp), (sender, message.contributor)
+        if check is not None and key in check.asked:
+            check.asked.discard(key)
+            check.answers[key] = int(message.piece)
             self._node.give(v.BlocksReceived(sender, message.stamp, message.contributor))
 
-    def _draw(self, command: c.AskBlocks) -> None:
+    def _of(self, stamp: Stamp) -> Check | None:
+        """The check of this attempt; None if another one is open."""
+        check = self._checks.get(stamp.fragment)
+        return check if check is not None and check.stamp == stamp else None
+
+    def _drawn(self, command: c.AskBlocks) -> tuple[PartBlocks, ...]:
         random, stamp = self._node.world.random, command.stamp
-        self._stamp, self._answers, self._asked = stamp, {}, set()
         wanted, sample = sample_size(command.checkers), list[PartBlocks]()
         for part in command.parts:
             blocks = self._blocks(stamp, part)
             drawn = random.sample(range(blocks), min(wanted, blocks))
             sample.append(PartBlocks(part, tuple(sorted(drawn))))
-        self._sample = tuple(sample)
+        return tuple(sample)
 
     def _blocks(self, stamp: Stamp, part: int) -> int:
         """Number of blocks of a part."""
@@ -110,10 +129,11 @@ class OwnerChecks:
         start, stop = plan.parts.borders[part : part + 2]
         return -(-(stop - start) // block_elements(run.grain))
 
-    def _ask(self, peer: PeerId, contributor: PeerId, sample: tuple[PartBlocks, ...]) -> None:
-        assert self._stamp is not None, "no sample is drawn"
-        self._asked.add((peer, contributor))
-        self._node.send(peer, m.BlocksWanted(self._stamp, contributor, sample))
+    def _ask(
+        self, check: Check, peer: PeerId, contributor: PeerId, sample: tuple[PartBlocks, ...]
+    ) -> None:
+        check.asked.add((peer, contributor))
+        self._node.send(peer, m.BlocksWanted(check.stamp, contributor, sample))
 
     def _answer(self, command: c.SendBlocks) -> None:
         node, stamp, who = self._node, command.stamp, command.contributor
@@ -134,30 +154,30 @@ class OwnerChecks:
         text = str(value).encode()
         node.send(command.peer, m.Blocks(stamp, who.peer, 0, len(text), text))
 
-    def _own(self, contributor: PeerId, stamp: Stamp) -> Value | None:
+    def _own(self, check: Check, contributor: PeerId) -> Value | None:
         """A contribution, by its contributor's word; None if our own is not here any more."""
         if contributor != self._node.peer:
-            return self._answers[contributor, contributor]
-        found = self._node.store.encoded.get((stamp.fragment, stamp.round))
+            return check.answers[contributor, contributor]
+        found = self._node.store.encoded.get((check.stamp.fragment, check.stamp.round))
         return found[1] if found is not None else None
 
-    def _wrong(self, command: c.CompareBlocks) -> list[v.WrongPart]:
+    def _wrong(self, check: Check, command: c.CompareBlocks) -> list[v.WrongPart]:
         node, stamp = self._node, command.stamp
         terms: list[tuple[int, Value]] = []
         for term in command.contributors:
-            value = self._own(term.peer, stamp)
+            value = self._own(check, term.peer)
             if value is None:
                 return []
             terms.append((term.tokens, value))
         mean = node.world.model.mean(terms)
         plan = node.core.run_state.plan(stamp.fragment, stamp.round)
         found: list[v.WrongPart] = []
-        for each in self._sample:
+        for each in check.sample:
             owner = plan.owner_of(each.part) if plan is not None else None
             false = frozenset[int]()
             if owner is not None:
-                checks = node.world.nodes[owner].owner_checks
-                false = checks.false_blocks.get((stamp, each.part), false)
+                theirs = node.world.nodes[owner].owner_checks
+                false = theirs.false_blocks.get((stamp, each.part), false)
             result = node.store.results.get((stamp, each.part), mean)
             if result != mean:
                 found.append(v.WrongPart(PartBlocks(each.part, each.blocks[:1])))
@@ -166,7 +186,6 @@ class OwnerChecks:
                 found.append(v.WrongPart(PartBlocks(each.part, tuple(sorted(wrong))[:8])))
         return found
 
-    def _differs(self, owner: PeerId, contributor: PeerId) -> bool:
-        assert self._stamp is not None, "no sample is drawn"
-        own = self._own(contributor, self._stamp)
-        return own is not None and own != self._answers[owner, contributor]
+    def _differs(self, check: Check, owner: PeerId, contributor: PeerId) -> bool:
+        own = self._own(check, contributor)
+        return own is not None and own != check.answers[owner, contributor]
