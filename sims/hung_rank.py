@@ -21,7 +21,7 @@ from lowcomm.reports import Commit, Event, RanksLost, RanksStalled
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.cluster.process_tree import children
-from sims.leader_loss import Watcher, have_one_state, write_config
+from sims.leader_loss import ENDLESS, TINY_MODEL, Watcher, have_one_state, write_config
 from sims.terminal import run
 
 NAMES = ("alpha", "beta", "gamma")
@@ -29,9 +29,6 @@ STOPPED = NAMES[0]
 """The node with two ranks."""
 SETTLED_COMMITS = 5
 """Commits of all nodes before each stop."""
-ROUNDS = 1_000_000
-"""The command ends before the run does."""
-MODEL = ("layers=1", "hidden_size=32", "heads=2", "kv_heads=2", "intermediate_size=64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +58,18 @@ class Played:
 async def play(run_dir: Path, config: Path, *, stops: int) -> Played:
     """Start three nodes, the first with two ranks, of which one is stopped `stops` times."""
     watcher, found = Watcher(run_dir), list[Stop]()
-    sets = [f"run.model.{each}" for each in MODEL]
     async with LocalCluster(run_dir) as cluster:
 
         def start(name: str, token: str) -> LocalNode:
-            own = [*sets, f"node.ranks={2 if name == STOPPED else 1}"]
+            own = [*TINY_MODEL, f"node.ranks={2 if name == STOPPED else 1}"]
             return cluster.start_peer(name, config, join=token, overrides=own)
 
         alpha, *_ = await cluster.start_all(NAMES, start)
-        await _commits(watcher, 0.0, SETTLED_COMMITS)
+        await watcher.rounds_of_all(len(NAMES), after=0.0, count=SETTLED_COMMITS)
         usual_gap_s = _longest_gap(watcher.events, 0.0, time.time())
         for _ in range(stops):
             found.append(await _stop_one(watcher, alpha))
-            await _commits(watcher, time.time(), SETTLED_COMMITS)
+            await watcher.rounds_of_all(len(NAMES), after=time.time(), count=SETTLED_COMMITS)
     watcher.read()
     return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
 
@@ -98,17 +94,6 @@ def _a_rank_of(node: LocalNode) -> int:
     if not ranks:
         raise LowcommError(f"{node.name} has no ranks that a zygote started")
     return max(ranks)
-
-
-async def _commits(watcher: Watcher, moment: float, count: int) -> None:
-    """Wait for `count` commits after `moment` that count all nodes. Raises LowcommError."""
-
-    def look(events: list[Event]) -> bool | None:
-        later = (x for x in events if isinstance(x, Commit) and x.t > moment)
-        rounds = {x.round for x in later if len(x.roster) == len(NAMES)}
-        return len(rounds) >= count or None
-
-    await watcher.until(look, f"{count} commits of all nodes")
 
 
 async def _first(
@@ -142,7 +127,7 @@ def main(
       python -m sims.hung_rank --json
     """
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=3, rounds=ROUNDS)
+        config = write_config(Path(directory), peers=3, rounds=ENDLESS)
         played = asyncio.run(play(Path(directory) / "run", config, stops=stops))
     if not played.digests_equal:
         raise LowcommError(f"the run failed: states differ: {played}")

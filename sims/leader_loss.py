@@ -28,6 +28,13 @@ from sims.terminal import run
 LOOK_S = 0.01
 WAIT_MAX_S = 60.0
 END_MAX_S = 300.0
+ENDLESS = 1_000_000
+"""Rounds of a run that a command ends before."""
+TINY_MODEL = tuple(
+    f"run.model.{each}"
+    for each in ("layers=1", "hidden_size=32", "heads=2", "kv_heads=2", "intermediate_size=64")
+)
+"""Overrides for the smallest model that the built-in program trains."""
 CONFIG = """
 [run]
 name = "leader-loss"
@@ -112,6 +119,17 @@ class Watcher:
             return min(later, key=lambda event: event.t) if len(later) >= count else None
 
         return await self.until(look, f"{count} commits of nodes other than {but or 'none'}")
+
+    async def rounds_of_all(self, peers: int, *, after: float, count: int) -> Commit:
+        """Wait for `count` rounds after the moment `after` (Unix time in seconds) that counted all
+        `peers` nodes; return a commit of the first one. Raises LowcommError."""
+
+        def look(events: list[Event]) -> Commit | None:
+            later = (x for x in events if isinstance(x, Commit) and x.t > after)
+            found = {x.round: x for x in later if len(x.roster) == peers}
+            return found[min(found)] if len(found) >= count else None
+
+        return await self.until(look, f"{count} rounds of all {peers} nodes")
 
     async def counted_after(self, moment: float, name: str) -> Commit:
         """Wait until a commit after `moment` (Unix time in seconds) counts this node, as the node

@@ -26,7 +26,7 @@ import typer
 from lowcomm.reports import Commit, Event, Lost
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.leader_loss import Watcher, agreed_leader, have_one_state, write_config
+from sims.leader_loss import ENDLESS, Watcher, agreed_leader, have_one_state, write_config
 from sims.paced.cluster import start_paced
 from sims.paced.rank import RankSpeed
 from sims.terminal import run
@@ -37,8 +37,6 @@ SETTLED_COMMITS = 10
 """Commits of all nodes before each silence."""
 SETTLED_S = 6.0
 """A daemon knows the pauses of another one after 20 heartbeats."""
-ROUNDS = 1_000_000
-"""The command ends before the run does."""
 PACE = RankSpeed(step_s=0.02, elements=65536)
 
 
@@ -191,13 +189,7 @@ async def _watch(
 async def _settled(watcher: Watcher, nodes: Sequence[LocalNode], moment: float) -> None:
     """Wait for some commits of all nodes, and until their pauses are known. Raises
     LowcommError."""
-
-    def look(events: list[Event]) -> bool | None:
-        later = (x for x in events if isinstance(x, Commit) and x.t > moment)
-        rounds = {x.round for x in later if len(x.roster) == len(nodes)}
-        return len(rounds) >= SETTLED_COMMITS or None
-
-    await watcher.until(look, f"{SETTLED_COMMITS} commits of all nodes")
+    await watcher.rounds_of_all(len(nodes), after=moment, count=SETTLED_COMMITS)
     await asyncio.sleep(SETTLED_S)
     watcher.read()
 
@@ -255,7 +247,7 @@ def main(
         means=cast(Means, means),
     )
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=peers, rounds=ROUNDS)
+        config = write_config(Path(directory), peers=peers, rounds=ENDLESS)
         played = asyncio.run(play(Path(directory) / "run", config, plan))
     if not played.digests_equal:
         raise LowcommError(f"the run failed: states differ: {played}")

@@ -22,16 +22,20 @@ import typer
 from lowcomm.reports import Commit, Event
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.leader_loss import Watcher, have_one_state, within, write_config
+from sims.leader_loss import (
+    ENDLESS,
+    TINY_MODEL,
+    Watcher,
+    have_one_state,
+    within,
+    write_config,
+)
 from sims.terminal import run
 
-ROUNDS = 1_000_000
-"""The command ends before the run does."""
 ROUNDS_BETWEEN = 12
 """Rounds of all nodes before each loss, so that there is a newer checkpoint."""
 WINDOW = 64
 """Tokens of a sample, as `write_config` sets it."""
-MODEL = ("layers=1", "hidden_size=32", "heads=2", "kv_heads=2", "intermediate_size=64")
 APART_S = 0.5
 """The nodes are resumed within so many seconds."""
 
@@ -69,17 +73,16 @@ async def play(run_dir: Path, config: Path, *, peers: int, times: int, seed: int
         names = [f"p{number}" for number in range(peers)]
 
         def start(name: str, token: str) -> LocalNode:
-            sets = [f"run.model.{each}" for each in MODEL]
-            return cluster.start_peer(name, config, join=token, overrides=sets)
+            return cluster.start_peer(name, config, join=token, overrides=TINY_MODEL)
 
         nodes = await cluster.start_all(names, start)
-        await _together(watcher, peers, 0.0, ROUNDS_BETWEEN)
+        await watcher.rounds_of_all(peers, after=0.0, count=ROUNDS_BETWEEN)
         for _ in range(times):
             reached = await _kill(watcher, nodes)
             nodes, began = await _resume(cluster, drawn.sample(names, k=peers), drawn)
-            first = await _together(watcher, peers, began, 1)
+            first = await watcher.rounds_of_all(peers, after=began, count=1)
             losses.append(TotalLoss(reached, _back_to(watcher, began), first.t - began))
-            await _together(watcher, peers, began, ROUNDS_BETWEEN)
+            await watcher.rounds_of_all(peers, after=began, count=ROUNDS_BETWEEN)
         samples, round_ = await _ledger(cluster)
         watcher.read()
     trained = sum(each.tokens for each in _surviving(watcher.events, round_)) // WINDOW
@@ -104,18 +107,6 @@ async def _resume(
         await asyncio.sleep(drawn.uniform(0, APART_S / len(names)))
         nodes.append(cluster.start(name, ["resume", str(cluster.run_dir / name)]))
     return nodes, time.time()
-
-
-async def _together(watcher: Watcher, peers: int, moment: float, count: int) -> Commit:
-    """Wait for `count` rounds after `moment` that counted all nodes; returns the first commit.
-    Raises LowcommError."""
-
-    def look(events: list[Event]) -> Commit | None:
-        later = (x for x in events if isinstance(x, Commit) and x.t > moment)
-        found = {x.round: x for x in later if len(x.roster) == peers}
-        return found[min(found)] if len(found) >= count else None
-
-    return await watcher.until(look, f"{count} rounds of all {peers} nodes")
 
 
 def _back_to(watcher: Watcher, moment: float) -> int:
@@ -154,7 +145,7 @@ def main(
       python -m sims.total_loss --times 20 --json
     """
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=peers, rounds=ROUNDS)
+        config = write_config(Path(directory), peers=peers, rounds=ENDLESS)
         run_dir = Path(directory) / "run"
         played = asyncio.run(play(run_dir, config, peers=peers, times=times, seed=seed))
     if not played.digests_equal or played.samples != played.samples_trained:

@@ -280,10 +280,10 @@ class NodeConfig:
     """The ranks are restarted if a rank makes no step for so many seconds while it trains: set it
     above the longest evaluation and the first compiled step. Starting, building the model, and what
     an order asks for (evaluations of the built-in program, snapshots) may take 300, 600 and 600
-    seconds, or this value if it is larger. Other nodes do not wait so long: they
-    go on without this node when a rank has stalled, that is made no step for four times the longest
-    of its last steps, and for 1.5 seconds at least. If a signal has stopped that rank, the ranks
-    are restarted after 8 seconds of the stall."""
+    seconds, or this value if it is larger. Other nodes do not wait so long: they go on without this
+    node when a rank has stalled, that is made no step for four times the longest of its last steps,
+    and for 1.5 seconds at least. If a signal has stopped that rank, the ranks are restarted after 8
+    seconds of the stall."""
     rank_restarts_max: int = 5
     """The node gives up after this many restarts of its ranks in a row without a usable
     contribution, or after three attempts in a row that failed in the same way at the same step."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.gauges import figures_of, gauges_of, served
-from lowcomm.daemon.tried_addresses import with_tried
+from lowcomm.daemon.tried_addresses import FOR_OTHERS, with_tried
 from lowcomm.rank_control.program_notices import node_wait
 from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
 from protocols.messages import log_entries as e
@@ -67,7 +67,7 @@ async def report_metrics(context: DaemonContext, group: RankGroup) -> None:
         await asyncio.sleep(METRICS_INTERVAL_S)
         wait, faults = node_wait(context, group, loop.time()), context.mesh.dial_faults()
         # Not each other fault of an address that was named.
-        why = (wait.reason, *sorted(faults)) if wait.phase in ("joining", "waiting") else ()
+        why = (wait.reason, *sorted(faults)) if wait.phase in FOR_OTHERS else ()
         if why and why != told:
             context.event_log.write("waiting", reason=with_tried(wait, faults).reason)
         told = why

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from protocols.peer import WaitReason
 
+FOR_OTHERS = ("joining", "waiting")
+"""Phases in which a node waits for other nodes."""
 NAMED_MAX = 4
 """Addresses that are named; the others are counted."""
 
@@ -15,7 +17,7 @@ NAMED_MAX = 4
 def with_tried(wait: WaitReason, faults: Mapping[str, str]) -> WaitReason:
     """The wait; if it is for other nodes, with the addresses at which none answers. `faults`: by
     address, why the last try failed."""
-    if wait.phase not in ("joining", "waiting") or not faults:
+    if wait.phase not in FOR_OTHERS or not faults:
         return wait
     told = [f"{address} ({faults[address]})" for address in sorted(faults)[:NAMED_MAX]]
     more = len(faults) - len(told)

@@ -69,10 +69,12 @@ def listen(address: str, *, before: str = "") -> Listening:
     one; a port that `address` leaves open is that one again if it is free, since their logs name
     it. Raises ConfigError."""
     host, port = parse_address(address, key="node.listen") if address else ("", 0)
+    bound: socket.socket | None = None
+    taken = ""
     if address and before and not port:
         with suppress(ConfigError):
             _, earlier = parse_address(before, key="node.listen")
             bound, taken = bind(format_address(host, earlier))
-            return Listening(bound, taken, time.process_time())
-    bound, taken = bind(address) if address else (None, "")
+    if address and bound is None:
+        bound, taken = bind(address)
     return Listening(bound, taken, time.process_time())

@@ -393,7 +393,10 @@ def _noted_at(reports: Reports, stamp: Stamp) -> RoundReports | None:
         return None  # A Restore took that round back.
     if stamp.round != run_state.committed(stamp.fragment) + 1:
         return None
-    return reports.rounds.setdefault(RoundKey(stamp.fragment, stamp.round), RoundReports())
+    key, rounds = RoundKey(stamp.fragment, stamp.round), reports.rounds
+    if (found := rounds.get(key)) is None:
+        found = rounds[key] = RoundReports()
+    return found
 
 
 def _counted(run_state: RunState, fragment: int, plan: RoundPlan) -> set[PeerId]:
