@@ -57,6 +57,12 @@ class NodeLease:
         discarded. Call this before `renew`, so that these samples are drawn again."""
         self._seen = ()
 
+    @property
+    def unused(self) -> int:
+        """Number of samples that no step has used yet. All ranks have the same number after the
+        same steps, however far ahead their loaders draw."""
+        return count(self._left) + sum(map(count, self._drawn))
+
     def contribute(self) -> Samples:
         """Return the samples that steps have used since the last call."""
         seen, self._seen = self._seen, ()

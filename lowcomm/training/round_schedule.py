@@ -82,6 +82,18 @@ class RoundSchedule:
         """The fragments that may be contributed now."""
         return [f for f, work in enumerate(self._works) if work.due is None and not work.over]
 
+    def choices(self, steps_left: int) -> list[int]:
+        """Those of `left` after which the samples suffice until the anchor's next result, if the
+        node has samples for `steps_left` more inner steps. Only that result brings new samples.
+
+        In a run without faults, none is left out. A rollback throws away results in flight: the
+        other fragments are contributed again, and would be before the anchor every time."""
+        left = self.left
+        if ANCHOR not in left:
+            return left
+        reserve = steps_left - self._overlap_steps
+        return [f for f in left if f == ANCHOR or self._interval(f) <= reserve]
+
     @property
     def at_boundary(self) -> bool:
         """Whether it is time to contribute one of the fragments in `left`."""

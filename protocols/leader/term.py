@@ -84,6 +84,8 @@ class LeadershipTerm:
         return min(decides, self.relay_plan.deadline)
 
     def connected(self, peer: PeerId, incarnation: int) -> None:
+        # The earlier connection may have ended unnoticed, with the peer's last report on it.
+        self.leader.disconnected(peer)
         readers = self.head.readers
         known = readers.get(peer)
         if known is not None and known.incarnation < incarnation:

@@ -124,10 +124,10 @@ class FragmentRounds:
 
     @property
     def needs_no_steps(self) -> bool:
-        """No further inner step can count: the last result is here, or the contribution to the last
-        round is on its way."""
-        waits = self.work.own is not None
-        return self.finished or (waits and self.version + 1 >= self.outer_steps)
+        """No further inner step of the ranks can count: they have the last result, or their
+        contribution to the last round is on its way."""
+        waits = self.work.own is not None and self.version + 1 >= self.outer_steps
+        return waits or self.work.base >= self.outer_steps
 
     @property
     def behind(self) -> bool:

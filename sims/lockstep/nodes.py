@@ -21,7 +21,7 @@ from lowcomm.outer_state import fragment_elements
 from lowcomm.training import ANCHOR, RoundRank, RoundState
 from peers.ipc import Attached, Result, SlotsShape, TensorPlace
 from protocols.rounds import next_fragment
-from protocols.types import PeerId, Samples, TensorSpec
+from protocols.types import SAMPLES_MAX, PeerId, SampleRange, Samples, TensorSpec
 from sims.lockstep.exchange import LocalContribution, Lockstep, RoundResult
 
 Decide = Callable[[int, bool, Sequence[int]], int | None]
@@ -219,5 +219,6 @@ class LockstepNodes:
             inner_step=self.inner_step,
             boundary_steps=early_steps(self.run, steps, joins=self.joins and not version),
             finish=version == self._rounds,
+            samples=(SampleRange(0, SAMPLES_MAX),),  # No step draws any.
         )
         node.post(result, taken.values_P)

@@ -96,6 +96,12 @@ COMPANY_MUTANTS = (
         tests=of("peer/core"),
     ),
     Mutant(
+        "a-report-outlives-its-connection",
+        "A member is excluded for a link that it missed once; on its new connection it misses none.",
+        Edit(LeadershipTerm.connected, "self.leader.disconnected(peer)", "pass"),
+        tests=of("links/missing_links"),
+    ),
+    Mutant(
         "counted-without-links",
         "A peer that returns is waited for before it can send its slices.",
         Edit(MemberStatus.watch_links, "not apart or ", "True or "),

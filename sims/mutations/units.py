@@ -7,6 +7,7 @@ anything (mutants.py).
 from protocols.leader.sample_leases import SampleLeases
 from protocols.leader.step_views import StepViews
 from protocols.rounds import fragment_schedule, reductions
+from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.rounds.retries import ResultFetch, ResultRequest, StallReport
 from protocols.state import gossip_pairs, parts, transitions
 from protocols.state.sample_ledger import SampleLedger
@@ -200,6 +201,12 @@ TRANSFER_MUTANTS = (
 )
 
 ROUND_MUTANTS = (
+    Mutant(
+        "ranks-need-no-steps-once-their-node-needs-none",
+        "New ranks get the anchor's last result without samples, need a step, and fail.",
+        Edit(FragmentRounds.needs_no_steps, "self.work.base >=", "self.version >="),
+        tests=of("rounds/fragment_rounds"),
+    ),
     Mutant(
         "a-border-inside-a-codec's-grain",
         "Two owners each decode half of the elements that are encoded together.",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds import next_fragment
-from protocols.types import Samples
+from protocols.types import LowcommError, Samples
 from sims.node.node_view import NodeView
 from sims.node.samples import SampleLeases
 from sims.node.toy_model import STEP_SAMPLES, Training, Value
@@ -147,7 +147,7 @@ class Ranks:
             while not self._free:
                 if not self._take_earliest():
                     return
-            fragment = next_fragment([x.work for x in self._core.rounds], self._free)
+            fragment = next_fragment([x.work for x in self._core.rounds], self._choices)
             if self.works[fragment].first == self.last:
                 break  # A result has just replaced all work: make one more step.
             self._contribute(fragment)
@@ -156,11 +156,10 @@ class Ranks:
         patience = self._training.overlap_max_steps
         if any(work.handed and self.last - work.handed.last >= patience for work in self.works):
             return
-        drawn = self.sample_leases.draw(STEP_SAMPLES)
-        if drawn is not None:
-            self._step(drawn)
-        elif 0 in self._free and self.works[0].first < self.last:
-            self._contribute(0)  # Its result brings new samples.
+        try:
+            self._step(self.sample_leases.draw(STEP_SAMPLES))
+        except LowcommError as error:
+            self._node.observer.found(f"the ranks of {self._name} fail: {error}")
 
     @property
     def _left(self) -> list[int]:
@@ -172,6 +171,14 @@ class Ranks:
         """The fragments that may be contributed now: they expect a result, but none is
         outstanding."""
         return [fragment for fragment in self._left if self.works[fragment].handed is None]
+
+    @property
+    def _choices(self) -> list[int]:
+        """Those of `_free` that may be next, as in lowcomm/training/round_schedule.py."""
+        free, training = self._free, self._training
+        steps = training.slot_steps + training.overlap_max_steps
+        suffices = self.sample_leases.unused >= steps * STEP_SAMPLES
+        return free if suffices or 0 not in free else [0]
 
     def _take_earliest(self) -> bool:
         """At a boundary with all fragments in flight, take the result of the earliest contribution;
@@ -236,8 +243,8 @@ class Ranks:
         if early:
             self._node.give(v.TrainersAble())
         works = [rounds.work for rounds in self._core.rounds]
-        free = self._free
-        asked = early and bool(free) and works[next_fragment(works, free)].others_wait
+        choices = self._choices
+        asked = early and bool(choices) and works[next_fragment(works, choices)].others_wait
         self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
 
     def _take(self, result: Result) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lowcomm.data import NodeLease
-from protocols.types import LowcommError, Samples, count
+from protocols.types import Samples, count
 
 
 @dataclass(slots=True)
@@ -61,12 +61,15 @@ class SampleLeases:
             self._ranks.forget()
         self._ranks.renew(samples, last=last)
 
-    def draw(self, wanted: int) -> list[int] | None:
-        """Draw the lowest samples for the step that begins. None: too few are left."""
-        try:
-            return self._ranks.draw(wanted)
-        except LowcommError:
-            return None
+    @property
+    def unused(self) -> int:
+        """Number of samples that no step has used yet."""
+        return self._ranks.unused
+
+    def draw(self, wanted: int) -> list[int]:
+        """Draw the lowest samples for the step that begins. Raises LowcommError if too few are
+        left."""
+        return self._ranks.draw(wanted)
 
     def step(self) -> None:
         """Count the samples of the oldest batch as used by a step."""

@@ -10,6 +10,7 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica
 from lowcomm.outer_state.versions import OuterState
 from lowcomm.rank_control.rank_rounds import RankRounds
+from lowcomm.training.round_schedule import RoundSchedule
 from peers.ipc.shared_memory import Slots
 from peers.ranks.attempt import Attempt
 from sims.mutations.patch import Edit, Mutant
@@ -204,6 +205,12 @@ LEASE_MUTANTS = (
         "If a Restore set back another fragment, the ranks have no samples for its rounds.",
         Edit(RankRounds.resume, "last = command.finish and all(", "last = command.finish or all("),
         tests=_RANK_ROUNDS,
+    ),
+    Mutant(
+        "the-anchor-comes-last-whatever-samples-are-left",
+        "After a rollback the ranks run out of samples before the anchor's result brings new ones.",
+        Edit(RoundSchedule.choices, "if ANCHOR not in left:", "if True:"),
+        tests=("tests/lowcomm/training/test_round_rank.py",),
     ),
     Mutant(
         "a-lease-adds-to-the-one-before",

@@ -1,11 +1,14 @@
 """A rank of rounds towards a daemon whose part a test plays: what it says and does, and when."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.data.lease import NodeLease
@@ -44,7 +47,8 @@ class Daemon:
         self.torn: list[int] = []
         self.snapshots: list[str] = []
         self.steps = 0
-        self.results: dict[int, deque[Result]] = {0: deque(), 1: deque()}
+        self.results: defaultdict[int, deque[Result]] = defaultdict(deque)
+        self.choose: Callable[[Sequence[int]], int] = self._fewest
 
     @property
     def client(self) -> "Daemon":
@@ -81,9 +85,11 @@ class Daemon:
 
     def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None:
         self.asked.append((steps, due, tuple(left)))
+        return self.choose(left) if due or self.early else None
+
+    def _fewest(self, left: Sequence[int]) -> int:
         times = [given.fragment for given in self.given]
-        fewest = min(left, key=lambda fragment: (times.count(fragment), -fragment))
-        return fewest if due or self.early else None
+        return min(left, key=lambda fragment: (times.count(fragment), -fragment))
 
     def snapshotted(self, directory: str) -> None:
         self.snapshots.append(directory)
@@ -223,6 +229,34 @@ def test_steps_that_a_counted_result_replaced_are_in_no_contribution(
     assert found == [(1, 4, 4 * TOKENS), (0, 8, 8 * TOKENS)] + [
         (fragment, steps, steps * TOKENS) for fragment in (1, 0)
     ]
+
+
+@given(st.integers(1, 4), st.integers(0, 5), st.randoms(use_true_random=False))
+def test_samples_suffice_whichever_results_a_rollback_throws_away(
+    fragments: int, overlap_steps: int, random: Random
+) -> None:
+    """Seed 1795712162115: fragments were contributed a second time before the anchor, whose result
+    brings new samples, and the ranks had none left."""
+    method = StreamingDiLoCo(
+        inner_steps=random.randint(max(fragments, overlap_steps + 1), 9),
+        fragments=fragments,
+        overlap_steps=overlap_steps,
+    )
+    rank, daemon, _ = new_rank(method, fragments=fragments, rounds=100)
+    daemon.choose = random.choice
+    interval = BATCH * (method.inner_steps + overlap_steps)
+    for fragment in range(fragments):
+        daemon.post(fragment, version=0, samples=(SampleRange(0, interval),))
+    rank.start()
+    for _ in range(60):
+        daemon.lease.draw(BATCH)
+        rank.count(tokens=TOKENS)
+        for fragment in rank.following():
+            first, lost = random.randint(0, 1000), random.random() < 0.5
+            kinds: dict[str, Any] = {"kind": "full"} if lost else {"kind": "full", "counted": True}
+            lease = (SampleRange(first, first + interval),)
+            daemon.post(fragment, **kinds, boundary_steps=method.inner_steps, samples=lease)
+            rank.take(daemon.wait_result(fragment))
 
 
 def test_others_that_wait_are_asked_for_from_half_a_round_on() -> None:

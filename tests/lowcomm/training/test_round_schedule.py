@@ -55,16 +55,19 @@ def test_fragment_p_is_contributed_at_its_offset_in_every_round(steps: int, data
     offsets = [number * steps // fragments for number in range(fragments)]
     contributed = taken = 0
     most = 0  # In flight at once.
+    last = steps + overlap  # The step up to which the node has samples.
     for t in range(1, 4 * steps + 1):
         count(made)
         while made.awaited is not None:
             assert made.awaited == order[taken % fragments]
             assert t > overlap
+            last += steps * (made.awaited == 0)
             took(made, made.awaited, version=1 + taken // fragments, round_steps=steps)
             taken += 1
         if made.at_boundary:
             fragment = order[contributed % fragments]
             assert fragment in made.left
+            assert fragment in made.choices(last - t), "the samples suffice for this order"
             assert (t - offsets[fragment]) % steps == 0
             since = steps if contributed >= fragments else t
             assert made.contribute(fragment) == (since, TOKENS * since)

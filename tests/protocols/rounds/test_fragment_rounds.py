@@ -116,6 +116,21 @@ def test_the_last_round_lets_everybody_go() -> None:
     assert peer.rounds.finished
 
 
+def test_new_ranks_need_steps_until_they_have_the_last_result() -> None:
+    """Seed 1795900000188: their node applied the last round before they had contributed to it. They
+    got the anchor's last result without samples, and could not make the step they needed."""
+    peer = Peer(outer_steps=1)
+    peer.trains()
+    assert not peer.rounds.needs_no_steps
+    peer.goes_through(A, C)
+    assert peer.rounds.finished
+    assert not peer.rounds.needs_no_steps
+    assert only(c.Resume, peer.made(50, 5, 2.0)) == [
+        c.Resume(0, 1, "anew", first=False, finish=True)
+    ]
+    assert peer.rounds.needs_no_steps
+
+
 def test_ranks_that_came_to_the_end_go_on_when_the_run_goes_back() -> None:
     """Seed 3909106542: another fragment had rounds left, and its state was nobody's."""
     peer = Peer(outer_steps=1)
