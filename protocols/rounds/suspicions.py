@@ -69,12 +69,22 @@ class Suspicions:
     )
     distrusted: set[PeerId] = field(default_factory=set[PeerId])
     """Peers that were proved to be at fault. They own no parts."""
+    _explained: dict[tuple[PeerId, int, int], tuple[int, int, int]] = field(
+        default_factory=dict[tuple[PeerId, int, int], tuple[int, int, int]]
+    )
+    """By (proved peer, lineage, fragment), the attempt (round, view, attempt) of the last complaint
+    that proved it."""
 
     def add(self, complaint: Complaint) -> list[PeerId]:
         """Returns the peers that this complaint proves to be at fault. What led to that is spent: a
-        peer that comes back is judged by later complaints."""
+        peer that comes back is judged by complaints about later attempts."""
+        stamp = complaint.stamp
+        at, of = (stamp.round, stamp.view, stamp.attempt), (stamp.lineage, stamp.fragment)
+        if any(at <= self._explained.get((peer, *of), ()) for peer in complaint.peers):
+            return []  # With a later liar it would prove that an honest peer named here is one.
         self.named.add((complaint.reporter, complaint.peers))
         found = proved(self.named)
         self.distrusted |= found
         self.named = {each for each in self.named if not each[1] & found}
+        self._explained |= {(peer, *of): at for peer in found}
         return sorted(found)

@@ -27,8 +27,19 @@ def test_two_peers_prove_what_their_complaints_have_in_common() -> None:
     said.add(about(A, B))
     assert said.add(about(C, B)) == [B]
     assert said.distrusted == {B}
-    assert said.add(about(C, B)) == [], "it is judged anew when it comes back"
-    assert said.add(about(A, B)) == [B]
+    assert said.add(about(C, B, stamp=TWO)) == [], "it is judged anew when it comes back"
+    assert said.add(about(A, B, stamp=TWO)) == [B]
+
+
+def test_a_late_complaint_about_a_liar_proves_nothing_with_the_next_one() -> None:
+    """Seed 1795910000459: B lied, then D did. A's complaint about C or B came after the proof, and
+    proved with another one, about C or D, that the honest C was at fault."""
+    said, other = Suspicions(), PeerId("e.00000005")
+    said.add(about(A, B))
+    assert said.add(about(other, B)) == [B]
+    assert said.add(about(A, B, C)) == []
+    assert said.add(about(other, C, D, stamp=TWO)) == []
+    assert said.distrusted == {B}
 
 
 def test_a_pair_is_not_proved_but_one_of_it_by_another_pair() -> None:
