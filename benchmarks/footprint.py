@@ -23,6 +23,9 @@ TIMEOUT_S = 1800.0
 """Timeout of one run."""
 LOOK_S = 0.01
 INNER_STEPS = 8
+STEP_S = 1.5
+"""Seconds of an inner step. A DiLoCo round trains for 12 s, longer than daemons keep free buffers
+of its size; rounds of real runs take minutes."""
 PEERS = 2
 ROUNDS = 3
 """Rounds of each fragment."""
@@ -75,9 +78,10 @@ def measure(mib: int, advance: Advance) -> list[Footprint]:
     """Measure each method, with so many MiB of fp32 parameters."""
     found: list[Footprint] = []
     for name in METHODS:
-        bare = asyncio.run(_play(name, 1 << 16, ROUNDS))
+        bare = asyncio.run(_play(name, 1 << 16, ROUNDS, step_s=0.05))
         advance(f"{name}, with a tiny model")
-        found.append(footprint(name, asyncio.run(_play(name, mib << 18, ROUNDS)), bare, mib))
+        seen = asyncio.run(_play(name, mib << 18, ROUNDS, step_s=STEP_S))
+        found.append(footprint(name, seen, bare, mib))
         advance(f"{name}, {mib} MiB")
     return found
 
@@ -104,11 +108,11 @@ def footprint(
     )
 
 
-async def _play(name: str, elements: int, rounds: int) -> list[list[Taken]]:
+async def _play(name: str, elements: int, rounds: int, *, step_s: float) -> list[list[Taken]]:
     """Run a method, and return the samples of each daemon."""
     method, settings = METHODS[name]
     argv = [sys.executable, "-m", "sims.paced.rank", "--elements", str(elements), "--tensors", "8"]
-    argv += ["--step-s", "0.05"]
+    argv += ["--step-s", str(step_s)]
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
         lines = f'name = "{method}"\ninner_steps = {INNER_STEPS}'
         config = write_config(Path(directory), peers=PEERS, rounds=rounds, method=lines)

@@ -6,6 +6,7 @@ several (the slices of a gather, side by side); a chunk, the unit that travels, 
 piece. Must NOT know where pieces come from or go to, nor look into them.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,6 +28,10 @@ FREE_BYTES_MAX = 1 << 32
 IDLE_ROUNDS = 2
 """Rounds of each fragment after which an unused size is freed: it is that of parts among another
 number of peers, and may never be needed again."""
+IDLE_BYTES_PER_S = 1e8
+"""Free buffers are given back to the system once they were idle for so long that the next exchange,
+which needs fresh pages then, takes at most a twentieth of that time longer (2 GB/s are a low
+estimate). In most runs ranks train for minutes meanwhile, and need the memory."""
 SizeOf = Callable[[int], int]
 """A function from elements to encoded bytes."""
 
@@ -48,9 +53,13 @@ class Pool:
         """By size, the round in which it was asked for last."""
         self._rounds = 0
         self._bytes = 0
+        self._idle: asyncio.TimerHandle | None = None
+        """Gives all free buffers back."""
 
     def take(self, size: int) -> memoryview:
         """A buffer of exactly `size` bytes with undefined content."""
+        if self._idle is not None:
+            self._idle.cancel()
         self._asked[size] = self._rounds
         if free := self._free.get(size):
             self._bytes -= size
@@ -68,12 +77,21 @@ class Pool:
             self._free.setdefault(size, []).append(buffer)
 
     def round_over(self, fragments: int) -> None:
-        """A round of one of `fragments` fragments is over: free buffers of unused sizes."""
+        """A round of one of `fragments` fragments is over: free buffers of unused sizes now, and
+        all others if no payload needs one soon."""
         self._rounds += 1
         oldest = self._rounds - IDLE_ROUNDS * fragments
         for size in [size for size, asked in self._asked.items() if asked < oldest]:
             del self._asked[size]
             self._bytes -= size * len(self._free.pop(size, ()))
+        if self._idle is not None:
+            self._idle.cancel()
+        delay_s = self._bytes / IDLE_BYTES_PER_S
+        self._idle = asyncio.get_running_loop().call_later(delay_s, self._give_back)
+
+    def _give_back(self) -> None:
+        self._free.clear()
+        self._bytes = 0
 
 
 class Payload:

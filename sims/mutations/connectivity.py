@@ -97,7 +97,7 @@ COMPANY_MUTANTS = (
     ),
     Mutant(
         "a-report-outlives-its-connection",
-        "A member is excluded for a link that it missed once; on its new connection it misses none.",
+        "A member is excluded for a link that it missed once. Its next connection is silent on it.",
         Edit(LeadershipTerm.connected, "self.leader.disconnected(peer)", "pass"),
         tests=of("links/missing_links"),
     ),

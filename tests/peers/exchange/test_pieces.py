@@ -1,5 +1,6 @@
 """What is here of a payload, where the rest belongs; ours are encoded once, as far as needed."""
 
+import asyncio
 from itertools import pairwise
 from mmap import PAGESIZE
 from pathlib import Path
@@ -192,8 +193,9 @@ def test_no_more_memory_is_kept_than_that(monkeypatch: pytest.MonkeyPatch) -> No
     assert id(pool.take(10).obj) in {id(buffer.obj) for buffer in taken[:2]}
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("fragments", [1, 3])
-def test_memory_of_sizes_that_no_round_needs_any_more_goes_back(fragments: int) -> None:
+async def test_memory_of_sizes_that_no_round_needs_any_more_goes_back(fragments: int) -> None:
     """Parts have other sizes with each number of peers."""
     pool, kept = Pool(), list[int]()
     for part in (60, 40, 30, 40):
@@ -210,7 +212,8 @@ def test_memory_of_sizes_that_no_round_needs_any_more_goes_back(fragments: int) 
     assert pool._bytes == 2 * 40
 
 
-def test_memory_that_comes_back_later_than_its_size_was_needed_is_not_kept() -> None:
+@pytest.mark.asyncio
+async def test_memory_that_comes_back_later_than_its_size_was_needed_is_not_kept() -> None:
     pool = Pool()
     late = pool.take(60)
     for _ in range(IDLE_ROUNDS + 1):
@@ -218,6 +221,25 @@ def test_memory_that_comes_back_later_than_its_size_was_needed_is_not_kept() -> 
     pool.give(late)
     assert pool._free == {}
     assert pool.take(60).obj is not late.obj
+
+
+@pytest.mark.asyncio
+async def test_buffers_that_no_payload_needs_soon_go_back_to_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pieces, "IDLE_BYTES_PER_S", float("inf"))  # No delay.
+    pool = Pool()
+    one, other = pool.take(1 << 20), pool.take(1 << 20)
+    pool.give(one)
+    pool.round_over(1)
+    assert pool.take(1 << 20) is one, "the next round needs it at once"
+    await asyncio.sleep(0.01)
+    pool.give(one)
+    pool.give(other)
+    assert len(pool._free[1 << 20]) == 2
+    pool.round_over(1)
+    await asyncio.sleep(0.01)
+    assert pool._free == {}
 
 
 # Our own contribution ---------------------------------------------------------------------------
