@@ -27,7 +27,7 @@ from lowcomm.reports import Commit, Event, Lost
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.leader_loss import ENDLESS, Watcher, agreed_leader, have_one_state, write_config
-from sims.paced.cluster import start_paced
+from sims.paced.cluster import start_all
 from sims.paced.rank import RankSpeed
 from sims.terminal import run
 from sims.wan import TIME, Link, Means, Wan, parse, why_not
@@ -90,11 +90,16 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
     """Start the nodes, and silence one of them `times` times. Raises LowcommError."""
     watcher, found = Watcher(run_dir), list[Silence]()
     with ExitStack() as stack:
-        wan = _network(plan, stack)
+        wan = None
+        if plan.needs_network:
+            link = Link(delay_s=plan.delay_s)
+            wan = stack.enter_context(network(link, plan.peers, plan.means))
         async with LocalCluster(run_dir) as cluster:
-            nodes = await _start(cluster, config, plan, wan)
+            names = [f"p{number}" for number in range(plan.peers)]
+            places = wan.places if wan is not None else ()
+            nodes = await start_all(cluster, names, config, pace=PACE, places=places)
             await _settled(watcher, nodes, 0.0)
-            usual_gap_s = _longest_gap(watcher.events, time.time() - SETTLED_S, time.time(), "")
+            usual_gap_s = longest_gap(watcher.events, time.time() - SETTLED_S, time.time())
             for _ in range(plan.times):
                 leader = await agreed_leader(cluster, nodes)
                 others = [node for node in nodes if node is not leader]
@@ -106,26 +111,11 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
     return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
 
 
-def _network(plan: Plan, stack: ExitStack) -> Wan | None:
-    if not plan.needs_network:
-        return None
-    if why := why_not(plan.means):
-        raise ConfigError(f"--means {plan.means} does not work here: {why}")
-    link = Link(delay_s=plan.delay_s)
-    return stack.enter_context(Wan(link, peers=plan.peers, means=plan.means))
-
-
-async def _start(
-    cluster: LocalCluster, config: Path, plan: Plan, wan: Wan | None
-) -> list[LocalNode]:
-    nodes: list[LocalNode] = []
-    token = ""
-    for number in range(plan.peers):
-        place = wan.places[number] if wan is not None else None
-        node = start_paced(cluster, f"p{number}", config, pace=PACE, join=token, place=place)
-        nodes.append(node)
-        token = token or await cluster.token_of(node)
-    return nodes
+def network(link: Link, peers: int, means: Means) -> Wan:
+    """An emulated network with such links. Raises ConfigError if this machine cannot make one."""
+    if why := why_not(means):
+        raise ConfigError(f"--means {means} does not work here: {why}")
+    return Wan(link, peers=peers, means=means)
 
 
 def _means_of(
@@ -179,8 +169,8 @@ async def _watch(
     lost = {x.member_name for x in events if isinstance(x, Lost) and x.t > began} - {name}
     return Silence(
         name=name,
-        gap_s=_longest_gap(events, began, ended, name),
-        return_gap_s=_longest_gap(events, ended, until, name),
+        gap_s=longest_gap(events, began, ended, name),
+        return_gap_s=longest_gap(events, ended, until, name),
         counted_s=commit.t - ended,
         lost=tuple(sorted(lost)),
     )
@@ -194,7 +184,7 @@ async def _settled(watcher: Watcher, nodes: Sequence[LocalNode], moment: float) 
     watcher.read()
 
 
-def _longest_gap(events: Sequence[Event], begin: float, end: float, but: str) -> float:
+def longest_gap(events: Sequence[Event], begin: float, end: float, but: str = "") -> float:
     """The longest time between two commits of all nodes but one, from the last one before `begin`
     (Unix time) until `end`; a gap at the end counts too."""
     times = sorted({x.t for x in events if isinstance(x, Commit) and x.name != but})

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lowcomm.reports.event_log import EVENTS
     from lowcomm.reports.events import (
         Commit,
+        Elected,
         Event,
         Finished,
         Lost,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EVENTS",
     "Commit",
+    "Elected",
     "Event",
     "Finished",
     "Follower",
@@ -54,7 +56,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "event_log": "EVENTS",
-        "events": "Commit Event Finished Lost RanksLost RanksStalled Ready",
+        "events": "Commit Elected Event Finished Lost RanksLost RanksStalled Ready",
         "html_report": "write_report",
         "live_view": "LiveView print_end",
         "summary": "build_summary write_summary",

@@ -52,13 +52,24 @@ async def start_all(
     *,
     pace: RankSpeed | Sequence[RankSpeed] = PACE,
     overrides: Sequence[str] = (),
+    places: Sequence[Place] = (),
 ) -> list[LocalNode]:
     """Start a run with the first node, and have the others join at once. `pace`: one for all nodes,
-    or one for each. Raises LowcommError."""
+    or one for each. `places`: those of the nodes in an emulated network; (): there is none. Raises
+    LowcommError."""
     paces = [pace] * len(names) if isinstance(pace, RankSpeed) else pace
     own = dict(zip(names, paces, strict=True))
+    at = dict(zip(names, places, strict=True)) if places else {}
 
     def start(name: str, token: str) -> LocalNode:
-        return start_paced(cluster, name, config, pace=own[name], join=token, overrides=overrides)
+        return start_paced(
+            cluster,
+            name,
+            config,
+            pace=own[name],
+            join=token,
+            overrides=overrides,
+            place=at.get(name),
+        )
 
     return await cluster.start_all(names, start)
