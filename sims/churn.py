@@ -19,8 +19,9 @@ from typing import Annotated
 
 import typer
 
+from lowcomm.cli import issue
 from lowcomm.startup import new_token
-from protocols.state.tokens import decode_token
+from protocols.state import decode_token
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.leader_loss import ENDLESS, Watcher, have_one_state, write_config
@@ -75,7 +76,7 @@ class _Crowd:
     nodes: list[LocalNode]
     tokens: list[str] = field(default_factory=list[str])
 
-    def invite(self) -> None:
+    async def invite(self) -> None:
         """Have each living voter without a token in the list make one."""
         for node in self.nodes:
             try:
@@ -83,8 +84,11 @@ class _Crowd:
             except ConfigError:
                 continue  # It does not vote yet.
             known = {decode_token(each).addresses for each in self.tokens}
-            if decode_token(word).addresses not in known:
-                self.tokens.append(word)
+            if decode_token(word).addresses in known:
+                continue
+            if why := await asyncio.to_thread(issue, node.directory, word):
+                raise LowcommError(f"{node.name} cannot issue a token: {why}")
+            self.tokens.append(word)
 
     def hardest(self) -> tuple[str, list[LocalNode]]:
         """The token with the fewest addresses of living nodes, but one; and these nodes."""
@@ -115,7 +119,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, seconds: float, seed:
         await watcher.rounds_of_all(peers, after=0.0, count=SETTLED_COMMITS)
         crowd, began = _Crowd(cluster, config, drawn, nodes), time.time()
         while time.time() < began + seconds:
-            crowd.invite()
+            await crowd.invite()
             joined.append(await _replace(watcher, crowd, f"p{peers + len(joined)}"))
         watcher.read()
         ended = time.time()

@@ -1,4 +1,4 @@
-"""Runs nodes on a busy machine or over bad links, and counts the living ones that are declared lost.
+"""Counts living nodes that are declared lost, on a busy machine or over bad links.
 
 `python -m sims.false_loss` does it with real daemons and paced ranks on this machine. Nothing is
 killed, so each loss is a false one, and each election after the first is needless. Must NOT judge

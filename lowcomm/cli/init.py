@@ -3,13 +3,17 @@
 Must NOT import anything slow before a command runs.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from protocols.types import ConfigError
+from lowcomm.cli.acts import ask_run, running
+from protocols.types import ConfigError, LowcommError
 
+ISSUE_S = 10.0
+"""Seconds to wait until the log has a token."""
 Uses = Annotated[int, typer.Option("--uses", help="Number of nodes that the token admits.")]
 Hours = Annotated[float, typer.Option("--hours", help="Hours for which the token is valid.")]
 Out = Annotated[
@@ -79,10 +83,11 @@ def token(
     ] = False,
     out: Out = None,
 ) -> None:
-    """Print another join token. `lowcomm token list DIRECTORY` lists those that were used.
+    """Print another join token. `lowcomm token list DIRECTORY` lists those in the log.
 
-    The run's root key signs it, if it is in DIRECTORY; otherwise a node that votes does, and the
-    token is good as long as that node votes.
+    The run's root key signs it, if it is in DIRECTORY; otherwise a node that votes does. If that
+    node runs, the run's log gets the token, which then counts until it expires, whatever becomes of
+    the node; else the token counts as long as the node votes.
 
     \b
     Examples:
@@ -94,9 +99,33 @@ def token(
     from lowcomm.startup.join_tokens import new_token
 
     word = new_token(directory, uses=uses, hours=hours, advertise=advertise, witness=witness)
+    if why := issue(directory, word):
+        told = f"this token counts as long as its issuer votes: {why}"
+        print(told, file=sys.stderr)  # noqa: T201
     _keep(word, out)
     if out is None:
         print(word)  # noqa: T201
+
+
+def issue(directory: Path, word: str) -> str:
+    """Have the run log a new token of a voter in `directory`, so that it counts whatever becomes of
+    its issuer. Returns why that did not succeed; "" if it did, or if the root key has signed the
+    token."""
+    from lowcomm.cli.status import node_directories
+    from peers.ipc import IssueToken
+    from peers.security import TrustStore
+    from protocols.state import decode_token
+
+    token = decode_token(word)
+    if not token.issuer:
+        return ""
+    nodes = (x for x in node_directories(directory) if TrustStore.load(x).peer == token.issuer)
+    try:
+        record = running(next(nodes))
+        answer = ask_run(record, lambda again: IssueToken(word=word, again=again), wait_s=ISSUE_S)
+    except LowcommError as error:
+        return str(error)
+    return "" if answer is not None else f"the run did not log it within {ISSUE_S:g} s"
 
 
 def _keep(word: str, out: Path | None) -> None:

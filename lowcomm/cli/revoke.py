@@ -4,25 +4,18 @@ It asks any node of the run that runs on this machine. Must NOT import anything 
 line imports this module before it listens.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
+from lowcomm.cli.acts import WAIT_S, ask_run, running
 from lowcomm.cli.token_source import take_token
 from protocols.types import ConfigError, LowcommError
 
-if TYPE_CHECKING:
-    from lowcomm.startup.identity import NodeRecord
-
 PREFIX = "lc2-"
 """The beginning of a token (protocols/state/tokens.py)."""
-
-WAIT_S = 20.0
-"""Seconds to wait until the log holds the revocation; long enough for an election."""
-AGAIN_S = 0.2
 
 
 def revoke(
@@ -88,22 +81,10 @@ def revoke(
         print(done)  # noqa: T201
         return
     print("the token admits no more nodes")  # noqa: T201
-    record = _running(directory)
+    record = running(directory)
     # This node can ask for the others only as long as it is in.
     for peer in sorted(came, key=lambda peer: peer == record.peer):
         print(ask(directory, peer, why, force=force, token=False)[0])  # noqa: T201
-
-
-def _running(directory: Path) -> "NodeRecord":
-    """The record of a node that runs. Raises ConfigError."""
-    from lowcomm.startup.identity import read_record
-
-    record = read_record(directory)
-    if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
-        raise ConfigError(
-            f"no node runs in {directory}: give the directory of a node that does (runs/NAME/NODE)"
-        )
-    return record
 
 
 def ask(
@@ -113,22 +94,14 @@ def ask(
 
     Raises ConfigError if it is refused, and LowcommError if the run could not decide in time.
     """
-    from peers.ipc import LinkError, Revoke, ask_daemon
+    from peers.ipc import Revoke
 
-    record = _running(directory)
-    deadline, again = time.monotonic() + WAIT_S, False
-    while time.monotonic() < deadline:
-        try:
-            question = Revoke(what=what, token=token, why=why, force=force, again=again)
-            answer = ask_daemon(record.bus, question, timeout_s=AGAIN_S + WAIT_S / 4)
-        except LinkError as error:
-            raise LowcommError(f"{record.name} does not answer: {error}") from None
-        if answer.get("error"):
-            raise ConfigError(str(answer["error"]))
-        if answer.get("done"):
-            return str(answer["done"]), cast(list[str], answer["nodes"])
-        again = True
-        time.sleep(AGAIN_S)
+    answer = ask_run(
+        running(directory),
+        lambda again: Revoke(what=what, token=token, why=why, force=force, again=again),
+    )
+    if answer is not None:
+        return str(answer["done"]), cast(list[str], answer["nodes"])
     if force:
         raise LowcommError(
             f"the run could not commit the revocation within {WAIT_S:g} s, and decides nothing "

@@ -1,4 +1,4 @@
-"""The command `lowcomm token list`: the join tokens of a run that were used, and their nodes.
+"""The command `lowcomm token list`: the join tokens in the log of a run, and their nodes.
 
 It asks a node of the run that runs on this machine. Must NOT import anything slow: the command line
 imports this module before it listens.
@@ -25,10 +25,10 @@ def token_list(
         bool, typer.Option("--json", help="Print one JSON object for each token.")
     ] = False,
 ) -> None:
-    """List the join tokens that were used, and the nodes that came by each.
+    """List the run's join tokens, and the nodes that came by each.
 
-    The run's log has no tokens that no node has used yet. A node of the run has to run in
-    DIRECTORY.
+    The run's log has no tokens of the root key that no node has used yet. A node of the run has to
+    run in DIRECTORY.
 
     \b
     Examples:
@@ -44,8 +44,8 @@ def token_list(
 
 
 def ask(directory: Path) -> list[Mapping[str, object]]:
-    """The used tokens, as the first daemon that answers knows them. Raises ConfigError if none
-    does."""
+    """The tokens in the log, as the first daemon that answers knows them. Raises ConfigError if
+    none does."""
     from lowcomm.cli.status import node_directories
     from lowcomm.startup.identity import read_record
     from peers.ipc import LinkError, ListTokens, ask_daemon
@@ -84,7 +84,7 @@ def print_table(tokens: Sequence[Mapping[str, object]]) -> None:
             until,
             ", ".join(map(_node, nodes)),
         )
-    console.print(table if tokens else "no token was used: the run is not encrypted")
+    console.print(table if tokens else "the log has no tokens: the run is not encrypted")
 
 
 def _at(unix_s: int) -> str:

@@ -15,7 +15,7 @@ from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig
 from lowcomm.daemon.bootstrap import enter_run, found_run, refuse_joiners
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
-from lowcomm.daemon.revoke_command import revoke_json
+from lowcomm.daemon.revoke_command import issue_json, revoke_json
 from lowcomm.daemon.shutdown import Shutdown
 from lowcomm.daemon.token_list import tokens_json
 from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
@@ -30,7 +30,7 @@ from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
-from peers.ipc import ListTokens, Question, Status
+from peers.ipc import IssueToken, ListTokens, Question, Status
 from peers.sockets import Listening, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
@@ -303,12 +303,14 @@ class Daemon:
         )
 
     def answer(self, question: Question) -> str:
-        """The answer, in JSON, to `lowcomm status`, a live view or `lowcomm revoke`."""
+        """The answer, in JSON, to a question of a command or a live view."""
         context = self.context
         if isinstance(question, Status):
             return status_json(context, self.ranks.group)
         if isinstance(question, ListTokens):
             return tokens_json(context.core.run_state)
+        if isinstance(question, IssueToken):
+            return issue_json(context, question)
         return revoke_json(context, question)
 
 

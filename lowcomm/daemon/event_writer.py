@@ -283,6 +283,10 @@ def tell_entry(event_log: EventLog, command: Applied, core: PeerCore, *, step_to
             what = "certificate of" if isinstance(entry, e.Revoked) else "token"
             text = f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
             event_log.write("note", topic="revoked", text=text)
+        case e.TokenIssued(terms=terms):
+            admits = f"{terms.uses} {'witnesses' if terms.witness else 'nodes'}"
+            text = f"{terms.issuer} issued the token {terms.number} for {admits}"
+            event_log.write("note", topic="admission", text=text)
         case e.Restore(versions=versions, inner_step=inner_step):
             event_log.write("restored", round=versions[0].round, inner_step=inner_step)
         case e.View(view=view, roster=roster, parts=parts, first_round=first):

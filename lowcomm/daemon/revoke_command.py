@@ -1,6 +1,7 @@
-"""Answers `lowcomm revoke`: resolves the peer or token, and asks the run to revoke it.
+"""Answers `lowcomm revoke` and `lowcomm token`: asks the run to revoke a peer or token, or to log a
+token.
 
-Must NOT decide whether it is revoked: the run does (protocols/peer/certificates.py).
+Must NOT decide whether it is done: the run does (protocols/peer/certificates.py).
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from lowcomm.daemon.token_list import came_by
 from protocols.interface import events as v
-from protocols.messages import Revocation, Revoked, TokenRevoked
-from protocols.state import PREFIX, RunState, cannot_revoke, decode_token, subject
+from protocols.messages import Revocation, Revoked, TokenIssued, TokenRevoked
+from protocols.state import PREFIX, RunState, cannot_act, decode_token, subject
 from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
 if TYPE_CHECKING:
     from lowcomm.rank_control.context import DaemonContext
-    from peers.ipc import Revoke
+    from peers.ipc import IssueToken, Revoke
     from protocols.peer import PeerCore
 
 NUMBER_SHOWN = 8
@@ -40,13 +41,36 @@ def revoke_json(context: DaemonContext, asked: Revoke) -> str:
     if done := _done(run_state, entry):
         came = came_by(run_state, entry.token) if isinstance(entry, TokenRevoked) else []
         return json.dumps({"done": done, "nodes": came})
-    certificates = context.core.certificates
-    refused = certificates.refused.get(subject(entry), "") if asked.again else ""
-    if why := cannot_revoke(run_state, entry) or refused:
+    if why := ask_run(context, v.ActAsked(entry, asked.force), again=asked.again):
         return _error(f"{subject(entry)} cannot be revoked: {why}")
-    if not asked.again:
-        context.driver.feed(v.RevokeAsked(entry, asked.force))
     return json.dumps({"asked": subject(entry)})
+
+
+def issue_json(context: DaemonContext, asked: IssueToken) -> str:
+    """As `revoke_json`, for a token that this node has signed: {"done": NUMBER}, ..."""
+    try:
+        terms = decode_token(asked.word).terms
+    except ConfigError as error:
+        return _error(str(error))
+    entry, issued = TokenIssued(terms), context.core.run_state.spendings.issued
+    if issued.get(terms.number) == entry:
+        return json.dumps({"done": terms.number})
+    if terms.issuer != context.core.me.peer:
+        return _error("this node has not signed it")
+    if why := ask_run(context, v.ActAsked(entry), again=asked.again):
+        return _error(why)
+    return json.dumps({"asked": terms.number})
+
+
+def ask_run(context: DaemonContext, act: v.ActAsked, *, again: bool) -> str:
+    """Ask the run for an act, unless this was done before (`again`). Returns why it is refused, or
+    ""."""
+    core = context.core
+    refused = core.certificates.refused.get(subject(act.entry), "") if again else ""
+    why = cannot_act(core.run_state, act.entry) or refused
+    if not why and not again:
+        context.driver.feed(act)
+    return why
 
 
 def _meant(core: PeerCore, asked: Revoke) -> Revocation:
@@ -80,24 +104,25 @@ def _done(run_state: RunState, entry: Revocation) -> str:
 
 
 def _number(run_state: RunState, what: str) -> str:
-    """The number of a token, from the token, its number, or the beginning of the number of one that
-    was used. Raises ConfigError."""
+    """The number of a token, from the token, its number, or the beginning of the number of one in
+    the log. Raises ConfigError."""
     if what.startswith(PREFIX):
         token = decode_token(what)
         if run_state.run is None or token.root.hex() != run_state.run.root:
             raise ConfigError(
-                "this is no token of this run: `lowcomm token list DIRECTORY` lists those that "
-                "were used"
+                "this is no token of this run: `lowcomm token list DIRECTORY` lists those in "
+                "the log"
             )
         return token.number
     if re.fullmatch("[0-9a-f]{32}", what):
         return what
-    used = {entry.terms.number for entry in run_state.admitted.values()}
-    found = sorted(number for number in used if number.startswith(what))
+    known = {entry.terms.number for entry in run_state.admitted.values()}
+    known |= run_state.spendings.issued.keys()
+    found = sorted(number for number in known if number.startswith(what))
     if len(what) < NUMBER_SHOWN or len(found) != 1:
         raise ConfigError(
             f"{one_line(what)[:TEXT_MAX]} names no token of this run, or more than one: "
-            "`lowcomm token list DIRECTORY` lists those that were used"
+            "`lowcomm token list DIRECTORY` lists those in the log"
         )
     return found[0]
 

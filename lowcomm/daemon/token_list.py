@@ -1,6 +1,6 @@
 """Answers `lowcomm token list`: the join tokens in the log, and the nodes that came by each.
 
-A token that no node has used is in no log. Must NOT decide whether a token counts.
+A token of the root key that no node has used is in no log. Must NOT decide whether a token counts.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SeenToken:
-    """A token that was used."""
+    """A token that was used, or that a voter has issued."""
 
     terms: TokenTerms
     nodes: list[PeerId] = field(default_factory=list["PeerId"])
 
 
 def tokens_json(run_state: RunState) -> str:
-    """{"root": ..., "tokens": [...]}, in the order of first use. A node that became another peer
-    after its branch was given up is listed with its token under each of its ids."""
+    """{"issuers": ..., "tokens": [...]}, in the order of first use, the unused ones last.
+
+    A node that became another peer after its branch was given up is listed with its token under
+    each of its ids."""
     spent, seen = run_state.spendings, dict[str, SeenToken]()
     for peer, entry in spent.peers.items():
         seen.setdefault(token_of(run_state, peer), SeenToken(entry.terms)).nodes.append(peer)
+    for number, issued in spent.issued.items():
+        seen.setdefault(number, SeenToken(issued.terms))
     infos = {**run_state.seats, **run_state.witnesses}
     founder = run_state.run.founder if run_state.run is not None else ""
     tokens = [

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from peers.ipc.command_bus import Bus, ListTokens, Question, Revoke, Status, ask_daemon, serve
+    from peers.ipc.command_bus import (
+        Bus,
+        IssueToken,
+        ListTokens,
+        Question,
+        Revoke,
+        Status,
+        ask_daemon,
+        serve,
+    )
     from peers.ipc.messages import NONE, Answer, Attached, Boundary, Result, TensorPlace
     from peers.ipc.msgpack_records import LinkError
     from peers.ipc.rank_client import RankClient
@@ -29,6 +38,7 @@ __all__ = [
     "Boundary",
     "Bus",
     "LinkError",
+    "IssueToken",
     "ListTokens",
     "Order",
     "Question",
@@ -49,7 +59,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "command_bus": "Bus ListTokens Question Revoke Status ask_daemon serve",
+        "command_bus": "Bus IssueToken ListTokens Question Revoke Status ask_daemon serve",
         "messages": "Answer Attached Boundary NONE Result TensorPlace",
         "msgpack_records": "LinkError",
         "rank_client": "RankClient",

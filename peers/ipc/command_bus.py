@@ -49,8 +49,18 @@ class ListTokens:
     """client -> daemon; answered by JSON text: the tokens that the log has seen."""
 
 
-Question = Status | Revoke | ListTokens
-_TO_DAEMON = kinds_of(Status, Stop, Revoke, ListTokens)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueToken:
+    """client -> daemon: have the run log a token that this node has signed. Repeated until the
+    answer, JSON text, tells that it is done or refused."""
+
+    word: str
+    again: bool
+    """A repeated question: the outcome of the first one counts."""
+
+
+Question = Status | Revoke | ListTokens | IssueToken
+_TO_DAEMON = kinds_of(Status, Stop, Revoke, ListTokens, IssueToken)
 
 
 class Bus:

@@ -3,7 +3,7 @@
 from typing import TypeGuard
 
 from protocols.messages.admission import Admit
-from protocols.messages.log_entries import Revocation, Run, TokenSpent
+from protocols.messages.log_entries import Act, Run, TokenSpent
 from protocols.messages.peer import Append, Control, Heartbeat, HeartbeatReply, Kept
 from protocols.types.frozen import record
 from protocols.types.ids import Contributor, PartBlocks, PeerId, Stamp
@@ -355,10 +355,11 @@ class NotProved:
 
 
 @record
-class RevokeAsked:
-    """A person revokes a certificate or a token at this peer; `entry.by` is this peer."""
+class ActAsked:
+    """A person revokes a certificate or a token, or issues a token, at this peer, which is
+    `entry.by`."""
 
-    entry: Revocation
+    entry: Act
     force: bool = False
     """Revoke even if no majority of the remaining voters can be reached (leader/voters.py)."""
 
@@ -393,7 +394,7 @@ def is_pulse(event: "Event") -> TypeGuard[MessageReceived]:
     )
 
 
-GateEvent = Secured | AdmitAsked | Proved | NotProved | RevokeAsked | Barred
+GateEvent = Secured | AdmitAsked | Proved | NotProved | ActAsked | Barred
 """Events about certificates (peer/certificates.py)."""
 Event = (
     Bootstrap

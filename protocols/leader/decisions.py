@@ -399,7 +399,7 @@ class Leader:
     def next_entry(self, now: float) -> e.Entry | None:
         """The next entry for the log, or None. Call again after applying it."""
         self._looked_at, open_ = now, self.reports.all_open()
-        body = self._strike() or self.vote_changes.next_revocation()
+        body = self._strike() or self.vote_changes.next_act()
         if body is None and (
             body := self.round_decisions.next_commit(open_, now) or self.step_views.next_commit()
         ):

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from protocols.leader.peer_accounts import Accounts
-from protocols.messages.log_entries import Entry, Revocation, Revoked, Voter
-from protocols.messages.peer import Revoke
+from protocols.messages.log_entries import Act, Entry, Revoked, TokenIssued, Voter
+from protocols.messages.peer import RequestAct
 from protocols.raft.log import Log
 from protocols.raft.node import Raft
-from protocols.state.entry_validation import cannot_revoke
+from protocols.state.entry_validation import cannot_act
 from protocols.state.run_state import RunState
 from protocols.state.tokens import subject
 from protocols.types.ids import PeerId
@@ -44,10 +44,10 @@ class Voters:
     accounts: Accounts
     gone: Mapping[PeerId, tuple[bool, str]]
     """Peers that are about to be removed from the log."""
-    asked: dict[str, Revoke] = field(default_factory=dict[str, Revoke])
-    """Accepted revocations that are not in the log yet, by subject, oldest first."""
+    asked: dict[str, RequestAct] = field(default_factory=dict[str, RequestAct])
+    """Accepted acts that are not in the log yet, by subject, oldest first."""
     leaving: set[PeerId] = field(default_factory=set[PeerId])
-    """The peers of these revocations: they get neither a vote nor the lead."""
+    """The peers of the revocations among these: they get neither a vote nor the lead."""
 
     log: Log = field(init=False)
     _reached: set[PeerId] = field(default_factory=set[PeerId])
@@ -61,12 +61,13 @@ class Voters:
 
     # Revocations ----------------------------------------------------------------------------
 
-    def take(self, asked: Mapping[str, Revoke], now: float) -> list[tuple[Revoke, str]]:
-        """Accept every revocation of `asked` that leaves a majority, together with the others.
+    def take(self, asked: Mapping[str, RequestAct], now: float) -> list[tuple[RequestAct, str]]:
+        """Accept every act of `asked`: a revocation if it leaves a majority, together with the
+        others.
 
         Called again before each decision, since a remaining voter may be lost meanwhile. Returns
-        the refused revocations with their reasons: those with a reason for PATIENCE_S. A forced one
-        is not refused.
+        the refused acts with their reasons: those with a reason for PATIENCE_S. A forced one is not
+        refused.
         """
         if not (asked or self.asked) or not self.raft.settled:
             return []  # The usual case; or it is not known yet which peers are connected.
@@ -91,11 +92,11 @@ class Voters:
         late = [name for name, since in self._objected.items() if now >= since + PATIENCE_S]
         return [(asked[name], objections[name]) for name in late]
 
-    def next_revocation(self) -> Entry | None:
-        """A revocation of a peer that does not vote any more, or the entry that takes the next
-        vote."""
+    def next_act(self) -> Entry | None:
+        """An act, of a revocation only if its peer does not vote any more; or the entry that takes
+        the next vote."""
         for one in self.asked.values():
-            if not cannot_revoke(self.run_state, one.entry) and self._has_no_vote(one):
+            if not cannot_act(self.run_state, one.entry) and self._has_no_vote(one):
                 return one.entry
         return next(self._ends_of_votes(), None)
 
@@ -115,7 +116,7 @@ class Voters:
 
     # Steps of a revocation ------------------------------------------------------------------
 
-    def _has_no_vote(self, asked: Revoke) -> bool:
+    def _has_no_vote(self, asked: RequestAct) -> bool:
         """Does its peer have no vote, by committed entries? A forced revocation does not wait for
         them."""
         if not isinstance(asked.entry, Revoked):
@@ -149,8 +150,10 @@ class Voters:
                 why = f"its certificate is about to be revoked, as {one.entry.by} asked"
                 yield Voter(PeerId(name), votes=False, why=why)
 
-    def _objection(self, entry: Revocation) -> str:
-        """Why this revocation is refused, as a line for a person; "" if it is not."""
+    def _objection(self, entry: Act) -> str:
+        """Why this act is refused, as a line for a person; "" if it is not."""
+        if isinstance(entry, TokenIssued):
+            return ""
         if self.run_state.rivals and subject(entry) not in self.run_state.rivals:
             return BRANCHES
         voters = set(self.log.voters)

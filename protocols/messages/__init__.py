@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Revocation,
         Revoked,
         Run,
+        TokenIssued,
         TokenRevoked,
         TokenSpent,
         TokenTerms,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from protocols.messages.step_progress import TENTATIVE_COMMITS
 
 __all__ = [
-    "TENTATIVE_COMMITS",
     "Admit",
     "Admitted",
     "Append",
@@ -87,6 +87,8 @@ __all__ = [
     "StateChunk",
     "StepChunk",
     "Stopped",
+    "TENTATIVE_COMMITS",
+    "TokenIssued",
     "TokenRevoked",
     "TokenSpent",
     "TokenTerms",
@@ -101,7 +103,9 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "log_entries": "Restore Revocation Revoked Run TokenRevoked TokenSpent TokenTerms",
+        "log_entries": (
+            "Restore Revocation Revoked Run TokenIssued TokenRevoked TokenSpent TokenTerms"
+        ),
         "peer": (
             "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk Control Hello Hold "
             "Install Kept Message NoTunnel NotAdmitted Padding PieceChunk Ready Refused Relay "

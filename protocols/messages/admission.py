@@ -1,9 +1,9 @@
-"""Messages about admission and revocation: requests, and the leader's answers.
+"""Messages about admission, revocation and tokens: requests, and the leader's answers.
 
 Must NOT know how they are decided (peer/certificates.py).
 """
 
-from protocols.messages.log_entries import Revocation, TokenTerms
+from protocols.messages.log_entries import Act, TokenTerms
 from protocols.types.frozen import record
 from protocols.types.ids import PeerId
 
@@ -73,17 +73,17 @@ class Decided:
 
 
 @record
-class Revoke:
-    """To the leader: a person revokes a certificate or a token at the sender."""
+class RequestAct:
+    """To the leader: a person asks for this act at the sender."""
 
-    entry: Revocation
+    entry: Act
     force: bool
     """Revoke even if no majority of the remaining voters can be reached (leader/voters.py)."""
 
 
 @record
-class NotRevoked:
-    """From the leader, to the peer that asked for a revocation: it is refused."""
+class ActRefused:
+    """From the leader, to the peer that asked for an act: it is refused."""
 
     subject: str
     """A peer's id, or a token's number."""

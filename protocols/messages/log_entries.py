@@ -312,7 +312,21 @@ class TokenRevoked:
     why: str
 
 
+@record
+class TokenIssued:
+    """A voter has made this token. It counts as long as its terms say, also if its issuer does not
+    vote any more, but not if the issuer is revoked. No rollback takes this back."""
+
+    terms: TokenTerms
+
+    @property
+    def by(self) -> PeerId:
+        return self.terms.issuer
+
+
 Revocation = Revoked | TokenRevoked
+Act = Revocation | TokenIssued
+"""What a person asks the run for at one of its nodes; `by` is the node's peer."""
 Entry = (
     Run
     | Elected
@@ -333,7 +347,7 @@ Entry = (
     | Halt
     | Close
     | TokenSpent
-    | Revocation
+    | Act
 )
 
 

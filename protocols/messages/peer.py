@@ -4,13 +4,13 @@ wire/codec.py checks each field of a message before any other code reads it.
 """
 
 from protocols.messages.admission import (
+    ActRefused,
     Admit,
     Admitted,
     Decided,
     HandOn,
     NotAdmitted,
-    NotRevoked,
-    Revoke,
+    RequestAct,
 )
 from protocols.messages.owner_checks import Blocks, BlocksWanted, WrongResult
 from protocols.messages.raft import (
@@ -389,8 +389,8 @@ Control = (
     | NotAdmitted
     | HandOn
     | Decided
-    | Revoke
-    | NotRevoked
+    | RequestAct
+    | ActRefused
     | WantTunnel
     | TunnelTicket
     | NoTunnel

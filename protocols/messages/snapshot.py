@@ -9,6 +9,7 @@ from protocols.messages.log_entries import (
     Restore,
     Revoked,
     Run,
+    TokenIssued,
     TokenRevoked,
     TokenSpent,
     View,
@@ -125,3 +126,5 @@ class RunStateSnapshot:
     """Unix seconds: tokens that expire until then can be spent no more."""
     revoked: tuple[Revoked, ...] = ()
     revoked_tokens: tuple[TokenRevoked, ...] = ()
+    issued: tuple[TokenIssued, ...] = ()
+    """Tokens that count without the vote of their issuer."""

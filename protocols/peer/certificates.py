@@ -1,4 +1,4 @@
-"""Admission and revocation: a node is admitted if the log can still spend its token.
+"""Admission, revocation and tokens: a node is admitted if the log can still spend its token.
 
 Any peer takes a request and passes it to the leader. The leader's shell checks the signatures, the
 log spends the token, and only then the node is answered: from then on all peers trust the
@@ -15,7 +15,7 @@ from protocols.links.connections import Connections
 from protocols.links.handshake import other_version
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.state.entry_validation import cannot_revoke, refusal
+from protocols.state.entry_validation import cannot_act, refusal
 from protocols.state.run_state import RunState
 from protocols.state.tokens import ANOTHER, renewed, subject
 from protocols.types.clock import NEVER
@@ -26,12 +26,12 @@ from protocols.wire.codec import one_line
 ANSWER_S = 10.0
 """Seconds for an answer of the leader and the log; an election fits in."""
 RETRY_S = 2.0
-"""Seconds until open revocations are sent to the leader again."""
+"""Seconds until open acts are sent to the leader again."""
 ASKING_MAX = 256
 """Open requests, here and at the leader: unauthenticated nodes cost bounded memory."""
 NOT_NOW = "no peer that leads the run can be reached"
 NO_PROOF = "this node shows neither a token nor an earlier peer of this run: join with a token"
-ABOUT_CERTIFICATES = (m.HandOn, m.Decided, m.Revoke, m.NotRevoked)
+ABOUT_CERTIFICATES = (m.HandOn, m.Decided, m.RequestAct, m.ActRefused)
 """Messages that `heard` handles."""
 
 Asker = tuple[PeerId, int]
@@ -59,22 +59,22 @@ class Certificates:
         """By number of a request that was made here, until when it waits for the leader."""
         self._proved: dict[Asker, PendingAdmission] = {}
         self.refused: dict[str, str] = {}
-        """By subject, why the leader refused a revocation that a person asked for here."""
-        self.revoking: dict[str, m.Revoke] = {}
-        """By subject, revocations that are not in the log yet: asked for here, or at any peer while
-        this one leads."""
+        """By subject, why the leader refused an act that a person asked for here."""
+        self.acts: dict[str, m.RequestAct] = {}
+        """By subject, acts that are not in the log yet: asked for here, or at any peer while this
+        one leads."""
         self._asked_of: PeerId | None = None
-        """The leader that got the revocations last: no other peer may refuse them."""
-        self._revokes_at = 0.0
-        """When the revocations are sent to the leader again."""
+        """The leader that got the acts last: no other peer may refuse them."""
+        self._acts_at = 0.0
+        """When the acts are sent to the leader again."""
         self._trusted: object = None
         """Marks the content of the last Trust."""
 
     @property
     def deadline(self) -> float:
         waits = (proved.until for proved in self._proved.values())
-        revokes_at = self._revokes_at if self.revoking else NEVER
-        return min(revokes_at, *waits, *self._handed_on.values(), NEVER)
+        acts_at = self._acts_at if self.acts else NEVER
+        return min(acts_at, *waits, *self._handed_on.values(), NEVER)
 
     # Events ---------------------------------------------------------------------------------
 
@@ -110,15 +110,15 @@ class Certificates:
                 return []
             case v.NotProved(asker=asker, number=number, why=why, final=final):
                 return [self._answer((asker, number), why=why, final=final)]
-            case v.RevokeAsked(entry=entry, force=force):
-                return self._revoke(m.Revoke(entry, force))
+            case v.ActAsked(entry=entry, force=force):
+                return self._take_act(m.RequestAct(entry, force))
             case v.Barred(peer=peer, why=why):
                 return self._links.barred_by(peer, why)
 
     def heard(
         self,
         peer: PeerId,
-        message: m.HandOn | m.Decided | m.Revoke | m.NotRevoked,
+        message: m.HandOn | m.Decided | m.RequestAct | m.ActRefused,
         *,
         leads: bool,
     ) -> list[c.Command]:
@@ -134,13 +134,14 @@ class Certificates:
                 if self._handed_on.pop(number, None) is None:
                     return []  # It came too late: the node was told to try again.
                 return [c.Answer(number, message.certificates, message.why, message.final)]
-            case m.Revoke(entry=entry):
+            case m.RequestAct(entry=entry):
                 # Only a member may ask; and a former leader does not pass it on.
-                known = leads and peer in self._run_state.readers
-                asked = replace(message, entry=replace(entry, by=peer))
-                return self._revoke(asked) if known else []
-            case m.NotRevoked(subject=name, why=why):
-                asked = self.revoking.get(name) if peer == self._asked_of else None
+                if not isinstance(entry, e.TokenIssued):
+                    message = replace(message, entry=replace(entry, by=peer))
+                known = leads and peer in self._run_state.readers and message.entry.by == peer
+                return self._take_act(message) if known else []
+            case m.ActRefused(subject=name, why=why):
+                asked = self.acts.get(name) if peer == self._asked_of else None
                 return self._refuse(asked, why) if asked is not None else []
 
     def advance(
@@ -149,7 +150,7 @@ class Certificates:
         """Answer open requests. `led_term`: the leader's state, None unless this peer leads."""
         commands: list[c.Command | None] = [self._trust()]
         commands += [self._decided(asker, led_term, now) for asker in list(self._proved)]
-        commands += self._revocations(led_term, leader, now)
+        commands += self._acts_due(led_term, leader, now)
         for number in [n for n, until in self._handed_on.items() if now >= until]:
             del self._handed_on[number]
             commands.append(c.Answer(number, (), NOT_NOW, final=False))
@@ -169,45 +170,44 @@ class Certificates:
         self._trusted = mark
         return c.Trust(run.root, tuple(admitted.values()), voters, run.voters_issue)
 
-    # Revocations ----------------------------------------------------------------------------
+    # Acts -----------------------------------------------------------------------------------
 
-    def _revoke(self, asked: m.Revoke) -> list[c.Command]:
+    def _take_act(self, asked: m.RequestAct) -> list[c.Command]:
         name = subject(asked.entry)
         self.refused.pop(name, None)
-        known = self.revoking.get(name)
-        new = len(self.revoking) < ASKING_MAX if known is None else asked.force > known.force
+        known = self.acts.get(name)
+        new = len(self.acts) < ASKING_MAX if known is None else asked.force > known.force
         if new:
-            self.revoking[name] = asked
-            self._revokes_at = 0.0
+            self.acts[name] = asked
+            self._acts_at = 0.0
         return []
 
-    def _refuse(self, asked: m.Revoke, why: str) -> list[c.Command]:
-        """Drop a revocation, and tell the peer that asked for it why."""
+    def _refuse(self, asked: m.RequestAct, why: str) -> list[c.Command]:
+        """Drop an act, and tell the peer that asked for it why."""
         name, by = subject(asked.entry), asked.entry.by
-        del self.revoking[name]
+        del self.acts[name]
         if by != self._me:
-            return [c.Send(by, m.NotRevoked(name, why))] if by in self._links.up else []
+            return [c.Send(by, m.ActRefused(name, why))] if by in self._links.up else []
         if len(self.refused) < ASKING_MAX:
             self.refused[name] = why
         return []
 
-    def _revocations(
+    def _acts_due(
         self, led_term: LeadershipTerm | None, leader: PeerId | None, now: float
     ) -> list[c.Command]:
-        """Send open revocations to the leader until the log has them, cannot, or the leader
-        refuses."""
-        for name, asked in list(self.revoking.items()):
-            if cannot_revoke(self._run_state, asked.entry):
-                del self.revoking[name]
-        refused: list[tuple[m.Revoke, str]] = []
+        """Send open acts to the leader until the log has them, cannot, or the leader refuses."""
+        for name, asked in list(self.acts.items()):
+            if cannot_act(self._run_state, asked.entry):
+                del self.acts[name]
+        refused: list[tuple[m.RequestAct, str]] = []
         if led_term is not None:
             vote_changes = led_term.leader.vote_changes
-            refused = vote_changes.take(self.revoking, now)
+            refused = vote_changes.take(self.acts, now)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
-        if now >= self._revokes_at or hears != self._asked_of:
-            self._asked_of, self._revokes_at = hears, now + RETRY_S
-            asks = self.revoking.values() if hears is not None else ()
+        if now >= self._acts_at or hears != self._asked_of:
+            self._asked_of, self._acts_at = hears, now + RETRY_S
+            asks = self.acts.values() if hears is not None else ()
             commands += [c.Send(hears or self._me, asked) for asked in asks]
         return commands
 

@@ -79,10 +79,9 @@ class PeerCore(Components):
         """Change the state that an event concerns, and wake the parts that read it; by default
         all."""
         self.raised |= wakeups.AFTER.get(type(event), wakeups.ALL)
-        if self.certificates.revoking:
-            self.raised |= (
-                wakeups.CERTIFICATES
-            )  # Any event may change whether a majority can be reached.
+        if self.certificates.acts:
+            # Any event may change whether a majority can be reached.
+            self.raised |= wakeups.CERTIFICATES
         match event:
             # The most frequent events come first.
             case v.StepReceived():

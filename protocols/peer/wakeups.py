@@ -83,7 +83,7 @@ AFTER: Mapping[type[object], int] = {
     **dict.fromkeys((v.StepMade, v.StepApplied), NEXT_STEP),
     v.CellReceived: TRANSFERRED,
     v.Persisted: RAFT,
-    **dict.fromkeys((v.Secured, v.AdmitAsked, v.Proved, v.NotProved, v.RevokeAsked), CERTIFICATES),
+    **dict.fromkeys((v.Secured, v.AdmitAsked, v.Proved, v.NotProved, v.ActAsked), CERTIFICATES),
 }
 """By type of event, the parts that it wakes; other events wake all. 0: its handler raises the
 marks."""

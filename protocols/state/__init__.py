@@ -16,7 +16,7 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from protocols.state import checkpoint_progress, gossip_pairs, transitions
     from protocols.state.checkpoint_progress import progress_at, remaining_at
-    from protocols.state.entry_validation import cannot_revoke
+    from protocols.state.entry_validation import cannot_act
     from protocols.state.gossip_pairs import pairs_of
     from protocols.state.log_applier import LogApplier
     from protocols.state.parts import ELEMENT_BYTES, OWNERS_MAX
@@ -48,7 +48,7 @@ __all__ = [
     "LogApplier",
     "RunState",
     "Token",
-    "cannot_revoke",
+    "cannot_act",
     "checkpoint_progress",
     "claim",
     "decode_token",
@@ -69,7 +69,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "checkpoint_progress": "progress_at remaining_at",
-        "entry_validation": "cannot_revoke",
+        "entry_validation": "cannot_act",
         "gossip_pairs": "pairs_of",
         "log_applier": "LogApplier",
         "parts": "ELEMENT_BYTES OWNERS_MAX",

@@ -69,8 +69,11 @@ def objection(run_state: RunState, body: e.Entry) -> str:
             why = refusal(run_state, body)
             return f"lets {body.peer} in, and {why}" if why else ""
         case e.Revoked() | e.TokenRevoked():
-            why = cannot_revoke(run_state, body)
+            why = cannot_act(run_state, body)
             return f"revokes {subject(body)}, and {why}" if why else ""
+        case e.TokenIssued():
+            why = cannot_act(run_state, body)
+            return f"logs a token of {body.by}, and {why}" if why else ""
 
 
 def snapshot_objection(image: RunStateSnapshot, *, lineage: int) -> str:
@@ -261,8 +264,11 @@ def _token(run_state: RunState, terms: e.TokenTerms) -> str:
             f"{issuer} issued this token, but tokens of this run come from its operator only: ask "
             "for one from the machine that has the run's root key"
         )
-    # A former voter may be in the wrong hands, with its key: so its tokens end with its vote.
-    if issuer in spent.revoked or issuer not in run_state.voters or issuer not in spent.peers:
+    # A former voter may be in the wrong hands, with its key: so tokens that the log does not have
+    # end with its vote.
+    logged = spent.issued.get(terms.number)
+    counts = issuer in run_state.voters or (logged is not None and logged.terms == terms)
+    if issuer in spent.revoked or issuer not in spent.peers or not counts:
         return f"{issuer} issued this token, but does not vote in the run any more: {ANOTHER}"
     return ""
 
@@ -278,9 +284,14 @@ def _renewal(spent: SpentTokens, entry: e.TokenSpent) -> str:
     return ""
 
 
-def cannot_revoke(run_state: RunState, entry: e.Revocation) -> str:
-    """Why the log cannot revoke this certificate or token; "" if it can."""
+def cannot_act(run_state: RunState, entry: e.Act) -> str:
+    """Why the log cannot have this entry of a person; "" if it can."""
     spent = run_state.spendings
+    if isinstance(entry, e.TokenIssued):
+        if entry.terms.number in spent.issued:
+            return "it is in the log already"
+        # A token that would not count by itself is not made better.
+        return _token(run_state, entry.terms) if entry.by else "its root key signs it"
     known = spent.revoked if isinstance(entry, e.Revoked) else spent.revoked_tokens
     if subject(entry) in known:
         return "it is revoked already"

@@ -275,6 +275,7 @@ class RunState:
             forgotten=spendings.forgotten,
             revoked=tuple(spendings.revoked.values()),
             revoked_tokens=tuple(spendings.revoked_tokens.values()),
+            issued=tuple(spendings.issued.values()),
         )
 
     def become(self, image: RunStateSnapshot) -> None:

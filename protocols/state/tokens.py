@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, cast
 import msgpack
 
 from protocols.messages.log_entries import (
+    Act,
     Revocation,
     Revoked,
+    TokenIssued,
     TokenRevoked,
     TokenSpent,
     TokenTerms,
@@ -166,13 +168,15 @@ class SpentTokens:
     """Peers with a revoked certificate."""
     revoked_tokens: dict[str, TokenRevoked] = field(default_factory=dict[str, TokenRevoked])
     """Revoked tokens, by number."""
+    issued: dict[str, TokenIssued] = field(default_factory=dict[str, TokenIssued])
+    """Tokens that count without the vote of their issuer, by number."""
 
     def has(self, entry: TokenSpent) -> bool:
         """Is the peer of this entry admitted, with this certificate?"""
         known = self.peers.get(entry.peer)
         return known is not None and known.certificate == entry.certificate
 
-    def apply(self, entry: TokenSpent | Revocation, needed: Set[PeerId] = frozenset()) -> None:
+    def apply(self, entry: TokenSpent | Act, needed: Set[PeerId] = frozenset()) -> None:
         """`needed`: peers that are in the run: their admission is not forgotten, since others trust
         their certificates by it."""
         if isinstance(entry, Revoked):
@@ -180,6 +184,11 @@ class SpentTokens:
             return
         if isinstance(entry, TokenRevoked):
             self.revoked_tokens[entry.token] = entry
+            return
+        if isinstance(entry, TokenIssued):
+            self.issued[entry.terms.number] = entry
+            if len(self.issued) > SPENT_MAX:
+                del self.issued[min(self.issued, key=lambda each: self.issued[each].terms.expires)]
             return
         self.peers[entry.peer] = entry
         if len(self.peers) > SPENT_MAX:
@@ -196,6 +205,7 @@ class SpentTokens:
         self.peers, self.forgotten = {entry.peer: entry for entry in image.spent}, image.forgotten
         self.revoked = {entry.peer: entry for entry in image.revoked}
         self.revoked_tokens = {entry.token: entry for entry in image.revoked_tokens}
+        self.issued = {entry.terms.number: entry for entry in image.issued}
 
 
 def revocation(entry: Revoked) -> str:
@@ -206,9 +216,15 @@ def revocation(entry: Revoked) -> str:
     )
 
 
-def subject(entry: Revocation) -> str:
-    """The revoked peer's id, or the revoked token's number."""
-    return entry.peer if isinstance(entry, Revoked) else entry.token
+def subject(entry: Act) -> str:
+    """A name for the act: the revoked peer's id, the revoked token's number, or "issued NUMBER"."""
+    match entry:
+        case Revoked(peer=peer):
+            return peer
+        case TokenRevoked(token=number):
+            return number
+        case TokenIssued(terms=terms):
+            return f"issued {terms.number}"
 
 
 def reason_of(entry: Revocation) -> str:

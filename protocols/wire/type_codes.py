@@ -63,8 +63,8 @@ MESSAGES: Mapping[int, type] = {
     61: m.TunnelTicket,
     62: m.NoTunnel,
     63: m.UnreachedMembers,
-    64: m.Revoke,
-    66: m.NotRevoked,
+    64: m.RequestAct,
+    66: m.ActRefused,
     67: m.BlocksWanted,
     68: m.Blocks,
     69: m.WrongResult,
@@ -96,6 +96,7 @@ ENTRIES: Mapping[int, type] = {
     19: e.Revoked,
     20: e.Roots,
     21: e.TokenRevoked,
+    22: e.TokenIssued,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

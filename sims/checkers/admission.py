@@ -27,6 +27,8 @@ class Admission:
         self._run: e.Run | None = None
         self._voters: Voters = ()
         self._revoked: set[PeerId] = set()
+        self._issued: dict[str, e.TokenTerms] = {}
+        """Tokens in the log, by number."""
         self._asks: dict[tuple[PeerId, PeerId, int], PeerId] = {}
         """By (peer that answers, peer that was asked, number): the peer that asks."""
 
@@ -61,6 +63,10 @@ class Admission:
                 self._run = entry
             case e.Revoked(peer=peer):
                 self._revoked.add(peer)
+            case e.TokenIssued(terms=terms):
+                self._issued[terms.number] = terms
+                if self._run is None or not self._run.voters_issue or not self._votes(terms):
+                    self._found(f"the log has a token of {terms.issuer}, which may issue none")
             case e.TokenSpent():
                 self._admits(entry)
             case e.Cut() | e.Member():
@@ -82,8 +88,13 @@ class Admission:
             return
         if not self._run.voters_issue:
             self._found(f"a token of {terms.issuer}, which is no operator, admits {spent.peer}")
-        elif terms.issuer not in self._voters or terms.issuer in self._revoked:
+        elif not self._votes(terms) and self._issued.get(terms.number) != terms:
             self._found(f"a token of {terms.issuer}, which has no vote, admits {spent.peer}")
+        elif terms.issuer in self._revoked:
+            self._found(f"a token of {terms.issuer}, which is revoked, admits {spent.peer}")
+
+    def _votes(self, terms: e.TokenTerms) -> bool:
+        return terms.issuer in self._voters and terms.issuer not in self._revoked
 
     def _takes_part(self, peer: PeerId, *, witness: bool) -> None:
         if self._run is None or not self._run.root:

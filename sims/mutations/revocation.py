@@ -21,7 +21,7 @@ REVOCATION_MUTANTS = (
     Mutant(
         "revokes-a-peer-that-votes",
         "The revoked peer is excluded, but the entry that takes the next vote needs its answer.",
-        Edit(Voters.next_revocation, "and self._has_no_vote(one)", ""),
+        Edit(Voters.next_act, "and self._has_no_vote(one)", ""),
     ),
     Mutant(
         "ends-two-votes-at-once",
@@ -71,10 +71,9 @@ REVOCATION_UNIT_MUTANTS = (
         "asks-for-a-revocation-once",
         "The leader that got the request dies, and the next one never gets it.",
         Edit(
-            Certificates._revocations,
-            "asks = self.revoking.values() if hears is not None else ()",
-            "asks = list(self.revoking.values()) if hears is not None else []; "
-            "self.revoking.clear()",
+            Certificates._acts_due,
+            "asks = self.acts.values() if hears is not None else ()",
+            "asks = list(self.acts.values()) if hears is not None else []; self.acts.clear()",
         ),
         tests=("tests/protocols/leader/test_voters.py",),
     ),

@@ -47,7 +47,7 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     for node in news:
         world.tell(f"{asker.peer} is asked to revoke {node.peer}")
         certification.revoked_at[node.peer] = world.now
-        asker.give(v.RevokeAsked(e.Revoked(node.peer, asker.peer, "stolen")))
+        asker.give(v.ActAsked(e.Revoked(node.peer, asker.peer, "stolen")))
     world.at(ANSWERED_S, lambda: _count_refusals(world, asker, news))
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages import TokenSpent
+from protocols.messages import TokenIssued, TokenSpent
 from protocols.messages import peer as m
 from protocols.state import Token, claim, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
@@ -27,6 +27,8 @@ PATIENCE_S = 12.0
 EXPIRES = 1 << 40
 OPERATORS_ONLY = 0.25
 """Share of the worlds in which tokens of voters do not count."""
+ISSUED = 0.5
+"""Share of the tokens of peers that these ask the run to log."""
 BY_ROOT, BY_VOTER = 0.4, 0.85
 """Tokens below the first bound are the root key's, below the second one a voter's; the others come
 from any peer that ever ran, with the key on its disk: none of them may count unless it votes."""
@@ -175,7 +177,11 @@ class Certification:
             by = self._random.choice(voters).peer
         if self._random.random() < WRONG_ROLE:
             witness = not witness
-        return self._new_token(witness=witness, by=by, uses=self._random.choice(USES))
+        token = self._new_token(witness=witness, by=by, uses=self._random.choice(USES))
+        issuer = next((node for node in nodes if node.peer == by and node.running), None)
+        if issuer is not None and self._random.random() < ISSUED:
+            issuer.give(v.ActAsked(TokenIssued(token.terms)))
+        return token
 
     def _new_token(self, *, witness: bool, by: PeerId, uses: int) -> Token:
         self._tokens += 1

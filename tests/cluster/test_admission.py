@@ -317,7 +317,7 @@ def stolen(directory: Path, address: str) -> dict[str, Token]:
 
 @pytest.mark.deadline(120)
 def test_a_former_voters_tokens_end_with_its_vote(run: Run, tmp_path: Path) -> None:
-    """Its disk was copied; it issued a token while it voted, too."""
+    """It was revoked, since its disk was copied; it issued a token while it voted, too."""
     run.node("alpha", "--new")
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     for name in ("beta", "gamma"):
@@ -336,3 +336,24 @@ def test_a_former_voters_tokens_end_with_its_vote(run: Run, tmp_path: Path) -> N
         run.refused("eve", "--join", word, words=["refused by", "does not vote"])
     run.node("epsilon", "--join", new_token(tmp_path / "gamma"))
     until(lambda: is_member(alpha, "epsilon"), within_s=20, what="epsilon a member")
+
+
+@pytest.mark.deadline(120)
+def test_a_token_that_the_run_has_logged_outlives_its_issuer(run: Run, tmp_path: Path) -> None:
+    run.node("alpha", "--new")
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+    for name in ("beta", "gamma"):
+        run.node(name, "--join", token_of(alpha, uses=1))
+    for name in ("beta", "gamma"):
+        until(lambda name=name: votes(tmp_path / name), within_s=20, what=f"{name} voting")
+    unlogged = new_token(beta)
+    told = run.run("token", "beta")
+    assert (told.popen.returncode, told.err) == (0, "")
+    run.kill(beta)
+    gone = TrustStore.load(beta).peer
+    until(lambda: gone not in TrustStore.load(alpha).voters, within_s=30, what="beta lost")
+    run.refused("eve", "--join", unlogged, words=["refused by", "does not vote"])
+    late = run.run("token", "beta")
+    assert "counts as long as its issuer votes: beta does not answer" in late.err
+    run.node("delta", "--join", told.out.strip())
+    until(lambda: is_member(alpha, "delta"), within_s=20, what="delta a member")

@@ -35,9 +35,7 @@ class SecureRoom(Room):
 
     def revoke(self, at: str, *names: str, force: bool = False) -> None:
         """Several are asked for before anything is answered."""
-        events = [
-            v.RevokeAsked(e.Revoked(self.ids[name], self.ids[at], ""), force) for name in names
-        ]
+        events = [v.ActAsked(e.Revoked(self.ids[name], self.ids[at], ""), force) for name in names]
         self.together(*((at, event) for event in events))
 
     def release_newest(self) -> None:

@@ -36,5 +36,15 @@ def test_each_token_is_listed_with_its_nodes() -> None:
     assert came_by(run_state, TERMS.number) == [B, D]
 
 
+def test_a_token_that_a_voter_has_issued_is_listed_before_it_is_used() -> None:
+    issued = e.TokenIssued(replace(TERMS, number="bb" * 16, issuer=A))
+    tokens = json.loads(tokens_json(members_of(log_of(*STORY, issued))))["tokens"]
+    assert [(each["number"], len(each["nodes"])) for each in tokens[1:]] == [
+        (TERMS.number, 2),
+        ("bb" * 16, 0),
+    ]
+    assert tokens[-1]["issuer"] == A
+
+
 def test_in_a_run_in_the_clear_there_is_none() -> None:
     assert json.loads(tokens_json(members_of(log_of(run(), e.Member(info(A))))))["tokens"] == []

@@ -151,7 +151,7 @@ def test_a_revoked_contributor_counts_no_more_though_all_others_hold() -> None:
     scene.on(v.Secured())
     say(scene, "ready", B, C, D)
     say(scene, "hold", B, C)
-    scene.on(v.RevokeAsked(e.Revoked(D, A, "stolen")))
+    scene.on(v.ActAsked(e.Revoked(D, A, "stolen")))
     assert len(written(scene, e.Revoked)) == 1
     assert written(scene, e.Commit) == []
     assert last(scene, e.Attempt).roster == (B, C)

@@ -67,7 +67,7 @@ def test_a_revoked_peer_that_waits_for_a_place_gets_none(monkeypatch: pytest.Mon
     scene.comes(D)
     assert wants_cut(scene, C) is not None
     assert wants_cut(scene, D) is None
-    scene.on(v.RevokeAsked(e.Revoked(D, A, "stolen")))
+    scene.on(v.ActAsked(e.Revoked(D, A, "stolen")))
     assert len(written(scene, e.Revoked)) == 1
     before = scene.core.raft.log.last_index
     scene.hears(C, m.Leave("x"))

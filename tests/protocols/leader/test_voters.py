@@ -11,7 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.certificates import RETRY_S
 from protocols.peer.connectivity import FAREWELL_S
-from protocols.state.entry_validation import cannot_revoke
+from protocols.state.entry_validation import cannot_act
 from tests.protocols.led import leading
 from tests.protocols.room import RULES, is_message
 from tests.protocols.scenes import A, B, C, join
@@ -62,7 +62,7 @@ def test_each_is_asked_for_at_another_one() -> None:
     asked = {"b": "c", "c": "b"}
     room.together(
         *(
-            (at, v.RevokeAsked(e.Revoked(room.ids[whom], room.ids[at], "")))
+            (at, v.ActAsked(e.Revoked(room.ids[whom], room.ids[at], "")))
             for at, whom in asked.items()
         )
     )
@@ -208,7 +208,7 @@ def test_two_that_are_all_are_refused_while_none_of_them_went(
     room = SecureRoom("abc")
     assert room.voters("a") == "a"
     room.revoke("b", "a")
-    assert "only voter" in cannot_revoke(room.peers["b"].run_state, e.Revoked(room.ids["a"], B, ""))
+    assert "only voter" in cannot_act(room.peers["b"].run_state, e.Revoked(room.ids["a"], B, ""))
     assert room.log(e.Revoked) == []
 
 
@@ -326,7 +326,7 @@ def test_a_joiner_needs_no_vote_taken() -> None:
     scene.hears(C, m.ReadLog(0))
     scene.hears(C, join(C))
     assert C in scene.core.run_state.joiners
-    scene.on(v.RevokeAsked(e.Revoked(C, A, "")))
+    scene.on(v.ActAsked(e.Revoked(C, A, "")))
     assert [type(x.body) for x in scene.core.raft.log.entries][-2:] == [e.Revoked, e.Lost]
     assert C not in scene.core.run_state.cuts
     scene.hears(C, join(C))

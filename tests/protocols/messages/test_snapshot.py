@@ -43,8 +43,10 @@ def commit(round_: int, number: int, *roster: PeerId, attempt: int = 0) -> e.Com
     return e.Commit(number, 0, round_, attempt, terms, BORDERS, digest, state_digest(round_ - 1))
 
 
+OF_FOUNDER = e.TokenTerms("0e" * 16, "2c" * 32, 1, 99, witness=False, issuer=PeerId(""))
 STORY: tuple[e.Entry, ...] = (
     run(outer_steps=99),
+    e.TokenSpent(OF_FOUNDER, A, "1f" * 32, b"certificate of a", b"s" * 64, b"p" * 64),
     e.Member(info(A)),
     e.Elected(A),
     cut(B, 1),
@@ -60,6 +62,7 @@ STORY: tuple[e.Entry, ...] = (
         b"s" * 64,
         b"p" * 64,
     ),
+    e.TokenIssued(replace(OF_FOUNDER, number="3c" * 16, uses=9, issuer=A)),
     e.Revoked(PeerId("x.00000009"), PeerId("d.00000004"), "stolen"),
     e.TokenRevoked("0f" * 16, PeerId("d.00000004"), "in a public chat"),
     e.Restore(5, (Version(0, 1, state_digest(1)),), 10, 200, (), 0, False, 3),

@@ -314,7 +314,7 @@ def secure_branch() -> SecureRoom:
 def test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork() -> None:
     room = secure_branch()
     leaked = e.TokenRevoked("0f" * 16, room.ids["b"], "")
-    room.feed("b", v.RevokeAsked(leaked))
+    room.feed("b", v.ActAsked(leaked))
     room.wait(PATIENCE_S + 0.5)
     assert room.peers["b"].certificates.refused == {leaked.token: BRANCHES}
     room.revoke("b", "a")
@@ -329,7 +329,7 @@ def test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork() -> N
 def test_in_a_branch_another_one_is_revoked_by_force() -> None:
     room = secure_branch()
     leaked = e.TokenRevoked("0f" * 16, room.ids["b"], "")
-    room.feed("b", v.RevokeAsked(leaked, force=True))
+    room.feed("b", v.ActAsked(leaked, force=True))
     assert room.log(e.TokenRevoked, of="b") == [leaked]
 
 

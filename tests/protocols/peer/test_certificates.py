@@ -318,53 +318,53 @@ GONE = e.Revoked(C, A, "stolen")
 
 def test_the_leader_writes_down_who_is_shut_out_and_then_that_it_is_lost() -> None:
     scene = leading_securely(B, C)
-    scene.on(v.RevokeAsked(e.Revoked(C, A, "stolen")))
+    scene.on(v.ActAsked(e.Revoked(C, A, "stolen")))
     assert written(scene, e.Revoked) == [GONE]
     assert written(scene, e.Lost) == [e.Lost(C, f"its certificate was revoked by {A}")]
     scene.on(v.DeadlineReached())
     assert C in scene.core.links.up, "it has to read that it is out"
     scene.waits(FAREWELL_S)
     assert C not in scene.core.links.up
-    scene.on(v.RevokeAsked(e.Revoked(C, A, "once more")))
+    scene.on(v.ActAsked(e.Revoked(C, A, "once more")))
     assert written(scene, e.Revoked) == [GONE]
 
 
 def test_who_follows_asks_the_leader_until_the_log_holds_it() -> None:
     scene = follower(B, C)
     scene.on(v.Secured())
-    scene.on(v.RevokeAsked(e.Revoked(C, B, "stolen")))
-    assert scene.sent(m.Revoke) == [(A, m.Revoke(e.Revoked(C, B, "stolen"), force=False))]
+    scene.on(v.ActAsked(e.Revoked(C, B, "stolen")))
+    assert scene.sent(m.RequestAct) == [(A, m.RequestAct(e.Revoked(C, B, "stolen"), force=False))]
     scene.beat()
     scene.waits(RETRY_S)
-    assert scene.sent(m.Revoke) == [(A, m.Revoke(e.Revoked(C, B, "stolen"), force=False))]
+    assert scene.sent(m.RequestAct) == [(A, m.RequestAct(e.Revoked(C, B, "stolen"), force=False))]
     said = scene.reads(GONE) + scene.waits(RETRY_S)
     assert [x.peer for x in said if isinstance(x, c.Disconnect)] == [C]
-    assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Revoke)]
+    assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.RequestAct)]
 
 
 def test_only_who_is_in_may_ask_for_it() -> None:
     scene = leading_securely(B, C)
     scene.meets(STRANGER)
-    scene.hears(STRANGER, m.Revoke(e.Revoked(C, A, ""), force=False))
+    scene.hears(STRANGER, m.RequestAct(e.Revoked(C, A, ""), force=False))
     assert written(scene, e.Revoked) == []
-    scene.hears(B, m.Revoke(e.Revoked(C, A, "stolen"), force=False))
+    scene.hears(B, m.RequestAct(e.Revoked(C, A, "stolen"), force=False))
     assert written(scene, e.Revoked) == [e.Revoked(C, B, "stolen")]
     plain = leading(B, C)
-    plain.hears(B, m.Revoke(e.Revoked(C, A, "stolen"), force=False))
+    plain.hears(B, m.RequestAct(e.Revoked(C, A, "stolen"), force=False))
     assert written(plain, e.Revoked) == [], "there are no certificates"
 
 
 def test_the_only_voter_is_not_shut_out() -> None:
     scene = leading_securely(B, C)
-    scene.on(v.RevokeAsked(e.Revoked(A, A, "")))
-    scene.hears(B, m.Revoke(e.Revoked(A, A, ""), force=False))
+    scene.on(v.ActAsked(e.Revoked(A, A, "")))
+    scene.hears(B, m.RequestAct(e.Revoked(A, A, ""), force=False))
     assert written(scene, e.Revoked) == []
     assert not scene.core.stopped
 
 
 def test_a_certificate_that_was_revoked_stands_for_no_other_one() -> None:
     scene = leading_securely(B, C)
-    scene.on(v.RevokeAsked(e.Revoked(C, A, "stolen")))
+    scene.on(v.ActAsked(e.Revoked(C, A, "stolen")))
     entry = e.TokenSpent(renewed(spent(C)), D, PUBLIC, CERTIFICATE, b"", b"")
     scene.on(v.Proved(A, 7, entry))
     answer = scene.one(c.Answer)
@@ -401,9 +401,9 @@ def test_a_token_is_taken_back_and_who_came_with_it_stays() -> None:
     scene = leading_securely(B)
     scene.on(proved())
     gone = e.TokenRevoked(TERMS.number, B, "in a public chat")
-    scene.hears(B, m.Revoke(replace(gone, by=A), force=False))
+    scene.hears(B, m.RequestAct(replace(gone, by=A), force=False))
     assert written(scene, e.TokenRevoked) == [gone]
-    scene.on(v.RevokeAsked(gone))
+    scene.on(v.ActAsked(gone))
     assert len(written(scene, e.TokenRevoked)) == 1
     scene.on(proved(C, number=8, certificate=b"of c"))
     answer = scene.one(c.Answer)
@@ -413,9 +413,23 @@ def test_a_token_is_taken_back_and_who_came_with_it_stays() -> None:
     assert scene.one(c.Answer).why == "", "it is admitted already"
 
 
+def test_the_leader_logs_a_token_that_its_issuer_asks_for_and_no_other() -> None:
+    scene = leading_securely(B)
+    issued = e.TokenIssued(replace(TERMS, issuer=A))
+    assert scene.core.led_term is not None
+    for run_state in (scene.core.run_state, scene.core.led_term.head):
+        run_state.spendings.peers[A] = spent(A)
+    scene.hears(B, m.RequestAct(issued, force=False))
+    scene.on(v.ActAsked(e.TokenIssued(replace(TERMS, issuer=B))))
+    assert written(scene, e.TokenIssued) == [], "B is not A, and has no vote"
+    for _ in range(2):
+        scene.on(v.ActAsked(issued))
+    assert written(scene, e.TokenIssued) == [issued]
+
+
 def test_who_asks_while_its_token_is_taken_back_gets_what_the_log_says() -> None:
     scene = leading_securely(B)
-    scene.on(v.RevokeAsked(e.TokenRevoked(TERMS.number, A, "")))
+    scene.on(v.ActAsked(e.TokenRevoked(TERMS.number, A, "")))
     scene.slow_disk = True
     scene.on(proved())
     assert [x.why for x in scene.all(c.Answer)] == [refusal(scene.core.run_state, spent())]
@@ -425,17 +439,17 @@ def test_who_asks_while_its_token_is_taken_back_gets_what_the_log_says() -> None
 def test_a_refusal_is_believed_from_the_leader_alone() -> None:
     scene = follower(B, C)
     scene.on(v.Secured())
-    scene.on(v.RevokeAsked(e.Revoked(C, B, "")))
-    scene.hears(C, m.NotRevoked(C, "no"))
+    scene.on(v.ActAsked(e.Revoked(C, B, "")))
+    scene.hears(C, m.ActRefused(C, "no"))
     assert scene.core.certificates.refused == {}
-    scene.hears(A, m.NotRevoked(D, "no"))
+    scene.hears(A, m.ActRefused(D, "no"))
     assert scene.core.certificates.refused == {}
-    scene.hears(A, m.NotRevoked(C, "no"))
+    scene.hears(A, m.ActRefused(C, "no"))
     assert scene.core.certificates.refused == {C: "no"}
     scene.beat()
     said = scene.waits(2 * RETRY_S)
-    assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.Revoke)]
-    scene.on(v.RevokeAsked(e.Revoked(C, B, "again")))
+    assert not [x for x in said if isinstance(x, c.Send) and isinstance(x.message, m.RequestAct)]
+    scene.on(v.ActAsked(e.Revoked(C, B, "again")))
     assert scene.core.certificates.refused == {}
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocols.messages import log_entries as e
 from protocols.state import entry_validation, tokens, transitions
-from protocols.state.entry_validation import cannot_revoke, refusal, wrong_role
+from protocols.state.entry_validation import cannot_act, refusal, wrong_role
 from protocols.state.run_state import RunState
 from protocols.state.tokens import (
     PRINT_BYTES,
@@ -285,9 +285,59 @@ def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
             transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, entry))
 
 
+def of_voter(issuer: PeerId, key: bytes = b"i" * 32) -> Token:
+    return replace(TOKEN, issuer=issuer, key=key)
+
+
+FORMER = (
+    *(run(), spent(A, replace(TOKEN, key=b"f" * 32)), e.Member(info(A))),
+    *(spent(B), e.Cut(info(B, 1), (A,), (Version(0, 0, START),))),
+    *(e.Member(info(B, 1)), e.Voter(B, votes=True, why="there is a place")),
+)
+"""B is admitted, and votes."""
+GONE = e.Lost(B, "silent")
+
+
+def test_a_token_that_the_log_has_counts_when_its_issuer_votes_no_more() -> None:
+    token = of_voter(B)
+    issued, other = e.TokenIssued(token.terms), of_voter(B, b"o" * 32)
+    run_state = members_of(log_of(*FORMER, issued, GONE))
+    again = RunState()
+    again.become(run_state.image())
+    for each in (run_state, again):
+        assert refusal(each, spent(C, token)) == ""
+        assert "does not vote" in refusal(each, spent(C, other)), "made when it had no vote"
+        assert "does not vote" in refusal(each, spent(C, replace(token, uses=9)))
+        assert "does not vote" in cannot_act(each, e.TokenIssued(other.terms))
+        assert "in the log already" in cannot_act(each, issued)
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.Revoked(B, A, "stolen")))
+    assert "does not vote" in refusal(run_state, spent(C, token)), "its issuer is revoked"
+
+
+def test_a_token_gets_into_the_log_only_if_it_counts_by_itself() -> None:
+    token = of_voter(B)
+    run_state = members_of(log_of(*FORMER, e.TokenRevoked(token.number, A, "")))
+    assert "was revoked by" in cannot_act(run_state, e.TokenIssued(token.terms))
+    assert "root key" in cannot_act(run_state, e.TokenIssued(TOKEN.terms))
+    assert "does not vote" in cannot_act(run_state, e.TokenIssued(of_voter(C, b"c" * 32).terms))
+    closed = (replace(run(), voters_issue=False), *FORMER[1:])
+    assert "operator only" in cannot_act(members_of(log_of(*closed)), e.TokenIssued(token.terms))
+    with pytest.raises(LogError, match="logs a token of"):
+        transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.TokenIssued(token.terms)))
+
+
+def test_of_many_tokens_those_that_expire_first_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokens, "SPENT_MAX", 2)
+    made = [replace(of_voter(B, bytes([n]) * 32), expires=1000 - n).terms for n in range(3)]
+    run_state = members_of(log_of(*FORMER, *map(e.TokenIssued, made)))
+    assert list(run_state.spendings.issued) == [made[0].number, made[1].number]
+
+
 def test_no_more_are_revoked_than_a_snapshot_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_validation, "SPENT_MAX", 1)
     gone = e.TokenRevoked("0f" * 16, A, "")
     run_state = members_of(log_of(*BEGUN, gone))
-    assert "begin another run" in cannot_revoke(run_state, replace(gone, token="1e" * 16))
-    assert cannot_revoke(run_state, e.Revoked(B, A, "")) == ""
+    assert "begin another run" in cannot_act(run_state, replace(gone, token="1e" * 16))
+    assert cannot_act(run_state, e.Revoked(B, A, "")) == ""

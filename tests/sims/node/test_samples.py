@@ -1,5 +1,8 @@
 """Simulated ranks draw what is theirs, and results wait while it is too little."""
 
+import pytest
+
+from protocols.types.errors import LowcommError
 from protocols.types.sample_ranges import SampleRange, Samples
 from sims.node.samples import SampleLeases
 
@@ -8,10 +11,9 @@ def ranges(*pairs: tuple[int, int]) -> Samples:
     return tuple(SampleRange(start, stop) for start, stop in pairs)
 
 
-def step(sample_leases: SampleLeases, wanted: int) -> list[int] | None:
+def step(sample_leases: SampleLeases, wanted: int) -> list[int]:
     drawn = sample_leases.draw(wanted)
-    if drawn is not None:
-        sample_leases.step()
+    sample_leases.step()
     return drawn
 
 
@@ -78,7 +80,8 @@ def test_what_is_leased_meanwhile_is_drawn_after_the_next_result() -> None:
     give(sample_leases)
     sample_leases.leased(ranges((50, 60)))
     assert step(sample_leases, 4) == [0, 1, 2, 3]
-    assert step(sample_leases, 1) is None
+    with pytest.raises(LowcommError, match="no 1 samples left"):
+        step(sample_leases, 1)
     give(sample_leases)
     assert step(sample_leases, 2) == [50, 51]
 
