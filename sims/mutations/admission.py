@@ -14,11 +14,27 @@ ADMISSION_MUTANTS = (
         "a-former-voters-tokens-count",
         "A stolen disk of a node without a vote admits nodes.",
         Edit(
-            entry_validation._token,
-            "if issuer in spent.revoked or issuer not in run_state.voters or issuer not in",
-            "if issuer not in",
+            entry_validation._token, "counts = issuer in run_state.voters or ", "counts = True or "
         ),
         tests=of("state/tokens"),
+    ),
+    Mutant(
+        "logged-tokens-outlive-the-revocation-of-their-issuer",
+        "A revoked node admits nodes with tokens that it made before.",
+        Edit(entry_validation._token, "if issuer in spent.revoked or issuer", "if issuer"),
+        tests=of("state/tokens"),
+    ),
+    Mutant(
+        "a-logged-tokens-terms-may-change",
+        "A former voter gives the token more uses.",
+        Edit(entry_validation._token, "and logged.terms == terms)", ")"),
+        tests=of("state/tokens"),
+    ),
+    Mutant(
+        "a-token-of-another-peer-is-logged",
+        "A member has the log take a token of a voter, which did not make one.",
+        Edit(Certificates.heard, " and message.entry.by == peer", ""),
+        tests=of("peer/certificates"),
     ),
     Mutant(
         "an-issuer-needs-no-known-key",
