@@ -13,9 +13,9 @@ from pathlib import Path
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, Cut
 from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig
+from lowcomm.daemon.acts import issue_json, revoke_json
 from lowcomm.daemon.bootstrap import enter_run, found_run, refuse_joiners
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
-from lowcomm.daemon.revoke_command import issue_json, revoke_json
 from lowcomm.daemon.shutdown import Shutdown
 from lowcomm.daemon.token_list import tokens_json
 from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
@@ -310,8 +310,8 @@ class Daemon:
         if isinstance(question, ListTokens):
             return tokens_json(context.core.run_state)
         if isinstance(question, IssueToken):
-            return issue_json(context, question)
-        return revoke_json(context, question)
+            return issue_json(context.core, context.driver.feed, question)
+        return revoke_json(context.core, context.driver.feed, question)
 
 
 def _check_unused(directory: Path) -> None:

@@ -147,7 +147,7 @@ class WitnessDaemon:
 
         def answer(asked: Question) -> str:
             faults = self._mesh.dial_faults()
-            return witness_answer(self.core, asked, loop.time(), faults=faults)
+            return witness_answer(self.core, self._driver.feed, asked, loop.time(), faults=faults)
 
         try:
             with witness_bus() as (bus, endpoint):

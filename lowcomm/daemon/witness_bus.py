@@ -1,5 +1,4 @@
-"""The bus of a witness, on which it answers `lowcomm status` as a node does. Must NOT decide
-anything."""
+"""The bus of a witness, on which it answers commands as a node does. Must NOT decide anything."""
 
 from __future__ import annotations
 
@@ -7,15 +6,17 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from lowcomm.daemon.acts import issue_json, revoke_json
 from lowcomm.daemon.token_list import tokens_json
 from lowcomm.daemon.tried_addresses import with_tried
-from peers.ipc import Bus, ListTokens, Status
+from peers.ipc import Bus, IssueToken, ListTokens, Revoke
 from peers.ranks import SocketDirectory
 from protocols.peer import describe
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from lowcomm.daemon.acts import Feed
     from peers.ipc import Question
     from protocols.peer import PeerCore
 
@@ -41,15 +42,16 @@ def witness_bus() -> Generator[tuple[Bus, str]]:
 
 
 def witness_answer(
-    core: PeerCore, question: Question, now: float, *, faults: Mapping[str, str]
+    core: PeerCore, feed: Feed, question: Question, now: float, *, faults: Mapping[str, str]
 ) -> str:
-    """The answer, in JSON. A witness answers `lowcomm status` and `lowcomm token list`: `lowcomm
-    revoke` needs a node that trains. `faults`: by address that was dialled in vain, why."""
+    """The answer, in JSON. `feed`: gives the core an event. `faults`: by address that was dialled
+    in vain, why."""
     if isinstance(question, ListTokens):
         return tokens_json(core.run_state)
-    if not isinstance(question, Status):
-        why = "this node is a witness: give the directory of a node that trains (runs/NAME/NODE)"
-        return json.dumps({"error": why})
+    if isinstance(question, IssueToken):
+        return issue_json(core, feed, question)
+    if isinstance(question, Revoke):
+        return revoke_json(core, feed, question)
     wait, run_state = with_tried(describe(core, now), faults), core.run_state
     votes = wait.phase in ("training", "reducing")
     return json.dumps(

@@ -258,6 +258,13 @@ def test_a_token_admits_no_node_of_the_other_role(run: Run, tmp_path: Path) -> N
     own = ("--set", f"node.directory={json.dumps(str(tmp_path / 'watch'))}")
     run.start("witness", "--join", witnesses, *own)
     until(lambda: of(Witness, alpha), within_s=20, what="a witness")
+    until(lambda: votes(tmp_path / "watch"), within_s=20, what="the witness voting")
+    told = run.run("token", "watch")
+    assert (told.popen.returncode, told.err) == (0, "")
+    listed = json.loads(run.run("token", "list", "watch", "--json").out.splitlines()[-1])
+    assert (listed["number"], listed["nodes"]) == (decode_token(told.out.strip()).number, [])
+    told = run.run("revoke", "watch", "--token", listed["number"])
+    assert told.out == "the token admits no more nodes\n"
     assert not is_member(alpha, "beta")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.token_list import came_by
@@ -18,58 +19,58 @@ from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
 if TYPE_CHECKING:
-    from lowcomm.rank_control.context import DaemonContext
     from peers.ipc import IssueToken, Revoke
     from protocols.peer import PeerCore
 
+Feed = Callable[[v.Event], None]
+"""Gives the core an event."""
 NUMBER_SHOWN = 8
 """Hex digits of a token's number that are enough, if no other used token begins with them."""
 TEXT_MAX = 200
 """Characters of a text that a person typed."""
 
 
-def revoke_json(context: DaemonContext, asked: Revoke) -> str:
+def revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
     """The daemon's answer: {"done": ..., "nodes": [...]}, {"asked": ...} or {"error": ...}. The
     command repeats its question (`again`); only the first one makes the daemon ask the run."""
-    run_state = context.core.run_state
-    if context.node.insecure:
+    run_state = core.run_state
+    if run_state.run is not None and not run_state.run.root:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
     try:
-        entry = _meant(context.core, asked)
+        entry = _meant(core, asked)
     except ConfigError as error:
         return _error(str(error))
     if done := _done(run_state, entry):
         came = came_by(run_state, entry.token) if isinstance(entry, TokenRevoked) else []
         return json.dumps({"done": done, "nodes": came})
-    if why := ask_run(context, v.ActAsked(entry, asked.force), again=asked.again):
+    if why := _ask_run(core, feed, v.ActAsked(entry, asked.force), again=asked.again):
         return _error(f"{subject(entry)} cannot be revoked: {why}")
     return json.dumps({"asked": subject(entry)})
 
 
-def issue_json(context: DaemonContext, asked: IssueToken) -> str:
+def issue_json(core: PeerCore, feed: Feed, asked: IssueToken) -> str:
     """As `revoke_json`, for a token that this node has signed: {"done": NUMBER}, ..."""
     try:
         terms = decode_token(asked.word).terms
     except ConfigError as error:
         return _error(str(error))
-    entry, issued = TokenIssued(terms), context.core.run_state.spendings.issued
+    entry, issued = TokenIssued(terms), core.run_state.spendings.issued
     if issued.get(terms.number) == entry:
         return json.dumps({"done": terms.number})
-    if terms.issuer != context.core.me.peer:
+    if terms.issuer != core.me.peer:
         return _error("this node has not signed it")
-    if why := ask_run(context, v.ActAsked(entry), again=asked.again):
+    if why := _ask_run(core, feed, v.ActAsked(entry), again=asked.again):
         return _error(why)
     return json.dumps({"asked": terms.number})
 
 
-def ask_run(context: DaemonContext, act: v.ActAsked, *, again: bool) -> str:
+def _ask_run(core: PeerCore, feed: Feed, act: v.ActAsked, *, again: bool) -> str:
     """Ask the run for an act, unless this was done before (`again`). Returns why it is refused, or
     ""."""
-    core = context.core
     refused = core.certificates.refused.get(subject(act.entry), "") if again else ""
     why = cannot_act(core.run_state, act.entry) or refused
     if not why and not again:
-        context.driver.feed(act)
+        feed(act)
     return why
 
 
