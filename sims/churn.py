@@ -28,7 +28,7 @@ from sims.leader_loss import ENDLESS, Watcher, have_one_state, write_config
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.rank import RankSpeed
 from sims.silent_peer import longest_gap
-from sims.terminal import run
+from sims.terminal import bar, run
 
 PACE = RankSpeed(step_s=0.02, elements=65536)
 KILL_S = 2.0
@@ -118,9 +118,11 @@ async def play(run_dir: Path, config: Path, *, peers: int, seconds: float, seed:
         nodes = await start_all(cluster, names, config, pace=PACE)
         await watcher.rounds_of_all(peers, after=0.0, count=SETTLED_COMMITS)
         crowd, began = _Crowd(cluster, config, drawn, nodes), time.time()
-        while time.time() < began + seconds:
-            await crowd.invite()
-            joined.append(await _replace(watcher, crowd, f"p{peers + len(joined)}"))
+        with bar("joiners", None) as (advance, _):
+            while time.time() < began + seconds:
+                await crowd.invite()
+                joined.append(await _replace(watcher, crowd, f"p{peers + len(joined)}"))
+                advance(joined[-1].why)
         watcher.read()
         ended = time.time()
     gap_s = longest_gap(watcher.events, began, ended)

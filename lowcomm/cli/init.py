@@ -121,7 +121,7 @@ def issue(directory: Path, word: str) -> str:
         return ""
     nodes = (x for x in node_directories(directory) if TrustStore.load(x).peer == token.issuer)
     try:
-        record = running(next(nodes))
+        record = running(next(nodes, directory))
         answer = ask_run(record, lambda again: IssueToken(word=word, again=again), wait_s=ISSUE_S)
     except LowcommError as error:
         return str(error)

@@ -39,6 +39,8 @@ KEY_BYTES = 32
 """Bytes of a public or private key (Ed25519)."""
 SIGNATURE_BYTES = 64
 NUMBER_BYTES = 16
+ISSUED_MAX = 64
+"""Tokens of one voter that count after the end of its vote."""
 PRINT_BYTES = 16
 """Bytes of a key's fingerprint: 128 bits, which no other key can be made to match."""
 ADDRESSES_MAX = 4
@@ -186,9 +188,7 @@ class SpentTokens:
             self.revoked_tokens[entry.token] = entry
             return
         if isinstance(entry, TokenIssued):
-            self.issued[entry.terms.number] = entry
-            if len(self.issued) > SPENT_MAX:
-                del self.issued[min(self.issued, key=lambda each: self.issued[each].terms.expires)]
+            self._issue(entry)
             return
         self.peers[entry.peer] = entry
         if len(self.peers) > SPENT_MAX:
@@ -196,6 +196,16 @@ class SpentTokens:
             oldest = min(gone or self.peers.values(), key=lambda spent: spent.terms.expires)
             del self.peers[oldest.peer]
             self.forgotten = max(self.forgotten, oldest.terms.expires)
+
+    def _issue(self, entry: TokenIssued) -> None:
+        """Of too many tokens the one that expires first is forgotten: of one issuer, so that it
+        cannot displace the tokens of others, and of all."""
+        self.issued[entry.terms.number] = entry
+        own = [each for each in self.issued.values() if each.by == entry.by]
+        for known, most in ((own, ISSUED_MAX), (list(self.issued.values()), SPENT_MAX)):
+            if len(known) > most:
+                del self.issued[min(known, key=lambda each: each.terms.expires).terms.number]
+                return
 
     def uses_left(self, terms: TokenTerms) -> int:
         spent = sum(other.terms.number == terms.number for other in self.peers.values())

@@ -329,10 +329,19 @@ def test_a_token_gets_into_the_log_only_if_it_counts_by_itself() -> None:
 def test_of_many_tokens_those_that_expire_first_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Those of the issuer of the newest one: a voter cannot displace the tokens of others."""
+
+    def terms(issuer: PeerId, number: int) -> e.TokenTerms:
+        token = of_voter(issuer, bytes([number]) * 32)
+        return replace(token, expires=1000 - number).terms
+
+    monkeypatch.setattr(tokens, "ISSUED_MAX", 2)
+    of_a, of_b = terms(A, 9), [terms(B, number) for number in range(3)]
+    run_state = members_of(log_of(*FORMER, *map(e.TokenIssued, [of_a, *of_b])))
+    assert [x.terms for x in run_state.spendings.issued.values()] == [of_a, *of_b[:2]]
     monkeypatch.setattr(tokens, "SPENT_MAX", 2)
-    made = [replace(of_voter(B, bytes([n]) * 32), expires=1000 - n).terms for n in range(3)]
-    run_state = members_of(log_of(*FORMER, *map(e.TokenIssued, made)))
-    assert list(run_state.spendings.issued) == [made[0].number, made[1].number]
+    run_state = members_of(log_of(*FORMER, *map(e.TokenIssued, [of_a, *of_b[:2]])))
+    assert [x.terms for x in run_state.spendings.issued.values()] == of_b[:2]
 
 
 def test_no_more_are_revoked_than_a_snapshot_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
