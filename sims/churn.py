@@ -10,10 +10,10 @@ import json
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,13 +24,11 @@ from lowcomm.startup import new_token
 from protocols.state import decode_token
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.leader_loss import ENDLESS, Watcher, have_one_state, write_config
+from sims.leader_loss import SWIFT, Watcher, have_one_state, play_once
 from sims.paced.cluster import start_all, start_paced
-from sims.paced.rank import RankSpeed
 from sims.silent_peer import longest_gap
 from sims.terminal import bar, run
 
-PACE = RankSpeed(step_s=0.02, elements=65536)
 KILL_S = 2.0
 """A node is killed within so many seconds from the start of the joiner."""
 SETTLED_COMMITS = 10
@@ -115,7 +113,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, seconds: float, seed:
     drawn = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     async with LocalCluster(run_dir) as cluster:
         names = [f"p{number}" for number in range(peers)]
-        nodes = await start_all(cluster, names, config, pace=PACE)
+        nodes = await start_all(cluster, names, config, pace=SWIFT)
         await watcher.rounds_of_all(peers, after=0.0, count=SETTLED_COMMITS)
         crowd, began = _Crowd(cluster, config, drawn, nodes), time.time()
         with bar("joiners", None) as (advance, _):
@@ -133,7 +131,7 @@ async def _replace(watcher: Watcher, crowd: _Crowd, name: str) -> Joined:
     """Start a node, kill another one, and wait until a round counts the new one."""
     word, there = crowd.hardest()
     began = time.time()
-    joiner = start_paced(crowd.cluster, name, crowd.config, pace=PACE, join=word)
+    joiner = start_paced(crowd.cluster, name, crowd.config, pace=SWIFT, join=word)
     await asyncio.sleep(crowd.drawn.uniform(0, KILL_S))
     victim = crowd.kill(but=there[:1])
     try:
@@ -160,10 +158,7 @@ def main(
       python -m sims.churn
       python -m sims.churn --minutes 30 --peers 6 --json
     """
-    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=peers, rounds=ENDLESS)
-        run_dir = Path(directory) / "run"
-        played = asyncio.run(play(run_dir, config, peers=peers, seconds=60 * minutes, seed=seed))
+    played = play_once(partial(play, peers=peers, seconds=60 * minutes, seed=seed), peers=peers)
     if as_json:
         print(json.dumps(asdict(played)))  # noqa: T201
     else:

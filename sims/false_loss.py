@@ -9,10 +9,10 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -22,14 +22,12 @@ from lowcomm.reports import Commit, Elected, Lost
 from peers.processes import dying_with_us, start_child
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LocalCluster
-from sims.leader_loss import ENDLESS, Watcher, have_one_state, write_config
+from sims.leader_loss import SWIFT, Watcher, have_one_state, play_once
 from sims.paced.cluster import start_all
-from sims.paced.rank import RankSpeed
 from sims.silent_peer import longest_gap, network
 from sims.terminal import bar, run
 from sims.wan import SHARE, TIME, Link, Means, parse
 
-PACE = RankSpeed(step_s=0.02, elements=65536)
 BUSY = "while True: pass"
 LOOK_S = 1.0
 
@@ -77,7 +75,7 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
             places = stack.enter_context(network(link, plan.peers, plan.means)).places
         cluster = await stack.enter_async_context(LocalCluster(run_dir))
         names = [f"p{number}" for number in range(plan.peers)]
-        await start_all(cluster, names, config, pace=PACE, places=places)
+        await start_all(cluster, names, config, pace=SWIFT, places=places)
         await watcher.rounds_of_all(plan.peers, after=0.0, count=1)
         for _ in range(plan.load):
             busy = start_child(dying_with_us([sys.executable, "-c", BUSY]), env=dict(os.environ))
@@ -140,9 +138,7 @@ def main(
         delay_s=parse(rtt, TIME, what="--rtt") / 2,
         means=cast(Means, means),
     )
-    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=peers, rounds=ENDLESS)
-        played = asyncio.run(play(Path(directory) / "run", config, plan))
+    played = play_once(partial(play, plan=plan), peers=peers)
     if not played.digests_equal:
         raise LowcommError(f"the run failed: states differ: {played}")
     if as_json:

@@ -4,13 +4,12 @@
 machine: one node has two ranks. Must NOT judge the times: its callers do.
 """
 
-import asyncio
 import json
 import os
 import signal
-import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +20,7 @@ from lowcomm.reports import Commit, Event, RanksLost, RanksStalled
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.cluster.process_tree import children
-from sims.leader_loss import ENDLESS, TINY_MODEL, Watcher, have_one_state, write_config
+from sims.leader_loss import TINY_MODEL, Watcher, have_one_state, play_once
 from sims.terminal import run
 
 NAMES = ("alpha", "beta", "gamma")
@@ -126,9 +125,7 @@ def main(
     Example:
       python -m sims.hung_rank --json
     """
-    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=3, rounds=ENDLESS)
-        played = asyncio.run(play(Path(directory) / "run", config, stops=stops))
+    played = play_once(partial(play, stops=stops), peers=3)
     if not played.digests_equal:
         raise LowcommError(f"the run failed: states differ: {played}")
     if as_json:

@@ -10,11 +10,12 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -28,6 +29,8 @@ from sims.terminal import run
 LOOK_S = 0.01
 WAIT_MAX_S = 60.0
 END_MAX_S = 300.0
+SWIFT = RankSpeed(step_s=0.02, elements=65536)
+"""Ranks with which most of a round is the daemons' time."""
 ENDLESS = 1_000_000
 """Rounds of a run that a command ends before."""
 TINY_MODEL = tuple(
@@ -217,6 +220,16 @@ def write_config(
     return path
 
 
+def play_once(
+    play: Callable[[Path, Path], Coroutine[Any, Any, T]], *, peers: int, rounds: int = ENDLESS
+) -> T:
+    """Call `play` with a run directory and a configuration, both of which are removed afterwards.
+    Raises LowcommError."""
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
+        config = write_config(Path(directory), peers=peers, rounds=rounds)
+        return asyncio.run(play(Path(directory) / "run", config))
+
+
 def main(
     peers: Annotated[int, typer.Option(help="How many peers.")] = 5,
     kills: Annotated[int, typer.Option(help="How often the leader is killed.")] = 3,
@@ -229,11 +242,9 @@ def main(
     Example:
       python -m sims.leader_loss --json
     """
-    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=peers, rounds=rounds)
-        run_dir = Path(directory) / "run"
-        pace = RankSpeed(step_s=0.02, elements=65536)
-        played = asyncio.run(play(run_dir, config, peers=peers, kills=kills, pace=pace))
+    played = play_once(
+        partial(play, peers=peers, kills=kills, pace=SWIFT), peers=peers, rounds=rounds
+    )
     if not (played.digests_equal and played.finished):
         raise LowcommError(f"the run failed: states differ, or no peer saw its end: {played}")
     if as_json:

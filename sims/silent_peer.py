@@ -11,7 +11,6 @@ import json
 import os
 import resource
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,9 +25,8 @@ import typer
 from lowcomm.reports import Commit, Event, Lost
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.leader_loss import ENDLESS, Watcher, agreed_leader, have_one_state, write_config
+from sims.leader_loss import SWIFT, Watcher, agreed_leader, have_one_state, play_once
 from sims.paced.cluster import start_all
-from sims.paced.rank import RankSpeed
 from sims.terminal import run
 from sims.wan import TIME, Link, Means, Wan, parse, why_not
 
@@ -37,7 +35,6 @@ SETTLED_COMMITS = 10
 """Commits of all nodes before each silence."""
 SETTLED_S = 6.0
 """A daemon knows the pauses of another one after 20 heartbeats."""
-PACE = RankSpeed(step_s=0.02, elements=65536)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
         async with LocalCluster(run_dir) as cluster:
             names = [f"p{number}" for number in range(plan.peers)]
             places = wan.places if wan is not None else ()
-            nodes = await start_all(cluster, names, config, pace=PACE, places=places)
+            nodes = await start_all(cluster, names, config, pace=SWIFT, places=places)
             await _settled(watcher, nodes, 0.0)
             usual_gap_s = longest_gap(watcher.events, time.time() - SETTLED_S, time.time())
             for _ in range(plan.times):
@@ -236,9 +233,7 @@ def main(
         delay_s=parse(rtt, TIME, what="--rtt") / 2,
         means=cast(Means, means),
     )
-    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=peers, rounds=ENDLESS)
-        played = asyncio.run(play(Path(directory) / "run", config, plan))
+    played = play_once(partial(play, plan=plan), peers=peers)
     if not played.digests_equal:
         raise LowcommError(f"the run failed: states differ: {played}")
     if as_json:

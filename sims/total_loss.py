@@ -10,10 +10,10 @@ import json
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,14 +22,7 @@ import typer
 from lowcomm.reports import Commit, Event
 from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.leader_loss import (
-    ENDLESS,
-    TINY_MODEL,
-    Watcher,
-    have_one_state,
-    within,
-    write_config,
-)
+from sims.leader_loss import TINY_MODEL, Watcher, have_one_state, play_once, within
 from sims.terminal import run
 
 ROUNDS_BETWEEN = 12
@@ -144,10 +137,7 @@ def main(
       python -m sims.total_loss
       python -m sims.total_loss --times 20 --json
     """
-    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        config = write_config(Path(directory), peers=peers, rounds=ENDLESS)
-        run_dir = Path(directory) / "run"
-        played = asyncio.run(play(run_dir, config, peers=peers, times=times, seed=seed))
+    played = play_once(partial(play, peers=peers, times=times, seed=seed), peers=peers)
     if not played.digests_equal or played.samples != played.samples_trained:
         raise LowcommError(f"the run failed: states differ, or samples are missing: {played}")
     if as_json:

@@ -322,15 +322,21 @@ def stolen(directory: Path, address: str) -> dict[str, Token]:
     }
 
 
+def three_voters(run: Run) -> tuple[Path, Path]:
+    """Start alpha, beta and gamma; returns the directories of the first two once all vote."""
+    run.node("alpha", "--new")
+    alpha, beta, gamma = (run.directory / name for name in ("alpha", "beta", "gamma"))
+    for each in (beta, gamma):
+        run.node(each.name, "--join", token_of(alpha, uses=1))
+    for each in (beta, gamma):
+        until(lambda each=each: votes(each), within_s=20, what=f"{each.name} voting")
+    return alpha, beta
+
+
 @pytest.mark.deadline(120)
 def test_a_former_voters_tokens_end_with_its_vote(run: Run, tmp_path: Path) -> None:
     """It was revoked, since its disk was copied; it issued a token while it voted, too."""
-    run.node("alpha", "--new")
-    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
-    for name in ("beta", "gamma"):
-        run.node(name, "--join", token_of(alpha, uses=1))
-    for name in ("beta", "gamma"):
-        until(lambda name=name: votes(tmp_path / name), within_s=20, what=f"{name} voting")
+    alpha, beta = three_voters(run)
     before = new_token(beta)
     run.node("delta", "--join", before)
     until(lambda: is_member(alpha, "delta"), within_s=20, what="delta a member")
@@ -347,12 +353,7 @@ def test_a_former_voters_tokens_end_with_its_vote(run: Run, tmp_path: Path) -> N
 
 @pytest.mark.deadline(120)
 def test_a_token_that_the_run_has_logged_outlives_its_issuer(run: Run, tmp_path: Path) -> None:
-    run.node("alpha", "--new")
-    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
-    for name in ("beta", "gamma"):
-        run.node(name, "--join", token_of(alpha, uses=1))
-    for name in ("beta", "gamma"):
-        until(lambda name=name: votes(tmp_path / name), within_s=20, what=f"{name} voting")
+    alpha, beta = three_voters(run)
     unlogged = new_token(beta)
     told = run.run("token", "beta")
     assert (told.popen.returncode, told.err) == (0, "")
