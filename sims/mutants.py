@@ -31,6 +31,7 @@ from sims.planted_tests import fail_without_bugs, run_tests
 from sims.scenarios.fault_plan import FaultKind, draw_plan
 from sims.terminal import run
 
+CAUGHT = Path(__file__).parent / "mutations" / "caught.json"
 SEED_CPU_S = 20.0
 """CPU seconds that a seed may take. A healthy seed takes about one; with a mutant it may loop for
 ever."""
@@ -68,6 +69,8 @@ class Hunt:
     """Number of seeds to try, at most."""
     runs: Kind | None = None
     """The kind of runs for the mutant of a file; None: that of the catalogue for its name."""
+    hint: int | None = None
+    """The seed that caught the mutant last, which is tried before the others."""
 
     @property
     def kind(self) -> Kind:
@@ -81,7 +84,9 @@ class Hunt:
     def tries(self) -> Iterator[int]:
         """The seeds to try: only worlds of two peers can fork, and some bugs need the fault in
         PLOTS."""
-        return itertools.islice(filter(self._fits, itertools.count(self.first)), self.seeds)
+        hints = [] if self.hint is None else [self.hint]
+        others = (seed for seed in itertools.count(self.first) if seed not in hints)
+        return itertools.islice(itertools.chain(hints, filter(self._fits, others)), self.seeds)
 
     def _fits(self, seed: int) -> bool:
         if self.file:
@@ -200,6 +205,20 @@ def overlooked_of(
     return overlooked, failed
 
 
+def last_catches() -> dict[str, int]:
+    """By name, the seed that caught a mutant last. A seed is another world after some changes."""
+    caught: dict[str, int] = json.loads(CAUGHT.read_text(encoding="utf-8"))
+    return caught
+
+
+def remember(verdicts: list[Verdict]) -> None:
+    """Write the seeds that have caught a mutant to CAUGHT."""
+    caught = last_catches() | {v.name: v.seed for v in verdicts if v.caught and v.seeds}
+    names = sorted(caught.keys() & {known.name for known in KNOWN})
+    text = json.dumps({name: caught[name] for name in names}, indent=1)
+    CAUGHT.write_text(text + "\n", encoding="utf-8")
+
+
 def tasks_of(
     mutant: str, only: list[str] | None, *, kind: Kind, first: int, seeds: int
 ) -> list[Hunt]:
@@ -209,8 +228,8 @@ def tasks_of(
         file = str(Path(mutant).resolve())
         tasks = [Hunt(name, file, first, seeds, kind) for name in names]
     else:
-        names = [known.name for known in KNOWN]
-        tasks = [Hunt(name, "", first, seeds) for name in names]
+        names, caught = [known.name for known in KNOWN], last_catches()
+        tasks = [Hunt(name, "", first, seeds, hint=caught.get(name)) for name in names]
     unknown = set(only or ()) - set(names)
     if unknown:
         raise ConfigError(f"no mutant is called {', '.join(sorted(unknown))}")
@@ -233,6 +252,10 @@ def main(
     seeds: Annotated[int, typer.Option(help="Seeds for each mutant, at most.", min=1)] = 500,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     jobs: Annotated[int, typer.Option(help="Processes at a time.", min=1)] = 2,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Keep the seeds found, to try them first from now on."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Plant known bugs, one at a time; exit with 1 if the simulator overlooks any.
@@ -252,6 +275,8 @@ def main(
     for verdict in hunt_all(tasks, jobs=jobs):
         verdicts.append(verdict)
         print(describe(verdict), file=sys.stderr, flush=True)  # noqa: T201
+    if keep and not mutant:
+        remember(verdicts)
     kinds: dict[str, Kind] = {task.name: task.kind for task in tasks}
     overlooked, failed = overlooked_of(verdicts, kinds, jobs=jobs)
     summary = {

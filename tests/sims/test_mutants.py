@@ -17,9 +17,13 @@ from sims.mutants import (
     PLOTS,
     Hunt,
     StuckError,
+    Verdict,
     cpu_limit,
     hunt_all,
+    last_catches,
     main,
+    remember,
+    tasks_of,
     what_fails,
 )
 from sims.mutations.catalogue import KNOWN, OF_PAIRS, find
@@ -91,6 +95,24 @@ def test_committed_samples_leased_again_and_a_forgetful_rebase_are_caught() -> N
     assert "is leased committed samples" in verdicts["leases-committed-samples"][1]
 
 
+def test_the_seed_that_caught_a_mutant_last_is_tried_first() -> None:
+    assert list(Hunt("votes-twice", "", 3, 3, hint=4).tries()) == [4, 3, 5]
+    assert set(last_catches()) <= {known.name for known in KNOWN if not known.tests}
+
+
+def test_seeds_that_caught_a_mutant_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sims.mutants.CAUGHT", tmp_path / "caught.json")
+    (tmp_path / "caught.json").write_text('{"no-rebase": 9, "gone": 1}')
+    found = [
+        Verdict("votes-twice", caught=True, seeds=2, seed=7, by="x", seconds=1.0),
+        Verdict("no-rebase", caught=False, seeds=5, seed=5, by="", seconds=1.0),
+    ]
+    remember(found)
+    assert last_catches() == {"no-rebase": 9, "votes-twice": 7}
+
+
 def test_only_pairs_are_asked_about_a_fork() -> None:
     name = min(OF_PAIRS)
     assert list(Hunt(name, "", 3, 3).tries()) == [8, 16, 24]
@@ -113,8 +135,8 @@ def test_a_sample_of_the_mutants_is_caught(seed_base: int) -> None:
     all that there are, which takes longer than a change can wait."""
     first = seed_base * SAMPLE % len(CORE_MUTANTS)
     chosen = (*CORE_MUTANTS, *CORE_MUTANTS)[first : first + SAMPLE]
-    verdicts = hunt(*(mutant.name for mutant in chosen), seeds=500)
-    assert [name for name, (caught, _) in verdicts.items() if not caught] == []
+    tasks = tasks_of("", [mutant.name for mutant in chosen], kind="rounds", first=0, seeds=500)
+    assert [verdict.name for verdict in hunt_all(tasks, jobs=2) if not verdict.caught] == []
 
 
 @pytest.mark.parametrize("mutant", KNOWN, ids=lambda mutant: mutant.name)
