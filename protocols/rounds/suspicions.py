@@ -59,32 +59,61 @@ def proved(sets: Iterable[tuple[PeerId, frozenset[PeerId]]]) -> frozenset[PeerId
     return frozenset(found)
 
 
+Named = tuple[PeerId, frozenset[PeerId]]
+"""(reporter, named peers)."""
+
+
 @dataclass(slots=True)
 class Suspicions:
-    """The complaints of one term. They are few: a peer is not named again by the same peer with the
-    same others."""
+    """The complaints of one term from which something may follow.
 
-    named: set[tuple[PeerId, frozenset[PeerId]]] = field(
-        default_factory=set[tuple[PeerId, frozenset[PeerId]]]
-    )
+    Those that name several peers count together with others of the same round only: if one peer
+    lies and later another one, complaints about the two may have an honest peer in common.
+    """
+
+    alone: set[Named] = field(default_factory=set[Named])
+    """Complaints that name one peer, of all rounds."""
+    several: dict[int, set[Named]] = field(default_factory=dict[int, set[Named]])
+    """By fragment, the complaints about its newest round that name several peers."""
     distrusted: set[PeerId] = field(default_factory=set[PeerId])
     """Peers that were proved to be at fault. They own no parts."""
-    _explained: dict[tuple[PeerId, int, int], tuple[int, int, int]] = field(
-        default_factory=dict[tuple[PeerId, int, int], tuple[int, int, int]]
+    _lineage: int = 0
+    """The lineage of all rounds here: those of another one are forgotten."""
+    _rounds: dict[int, int] = field(default_factory=dict[int, int])
+    """The rounds of `several`."""
+    _explained: dict[tuple[PeerId, int], tuple[int, int, int]] = field(
+        default_factory=dict[tuple[PeerId, int], tuple[int, int, int]]
     )
-    """By (proved peer, lineage, fragment), the attempt (round, view, attempt) of the last complaint
-    that proved it."""
+    """By (proved peer, fragment), the attempt (round, view, attempt) of the last complaint that
+    proved it."""
 
     def add(self, complaint: Complaint) -> list[PeerId]:
         """Returns the peers that this complaint proves to be at fault. What led to that is spent: a
         peer that comes back is judged by complaints about later attempts."""
         stamp = complaint.stamp
-        at, of = (stamp.round, stamp.view, stamp.attempt), (stamp.lineage, stamp.fragment)
-        if any(at <= self._explained.get((peer, *of), ()) for peer in complaint.peers):
+        if stamp.lineage != self._lineage:
+            self._lineage = stamp.lineage
+            for table in (self.several, self._rounds, self._explained):
+                table.clear()
+        at, fragment = (stamp.round, stamp.view, stamp.attempt), stamp.fragment
+        if any(at <= self._explained.get((peer, fragment), ()) for peer in complaint.peers):
             return []  # With a later liar it would prove that an honest peer named here is one.
-        self.named.add((complaint.reporter, complaint.peers))
-        found = proved(self.named)
+        self._keep(complaint)
+        groups = [set[Named](), *self.several.values()]
+        found = frozenset[PeerId]().union(*(proved(self.alone | group) for group in groups))
         self.distrusted |= found
-        self.named = {each for each in self.named if not each[1] & found}
-        self._explained |= {(peer, *of): at for peer in found}
+        self.alone = {each for each in self.alone if not each[1] & found}
+        for key, group in self.several.items():
+            self.several[key] = {each for each in group if not each[1] & found}
+        self._explained |= {(peer, fragment): at for peer in found}
         return sorted(found)
+
+    def _keep(self, complaint: Complaint) -> None:
+        named, stamp = (complaint.reporter, complaint.peers), complaint.stamp
+        if len(complaint.peers) == 1:
+            self.alone.add(named)
+            return
+        if self._rounds.get(stamp.fragment, -1) < stamp.round:
+            self._rounds[stamp.fragment], self.several[stamp.fragment] = stamp.round, set()
+        if self._rounds[stamp.fragment] == stamp.round:
+            self.several[stamp.fragment].add(named)

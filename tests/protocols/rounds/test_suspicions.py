@@ -1,5 +1,6 @@
 """Which peers follow from complaints about wrong results."""
 
+from dataclasses import replace
 from itertools import combinations
 
 from protocols.rounds.suspicions import Complaint, Suspicions, least_trusted, proved
@@ -29,6 +30,25 @@ def test_two_peers_prove_what_their_complaints_have_in_common() -> None:
     assert said.distrusted == {B}
     assert said.add(about(C, B, stamp=TWO)) == [], "it is judged anew when it comes back"
     assert said.add(about(A, B, stamp=TWO)) == [B]
+
+
+def test_complaints_about_two_liars_of_two_rounds_do_not_accuse_an_honest_peer() -> None:
+    """Seed 64789301: D lied in round 1, and E in round 2. B, which told the truth, was named beside
+    each of them."""
+    said, other = Suspicions(), PeerId("e.00000005")
+    later = Stamp(1, 1, 2, 0, 2, 0)
+    assert said.add(about(A, B, D)) == []
+    assert said.add(about(C, B, other, stamp=later)) == []
+    assert said.add(about(A, D)) == [], "and C has not named D"
+    assert said.add(about(C, D, stamp=later)) == [D]
+    assert said.distrusted == {D}
+
+
+def test_a_rollback_forgets_complaints_about_rounds() -> None:
+    said = Suspicions()
+    said.add(about(A, B, D))
+    said.add(about(C, B, A, stamp=replace(ONE, lineage=2)))
+    assert said.several == {0: {(C, frozenset((A, B)))}}
 
 
 def test_a_late_complaint_about_a_liar_proves_nothing_with_the_next_one() -> None:
