@@ -14,17 +14,17 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from lowcomm.reports import Commit, Elected, Lost
 from peers.processes import dying_with_us, start_child
-from protocols.types import ConfigError, LowcommError
+from protocols.types import LowcommError
 from sims.cluster.local_cluster import LocalCluster
 from sims.leader_loss import SWIFT, Watcher, have_one_state, play_once
 from sims.paced.cluster import start_all
-from sims.silent_peer import longest_gap, network
+from sims.silent_peer import longest_gap, means_of, network
 from sims.terminal import bar, run
 from sims.wan import SHARE, TIME, Link, Means, parse
 
@@ -128,15 +128,13 @@ def main(
       python -m sims.false_loss --load 20 --json
       python -m sims.false_loss --loss 10% --rtt 200ms
     """
-    if means not in ("netns", "proxy"):
-        raise ConfigError(f"--means must be netns or proxy, got {means!r}")
     plan = Plan(
         seconds=60 * minutes,
         peers=peers,
         load=load,
         loss=parse(loss, SHARE, what="--loss"),
         delay_s=parse(rtt, TIME, what="--rtt") / 2,
-        means=cast(Means, means),
+        means=means_of(means),
     )
     played = play_once(partial(play, plan=plan), peers=peers)
     if not played.digests_equal:

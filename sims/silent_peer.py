@@ -108,6 +108,13 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
     return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
 
 
+def means_of(text: str) -> Means:
+    """The value of an option --means. Raises ConfigError."""
+    if text not in ("netns", "proxy"):
+        raise ConfigError(f"--means must be netns or proxy, got {text!r}")
+    return cast(Means, text)
+
+
 def network(link: Link, peers: int, means: Means) -> Wan:
     """An emulated network with such links. Raises ConfigError if this machine cannot make one."""
     if why := why_not(means):
@@ -222,8 +229,6 @@ def main(
         raise ConfigError(f"--fault must be stop, cut or disk, got {fault!r}")
     if peers < 3 and fault != "disk":
         raise ConfigError("--peers must be 3 or more: one of two peers has no majority")
-    if means not in ("netns", "proxy"):
-        raise ConfigError(f"--means must be netns or proxy, got {means!r}")
     plan = Plan(
         fault=cast(Fault, fault),
         leader=leader,
@@ -231,7 +236,7 @@ def main(
         times=times,
         lasting_s=parse(lasting, TIME, what="--lasting"),
         delay_s=parse(rtt, TIME, what="--rtt") / 2,
-        means=cast(Means, means),
+        means=means_of(means),
     )
     played = play_once(partial(play, plan=plan), peers=peers)
     if not played.digests_equal:

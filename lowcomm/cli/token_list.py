@@ -12,6 +12,7 @@ from typing import Annotated, cast
 
 import typer
 
+from lowcomm.cli.acts import running
 from protocols.types import ConfigError
 
 ASK_TIMEOUT_S = 2.0
@@ -47,16 +48,12 @@ def ask(directory: Path) -> list[Mapping[str, object]]:
     """The tokens in the log, as the first daemon that answers knows them. Raises ConfigError if
     none does."""
     from lowcomm.cli.status import node_directories
-    from lowcomm.startup.identity import read_record
     from peers.ipc import LinkError, ListTokens, ask_daemon
 
     for node in node_directories(directory):
-        record = read_record(node)
-        if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
-            continue
         try:
-            answer = ask_daemon(record.bus, ListTokens(), timeout_s=ASK_TIMEOUT_S)
-        except LinkError:
+            answer = ask_daemon(running(node).bus, ListTokens(), timeout_s=ASK_TIMEOUT_S)
+        except (ConfigError, LinkError):
             continue
         return cast(list[Mapping[str, object]], answer["tokens"])
     raise ConfigError(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.token_list import came_by
+from peers.ipc import IssueToken
 from protocols.interface import events as v
 from protocols.messages import Revocation, Revoked, TokenIssued, TokenRevoked
 from protocols.state import PREFIX, RunState, cannot_act, decode_token, subject
@@ -19,7 +20,7 @@ from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
 if TYPE_CHECKING:
-    from peers.ipc import IssueToken, Revoke
+    from peers.ipc import Revoke
     from protocols.peer import PeerCore
 
 Feed = Callable[[v.Event], None]
@@ -30,9 +31,16 @@ TEXT_MAX = 200
 """Characters of a text that a person typed."""
 
 
-def revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
-    """The daemon's answer: {"done": ..., "nodes": [...]}, {"asked": ...} or {"error": ...}. The
-    command repeats its question (`again`); only the first one makes the daemon ask the run."""
+def act_json(core: PeerCore, feed: Feed, asked: Revoke | IssueToken) -> str:
+    """The daemon's answer: {"done": ...}, {"asked": ...} or {"error": ...}. The command repeats its
+    question (`again`); only the first one makes the daemon ask the run."""
+    if isinstance(asked, IssueToken):
+        return _issue_json(core, feed, asked)
+    return _revoke_json(core, feed, asked)
+
+
+def _revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
+    """If it is done, the answer has "nodes" too: those that came by a revoked token."""
     run_state = core.run_state
     if run_state.run is not None and not run_state.run.root:
         return _error("this run has no certificates (node.insecure): there is none to revoke")
@@ -48,8 +56,8 @@ def revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
     return json.dumps({"asked": subject(entry)})
 
 
-def issue_json(core: PeerCore, feed: Feed, asked: IssueToken) -> str:
-    """As `revoke_json`, for a token that this node has signed: {"done": NUMBER}, ..."""
+def _issue_json(core: PeerCore, feed: Feed, asked: IssueToken) -> str:
+    """For a token that this node has signed; "done" is its number."""
     try:
         terms = decode_token(asked.word).terms
     except ConfigError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, Cut
 from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig
-from lowcomm.daemon.acts import issue_json, revoke_json
+from lowcomm.daemon.acts import act_json
 from lowcomm.daemon.bootstrap import enter_run, found_run, refuse_joiners
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
 from lowcomm.daemon.shutdown import Shutdown
@@ -30,7 +30,7 @@ from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
-from peers.ipc import IssueToken, ListTokens, Question, Status
+from peers.ipc import ListTokens, Question, Status
 from peers.sockets import Listening, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
@@ -309,9 +309,7 @@ class Daemon:
             return status_json(context, self.ranks.group)
         if isinstance(question, ListTokens):
             return tokens_json(context.core.run_state)
-        if isinstance(question, IssueToken):
-            return issue_json(context.core, context.driver.feed, question)
-        return revoke_json(context.core, context.driver.feed, question)
+        return act_json(context.core, context.driver.feed, question)
 
 
 def _check_unused(directory: Path) -> None:

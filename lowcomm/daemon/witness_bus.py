@@ -6,10 +6,10 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lowcomm.daemon.acts import issue_json, revoke_json
+from lowcomm.daemon.acts import act_json
 from lowcomm.daemon.token_list import tokens_json
 from lowcomm.daemon.tried_addresses import with_tried
-from peers.ipc import Bus, IssueToken, ListTokens, Revoke
+from peers.ipc import Bus, ListTokens, Status
 from peers.ranks import SocketDirectory
 from protocols.peer import describe
 
@@ -48,10 +48,8 @@ def witness_answer(
     in vain, why."""
     if isinstance(question, ListTokens):
         return tokens_json(core.run_state)
-    if isinstance(question, IssueToken):
-        return issue_json(core, feed, question)
-    if isinstance(question, Revoke):
-        return revoke_json(core, feed, question)
+    if not isinstance(question, Status):
+        return act_json(core, feed, question)
     wait, run_state = with_tried(describe(core, now), faults), core.run_state
     votes = wait.phase in ("training", "reducing")
     return json.dumps(
