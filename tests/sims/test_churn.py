@@ -1,4 +1,4 @@
-"""Nodes join while others die: each gets in whose token has one living address."""
+"""Nodes join while others die: a token with one living address is enough."""
 
 import asyncio
 from pathlib import Path

@@ -235,8 +235,8 @@ def test_steps_that_a_counted_result_replaced_are_in_no_contribution(
 def test_samples_suffice_whichever_results_a_rollback_throws_away(
     fragments: int, overlap_steps: int, random: Random
 ) -> None:
-    """Seed 1795712162115: fragments were contributed a second time before the anchor, whose result
-    brings new samples, and the ranks had none left."""
+    """Seed 1795712162115: fragments were contributed a second time before the anchor. Only its
+    result brings new samples, and the ranks had none left."""
     method = StreamingDiLoCo(
         inner_steps=random.randint(max(fragments, overlap_steps + 1), 9),
         fragments=fragments,
