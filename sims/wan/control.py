@@ -138,10 +138,6 @@ class Owner:
             return []
         except ConnectionError:
             data = b""
-        return self.feed(data)
-
-    def feed(self, data: bytes) -> list[dict[str, Any]] | None:
-        """As `receive`, for a caller that reads the socket itself."""
         if not data or len(self._received) > LINE_BYTES_MAX:
             return None
         self._received += data

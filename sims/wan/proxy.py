@@ -168,6 +168,11 @@ class Proxy:
             "dialled": dialled,
         }
 
+    def close(self) -> None:
+        """Accept no more connections."""
+        for server in self._servers:
+            server.close()
+
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a request of the owner; returns the answer."""
         for pair, link in links_from_json(request.get("links", ())).items():
@@ -219,6 +224,8 @@ class Proxy:
                 group.create_task(Flow(back, there, target, dialler).run())
         except* OSError:
             pass  # One end is broken, so both are: TCP would have aborted too.
+        except* asyncio.CancelledError:
+            pass  # The network ends. asyncio would report the cancelled task of each connection.
         finally:
             for writer in writers:
                 _abort(writer)
@@ -263,21 +270,25 @@ async def serve(owner: Owner) -> None:
     proxy = Proxy(links, peers=config["peers"], seed=config["seed"], token=config["token"])
     owner.answer(await proxy.open())
     owner.socket.setblocking(False)
-    loop = asyncio.get_running_loop()
-    while owner.lives:
-        try:
-            async with asyncio.timeout(OWNER_LOOK_S):
-                data = await loop.sock_recv(owner.socket, 1 << 16)
-        except TimeoutError:
-            continue
-        except ConnectionError:
-            return
-        requests = owner.feed(data)
-        if requests is None:
-            return
-        for request in requests:
-            owner.answer(proxy.handle(request))
-        owner.socket.setblocking(False)
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    # Not `sock_recv` with a time-out: cancelled in the moment in which data is there, it would lose
+    # a request, and the owner would wait for the answer in vain.
+    loop.add_reader(owner.socket, readable.set)
+    try:
+        while owner.lives:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(OWNER_LOOK_S):
+                    await readable.wait()
+            readable.clear()
+            requests = owner.receive()
+            if requests is None:
+                return
+            for request in requests:
+                owner.answer(proxy.handle(request))
+            owner.socket.setblocking(False)
+    finally:
+        loop.remove_reader(owner.socket)
+        proxy.close()
 
 
 def main(argv: Sequence[str]) -> None:

@@ -12,12 +12,17 @@ from sims.wan.link import Counters, Link
 
 
 def test_requests_come_in_pieces_and_several_at_once() -> None:
-    with socket.socket() as unused:
-        owner = Owner(unused, owner_pid=1)
-        assert owner.feed(b'{"a": ') == []
-        assert owner.feed(b'1}\n{"b": 2}\n{') == [{"a": 1}, {"b": 2}]
-        assert owner.feed(b"}\n") == [{}]
-        assert owner.feed(b"") is None
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        owner = Owner(theirs, owner_pid=1)
+        ours.sendall(b'{"a": ')
+        assert owner.receive() == []
+        ours.sendall(b'1}\n{"b": 2}\n{')
+        assert owner.receive() == [{"a": 1}, {"b": 2}]
+        ours.sendall(b"}\n")
+        assert owner.receive() == [{}]
+        ours.close()
+        assert owner.receive() is None
 
 
 def test_links_and_counters_come_back_as_they_were() -> None:

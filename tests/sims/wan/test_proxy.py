@@ -1,10 +1,18 @@
 """Sizes and ports of the relay; its streams are tested with real ones in tests/cluster."""
 
+import asyncio
+import json
+import os
 import random
+import socket
+import time
 from pathlib import Path
 
+import pytest
+
+from sims.wan.control import OWNER_LOOK_S, Owner, links_to_json
 from sims.wan.link import Link
-from sims.wan.proxy import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Way, chunk_bytes, free_ports
+from sims.wan.proxy import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Way, chunk_bytes, free_ports, serve
 
 
 def test_a_stream_takes_the_line_for_a_moment_at_a_time() -> None:
@@ -27,3 +35,28 @@ def test_a_way_follows_its_link() -> None:
     way = Way(Link(up=False), random.Random(1))
     way.change(Link(delay_s=0.1))
     assert way.link == way.lane.link == Link(delay_s=0.1)
+
+
+@pytest.mark.asyncio
+async def test_a_request_is_answered_that_comes_as_a_busy_process_looks_for_its_owner() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        send_json(ours, {"peers": 2, "links": links_to_json({}), "seed": 1, "token": "t"})
+        serving = asyncio.create_task(serve(Owner(theirs, owner_pid=os.getppid())))
+        async with asyncio.timeout(10):
+            loop = asyncio.get_running_loop()
+            assert "listen" in json.loads(await loop.sock_recv(ours, 1 << 16))
+
+            def be_busy() -> None:
+                send_json(ours, {})
+                time.sleep(0.1)  # The look at the owner is due now, and the request is there.
+
+            loop.call_later(OWNER_LOOK_S - 0.05, be_busy)
+            assert json.loads(await loop.sock_recv(ours, 1 << 16)) == {}
+            ours.shutdown(socket.SHUT_RDWR)
+            await serving
+
+
+def send_json(to: socket.socket, request: dict[str, object]) -> None:
+    to.sendall(json.dumps(request).encode() + b"\n")
