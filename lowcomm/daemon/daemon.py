@@ -90,6 +90,7 @@ class Daemon:
             kept=kept,
             contact=start.address,
             rules=agreement.known_rules(saved),
+            signatures=self.node_admission.signatures,
         )
         driver = Driver(core, listener=self, wal=self._wal)
         self.context = context = DaemonContext(

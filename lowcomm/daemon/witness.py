@@ -77,14 +77,21 @@ class WitnessDaemon:
         self._record.write()
         self.event_log = EventLog(node_directory.path, peer=me.peer, name=me.name)
         rules = agreement.known_rules(saved)
-        self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
-        self._driver = Driver(self.core, listener=self, wal=self._wal)
-        self._mesh = Mesh(self._driver.mesh_shell)
-        self._driver.use(self._mesh)
         note, path = self.event_log.note, node_directory.path
         self._node_admission = NodeAdmission(
             path, config.node, token=token, contact=address, note=note, witness=True
         )
+        self.core = PeerCore(
+            me,
+            join=True,
+            saved=saved,
+            contact=address,
+            rules=rules,
+            signatures=self._node_admission.signatures,
+        )
+        self._driver = Driver(self.core, listener=self, wal=self._wal)
+        self._mesh = Mesh(self._driver.mesh_shell)
+        self._driver.use(self._mesh)
         self._shutdown = Shutdown(self.core, self._driver, self._node_admission)
         self._metrics = config.node.metrics
         self._agreed: RunConfig | None = None

@@ -18,6 +18,7 @@ from peers.security import (
     Admission,
     AdmissionShell,
     Key,
+    NodeSignatures,
     OwnKey,
     TrustStore,
     ask,
@@ -63,6 +64,8 @@ class NodeAdmission:
         encrypted."""
         self.own: TokenSpent | None = None
         """The founder's own admission, for its log."""
+        self.signatures = None if node.insecure else NodeSignatures(directory)
+        """Those of this node's key, for its core; None if the run is not encrypted."""
         check_format(directory)
         self._directory = directory
         self._insecure = node.insecure

@@ -143,6 +143,23 @@ class OwnKey:
         write_private(self._directory / OWN, pem(certificate))
 
 
+class NodeSignatures:
+    """The signatures of one node, for its core (protocols/types/signatures.py)."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._key: Key | None = None
+
+    def sign(self, statement: bytes) -> bytes:
+        """Raises ConfigError if the node's key cannot be read."""
+        if self._key is None:
+            self._key = OwnKey(self._directory).key
+        return self._key.sign(statement)
+
+    def verify(self, key: str, statement: bytes, signature: bytes) -> bool:
+        return is_signed(statement, signature, bytes.fromhex(key))
+
+
 def check_format(directory: Path) -> None:
     """Raise ConfigError if the directory is of a run in an earlier format."""
     if (directory / OUTDATED).exists():

@@ -112,7 +112,11 @@ class Voters:
         if self.run_state.rivals or len(set(voters) - self.leaving) >= VOTERS_MAX:
             return None  # One of two voters that went on alone decides alone which branch stays.
         peer = next(self._fit(), None)
-        return Voter(peer, votes=True, why="there is a place") if peer is not None else None
+        if peer is None:
+            return None
+        known = self.run_state.admitted.get(peer)
+        key = known.key if known is not None else ""
+        return Voter(peer, votes=True, why="there is a place", key=key)
 
     # Steps of a revocation ------------------------------------------------------------------
 

@@ -48,10 +48,21 @@ class Run:
 
 
 @record
+class Ballot:
+    """The vote of one voter in one election."""
+
+    voter: PeerId
+    signature: bytes
+    """That of the voter's key (raft/mandate.py), 64 bytes; b"" if the run is not encrypted."""
+
+
+@record
 class Elected:
     """The first entry of each term. When it is committed, all entries before it are."""
 
     peer: PeerId
+    ballots: tuple[Ballot, ...] = ()
+    """The votes of a majority of the voters before this entry."""
 
 
 @record
@@ -61,6 +72,8 @@ class Voter:
     peer: PeerId
     votes: bool
     why: str
+    key: str = ""
+    """Public key of a peer that gets its vote, 64 hex digits; "" if the run is not encrypted."""
 
 
 @record
@@ -359,3 +372,16 @@ class LogEntry:
     """Index in the log, from 1 on, without gaps."""
     term: int
     body: Entry
+    signature: bytes = b""
+    """That of the leader's key, if the entry changes the voters of an encrypted run: a peer that
+    missed the change can then check later elections (raft/mandate.py)."""
+
+
+@record
+class Mandate:
+    """The proof that a peer leads a term: entries of the log about elections and voters."""
+
+    after: int = 0
+    """The entries are all changes of the voters with a higher index than this, and the last
+    election in each term with such a change, and the last one of all."""
+    entries: tuple[LogEntry, ...] = ()

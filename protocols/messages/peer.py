@@ -18,6 +18,7 @@ from protocols.messages.raft import (
     Appended,
     HandOver,
     Install,
+    Leads,
     OnBranch,
     ReadLog,
     Relay,
@@ -346,6 +347,7 @@ Control = (
     | LeaderAddress
     | Vote
     | Voted
+    | Leads
     | Append
     | Appended
     | Install

@@ -3,7 +3,7 @@
 peer.py exports them with all others. Must NOT know what they lead to (raft/node.py).
 """
 
-from protocols.messages.log_entries import LogEntry
+from protocols.messages.log_entries import LogEntry, Mandate
 from protocols.types.frozen import record
 from protocols.types.ids import PeerId
 
@@ -29,6 +29,8 @@ class Vote:
     """A pre-vote: it changes neither term nor vote of any peer."""
     urgent: bool
     """The leader itself hands over: a recent heartbeat of it is no reason to refuse."""
+    signature: bytes = b""
+    """Of an urgent vote: the leader's, from its HandOver."""
 
 
 @record
@@ -39,6 +41,17 @@ class Voted:
     """The term of the vote if granted; otherwise the sender's own term."""
     granted: bool
     pre: bool
+    signature: bytes = b""
+    """Of a granted vote, not of a pre-vote: that of the voter's key (raft/mandate.py)."""
+
+
+@record
+class Leads:
+    """From a new leader, before its first Append on a connection: the votes that elected it."""
+
+    run: int
+    term: int
+    mandate: Mandate
 
 
 @record
@@ -85,6 +98,8 @@ class HandOver:
     """From a leader that wants to leave: start an election now (leadership transfer)."""
 
     term: int
+    signature: bytes = b""
+    """That of the leader's key; the receiver shows it to the voters in its Vote."""
 
 
 @record
@@ -130,7 +145,7 @@ class OnBranch:
     """Address of the branch's leader; "" if it has none."""
 
 
-RAFT = (Vote, Voted, Append, Appended, HandOver)
+RAFT = (Vote, Voted, Leads, Append, Appended, HandOver)
 """Messages that raft/node.py handles."""
 RELAY = (Relay, Via, Relayed)
 """Messages that links/log_relay.py handles."""

@@ -6,6 +6,7 @@ from protocols.messages.log_entries import (
     Attempt,
     Commit,
     Cut,
+    Mandate,
     Restore,
     Revoked,
     Run,
@@ -128,3 +129,5 @@ class RunStateSnapshot:
     revoked_tokens: tuple[TokenRevoked, ...] = ()
     issued: tuple[TokenIssued, ...] = ()
     """Tokens that count without the vote of their issuer."""
+    mandate: Mandate = Mandate()
+    """The elections and changes of the voters that a peer with an older state has to check."""

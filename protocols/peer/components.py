@@ -6,12 +6,14 @@ take events.
 """
 
 from abc import ABC, abstractmethod
+from functools import partial
 
 from protocols.interface import commands as c
 from protocols.leader.leadership import Leadership
 from protocols.leader.term import LeadershipTerm
 from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
+from protocols.links.leader_proofs import LoggedProofs
 from protocols.links.log_relay import LogRelay
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved
@@ -24,6 +26,7 @@ from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
+from protocols.types.signatures import Signatures
 
 
 class Components(ABC):
@@ -39,15 +42,19 @@ class Components(ABC):
         kept: m.Kept | None = None,
         contact: str = "",
         rules: ProtocolConfig | None = None,
+        signatures: Signatures | None = None,
     ) -> None:
         """`join` False: this peer founds the run. `contact`: address of a peer of the run.
 
         `saved`: the log of an earlier incarnation; `kept`: its newest checkpoint; `rules`: those of
-        the run if known, else they come with RunAccepted. Raises LogError if `saved` contradicts
-        itself.
+        the run if known, else they come with RunAccepted; `signatures`: with the node's key, None
+        in a run that is not encrypted. Raises LogError if `saved` contradicts itself.
         """
         self.me = me
-        self.log_applier = LogApplier(me.peer, saved)
+        prove = None
+        if signatures is not None:
+            prove = partial(LoggedProofs, me.peer, signatures=signatures)
+        self.log_applier = LogApplier(me.peer, saved, prove)
         self.raft, self.run_state = self.log_applier.raft, self.log_applier.run_state
         self.election, self.replication = self.raft.election, self.raft.replication
         self.disk = self.raft.disk

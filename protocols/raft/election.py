@@ -7,10 +7,13 @@ NOT append to the log, nor know what is committed beyond the index that it is to
 from collections.abc import Collection, Iterable
 
 from protocols.interface.commands import Command, Send
-from protocols.messages.peer import Append, Control, HandOver, Vote, Voted
+from protocols.messages.log_entries import Ballot
+from protocols.messages.peer import Append, Appended, Control, HandOver, Vote, Voted
+from protocols.raft.claims import Claims
 from protocols.raft.durability import Durability
 from protocols.raft.election_timer import ElectionTimer
 from protocols.raft.log import Log
+from protocols.raft.mandate import HeirStatement, LeaderProofs, VoteStatement
 from protocols.raft.replication import Replication
 from protocols.raft.roles import Role
 from protocols.raft.term_state import TermState
@@ -26,10 +29,9 @@ class Election:
 
     def __init__(
         self,
-        me: PeerId,
-        log: Log,
         disk: Durability,
         replication: Replication,
+        proofs: LeaderProofs,
         *,
         up: set[PeerId],
         out: list[Command],
@@ -40,14 +42,24 @@ class Election:
         self.state = TermState()
         self.handing_over = False
         """We have asked another voter to lead, and decide nothing unless it fails to."""
-        self._me, self._log, self._disk, self._replication = me, log, disk, replication
+        self.claims = Claims()
+        self._disk, self._replication, self._proofs = disk, replication, proofs
         self._up, self._out = up, out
-        self._timer = ElectionTimer(me)
+        self._timer = ElectionTimer(replication.me)
         """The timer of the next election."""
-        self._granted = set[PeerId]()
-        """Voters that have answered our question for their votes with yes."""
+        self._granted = dict[PeerId, bytes]()
+        """Voters that have answered our question for their votes with yes, and their
+        signatures."""
         self._quorum_at = NEVER
         """When we step down as leader, unless a majority has answered by then."""
+
+    @property
+    def ballots(self) -> tuple[Ballot, ...]:
+        """The votes that we have in our term, our own among them; () if they prove nothing."""
+        if not self._proofs.required:
+            return ()
+        votes = {self._me: self._vote_for_us(), **self._granted}
+        return tuple(Ballot(voter, signature) for voter, signature in sorted(votes.items()))
 
     @property
     def deadline(self) -> float:
@@ -77,19 +89,41 @@ class Election:
             else:
                 self._ask_first(now)
 
-    def admits(self, message: Control, now: float) -> bool:
-        """Does the message count? If it is of a newer term, that term begins."""
-        state = self.state
-        term = getattr(message, "term", 0)
-        asks = isinstance(message, Vote)
-        if asks and not message.pre and not message.urgent and self._follows(now):
+    def admits(self, peer: PeerId, message: Control, now: float) -> bool:
+        """Does the message count? If it asks for a vote in a newer term, or a leader sends it, that
+        term begins."""
+        state, term = self.state, getattr(message, "term", 0)
+        asks = isinstance(message, Vote) and not message.pre
+        if asks and self._follows(now) and not self._is_heir(peer, message):
             return False  # Our leader lives: a peer that lost its connection must not disturb.
-        answers_pre = isinstance(message, Voted) and message.pre and message.granted
         if not self.is_near(term, now, raises=isinstance(message, Append)):
             return False
-        if term > state.term and not (asks and message.pre) and not answers_pre:
+        if term <= state.term:
+            return True
+        if asks or isinstance(message, Append):
             self.step_down(now, term=term)
+        elif isinstance(message, Appended):
+            self._claimed(peer, term, now)
+            return False
+        elif isinstance(message, Voted) and not message.granted:
+            self.claims.later_term = max(self.claims.later_term, term)
         return True
+
+    def _claimed(self, peer: PeerId, term: int, now: float) -> None:
+        """A reader of our log refuses it, since a newer term began for it: there may have been a
+        candidate that lost. Only a newer term of ours brings it back."""
+        if self.state.leads and self._replication.serves(peer) and self.claims.believes(now):
+            self.step_down(now, term=term)
+            self._stand(now, urgent=True)
+
+    def _is_heir(self, peer: PeerId, vote: Vote) -> bool:
+        """May the candidate lead, although our leader lives? It may if that is its wish, or it
+        leads itself and begins a newer term."""
+        state, leader = self.state, self.state.leader
+        if not vote.urgent or leader is None or vote.term <= state.term:
+            return False
+        wish = HeirStatement(state.term, peer)
+        return peer == leader or self._proofs.is_signed(leader, wish, vote.signature)
 
     def is_near(self, term: int, now: float, *, raises: bool) -> bool:
         """False if the term is more than TERM_LEAP_MAX ahead. If a leader sends it (`raises`), our
@@ -116,7 +150,8 @@ class Election:
             if state.vote != peer:
                 self.vote(state.term, peer)
             self._arm(now)
-        self._disk.promise(peer, Voted(state.term, granted, pre=False))
+        signature = self._proofs.sign(VoteStatement(state.term, peer)) if granted else b""
+        self._disk.promise(peer, Voted(state.term, granted, False, signature))
 
     def answered(self, peer: PeerId, answer: Voted, now: float) -> bool:
         """A voter answers. True if we have won the election with that: then `lead`."""
@@ -124,12 +159,14 @@ class Election:
         if not answer.granted or peer not in self._log.voters:
             return False
         if answer.pre and state.role is Role.ASKING and answer.term == state.term + 1:
-            self._granted.add(peer)
-            if self._log.is_majority(self._granted):
+            self._granted[peer] = b""
+            if self._log.is_majority(self._granted.keys()):
                 self._stand(now, urgent=False)
         elif not answer.pre and state.role is Role.CANDIDATE and answer.term == state.term:
-            self._granted.add(peer)
-            return self._log.is_majority(self._granted)
+            # A vote without its signature would prove nothing to others.
+            if self._proofs.is_signed(peer, VoteStatement(state.term, self._me), answer.signature):
+                self._granted[peer] = answer.signature
+            return self._log.is_majority(self._granted.keys())
         return False
 
     def asked_to_lead(self, peer: PeerId, message: HandOver, now: float, commit_index: int) -> None:
@@ -137,14 +174,16 @@ class Election:
         state = self.state
         may_stand = self._disk.works and self._log.voted_since(self._me, commit_index)
         if message.term == state.term and peer == state.leader and may_stand:
-            self._stand(now, urgent=True)
+            self._stand(now, urgent=True, signature=message.signature)
 
     def hand_over(self, *, but: Collection[PeerId]) -> bool:
         """Ask a voter that has our whole log to lead; False if there is none yet."""
         heirs = self._replication.complete(self._log.voters) & self._up - set(but)
         if self.state.leads and heirs and not self.handing_over:
             self.handing_over = True
-            self._out.append(Send(min(heirs), HandOver(self.state.term)))
+            term, heir = self.state.term, min(heirs)
+            wish = self._proofs.sign(HeirStatement(term, heir))
+            self._out.append(Send(heir, HandOver(term, wish)))
         return self.handing_over
 
     def lead(self, now: float) -> None:
@@ -157,6 +196,8 @@ class Election:
 
     def vote(self, term: int, vote: str) -> None:
         """Begin this term, or give our vote in it ("": to no peer yet)."""
+        if term != self.state.term:
+            self._granted = {}
         self.state.begin(term, vote)
         self._disk.vote_changed()
 
@@ -197,6 +238,14 @@ class Election:
             self.state.leader_down, grace_s = True, self.rules.reconnect_grace_s
             self._arm(now, least=grace_s, spread=grace_s)
 
+    @property
+    def _me(self) -> PeerId:
+        return self._replication.me
+
+    @property
+    def _log(self) -> Log:
+        return self._replication.log
+
     def _follows(self, now: float) -> bool:
         return self.state.follows(now, self.timeout_s)
 
@@ -207,23 +256,36 @@ class Election:
         self._timer.arm(now, self.state.term, least=least, spread=spread)
 
     def _ask_first(self, now: float) -> None:
+        if self.claims.later_term > self.state.term:
+            self.vote(self.claims.later_term, "")
         self.state.become(Role.ASKING, None)
-        self._granted = {self._me}
+        self._granted = {self._me: b""}
         self._arm(now, least=self.timeout_s / 4, spread=self.timeout_s)
         self._ask(self._log.voters, pre=True)
 
-    def _stand(self, now: float, *, urgent: bool) -> None:
+    def _stand(self, now: float, *, urgent: bool, signature: bytes = b"") -> None:
+        """`signature`: that of the leader that hands over to us."""
         self.vote(self.state.term + 1, self._me)
         self.state.become(Role.CANDIDATE, None)
-        self._granted = set[PeerId]()
         self._arm(now)
         self._timer.tries += 1
-        self._disk.promise(self._me, Voted(self.state.term, True, pre=False))
-        self._ask(self._log.voters, pre=False, urgent=urgent)
+        self._disk.promise(self._me, Voted(self.state.term, True, False, self._vote_for_us()))
+        self._ask(self._log.voters, pre=False, urgent=urgent, signature=signature)
 
-    def _ask(self, peers: Iterable[PeerId], *, pre: bool, urgent: bool = False) -> None:
+    def _vote_for_us(self) -> bytes:
+        return self._proofs.sign(VoteStatement(self.state.term, self._me))
+
+    def _ask(
+        self,
+        peers: Iterable[PeerId],
+        *,
+        pre: bool,
+        urgent: bool = False,
+        signature: bytes = b"",
+    ) -> None:
         term = self.state.term + 1 if pre else self.state.term
-        question = Vote(term, self._log.last_index, self._log.last_term, pre, urgent)
+        last = (self._log.last_index, self._log.last_term)
+        question = Vote(term, *last, pre, urgent, signature)
         for peer in peers:
             if peer in self._up and pre:
                 self._out.append(Send(peer, question))

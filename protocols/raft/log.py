@@ -5,7 +5,8 @@ appended (leader/decisions.py), what is committed (commitment.py) nor what an en
 (state/run_state.py).
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 
 from protocols.messages.log_entries import Entry, Left, LogEntry, Lost, Restore, Run, Voter
 from protocols.messages.peer import Append
@@ -14,6 +15,7 @@ from protocols.types.ids import PeerId
 from protocols.types.limits import ENTRIES_MAX, ENTRY_BYTES_MAX
 from protocols.wire.codec import encode_entry, readable_bytes
 
+Sign = Callable[[LogEntry], bytes]
 Voters = tuple[PeerId, ...]
 """The peers that vote, sorted by how long they have been members, oldest first."""
 
@@ -104,12 +106,14 @@ class Log:
             last -= 1
         return max(last, floor)
 
-    def append(self, body: Entry, *, term: int) -> LogEntry:
-        """Append an entry as leader.
+    def append(self, body: Entry, *, term: int, sign: Sign | None = None) -> LogEntry:
+        """Append an entry as leader; `sign` gives its signature if it changes the voters.
 
         Raises LogError if no peer could read the entry; then nothing has changed.
         """
         entry = LogEntry(index=self.last_index + 1, term=term, body=body)
+        if sign is not None and voters_after(self.voters, body) != self.voters:
+            entry = replace(entry, signature=sign(entry))
         self._add(entry, readable_bytes(entry))
         return entry
 

@@ -7,14 +7,15 @@ what its disk does not hold (durability.py).
 
 from collections.abc import Collection, Iterable, Mapping
 
-from protocols.interface.commands import Command
+from protocols.interface.commands import Command, Send
 from protocols.messages.log_entries import Elected, Entry, LogEntry, Restore
-from protocols.messages.peer import Append, Appended, Control, HandOver, Vote, Voted
+from protocols.messages.peer import Append, Appended, Control, HandOver, Leads, Vote, Voted
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.raft import commitment
 from protocols.raft.durability import Durability
 from protocols.raft.election import Election
 from protocols.raft.log import Log, Voters
+from protocols.raft.mandate import ChangeStatement, LeaderProofs, NoProofs
 from protocols.raft.replication import Replication
 from protocols.raft.roles import Role
 from protocols.raft.snapshot_chunks import IncomingSnapshot
@@ -26,20 +27,28 @@ from protocols.types.rules import ProtocolConfig
 class Raft:
     """The Raft node of one peer. `take()` returns the commands that the last calls have led to."""
 
-    def __init__(self, me: PeerId, saved: Saved | None = None, voters: Voters = ()) -> None:
-        """`saved`: what an earlier incarnation left on the disk; `voters`: those of its
-        snapshot."""
+    def __init__(
+        self,
+        me: PeerId,
+        saved: Saved | None = None,
+        voters: Voters = (),
+        proofs: LeaderProofs | None = None,
+    ) -> None:
+        """`saved`: what an earlier incarnation left on the disk; `voters`: those of its snapshot;
+        `proofs`: None if the run is not encrypted."""
         self.me = me
         self.rules, self.run, self.log = ProtocolConfig(), 0, Log()
         self.commit_index = 0
         self.durable_index = 0
         """Index up to which our log is on our disk."""
         self.up, self.disk = set[PeerId](), Durability()
-        self.replication = Replication(me, self.log)
+        self.proofs = proofs or NoProofs()
+        self.proofs.read(self.log)
+        self.replication = Replication(me, self.log, self.proofs)
         self.incoming = IncomingSnapshot()
         self._out: list[Command] = []
-        shared = (self.log, self.disk, self.replication)
-        self.election = Election(me, *shared, up=self.up, out=self._out)
+        shared = (self.disk, self.replication, self.proofs)
+        self.election = Election(*shared, up=self.up, out=self._out)
         self.term_state = self.election.state
         """The same object; code that runs with each event reads it, not the properties below."""
         if saved is None:
@@ -79,7 +88,10 @@ class Raft:
     def append(self, body: Entry) -> LogEntry:
         """Append an entry to the log; only a leader may."""
         assert self.leads, "only the leader appends"
-        entry = self.log.append(body, term=self.term)
+        proofs = self.proofs
+        entry = self.log.append(
+            body, term=self.term, sign=lambda entry: proofs.sign(ChangeStatement(entry))
+        )
         self.disk.log_changed(entry.index)
         self._out += self.replication.publish(self._header(), self.up)
         return entry
@@ -118,7 +130,13 @@ class Raft:
 
     def receive(self, peer: PeerId, message: Control, now: float) -> None:
         """Handle a message of another peer. Raises RemoteProtocolError if it breaks the rules."""
-        if not self.election.admits(message, now):
+        if isinstance(message, Leads):
+            self._shown(peer, message, now)
+            return
+        if isinstance(message, Append) and not self.is_proved(peer, message.term):
+            self._doubt(peer, message)
+            return
+        if not self.election.admits(peer, message, now):
             return
         match message:
             case Vote():
@@ -137,6 +155,13 @@ class Raft:
                 self.election.asked_to_lead(peer, message, now, self.commit_index)
             case _:
                 raise AssertionError(f"no message of ours: {message!r}")
+
+    def is_proved(self, peer: PeerId, term: int) -> bool:
+        """Has the peer proved that it leads this term? True for an old term, whose messages are
+        refused anyway."""
+        if not self.proofs.required or term < self.term:
+            return True
+        return term == self.term and peer == self.term_state.proved
 
     def advance(self, now: float) -> None:
         """Do what is due: elections, and another attempt of a failed disk."""
@@ -213,11 +238,36 @@ class Raft:
 
     def _lead(self, now: float, first: Iterable[Entry] = ()) -> None:
         self.election.lead(now)
-        for body in (*first, Elected(self.me)):
+        for body in first:
             self.append(body)
+        self.append(Elected(self.me, self.election.ballots))
 
     def _header(self) -> Append:
         return Append(self.run, self.term, 0, 0, (), self.commit_index, self.durable_index)
+
+    def _shown(self, peer: PeerId, leads: Leads, now: float) -> None:
+        """A peer shows that it leads. Raises RemoteProtocolError if that proves nothing."""
+        if not self.proofs.required and self.log.last_index:
+            return
+        if leads.term < self.term or (self.run and leads.run != self.run):
+            return
+        if leads.term == self.term and self.leads:
+            raise RemoteProtocolError(peer, "leads in a term in which we lead")
+        if not self.proofs.proves(leads.mandate, peer, leads.term):
+            why = f"claims to lead term {leads.term} without the votes of a majority"
+            raise RemoteProtocolError(peer, why)
+        if leads.term > self.term:
+            self.election.step_down(now, term=leads.term)
+        self.term_state.proved = peer
+        self.election.claims.proved(peer)
+        self.election.heard(peer, now)
+
+    def _doubt(self, peer: PeerId, append: Append) -> None:
+        """Ask a peer for the proof that it leads. Raises RemoteProtocolError if it never comes."""
+        if self.election.claims.doubt(peer):
+            why = f"claims to lead term {append.term} and shows no votes"
+            raise RemoteProtocolError(peer, why)
+        self._out.append(Send(peer, Appended(append.term, False, self.log.last_index)))
 
     def _append(self, peer: PeerId, append: Append, now: float) -> None:
         if append.term < self.term:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from protocols.interface.commands import Command, Send
 from protocols.messages.log_entries import LogEntry
-from protocols.messages.peer import Append, Appended
+from protocols.messages.peer import Append, Appended, Leads
 from protocols.messages.persisted import Snapshot
 from protocols.raft.log import Log
+from protocols.raft.mandate import LeaderProofs, NoProofs
 from protocols.raft.snapshot_chunks import pieces
 from protocols.types.ids import PeerId
 
@@ -36,6 +37,8 @@ class Progress:
     """The end of its log is not known: send one message at a time."""
     expected: int = 0
     """Index up to which its relay should have brought the log by the next heartbeat."""
+    shown: bool = False
+    """It has got the proof that we lead, on this connection."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Replication:
 
     me: PeerId
     log: Log
+    proofs: LeaderProofs = field(default_factory=NoProofs)
     snapshot: Snapshot | None = None
     """Sent to readers that lack entries which the log has dropped."""
     acknowledged: set[PeerId] = field(default_factory=set[PeerId])
@@ -67,6 +71,10 @@ class Replication:
     def match(self, peer: PeerId) -> int:
         progress = self._readers.get(peer)
         return progress.match if progress is not None else 0
+
+    def serves(self, peer: PeerId) -> bool:
+        """Is this peer one of the readers?"""
+        return peer in self._readers
 
     def complete(self, peers: Iterable[PeerId]) -> set[PeerId]:
         """Those of these peers that have our whole log on their disks."""
@@ -109,6 +117,7 @@ class Replication:
         self.relayed.discard(peer)
         if progress is not None:
             progress.next, progress.under_way, progress.probing = progress.match + 1, 0, True
+            progress.shown = False
             if not progress.match:
                 progress.next = self.log.last_index + 1
 
@@ -135,7 +144,10 @@ class Replication:
         previous = max(progress.next - 1, self.log.base)
         term = self.log.term_at(previous)
         assert term is not None, "no reader is ahead of the leader"
-        return [Send(peer, _following(header, previous, term, ()))]
+        return [
+            *self._show(peer, progress, header),
+            Send(peer, _following(header, previous, term, ())),
+        ]
 
     def tell_durable(self, header: Append, up: set[PeerId]) -> list[Command]:
         """Send the durable index to voters that are a majority with us: they can commit at once."""
@@ -179,7 +191,7 @@ class Replication:
             progress.probing = False
         else:
             progress.next = max(progress.match, min(answer.index, progress.next - 1)) + 1
-            progress.probing, progress.under_way = True, 0
+            progress.probing, progress.under_way, progress.shown = True, 0, False
             if peer in self.relayed:
                 self.relayed.discard(peer)
                 self._strayed.add(peer)
@@ -211,9 +223,10 @@ class Replication:
 
     def _send(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
         """Send as many messages as fit into the window."""
-        commands: list[Command] = []
         window = 1 if progress.probing else WINDOW
+        commands: list[Command] = []
         while progress.under_way < window and progress.next <= self.log.last_index:
+            commands += self._show(peer, progress, header)
             previous = progress.next - 1
             term = self.log.term_at(previous)
             if term is None or not (entries := self.log.after(previous)):
@@ -222,6 +235,13 @@ class Replication:
             progress.next = entries[-1].index + 1
             commands.append(Send(peer, _following(header, previous, term, entries)))
         return commands
+
+    def _show(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
+        """The proof that we lead, unless this reader has it."""
+        if progress.shown or not self.proofs.required:
+            return []
+        progress.shown = True
+        return [Send(peer, Leads(header.run, header.term, self.proofs.mandate()))]
 
     def _install(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
         """Send the snapshot: the log has dropped the entries that the reader lacks."""

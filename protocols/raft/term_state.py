@@ -17,6 +17,8 @@ class TermState:
     term: int = 0
     vote: str = ""
     """The peer that has this peer's vote in the term; "" if none has."""
+    proved: PeerId | None = None
+    """The peer that has proved that it leads the term."""
     role: Role = Role.FOLLOWER
     leads: bool = False
     """Whether the role is that of the leader."""
@@ -32,6 +34,8 @@ class TermState:
 
     def begin(self, term: int, vote: str) -> None:
         """A term begins, or this peer gives its vote in it."""
+        if term != self.term:
+            self.proved = None
         self.term, self.vote = term, vote
         self.leader_durable = 0
 

@@ -36,9 +36,8 @@ def objection(run_state: RunState, body: e.Entry) -> str:
             return _run(body)
         case e.Elected():
             return ""
-        case e.Voter(peer=peer, votes=votes):
-            known = peer in run_state.readers and votes != (peer in run_state.voters)
-            return "" if known else f"changes nothing about the vote of {peer}"
+        case e.Voter():
+            return _voter(run_state, body)
         case e.Restore():
             return _restore(run_state, body)
         case e.Cut():
@@ -108,6 +107,14 @@ def _run(run: e.Run) -> str:
     if not sizes or min(*sizes, run.grain, run.outer_steps, run.peers_min) < 1:
         return "begins with an empty Run"
     return step_validation.of_run(run)
+
+
+def _voter(run_state: RunState, body: e.Voter) -> str:
+    peer, known = body.peer, run_state.admitted.get(body.peer)
+    if peer not in run_state.readers or body.votes == (peer in run_state.voters):
+        return f"changes nothing about the vote of {peer}"
+    key = known.key if known is not None and body.votes else ""
+    return "" if body.key == key else f"names another key of {peer} than the log admits"
 
 
 def _member(run_state: RunState, info: PeerInfo) -> str:

@@ -5,12 +5,13 @@ the log that an earlier incarnation left on the disk. Must NOT react to an entry
 does).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import RunStateSnapshot
+from protocols.raft.mandate import LeaderProofs
 from protocols.raft.node import Raft
 from protocols.state import transitions
 from protocols.state.entry_validation import snapshot_objection
@@ -32,13 +33,20 @@ LetsIn = e.Cut | e.Member | e.Witness
 class LogApplier:
     """`raft` has the log, `members` the state after the entries that are applied so far."""
 
-    def __init__(self, me: PeerId, saved: Saved | None) -> None:
-        """Raises LogError if the saved log of an earlier incarnation contradicts itself."""
+    def __init__(
+        self,
+        me: PeerId,
+        saved: Saved | None,
+        prove: Callable[[RunState], LeaderProofs] | None = None,
+    ) -> None:
+        """`prove`: makes the proofs of leadership; None if the run is not encrypted. Raises
+        LogError if the saved log of an earlier incarnation contradicts itself."""
         self.compact_entries = COMPACT_ENTRIES
         """Entries before a snapshot is made. Simulated runs are short, and lower it."""
         self.run_state = RunState()
         image = _image_of(saved)
-        self.raft = Raft(me, saved, image.voters if image else ())
+        proofs = prove(self.run_state) if prove is not None else None
+        self.raft = Raft(me, saved, image.voters if image else (), proofs)
         inside = (*image.members, *image.joiners, *image.witnesses) if image is not None else ()
         self.known = addresses(inside, saved.entries if saved is not None else ())
         """Addresses of the peers that an earlier incarnation knew."""
@@ -80,6 +88,8 @@ class LogApplier:
         """Add a piece of a snapshot; True if it was the last one and moved this peer forward."""
         raft = self.raft
         if piece.term < raft.term or (raft.run and piece.run != raft.run):
+            return False
+        if not raft.is_proved(peer, piece.term):
             return False
         if not raft.election.is_near(piece.term, now, raises=True):
             return False

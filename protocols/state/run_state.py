@@ -42,6 +42,8 @@ class RunState:
     restored: e.Restore | None = None
     restored_index: int = 0
     voters: Voters = ()
+    mandate: e.Mandate = field(default_factory=e.Mandate)
+    """The proof of the last election (raft/mandate.py)."""
     members: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     joiners: dict[PeerId, PeerInfo] = field(default_factory=dict[PeerId, PeerInfo])
     """Peers with a Cut that are not members yet: they receive results, and do not contribute."""
@@ -276,12 +278,14 @@ class RunState:
             revoked=tuple(spendings.revoked.values()),
             revoked_tokens=tuple(spendings.revoked_tokens.values()),
             issued=tuple(spendings.issued.values()),
+            mandate=self.mandate,
         )
 
     def become(self, image: RunStateSnapshot) -> None:
         """Replace the whole state by the image's, in place: other objects keep references to this
         one."""
         self.index, self.run, self.voters = image.index, image.run, image.voters
+        self.mandate = image.mandate
         self.lineage, self.branches = image.lineage, list(image.branches)
         self.restored, self.restored_index = image.restored, image.restored_index
         self.members = {info.peer: info for info in image.members}

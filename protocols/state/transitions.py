@@ -10,6 +10,7 @@ from dataclasses import replace
 from protocols.messages import log_entries as e
 from protocols.messages.snapshot import Branch, ReturnedInView
 from protocols.raft.log import voters_after
+from protocols.raft.mandate import extended
 from protocols.state import step_entries
 from protocols.state.entry_validation import objection
 from protocols.state.run_state import KEEP_COMMITS, STALENESS_ROUNDS_MAX, RunState
@@ -37,7 +38,10 @@ def apply(run_state: RunState, entry: e.LogEntry) -> None:
     run_state.index, making = entry.index, step_entries.num_making(run_state)
     if isinstance(entry.body, e.Restore) and entry.body.fork:
         _fork(run_state, entry.body)
-    run_state.voters = voters_after(run_state.voters, entry.body)
+    voters = voters_after(run_state.voters, entry.body)
+    if not isinstance(entry.body, e.Run):
+        run_state.mandate = extended(run_state.mandate, entry, changes=voters != run_state.voters)
+    run_state.voters = voters
     if isinstance(entry.body, e.Run | e.Restore):
         _begin_lineage(run_state, entry)
     match entry.body:

@@ -43,6 +43,11 @@ ROUNDS_MAX = 1 << 31
 """Rounds of a run, or its steps in a stepwise run: stamps count them in 32 bits."""
 TOTAL_MAX = (1 << 63) - 1
 """The run's sums of tokens and steps are cut off here, whatever members report."""
+BALLOTS_MAX = 16
+"""Votes in the proof of an election."""
+MANDATE_MAX = 128
+"""Elections and changes of the voters that are kept to prove later ones. A peer that has missed
+more of them joins anew."""
 TERM_LEAP_MAX = 1 << 16
 """A message with a term further ahead than this is refused; one of a leader raises the term by this
 much. Candidates ask before they raise the term (pre-vote), so honest terms grow slowly, and no peer

@@ -15,6 +15,7 @@ from protocols.messages.step_progress import StepProgress
 from protocols.types import ids
 from protocols.types import sample_ranges as s
 from protocols.types.limits import (
+    BALLOTS_MAX,
     CERTIFICATE_BYTES_MAX,
     DONORS_MAX,
     ENTRIES_MAX,
@@ -25,6 +26,7 @@ from protocols.types.limits import (
     LEAF_BYTES,
     LEAVES_MAX,
     LIST_MAX,
+    MANDATE_MAX,
     NAME_MAX,
     PEERS_MAX,
     PIECE_BYTES_MAX,
@@ -136,7 +138,9 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     ids.Version: {"fragment": _u16, "round": _u32, "state_digest": _digest},
     ids.StepPayloads: {"step": _u32, "peers": _peers},
     ids.Provider: {"step": _u32, "peer": peer_id, "holder": peer_id},
-    e.LogEntry: {"index": _u63, "term": _u63, "body": _entry},
+    e.LogEntry: {"index": _u63, "term": _u63, "body": _entry, "signature": _signature},
+    e.Mandate: {"after": _u63, "entries": many(struct(e.LogEntry), MANDATE_MAX)},
+    e.Ballot: {"voter": peer_id, "signature": _signature},
     e.Run: {
         "run": _u64,
         "run_json": _json,
@@ -154,8 +158,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "root": _sha256,
         "voters_issue": flag,
     },
-    e.Elected: {"peer": peer_id},
-    e.Voter: {"peer": peer_id, "votes": flag, "why": _words},
+    e.Elected: {"peer": peer_id, "ballots": many(struct(e.Ballot), BALLOTS_MAX)},
+    e.Voter: {"peer": peer_id, "votes": flag, "why": _words, "key": _sha256},
     e.Restore: {
         "parent_lineage": _u64,
         "versions": _versions,
@@ -232,8 +236,10 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "last_term": _u63,
         "pre": flag,
         "urgent": flag,
+        "signature": _signature,
     },
-    m.Voted: {"term": _u63, "granted": flag, "pre": flag},
+    m.Voted: {"term": _u63, "granted": flag, "pre": flag, "signature": _signature},
+    m.Leads: {"run": _u64, "term": _u63, "mandate": struct(e.Mandate)},
     m.Append: {
         "run": _u64,
         "term": _u63,
@@ -252,7 +258,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         **_extent,
         "piece": piece,
     },
-    m.HandOver: {"term": _u63},
+    m.HandOver: {"term": _u63, "signature": _signature},
     m.ReportsComplete: {"term": _u63},
     m.UnreachedMembers: {"peers": _peers},
     m.Kept: {
@@ -405,6 +411,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "revoked": many(_only(e.Revoked), SPENT_MAX),
         "revoked_tokens": many(_only(e.TokenRevoked), SPENT_MAX),
         "issued": many(_only(e.TokenIssued), SPENT_MAX),
+        "mandate": struct(e.Mandate),
     },
     StepProgress: {
         "step": _u32,

@@ -68,6 +68,7 @@ MESSAGES: Mapping[int, type] = {
     67: m.BlocksWanted,
     68: m.Blocks,
     69: m.WrongResult,
+    70: m.Leads,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,

@@ -1,13 +1,11 @@
 """Admission to a simulated run: peers ask with tokens, and trust what their logs admit.
 
-Signatures are modelled: a hash of a key and the signed bytes, which only the shell of the key's
-holder makes. The time of a token is always right. Must NOT judge which peers are admitted: checkers
-do.
+Signatures are modelled (node/storage.py). The time of a token is always right. Must NOT judge which
+peers are admitted: checkers do.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 from dataclasses import replace
 
@@ -18,6 +16,7 @@ from protocols.messages import peer as m
 from protocols.state import Token, claim, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
+from sims.node.storage import key_named, signature_of
 from sims.simulator.dialled_world import DialledWorld
 
 USES = (1, 2, 3)
@@ -60,7 +59,7 @@ class Certification:
     @property
     def root(self) -> str:
         """The run's root key; "" in an open world."""
-        return _key("root key").hex() if self.closed else ""
+        return key_named("root key").hex() if self.closed else ""
 
     def founds(self, founder: Node) -> TokenSpent | None:
         """The founder's own admission, which its disk has from now on; None in an open world."""
@@ -136,8 +135,8 @@ class Certification:
         """The answer of a shell: it looks at signatures only."""
         entry = check.entry
         terms, said = entry.terms, statement(check.root, entry.terms)
-        signed = entry.signature == _signature(check.issuer_key, said)
-        proved = entry.proof == _signature(terms.key, claim(check.root, entry.key))
+        signed = entry.signature == signature_of(check.issuer_key, said)
+        proved = entry.proof == signature_of(terms.key, claim(check.root, entry.key))
         if signed and proved:
             return v.Proved(check.asker, check.number, entry)
         self._world.happened["forged token"] += 1
@@ -185,10 +184,10 @@ class Certification:
 
     def _new_token(self, *, witness: bool, by: PeerId, uses: int) -> Token:
         self._tokens += 1
-        key, root = _key(f"token {self._tokens}"), bytes.fromhex(self.root)
+        key, root = key_named(f"token {self._tokens}"), bytes.fromhex(self.root)
         plain = Token(("h0:1",), (), root, key, key, uses, EXPIRES, witness, by)
-        issuer_key = _key(by).hex() if by else self.root
-        return replace(plain, signature=_signature(issuer_key, statement(self.root, plain.terms)))
+        issuer_key = key_named(by).hex() if by else self.root
+        return replace(plain, signature=signature_of(issuer_key, statement(self.root, plain.terms)))
 
 
 def _reason(why: str) -> str:
@@ -204,8 +203,8 @@ def _reason(why: str) -> str:
 
 
 def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
-    key, certificate = _key(node.peer), node.peer.encode()
-    proof = _signature(token.key.hex(), claim(root, key.hex()))
+    key, certificate = key_named(node.peer), node.peer.encode()
+    proof = signature_of(token.key.hex(), claim(root, key.hex()))
     who = (node.peer, key, certificate, node.me.witness)
     return m.Admit(PROTOCOL_VERSION, *who, token.terms, token.signature, proof, PeerId(""))
 
@@ -213,12 +212,3 @@ def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
 def _entry(admit: m.Admit) -> TokenSpent:
     signatures = (admit.signature, admit.proof)
     return TokenSpent(admit.terms, admit.peer, admit.key.hex(), admit.certificate, *signatures)
-
-
-def _key(name: str) -> bytes:
-    """The key of this name: both halves of the model are the same."""
-    return hashlib.sha256(name.encode()).digest()
-
-
-def _signature(key: str, content: bytes) -> bytes:
-    return hashlib.sha512(bytes.fromhex(key) + content).digest()

@@ -58,7 +58,7 @@ def test_nobody_hears_of_a_branch_that_a_crash_could_take_back() -> None:
 # Committing -----------------------------------------------------------------------------------
 
 
-def test_a_leader_of_an_earlier_term_is_told_of_the_present_one() -> None:
+def test_a_leader_begins_a_newer_term_for_a_voter_that_a_candidate_took_along() -> None:
     circle = voting(A, B, C)
     circle.rafts[B].receive(C, m.Vote(4, 99, 1, pre=False, urgent=True), circle.now)
     circle.collect(B)
@@ -66,7 +66,22 @@ def test_a_leader_of_an_earlier_term_is_told_of_the_present_one() -> None:
     circle.wire.clear()
     circle.beat(A)
     circle.settle()
-    assert (circle.rafts[A].leads, circle.rafts[A].term) == (False, 4)
+    assert (circle.rafts[A].leads, circle.rafts[A].term) == (True, 5)
+    assert {raft.term for raft in circle.rafts.values()} == {5}
+
+
+def test_a_voter_that_claims_newer_terms_again_and_again_ends_few_terms() -> None:
+    circle = voting(A, B, C)
+    terms: list[int] = []
+    for _ in range(100):
+        raft = circle.rafts[A]
+        raft.receive(C, m.Appended(raft.term + 1, False, 0), circle.now)
+        circle.collect(A)
+        circle.settle()
+        circle.pass_time(0.3)
+        assert circle.rafts[A].leads
+        terms.append(circle.rafts[A].term)
+    assert 2 <= len(set(terms)) <= 6  # In 30 s: after 0, 1, 3, 7 and 15 s.
 
 
 def test_two_leaders_of_one_term_are_a_lie() -> None:

@@ -177,7 +177,9 @@ def test_a_voters_token_counts_while_it_votes_and_is_in() -> None:
     voters = replace(TOKEN, key=b"v" * 32, issuer=B)
     cut = e.Cut(info(B, 1), (A,), (Version(0, 0, START),))
     joined = (*BEGUN, spent(B), cut, e.Member(info(B, 1)))
-    votes, ends = (e.Voter(B, votes=yes, why="") for yes in (True, False))
+    votes, ends = (
+        e.Voter(B, votes=yes, why="", key=PUBLIC if yes else "") for yes in (True, False)
+    )
     for story, counts in (
         (joined, False),
         ((*joined, votes), True),
@@ -292,7 +294,7 @@ def of_voter(issuer: PeerId, key: bytes = b"i" * 32) -> Token:
 FORMER = (
     *(run(), spent(A, replace(TOKEN, key=b"f" * 32)), e.Member(info(A))),
     *(spent(B), e.Cut(info(B, 1), (A,), (Version(0, 0, START),))),
-    *(e.Member(info(B, 1)), e.Voter(B, votes=True, why="there is a place")),
+    *(e.Member(info(B, 1)), e.Voter(B, votes=True, why="", key=PUBLIC)),
 )
 """B is admitted, and votes."""
 GONE = e.Lost(B, "silent")
