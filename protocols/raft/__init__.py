@@ -16,15 +16,17 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from protocols.raft.durability import RETRY_S
     from protocols.raft.log import Voters, voters_after
+    from protocols.raft.mandate import VoteStatement
     from protocols.raft.roles import MOVES, Role
 
-__all__ = ["MOVES", "RETRY_S", "Role", "Voters", "voters_after"]
+__all__ = ["MOVES", "RETRY_S", "Role", "VoteStatement", "Voters", "voters_after"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "durability": "RETRY_S",
         "log": "Voters voters_after",
+        "mandate": "VoteStatement",
         "roles": "MOVES Role",
     },
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protocols.types import PeerId
 from sims.node.node import Node
 
 KEPT_MAX = 64
@@ -19,6 +20,8 @@ class Containment:
     def __init__(self, found: Callable[[str], None]) -> None:
         self.corrupted = False
         """A fault has changed the state of some peer: notes about diverged states are expected."""
+        self.claimants: set[PeerId] = set()
+        """Peers that a fault makes claim to lead: notes about them are expected."""
         self._found = found
 
     def memory(self, node: Node) -> None:
@@ -43,7 +46,8 @@ class Containment:
                 self._found(f"{node.peer} keeps {size} {what}")
 
     def note(self, kind: str, text: str) -> None:
-        """Check that no peer is reported for misbehaviour, and none as diverged unless a state was
-        corrupted."""
-        if kind == "misbehaviour" or (kind == "diverged" and not self.corrupted):
+        """Check that no honest peer is reported for misbehaviour, and none as diverged unless a
+        state was corrupted."""
+        honest = text.partition(":")[0] not in self.claimants
+        if (kind == "misbehaviour" and honest) or (kind == "diverged" and not self.corrupted):
             self._found(f"{kind}: {text}")

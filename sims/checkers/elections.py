@@ -62,7 +62,7 @@ class Elections:
         self._granted: dict[tuple[PeerId, int], set[PeerId]] = {}
         """The peers that granted it a pre-vote, by (peer, term)."""
         self._heirs: set[tuple[PeerId, int]] = set()
-        """(peer, term) of each peer that a leader asked to lead in this term."""
+        """(peer, term) of each peer that a leader asked to lead in this term, itself included."""
         self._stood: dict[tuple[PeerId, int], m.Vote] = {}
         self._heard: dict[PeerId, tuple[PeerId, float]] = {}
         """By peer: the leader that it heard last, and when."""
@@ -79,6 +79,9 @@ class Elections:
             reign = self.reigns.get(node.peer)
             if reign is not None and event.message.term == reign.term:
                 reign.heard[event.peer] = now
+            elif reign is not None and event.message.term > reign.term:
+                # It may begin a newer term for a reader that cannot follow it any more.
+                self._heirs.add((node.peer, event.message.term + 1))
         elif isinstance(event.message, m.HandOver):
             self._heirs.add((node.peer, event.message.term + 1))
 

@@ -11,6 +11,7 @@ from protocols.messages import Append, Appended, Control, Hold, Ready, Restore
 from sims.checkers import World
 from sims.node.node import Node
 from sims.scenarios import multi_step_faults, revocations
+from sims.scenarios.false_claims import CLAIMS, claim
 
 FaultKind = Literal[
     "kill",  # A peer's processes end at once.
@@ -46,10 +47,11 @@ FaultKind = Literal[
     "ack",  # A follower acknowledges entries, and its connection with the leader ends.
     "ranks_stall",  # A peer's ranks make no step for a while.
     "liar",  # A peer falsifies results as their owner, or its contribution for peers that check it.
+    "claim",  # A peer claims to lead, or newer terms: see false_claims.py.
     "revoke",  # A user revokes certificates: see revocations.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-RARE = ("slow_disk", "ranks_stall", "liar", "revoke")
+RARE = ("slow_disk", "ranks_stall", "liar", "claim", "revoke")
 ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in RARE)
 """Kinds that any seed may draw. Some seeds have rare ones in addition."""
 SLOW_DISKS_EVERY = 160
@@ -63,6 +65,11 @@ STALLS_IN = (23, 38, 45, 53, 62, 69, 71, 73, 75, 78, 95, 106, 114)
 """The same for ranks that stall."""
 STALL_S = (0.5, 3.0, 8.0, 20.0)
 STALLS_MAX = 6
+CLAIMS_EVERY = 170
+CLAIMS_IN = (25, 27, 40, 53, 57, 64, 72, 80, 93, 109, 116, 137, 149, 157, 166)
+"""The same for peers that make false claims about terms and leaders."""
+CLAIM_S = (2.0, 8.0, 20.0)
+CLAIMS_MAX = 5
 LIARS_EVERY = 150
 LIARS_IN = (20, 27, 43, 51, 53, 55, 59, 69, 71, 74, 79, 81, 83, 84, 101, 103, 105, 137)
 """The same for peers that lie. Peers check the owners of parts in these seeds only."""
@@ -136,6 +143,9 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     if seed % STALLS_EVERY in STALLS_IN:
         own = random.Random(seed ^ 0x57A11)  # noqa: S311 (a simulation, no secrets)
         faults += _draw_rare(own, "ranks_stall", STALL_S, most=STALLS_MAX, until_s=until_s)
+    if seed % CLAIMS_EVERY in CLAIMS_IN:
+        own = random.Random(seed ^ 0xC1A1)  # noqa: S311 (a simulation, no secrets)
+        faults += _draw_rare(own, "claim", CLAIM_S, most=CLAIMS_MAX, until_s=until_s)
     at_s = 0.0
     while any(rates) and (at_s := at_s + source.expovariate(per_s)) < until_s:
         (kind,) = source.choices(kinds, rates)
@@ -315,6 +325,13 @@ def _liar(world: World, fault: Fault, victim: Node) -> None:
     victim.owner_checks.lie(how, fault.duration_s)
 
 
+def _claim(world: World, fault: Fault, victim: Node) -> None:
+    how = CLAIMS[fault.other % len(CLAIMS)]
+    world.tell(f"{victim.peer} makes false claims for {fault.duration_s} s: {how}")
+    world.checkers.containment.claimants.add(victim.peer)
+    claim(world, victim, how, fault.duration_s)
+
+
 def _corrupt(world: World, fault: Fault, victim: Node) -> None:
     """Corrupt the victim's state, but not the states of most holders (if half of them differ, the
     run goes back to an agreed state), nor a state after a fragment's last round, which no later
@@ -351,6 +368,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "ranks_stall": _ranks_stall,
     "corrupt": _corrupt,
     "liar": _liar,
+    "claim": _claim,
     "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),
 }
 

@@ -60,7 +60,7 @@ def test_slow_disks_have_seeds_of_their_own() -> None:
     drawn = [draw_plan(seed, until_s=30.0) for seed in range(SLOW_DISKS_EVERY)]
     slow = {seed for seed, plan in enumerate(drawn) if "slow_disk" in {x.kind for x in plan}}
     assert slow == set(SLOW_DISKS_IN)
-    assert set(KINDS) - set(ANY) == {"slow_disk", "ranks_stall", "liar", "revoke"}
+    assert set(KINDS) - set(ANY) == {"slow_disk", "ranks_stall", "liar", "claim", "revoke"}
 
 
 def test_of_many_peers_some_read_the_log_through_relays() -> None:

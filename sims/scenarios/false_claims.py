@@ -1,0 +1,67 @@
+"""A peer that claims to lead, or that newer terms have begun, with its own key and no other one.
+
+Must NOT draw the times of faults (fault_plan.py), nor judge the outcome: the checkers do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from protocols.interface import events as v
+from protocols.messages import log_entries as e
+from protocols.messages import peer as m
+from protocols.raft import VoteStatement
+from sims.checkers import World
+from sims.node.node import Node
+
+EVERY_S = 0.3
+"""Virtual seconds between the claims."""
+CLAIMS = ("append", "votes", "old votes", "terms", "urgent")
+"""Claims of a peer. append: it leads, without a proof. votes: with its own vote in place of a
+majority's. old votes: with the election of another leader. terms: in answers, newer terms.
+urgent: the leader hands over to it."""
+
+
+def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
+    """Let a peer send such claims to all peers that it is connected with, beside its own messages,
+    for so many virtual seconds."""
+    until = world.now + duration_s
+
+    def go_on() -> None:
+        if not liar.running or world.now >= until or world.ambush is None:
+            return
+        for other in world.live:
+            if other.peer in liar.links.up and world.network.line(liar.peer, other.peer).up:
+                for message in _claims(liar, other, how):
+                    event = v.MessageReceived(liar.peer, message)
+                    world.carry(liar.peer, other.peer, "control", event)
+        world.at(EVERY_S, go_on)
+
+    go_on()
+
+
+def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
+    run, raft = liar.run_state.run, liar.raft
+    if run is None or other.core.leader_id is None or liar.core.leads:
+        return  # Without a leader any voter may ask for votes, so its claims are no lies.
+    term, last = other.raft.term + 1, other.raft.log.last_index
+    append = m.Append(run.run, term, last, other.raft.log.last_term, (), last + 3, last + 3)
+    evil = tuple(
+        e.LogEntry(last + 1 + number, term, e.Lost(voter, "said a liar"))
+        for number, voter in enumerate(sorted(set(raft.log.voters) - {liar.peer}))
+    )
+    if how == "append":
+        yield replace(append, entries=evil)
+    elif how in ("votes", "old votes"):
+        mandate = raft.proofs.mandate()
+        if how == "votes":
+            signed = raft.proofs.sign(VoteStatement(term, liar.peer))
+            votes = tuple(e.Ballot(voter, signed) for voter in raft.log.voters)
+            elected = e.LogEntry(last + 1, term, e.Elected(liar.peer, votes))
+            mandate = replace(mandate, entries=(*mandate.entries, elected))
+        yield m.Leads(run.run, term, mandate)
+        yield replace(append, entries=evil)
+    elif how == "terms":
+        yield m.Appended(term, False, 0)
+        yield m.Voted(term, False, False)
+    elif how == "urgent":
+        yield m.Vote(term, last + 9, term, pre=False, urgent=True, signature=b"s" * 64)
