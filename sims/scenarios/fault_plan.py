@@ -326,6 +326,8 @@ def _liar(world: World, fault: Fault, victim: Node) -> None:
 
 
 def _claim(world: World, fault: Fault, victim: Node) -> None:
+    if not world.dialer.certification.closed:
+        return  # Without keys nothing is proved, and any claim counts.
     how = CLAIMS[fault.other % len(CLAIMS)]
     world.tell(f"{victim.peer} makes false claims for {fault.duration_s} s: {how}")
     world.checkers.containment.claimants.add(victim.peer)

@@ -1,0 +1,30 @@
+"""How far a peer believes what it cannot check."""
+
+from protocols.raft.claims import DOUBTS_MAX, PAUSE_MAX_S, PAUSE_MIN_S, Claims
+from tests.protocols.scenes import A, B
+
+
+def believed(claims: Claims, *, until_s: float, every_s: float = 0.5) -> list[float]:
+    moments = [number * every_s for number in range(int(until_s / every_s))]
+    return [now for now in moments if claims.believes(now)]
+
+
+def test_claims_are_believed_more_and_more_rarely() -> None:
+    assert believed(Claims(), until_s=40.0) == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]
+
+
+def test_after_a_quiet_time_the_next_claim_counts_at_once() -> None:
+    claims = Claims()
+    believed(claims, until_s=40.0)
+    later = 40.0 + 2 * PAUSE_MAX_S
+    assert claims.believes(later)
+    assert not claims.believes(later + PAUSE_MIN_S / 2)
+    assert claims.believes(later + PAUSE_MIN_S)
+
+
+def test_of_a_peer_that_proves_nothing_only_some_messages_are_borne() -> None:
+    claims = Claims()
+    assert [claims.doubt(A) for _ in range(DOUBTS_MAX + 1)] == [False] * DOUBTS_MAX + [True]
+    assert not claims.doubt(B)
+    claims.proved(A)
+    assert not claims.doubt(A)
