@@ -14,7 +14,7 @@ entry, nor elect a leader.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 from protocols.interface.commands import Command, Send, Stop
@@ -25,8 +25,10 @@ from protocols.links.handshake import Identity
 from protocols.messages.log_entries import Dropped, Restore
 from protocols.messages.peer import Control, Heartbeat, HeartbeatReply, Kept, OnBranch
 from protocols.peer.participant import Participant
+from protocols.raft.mandate import parted
 from protocols.raft.node import Raft
 from protocols.state import transitions
+from protocols.state.log_applier import addresses
 from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Version
@@ -106,13 +108,15 @@ class Branches:
         self._won.discard(peer)
         return self._tell([peer])
 
-    def heard(self, peer: PeerId, word: OnBranch, now: float) -> None:
-        """A peer reports its branch."""
+    def heard(self, peer: PeerId, word: OnBranch, now: float) -> bool:
+        """A peer reports its branch; True if it is another one than ours."""
         self._theirs[peer] = word
         if self._log.last_index == 0:
             self._intended = word.forks  # We have no branch yet, and begin to read this one.
         if self._is_foreign(peer):
             self._raft.disconnected(peer, now)  # Its messages about our log do not count.
+            return True
+        return False
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """Is the message about another branch of the log?"""
@@ -130,11 +134,13 @@ class Branches:
             return []  # The usual case.
         up = sorted(self._links.up)
         foreign = [peer for peer in up if self._is_foreign(peer)]
-        rivals = [p for p in foreign if p in self._theirs and self._theirs[p].leads]
         if led_term is not None:
-            return self._meet(now, led_term, [p for p in rivals if p not in self._won])
+            leading = [p for p in foreign if p in self._theirs and self._theirs[p].leads]
+            left = self._left_alone() if leading else set[PeerId]()
+            return self._meet(now, led_term, [p for p in leading if p in left - self._won])
         self._part_ways(None)
-        led = (peer for peer in foreign if peer in self._theirs and self._theirs[peer].leader)
+        theirs, known = self._theirs, self._named()
+        led = (p for p in foreign if p in theirs and theirs[p].leader and p in known)
         if (peer := next(led, None)) is not None:
             self._gives_up_at = leaderless_since + self._rules.silence_timeout_s
             if now >= self._gives_up_at:
@@ -225,6 +231,17 @@ class Branches:
         led_term.append(Dropped(rival, theirs.forks, theirs.tokens))
         self._part_ways(led_term)
         return commands
+
+    def _left_alone(self) -> set[PeerId]:
+        """The peers that may have gone on alone: one of exactly two voters, while we were the other
+        one. No other peer can make us give up our branch."""
+        run_state = self._run_state
+        return {*run_state.rivals, *parted(run_state.mandate, run_state.voters)}
+
+    def _named(self) -> Set[PeerId]:
+        """All peers that our log names, also in entries that are not applied yet."""
+        log, run_state = self._log, self._run_state
+        return addresses(run_state.seats.values(), log.since(run_state.index + 1)).keys()
 
     def _part_ways(self, led_term: LeadershipTerm | None) -> None:
         self._rival, self._met_at = None, NEVER

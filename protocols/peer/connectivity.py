@@ -334,7 +334,11 @@ class Connectivity:
         """Handle a message about connections and leaders."""
         match message:
             case OnBranch():
-                self.other_branches.heard(peer, message, now)
+                led_term = self._leadership.led_term
+                away = self.other_branches.heard(peer, message, now)
+                if away and led_term is not None and peer in self._run_state.readers:
+                    # Nothing that it says about this run counts: no round may wait for it.
+                    self._lose(led_term, peer, "says that it is on another branch of the log")
                 return []
             case Heartbeat() if peer not in self._failure_detector.watched:
                 return [

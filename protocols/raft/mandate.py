@@ -15,7 +15,15 @@ from typing import Protocol, cast
 
 import msgpack
 
-from protocols.messages.log_entries import Elected, LogEntry, Mandate, Restore, Voter
+from protocols.messages.log_entries import (
+    Elected,
+    Left,
+    LogEntry,
+    Lost,
+    Mandate,
+    Restore,
+    Voter,
+)
 from protocols.raft.log import Log, Voters, voters_after
 from protocols.types.ids import PeerId
 from protocols.types.limits import MANDATE_MAX
@@ -122,6 +130,25 @@ def extended(known: Mandate, entry: LogEntry, *, changes: bool) -> Mandate:
     last = max((i for i, e in enumerate(entries) if isinstance(e.body, Elected)), default=-1)
     gone = 1 if last == 0 else 0
     return Mandate(entries[gone].index, (*entries[:gone], *entries[gone + 1 :]))
+
+
+def parted(mandate: Mandate, voters: Voters) -> set[PeerId]:
+    """The peers that lost their votes when they were one of exactly two voters: each may have gone
+    on alone. `voters`: those after the last entry."""
+    found: set[PeerId] = set()
+    for entry in reversed(mandate.entries):
+        match entry.body:
+            case Left(peer=peer) | Lost(peer=peer) | Voter(peer=peer, votes=False):
+                if len(voters) == 1:
+                    found.add(peer)
+                voters = (*voters, peer)
+            case Voter(peer=peer):
+                voters = tuple(voter for voter in voters if voter != peer)
+            case Restore():
+                break  # Earlier voters are not known.
+            case _:
+                pass
+    return found
 
 
 @dataclass(slots=True)

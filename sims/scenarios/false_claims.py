@@ -15,10 +15,10 @@ from sims.node.node import Node
 
 EVERY_S = 0.3
 """Virtual seconds between the claims."""
-CLAIMS = ("append", "votes", "old votes", "terms", "urgent")
+CLAIMS = ("append", "votes", "old votes", "terms", "urgent", "branch")
 """Claims of a peer. append: it leads, without a proof. votes: with its own vote in place of a
 majority's. old votes: with the election of another leader. terms: in answers, newer terms.
-urgent: the leader hands over to it."""
+urgent: the leader hands over to it. branch: it leads another branch, with many tokens."""
 
 
 def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
@@ -63,5 +63,7 @@ def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
     elif how == "terms":
         yield m.Appended(term, False, 0)
         yield m.Voted(term, False, False)
+    elif how == "branch":
+        yield m.OnBranch((9,), 1 << 62, leads=True, final=True, leader=liar.me.address)
     elif how == "urgent":
         yield m.Vote(term, last + 9, term, pre=False, urgent=True, signature=b"s" * 64)

@@ -78,6 +78,7 @@ LIES: dict[str, Lie] = {
     "urgent": lambda liar, _, number: [
         m.Vote(liar.term + 1 + number, liar.last + 99, liar.term + 1, False, True, b"s" * 64)
     ],
+    "branch": lambda liar, _, __: [m.OnBranch((9,), 1 << 62, True, True, liar.address)],
     "install": lambda liar, _, __: [
         m.Install(liar.run, liar.term + 1, liar.last + 50, liar.term, 0, 8, b"an image")
     ],
