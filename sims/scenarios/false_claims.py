@@ -27,16 +27,22 @@ def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
     until = world.now + duration_s
 
     def go_on() -> None:
-        if not liar.running or world.now >= until or world.ambush is None:
-            return
-        for other in world.live:
+        over = world.now >= until or world.ambush is None
+        for other in world.live if liar.running else ():
             if other.peer in liar.links.up and world.network.line(liar.peer, other.peer).up:
-                for message in _claims(liar, other, how):
+                for message in _truth(liar, how) if over else _claims(liar, other, how):
                     event = v.MessageReceived(liar.peer, message)
                     world.carry(liar.peer, other.peer, "control", event)
-        world.at(EVERY_S, go_on)
+        if liar.running and not over:
+            world.at(EVERY_S, go_on)
 
     go_on()
+
+
+def _truth(liar: Node, how: str) -> Iterator[m.Control]:
+    """A peer believes the last word about a branch as long as the connection lasts."""
+    if how == "branch":
+        yield m.OnBranch(liar.run_state.forks, 0, leads=False, final=False, leader="")
 
 
 def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
