@@ -12,6 +12,7 @@ from sims.mutations.bounds import BOUND_MUTANTS, BOUND_UNIT_MUTANTS
 from sims.mutations.connectivity import COMPANY_MUTANTS
 from sims.mutations.forks import FORK_MUTANTS
 from sims.mutations.gossip import GOSSIP_MUTANTS
+from sims.mutations.leadership import LEADERSHIP_MUTANTS
 from sims.mutations.leases import LEASE_MUTANTS
 from sims.mutations.mutant_files import FileMutant, is_file, read_mutants
 from sims.mutations.owners import OWNER_MUTANTS, OWNER_UNIT_MUTANTS
@@ -28,7 +29,7 @@ MUTANTS = (
     *OWNER_MUTANTS,
 )
 UNIT_TESTED = (
-    *(*UNIT_MUTANTS, *COMPANY_MUTANTS, *ADMISSION_MUTANTS),
+    *(*UNIT_MUTANTS, *COMPANY_MUTANTS, *ADMISSION_MUTANTS, *LEADERSHIP_MUTANTS),
     *(*REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS, *OWNER_UNIT_MUTANTS),
 )
 """Mutants that unit tests catch, and not a sweep."""

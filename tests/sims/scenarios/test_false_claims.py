@@ -22,7 +22,7 @@ def play(how: str, *, peer: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("peer", [2, 4])
+@pytest.mark.parametrize("peer", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", CLAIMS)
 def test_false_claims_change_nothing(how: str, peer: int) -> None:
     world = play(how, peer=peer)

@@ -1,0 +1,84 @@
+"""Planted bugs in the proof of leadership, and in what peers believe without a proof.
+
+Must NOT run anything (mutants.py).
+"""
+
+from protocols.peer.branches import Branches
+from protocols.peer.connectivity import Connectivity
+from protocols.raft import mandate
+from protocols.raft.claims import Claims
+from protocols.raft.election import Election
+from protocols.raft.mandate import Electorate
+from protocols.raft.node import Raft
+from sims.mutations.patch import Edit, Mutant
+from sims.mutations.units import of
+
+LIARS = ("tests/sims/scenarios/test_false_claims.py",)
+
+LEADERSHIP_MUTANTS = (
+    Mutant(
+        "a-leader-needs-no-votes",
+        "A member that sends Append is followed, and commits what it likes.",
+        Edit(Raft.is_proved, "if not self.proofs.required or", "if True or"),
+        tests=LIARS,
+    ),
+    Mutant(
+        "a-minority-elects",
+        "The vote of a single voter proves that it leads.",
+        Edit(Electorate._elects, "2 * len(voted) <= len(self.voters)", "not voted"),
+        tests=of("raft/mandate"),
+    ),
+    Mutant(
+        "any-vote-counts-as-signed",
+        "A peer makes up the votes of others.",
+        Edit(
+            Electorate._elects,
+            'and verify(self.keys.get(ballot.voter, ""), said, ballot.signature)',
+            "",
+        ),
+        tests=of("raft/mandate"),
+    ),
+    Mutant(
+        "any-peer-changes-the-voters",
+        "A peer makes itself the only voter, and elects itself.",
+        Edit(Electorate._changes, "not (own or verify(", "not (True or verify("),
+        tests=of("raft/mandate"),
+    ),
+    Mutant(
+        "one-of-three-goes-on-alone",
+        "A fork, which only one of two voters may begin, proves that any voter leads.",
+        Edit(Electorate._changes, "(signer != me and len(self.voters) != 2)", "False"),
+        tests=of("raft/mandate"),
+    ),
+    Mutant(
+        "the-last-election-is-dropped",
+        "The changes of the present leader prove nothing any more: followers that missed many "
+        "are lost.",
+        Edit(mandate.extended, "gone = 1 if last == 0 else 0", "gone = 0"),
+        tests=of("raft/mandate"),
+    ),
+    Mutant(
+        "any-peer-hands-over-to-itself",
+        "A voter ends the term of a healthy leader whenever it likes.",
+        Edit(Election._is_heir, "self._proofs.is_signed(leader, wish, vote.signature)", "True"),
+        tests=LIARS,
+    ),
+    Mutant(
+        "each-claim-ends-a-term",
+        "A voter that claims newer terms makes the leader begin a term with each claim.",
+        Edit(Claims.believes, "if now < self._believed_at:", "if False:"),
+        tests=of("raft/claims"),
+    ),
+    Mutant(
+        "any-peer-ends-a-branch",
+        "A member claims another branch with many tokens, and the leader gives up the run's log.",
+        Edit(Branches.look, "if p in left - self._won", "if p not in self._won"),
+        tests=LIARS,
+    ),
+    Mutant(
+        "a-peer-of-another-branch-is-waited-for",
+        "Each round waits for a member to which no peer listens.",
+        Edit(Connectivity.take, "if away and led_term is not None", "if False"),
+        tests=LIARS,
+    ),
+)
