@@ -1,4 +1,4 @@
-"""What other peers claim about terms without a proof, and how far a peer believes them.
+"""What peers say about terms: signed votes, and claims that are believed to a certain degree.
 
 A voter that stood for election, or voted, can follow its old leader no more, so the leader must
 begin a newer term for it. But one liar must not be able to end each term at once. Must NOT change a
@@ -7,6 +7,10 @@ term (election.py).
 
 from dataclasses import dataclass, field
 
+from protocols.messages.log_entries import Ballot
+from protocols.messages.peer import Vote
+from protocols.raft.mandate import HeirStatement, LeaderProofs, VoteStatement
+from protocols.raft.term_state import TermState
 from protocols.types.ids import PeerId
 
 PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 600.0
@@ -19,14 +23,50 @@ asked for them."""
 
 @dataclass(slots=True)
 class Claims:
-    """Of one peer, about all others."""
+    """The words of one peer and of all others."""
 
+    proofs: LeaderProofs
+    granted: dict[PeerId, bytes] = field(default_factory=dict[PeerId, bytes])
+    """Voters that have answered our question for their votes with yes, and their signatures."""
     later_term: int = 0
     """The highest term that was claimed in a refusal: the next election is about a higher one."""
     _believed_at: float = 0.0
     """From then on a leader begins a newer term if another peer claims one."""
     _pause_s: float = PAUSE_MIN_S
     _doubts: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
+
+    # Signed ---------------------------------------------------------------------------------
+
+    def vote(self, term: int, candidate: PeerId) -> bytes:
+        """Our signature under our vote."""
+        return self.proofs.sign(VoteStatement(term, candidate))
+
+    def is_vote(self, voter: PeerId, term: int, candidate: PeerId, signature: bytes) -> bool:
+        """Has this voter signed its vote? One without a signature would prove nothing to others."""
+        return self.proofs.is_signed(voter, VoteStatement(term, candidate), signature)
+
+    def ballots(self, term: int, me: PeerId) -> tuple[Ballot, ...]:
+        """The votes that we (`me`) have in this term, our own among them; () if they prove
+        nothing."""
+        if not self.proofs.required:
+            return ()
+        votes = {me: self.vote(term, me), **self.granted}
+        return tuple(Ballot(voter, signature) for voter, signature in sorted(votes.items()))
+
+    def wish(self, term: int, heir: PeerId) -> bytes:
+        """Our signature, as the leader of `term`, under the wish that this peer leads next."""
+        return self.proofs.sign(HeirStatement(term, heir))
+
+    def is_heir(self, state: TermState, peer: PeerId, vote: Vote) -> bool:
+        """May the candidate lead, although our leader lives? It may if the leader wishes it, or if
+        it leads itself and begins a newer term."""
+        leader = state.leader
+        if not vote.urgent or leader is None or vote.term <= state.term:
+            return False
+        wish = HeirStatement(state.term, peer)
+        return peer == leader or self.proofs.is_signed(leader, wish, vote.signature)
+
+    # Not signed -----------------------------------------------------------------------------
 
     def believes(self, now: float) -> bool:
         """Does a leader begin a newer term now, since another peer claims one?"""

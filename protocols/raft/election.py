@@ -7,13 +7,11 @@ NOT append to the log, nor know what is committed beyond the index that it is to
 from collections.abc import Collection, Iterable
 
 from protocols.interface.commands import Command, Send
-from protocols.messages.log_entries import Ballot
 from protocols.messages.peer import Append, Appended, Control, HandOver, Vote, Voted
 from protocols.raft.claims import Claims
 from protocols.raft.durability import Durability
 from protocols.raft.election_timer import ElectionTimer
-from protocols.raft.log import Log
-from protocols.raft.mandate import HeirStatement, LeaderProofs, VoteStatement
+from protocols.raft.mandate import LeaderProofs
 from protocols.raft.replication import Replication
 from protocols.raft.roles import Role
 from protocols.raft.term_state import TermState
@@ -42,24 +40,14 @@ class Election:
         self.state = TermState()
         self.handing_over = False
         """We have asked another voter to lead, and decide nothing unless it fails to."""
-        self.claims = Claims()
-        self._disk, self._replication, self._proofs = disk, replication, proofs
+        self.claims = Claims(proofs)
+        self._me, self._log = replication.me, replication.log
+        self._disk, self._replication = disk, replication
         self._up, self._out = up, out
         self._timer = ElectionTimer(replication.me)
         """The timer of the next election."""
-        self._granted = dict[PeerId, bytes]()
-        """Voters that have answered our question for their votes with yes, and their
-        signatures."""
         self._quorum_at = NEVER
         """When we step down as leader, unless a majority has answered by then."""
-
-    @property
-    def ballots(self) -> tuple[Ballot, ...]:
-        """The votes that we have in our term, our own among them; () if they prove nothing."""
-        if not self._proofs.required:
-            return ()
-        votes = {self._me: self._vote_for_us(), **self._granted}
-        return tuple(Ballot(voter, signature) for voter, signature in sorted(votes.items()))
 
     @property
     def deadline(self) -> float:
@@ -93,14 +81,14 @@ class Election:
         """Does the message count? If it asks for a vote in a newer term, or a leader sends it, that
         term begins."""
         state, term = self.state, getattr(message, "term", 0)
-        asks = isinstance(message, Vote) and not message.pre
-        if asks and self._follows(now) and not self._is_heir(peer, message):
+        vote = message if isinstance(message, Vote) and not message.pre else None
+        if vote is not None and self._follows(now) and not self.claims.is_heir(state, peer, vote):
             return False  # Our leader lives: a peer that lost its connection must not disturb.
         if not self.is_near(term, now, raises=isinstance(message, Append)):
             return False
         if term <= state.term:
             return True
-        if asks or isinstance(message, Append):
+        if vote is not None or isinstance(message, Append):
             self.step_down(now, term=term)
         elif isinstance(message, Appended):
             self._claimed(peer, term, now)
@@ -115,15 +103,6 @@ class Election:
         if self.state.leads and self._replication.serves(peer) and self.claims.believes(now):
             self.step_down(now, term=term)
             self._stand(now, urgent=True)
-
-    def _is_heir(self, peer: PeerId, vote: Vote) -> bool:
-        """May the candidate lead, although our leader lives? It may if that is its wish, or it
-        leads itself and begins a newer term."""
-        state, leader = self.state, self.state.leader
-        if not vote.urgent or leader is None or vote.term <= state.term:
-            return False
-        wish = HeirStatement(state.term, peer)
-        return peer == leader or self._proofs.is_signed(leader, wish, vote.signature)
 
     def is_near(self, term: int, now: float, *, raises: bool) -> bool:
         """False if the term is more than TERM_LEAP_MAX ahead. If a leader sends it (`raises`), our
@@ -150,23 +129,23 @@ class Election:
             if state.vote != peer:
                 self.vote(state.term, peer)
             self._arm(now)
-        signature = self._proofs.sign(VoteStatement(state.term, peer)) if granted else b""
+        signature = self.claims.vote(state.term, peer) if granted else b""
         self._disk.promise(peer, Voted(state.term, granted, False, signature))
 
     def answered(self, peer: PeerId, answer: Voted, now: float) -> bool:
         """A voter answers. True if we have won the election with that: then `lead`."""
         state = self.state
+        granted = self.claims.granted
         if not answer.granted or peer not in self._log.voters:
             return False
         if answer.pre and state.role is Role.ASKING and answer.term == state.term + 1:
-            self._granted[peer] = b""
-            if self._log.is_majority(self._granted.keys()):
+            granted[peer] = b""
+            if self._log.is_majority(granted.keys()):
                 self._stand(now, urgent=False)
         elif not answer.pre and state.role is Role.CANDIDATE and answer.term == state.term:
-            # A vote without its signature would prove nothing to others.
-            if self._proofs.is_signed(peer, VoteStatement(state.term, self._me), answer.signature):
-                self._granted[peer] = answer.signature
-            return self._log.is_majority(self._granted.keys())
+            if self.claims.is_vote(peer, state.term, self._me, answer.signature):
+                granted[peer] = answer.signature
+            return self._log.is_majority(granted.keys())
         return False
 
     def asked_to_lead(self, peer: PeerId, message: HandOver, now: float, commit_index: int) -> None:
@@ -182,8 +161,7 @@ class Election:
         if self.state.leads and heirs and not self.handing_over:
             self.handing_over = True
             term, heir = self.state.term, min(heirs)
-            wish = self._proofs.sign(HeirStatement(term, heir))
-            self._out.append(Send(heir, HandOver(term, wish)))
+            self._out.append(Send(heir, HandOver(term, self.claims.wish(term, heir))))
         return self.handing_over
 
     def lead(self, now: float) -> None:
@@ -197,7 +175,7 @@ class Election:
     def vote(self, term: int, vote: str) -> None:
         """Begin this term, or give our vote in it ("": to no peer yet)."""
         if term != self.state.term:
-            self._granted = {}
+            self.claims.granted = {}
         self.state.begin(term, vote)
         self._disk.vote_changed()
 
@@ -238,14 +216,6 @@ class Election:
             self.state.leader_down, grace_s = True, self.rules.reconnect_grace_s
             self._arm(now, least=grace_s, spread=grace_s)
 
-    @property
-    def _me(self) -> PeerId:
-        return self._replication.me
-
-    @property
-    def _log(self) -> Log:
-        return self._replication.log
-
     def _follows(self, now: float) -> bool:
         return self.state.follows(now, self.timeout_s)
 
@@ -259,7 +229,7 @@ class Election:
         if self.claims.later_term > self.state.term:
             self.vote(self.claims.later_term, "")
         self.state.become(Role.ASKING, None)
-        self._granted = {self._me: b""}
+        self.claims.granted = {self._me: b""}
         self._arm(now, least=self.timeout_s / 4, spread=self.timeout_s)
         self._ask(self._log.voters, pre=True)
 
@@ -269,11 +239,9 @@ class Election:
         self.state.become(Role.CANDIDATE, None)
         self._arm(now)
         self._timer.tries += 1
-        self._disk.promise(self._me, Voted(self.state.term, True, False, self._vote_for_us()))
+        own = self.claims.vote(self.state.term, self._me)
+        self._disk.promise(self._me, Voted(self.state.term, True, False, own))
         self._ask(self._log.voters, pre=False, urgent=urgent, signature=signature)
-
-    def _vote_for_us(self) -> bytes:
-        return self._proofs.sign(VoteStatement(self.state.term, self._me))
 
     def _ask(
         self,

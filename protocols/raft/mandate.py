@@ -39,6 +39,10 @@ Verify = Callable[[str, bytes, bytes], bool]
 class LeaderProofs(Protocol):
     """Gives and checks the signatures of one peer (links/leader_proofs.py)."""
 
+    def read(self, log: Log) -> None:
+        """Called once with the peer's log, in which keys and elections are found."""
+        ...
+
     @property
     def required(self) -> bool:
         """The run is encrypted: votes and leaders need proofs."""

@@ -157,7 +157,7 @@ class Raft:
                 raise AssertionError(f"no message of ours: {message!r}")
 
     def is_proved(self, peer: PeerId, term: int) -> bool:
-        """Has the peer proved that it leads this term? True for an old term, whose messages are
+        """Has the peer proved that it leads this term? True for an old term: its messages are
         refused anyway."""
         if not self.proofs.required or term < self.term:
             return True
@@ -240,7 +240,7 @@ class Raft:
         self.election.lead(now)
         for body in first:
             self.append(body)
-        self.append(Elected(self.me, self.election.ballots))
+        self.append(Elected(self.me, self.election.claims.ballots(self.term, self.me)))
 
     def _header(self) -> Append:
         return Append(self.run, self.term, 0, 0, (), self.commit_index, self.durable_index)

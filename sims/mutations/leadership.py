@@ -7,7 +7,6 @@ from protocols.peer.branches import Branches
 from protocols.peer.connectivity import Connectivity
 from protocols.raft import mandate
 from protocols.raft.claims import Claims
-from protocols.raft.election import Election
 from protocols.raft.mandate import Electorate
 from protocols.raft.node import Raft
 from sims.mutations.patch import Edit, Mutant
@@ -60,7 +59,7 @@ LEADERSHIP_MUTANTS = (
     Mutant(
         "any-peer-hands-over-to-itself",
         "A voter ends the term of a healthy leader whenever it likes.",
-        Edit(Election._is_heir, "self._proofs.is_signed(leader, wish, vote.signature)", "True"),
+        Edit(Claims.is_heir, "self.proofs.is_signed(leader, wish, vote.signature)", "True"),
         tests=LIARS,
     ),
     Mutant(

@@ -1,6 +1,7 @@
 """How far a peer believes what it cannot check."""
 
 from protocols.raft.claims import DOUBTS_MAX, PAUSE_MAX_S, PAUSE_MIN_S, Claims
+from protocols.raft.mandate import NoProofs
 from tests.protocols.scenes import A, B
 
 
@@ -10,11 +11,11 @@ def believed(claims: Claims, *, until_s: float, every_s: float = 0.5) -> list[fl
 
 
 def test_claims_are_believed_more_and_more_rarely() -> None:
-    assert believed(Claims(), until_s=40.0) == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]
+    assert believed(Claims(NoProofs()), until_s=40.0) == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]
 
 
 def test_after_a_quiet_time_the_next_claim_counts_at_once() -> None:
-    claims = Claims()
+    claims = Claims(NoProofs())
     believed(claims, until_s=40.0)
     later = 40.0 + 2 * PAUSE_MAX_S
     assert claims.believes(later)
@@ -23,7 +24,7 @@ def test_after_a_quiet_time_the_next_claim_counts_at_once() -> None:
 
 
 def test_of_a_peer_that_proves_nothing_only_some_messages_are_borne() -> None:
-    claims = Claims()
+    claims = Claims(NoProofs())
     assert [claims.doubt(A) for _ in range(DOUBTS_MAX + 1)] == [False] * DOUBTS_MAX + [True]
     assert not claims.doubt(B)
     claims.proved(A)
