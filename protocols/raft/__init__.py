@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from protocols.raft.durability import RETRY_S
+    from protocols.raft.durability import HANG_MAX_S, RETRY_S
     from protocols.raft.log import Voters, voters_after
     from protocols.raft.roles import MOVES, Role
 
-__all__ = ["MOVES", "RETRY_S", "Role", "Voters", "voters_after"]
+__all__ = ["HANG_MAX_S", "MOVES", "RETRY_S", "Role", "Voters", "voters_after"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "durability": "RETRY_S",
+        "durability": "HANG_MAX_S RETRY_S",
         "log": "Voters voters_after",
         "roles": "MOVES Role",
     },
