@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from protocols.raft.durability import HANG_MAX_S, RETRY_S
+    from protocols.raft.durability import RETRY_S
     from protocols.raft.log import Voters, voters_after
     from protocols.raft.roles import MOVES, Role
+    from protocols.raft.writes import HANG_MAX_S
 
 __all__ = ["HANG_MAX_S", "MOVES", "RETRY_S", "Role", "Voters", "voters_after"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "durability": "HANG_MAX_S RETRY_S",
+        "durability": "RETRY_S",
         "log": "Voters voters_after",
         "roles": "MOVES Role",
+        "writes": "HANG_MAX_S",
     },
 )

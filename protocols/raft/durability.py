@@ -10,34 +10,15 @@ from protocols.interface.commands import Command, Persist, Send
 from protocols.messages.peer import Control
 from protocols.messages.persisted import Snapshot
 from protocols.raft.log import Log
+from protocols.raft.writes import Writes
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 
 RETRY_S = 2.0
 """Seconds until a failed disk is tried again."""
-HANG_MIN_S, HANG_MAX_S = 0.8, 3.0
-"""Seconds, at least and at most, after which the disk counts as failing if a write has not returned:
-other peers learn of it within a second, and go on."""
-HANG_TIMES = 4.0
-"""In between, so many times the longest write lately: a disk that is often slow is not given up each
-time."""
-FADES = 0.98
-"""Factor by which each further write lowers that longest time: 34 writes halve it."""
 PAUSE_S = 0.25
 """Seconds. If this peer wakes so much later than it has to, the whole process stood still, and says
 nothing about the disk."""
-
-
-@dataclass(slots=True)
-class _Write:
-    """A write under way."""
-
-    first: int
-    """Its lowest changed index."""
-    end: int
-    """Index up to which the disk equals our log after it."""
-    since: float
-    """When the disk got it, or had done the write before."""
 
 
 @dataclass(slots=True)
@@ -62,10 +43,8 @@ class Durability:
     _snapshot: Snapshot | None = None
     _covered: int = 0
     """Index that the newest snapshot covers: on the disk it replaces the entries up to there."""
-    _under_way: dict[int, _Write] = field(default_factory=dict[int, _Write])
-    """By number of a write, the oldest one first."""
-    _slowest_s: float = 0.0
-    """Seconds of the longest write lately."""
+    _writes: Writes = field(default_factory=Writes)
+    """Those that the shell got and has not confirmed."""
     waiting: list[tuple[int, Send]] = field(default_factory=list[tuple[int, Send]])
     """(number of the write that must be on the disk, message)."""
 
@@ -76,9 +55,7 @@ class Durability:
     @property
     def deadline(self) -> float:
         """When a failed disk is tried again, or the oldest write under way counts as hanging."""
-        if self.why or not self._under_way:
-            return self.retry_at
-        return self._oldest.since + self._patience_s
+        return self.retry_at if self.why else self._writes.due
 
     def vote_changed(self) -> None:
         self._votes_changed = True
@@ -87,9 +64,7 @@ class Durability:
         """The log has changed from this index on: writes under way are ours only up to the index
         before."""
         self._first = index if self._first is None else min(self._first, index)
-        for write in self._under_way.values():
-            if write.end >= index:
-                write.end = index - 1
+        self._writes.log_changed(index)
 
     def snapshot_taken(self, snapshot: Snapshot) -> None:
         self._snapshot, self._covered = snapshot, snapshot.index
@@ -122,7 +97,7 @@ class Durability:
     def collect(self, term: int, vote: str, log: Log, now: float) -> Persist | None:
         """The Persist for all changes since the last one; None if there are none. A disk that fails
         gets one write at a time: behind a write that hangs, changes would pile up."""
-        if not self._is_dirty or self.retry_at < NEVER or (self.why and self._under_way):
+        if not self._is_dirty or self.retry_at < NEVER or (self.why and self._writes):
             return None
         self.write_number += 1
         first = log.last_index + 1 if self._first is None else self._first
@@ -131,7 +106,7 @@ class Durability:
         persist = Persist(
             self.write_number, term, vote, first, entries, self._snapshot, self.failures
         )
-        self._under_way[self.write_number] = _Write(first, log.last_index, now)
+        self._writes.begin(self.write_number, first, log.last_index, now)
         self._votes_changed, self._first, self._snapshot = False, None, None
         return persist
 
@@ -152,38 +127,36 @@ class Durability:
         term and vote are written once more to find out.
         """
         self.safe = write_number
-        done = [number for number in self._under_way if number <= write_number]
-        if not done:
+        if not self._writes.reached(write_number):
             return None
-        took_s = now - self._oldest.since
-        end = [self._under_way.pop(number).end for number in done][-1]
-        if self._under_way:
-            self._oldest.since = max(self._oldest.since, now)
-        in_time = took_s < self._patience_s
+        end, took_s = self._writes.done(write_number, now)
+        in_time = took_s < self._writes.patience_s
         if self.why or in_time:  # Else this process stood still: `hangs` was not asked.
-            self._slowest_s = max(took_s, FADES * self._slowest_s)
+            self._writes.took(took_s)
         if in_time:
             self.why = ""
-        elif self.why and not self._under_way:
+        elif self.why and not self._writes:
             self._votes_changed = True
         return end
 
     def hangs(self, now: float) -> bool:
         """Whether the disk counts as failing from now on, since a write has not returned. The write
         stays under way, and messages that wait for it stay valid."""
-        if self.why or not self._under_way or now < (due := self.deadline):
+        due = self._writes.due
+        if self.why or now < due:
             return False
         if now >= due + PAUSE_S:
-            self._oldest.since = now  # The write gets its whole time again.
+            self._writes.restart(now)
             return False
+        waited_s = self._writes.waited_s(now)
         self.why = (
-            f"a write to this node's log has not returned for {now - self._oldest.since:.1f} s: the "
-            "disk of its directory hangs, or is too slow"
+            f"a write to this node's log has not returned for {waited_s:.1f} s: the disk of its "
+            "directory hangs, or is too slow"
         )
         return True
 
     def is_under_way(self, write_number: int) -> bool:
-        return write_number in self._under_way
+        return write_number in self._writes
 
     def failed(self, why: str, now: float, *, durable: int, snapshot: Snapshot | None) -> None:
         """The disk refused all writes under way; they are handed over again later.
@@ -192,25 +165,16 @@ class Durability:
         """
         self.why, self.retry_at = why, now + RETRY_S
         self.failures += 1
-        self.log_changed(min((x.first for x in self._under_way.values()), default=durable + 1))
+        self.log_changed(self._writes.first(default=durable + 1))
         self._votes_changed = True
         self._snapshot = self._snapshot or snapshot
-        self._under_way.clear()
+        self._writes.clear()
         self.waiting.clear()
 
     def retry(self, now: float) -> None:
         """Try the failed disk again if it is time."""
         if now >= self.retry_at:
             self.retry_at = NEVER
-
-    @property
-    def _oldest(self) -> _Write:
-        return next(iter(self._under_way.values()))
-
-    @property
-    def _patience_s(self) -> float:
-        """Seconds that a write may take."""
-        return min(max(HANG_MIN_S, HANG_TIMES * self._slowest_s), HANG_MAX_S)
 
     @property
     def _is_dirty(self) -> bool:

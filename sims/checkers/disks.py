@@ -1,5 +1,5 @@
-"""A disk that hangs is noticed. A peer that cannot write loses its vote soon; if it can write again,
-it gets a free vote.
+"""A disk that hangs is noticed. A peer that cannot write loses its vote soon; if it can write
+again, it gets a free vote.
 
 Votes are checked only while a leader is settled, hears the peer, and changes no other vote. Must
 NOT judge the content of a disk (durability.py).

@@ -13,6 +13,7 @@ from protocols.peer.member_status import MemberStatus
 from protocols.raft import commitment
 from protocols.raft.durability import Durability
 from protocols.raft.node import Raft
+from protocols.raft.writes import Writes
 from protocols.rounds.local_work import LocalWork
 from sims.mutations.patch import Edit, Mutant
 
@@ -48,7 +49,7 @@ BOUND_MUTANTS = (
     Mutant(
         "a-hung-disk-is-not-noticed",
         "A write never returns: a leader leads on though nothing is decided, and rounds wait.",
-        Edit(Durability.hangs, "now < (due := self.deadline)", "(due := self.deadline)"),
+        Edit(Durability.hangs, "self.why or now < due", "True"),
     ),
     Mutant(
         "old-work-is-contributed",
@@ -88,7 +89,7 @@ BOUND_UNIT_MUTANTS = (
     Mutant(
         "a-hung-write-is-handed-over-again",
         "Changes pile up behind a write that hangs, and come to the disk one by one.",
-        Edit(Durability.collect, " or (self.why and self._under_way)", ""),
+        Edit(Durability.collect, " or (self.why and self._writes)", ""),
         tests=("tests/protocols/raft/test_durability.py",),
     ),
     Mutant(
@@ -112,7 +113,7 @@ BOUND_UNIT_MUTANTS = (
     Mutant(
         "durable-survives-a-truncation",
         "A write under way marks entries as durable that a newer leader has replaced.",
-        Edit(Durability.log_changed, "if write.end >= index:", "if False:"),
+        Edit(Writes.log_changed, "if write.end >= index:", "if False:"),
         tests=("tests/protocols/raft/test_durability.py",),
     ),
     Mutant(

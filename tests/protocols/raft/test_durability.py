@@ -6,16 +6,10 @@ from protocols.interface.commands import Persist, Send
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Snapshot
-from protocols.raft.durability import (
-    HANG_MAX_S,
-    HANG_MIN_S,
-    HANG_TIMES,
-    PAUSE_S,
-    RETRY_S,
-    Durability,
-)
+from protocols.raft.durability import PAUSE_S, RETRY_S, Durability
 from protocols.raft.log import Log
 from protocols.raft.roles import Role
+from protocols.raft.writes import HANG_MAX_S, HANG_MIN_S
 from protocols.types.clock import NEVER
 from tests.protocols.circle import RULES, STEP_S, note, voting
 from tests.protocols.scenes import A, B, C, run
@@ -383,32 +377,6 @@ def test_what_was_promised_before_a_disk_hung_is_sent_when_it_has_it_and_the_res
         assert disk.release([beat], None) == []
     disk.persisted(1, 9.0)
     assert disk.release([], None) == [Send(B, YES), beat]
-
-
-def test_a_write_behind_others_has_its_own_time() -> None:
-    """The disk makes one after the other."""
-    disk = Durability()
-    log = log_with(disk)
-    disk.collect(1, A, log, 0.0)
-    grow(disk, log, "two")
-    disk.collect(1, A, log, 0.1)
-    disk.persisted(1, 0.7)
-    assert disk.deadline == 0.7 + HANG_TIMES * 0.7
-    disk.persisted(2, 0.8)
-    assert disk.deadline == NEVER
-
-
-def test_a_disk_that_was_slow_lately_is_given_more_time_within_limits() -> None:
-    disk = Durability()
-    log = log_with(disk)
-    limits = list[float]()
-    for number, took_s in enumerate([0.1, 0.5, 0.75, *[0.01] * 200], 1):
-        grow(disk, log, "more")
-        disk.collect(1, A, log, 10.0 * number)
-        limits.append(round(disk.deadline - 10.0 * number, 6))
-        disk.persisted(number, 10.0 * number + took_s)
-    assert limits[:4] == [HANG_MIN_S, HANG_MIN_S, HANG_TIMES * 0.5, HANG_MAX_S]
-    assert limits[-1] == HANG_MIN_S, "that was long ago"
 
 
 def test_a_process_that_stood_still_does_not_blame_its_disk() -> None:

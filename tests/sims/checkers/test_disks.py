@@ -1,7 +1,7 @@
 """Which peers have votes while disks are full, as its checker sees it."""
 
 from protocols.interface.commands import Persist
-from protocols.raft.durability import HANG_MAX_S
+from protocols.raft.writes import HANG_MAX_S
 from sims.checkers import World
 from sims.checkers.disks import LOOK_S, NOTICE_S
 from sims.node.node import Node
