@@ -49,7 +49,9 @@ BOUND_MUTANTS = (
     Mutant(
         "a-hung-disk-is-not-noticed",
         "A write never returns: a leader leads on though nothing is decided, and rounds wait.",
-        Edit(Durability.hangs, "self.why or now < due", "True"),
+        Edit(
+            Writes.due, "self._oldest.since + self.patience_s if self._writes else NEVER", "NEVER"
+        ),
     ),
     Mutant(
         "old-work-is-contributed",
