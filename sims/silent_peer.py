@@ -1,9 +1,9 @@
 """Silences one peer of a run repeatedly, and measures how long the others wait for it.
 
 `python -m sims.silent_peer` does it with real daemons and paced ranks on this machine. The peer is
-stopped (SIGSTOP of its daemon), its links take no bytes any more (a silent cut), or its disk is
-full (no file of its daemon may grow); after some seconds it goes on. Must NOT judge the times: its
-callers do.
+stopped (SIGSTOP of its daemon), its links take no bytes any more (a silent cut), its disk is full
+(no file of its daemon may grow), or its disk hangs (no write to its log returns); after some
+seconds it goes on. Must NOT judge the times: its callers do.
 """
 
 import asyncio
@@ -23,14 +23,16 @@ from typing import Annotated, Literal, cast, get_args
 import typer
 
 from lowcomm.reports import Commit, Event, Lost
+from peers.storage import LOG_THREAD
 from protocols.types import ConfigError, LowcommError
 from sims.cluster.local_cluster import LocalCluster, LocalNode
+from sims.cluster.stopped_thread import resume_thread, stop_thread, thread_of
 from sims.leader_loss import SWIFT, Watcher, agreed_leader, have_one_state, play_once
 from sims.paced.cluster import start_all
 from sims.terminal import run
 from sims.wan import TIME, Link, Means, Wan, parse, why_not
 
-Fault = Literal["stop", "cut", "disk"]
+Fault = Literal["stop", "cut", "disk", "hang"]
 SETTLED_COMMITS = 10
 """Commits of all nodes before each silence."""
 SETTLED_S = 6.0
@@ -132,6 +134,9 @@ def _means_of(
     if fault == "disk":
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         return partial(_limit_files, pid, 0, hard), partial(_limit_files, pid, hard, hard)
+    if fault == "hang":
+        thread = thread_of(pid, LOG_THREAD)
+        return partial(stop_thread, pid, thread), partial(resume_thread, thread)
     assert wan is not None, "links are cut in a network"
     at = nodes.index(victim)
     others = [number for number in range(len(nodes)) if number != at]
@@ -201,11 +206,12 @@ Q = typer.Option
 
 def main(
     fault: Annotated[
-        str, Q(help="stop (SIGSTOP), cut (links take no bytes) or disk (it is full).")
+        str,
+        Q(help="stop (SIGSTOP), cut (links take no bytes), disk (it is full) or hang (a disk)."),
     ] = "stop",
     leader: Annotated[bool, Q("--leader", help="Silence the leader.")] = False,
     peers: Annotated[
-        int, Q(help="Number of peers: 3 or more, or 2 of a full disk.", min=2, max=16)
+        int, Q(help="Number of peers: 3 or more, or 2 for a disk.", min=2, max=16)
     ] = 3,
     times: Annotated[int, Q(help="How often a peer is silenced.", min=1)] = 3,
     lasting: Annotated[str, Q(help="Duration of each silence.")] = "4s",
@@ -224,10 +230,11 @@ def main(
       python -m sims.silent_peer --leader --peers 5
       python -m sims.silent_peer --fault cut --lasting 30s --means proxy
       python -m sims.silent_peer --fault disk --peers 2
+      python -m sims.silent_peer --fault hang --leader
     """
     if fault not in get_args(Fault):
-        raise ConfigError(f"--fault must be stop, cut or disk, got {fault!r}")
-    if peers < 3 and fault != "disk":
+        raise ConfigError(f"--fault must be stop, cut, disk or hang, got {fault!r}")
+    if peers < 3 and fault not in ("disk", "hang"):
         raise ConfigError("--peers must be 3 or more: one of two peers has no majority")
     plan = Plan(
         fault=cast(Fault, fault),

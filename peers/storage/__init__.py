@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from peers.storage.file_lock import open_locked
     from peers.storage.fsync import make_empty, make_private, sync, write_private
     from peers.storage.wal import FILE, UntrustedError, Wal
+    from peers.storage.wal_writer import LOG_THREAD
 
 __all__ = [
     "FILE",
+    "LOG_THREAD",
     "UntrustedError",
     "Wal",
     "make_empty",
@@ -33,5 +35,6 @@ __getattr__ = lazy_exports(
         "file_lock": "open_locked",
         "fsync": "make_empty make_private sync write_private",
         "wal": "FILE UntrustedError Wal",
+        "wal_writer": "LOG_THREAD",
     },
 )

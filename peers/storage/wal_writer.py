@@ -5,11 +5,17 @@ what a full disk means.
 """
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from peers.storage.wal import Wal, WalError
 from protocols.interface import Persist, Persisted, PersistFailed
+
+LOG_THREAD = "log"
+"""Name of the thread, also for the tools of the kernel (`top -H`, /proc/PID/task/*/comm)."""
 
 
 class WalWriter:
@@ -31,7 +37,9 @@ class WalWriter:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="log") as thread:
+        with ThreadPoolExecutor(
+            1, thread_name_prefix=LOG_THREAD, initializer=_name_thread
+        ) as thread:
             while (persist := await self._writes.get()) is not None:
                 if persist.failures < self._failures:
                     # It builds on data that is not on the disk: the core hands it over again.
@@ -44,3 +52,9 @@ class WalWriter:
                     self._feed(PersistFailed(persist.write_number, self._why))
                 else:
                     self._feed(Persisted(persist.write_number))
+
+
+def _name_thread() -> None:
+    """Python 3.11 names a thread for itself only."""
+    with contextlib.suppress(OSError):  # Not on Linux.
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(LOG_THREAD)

@@ -171,8 +171,10 @@ class Components(ABC):
     def _elect(self, now: float) -> None:
         """Elections; and marks for everything that changed in the log or the leadership since the
         last pass."""
-        raft = self.raft
+        raft, worked = self.raft, self.disk.works
         raft.advance(now)
+        if worked and not self.disk.works:
+            self._disk_fails()
         self._due[wakeups.RAFT] = raft.deadline
         self.raised |= wakeups.SAID
         election, state = self.election, raft.term_state
@@ -224,8 +226,9 @@ class Components(ABC):
 
     def _write(self, now: float) -> None:
         """Send new entries of the log; then apply committed ones."""
-        for command in self.raft.take():
+        for command in self.raft.take(now):
             self._emit(command, now)
+        self._due[wakeups.RAFT] = self.raft.deadline  # Of a write that was handed over.
         before = self.run_state.index
         self._apply_committed(now)
         if before != self.run_state.index:
@@ -345,6 +348,12 @@ class Components(ABC):
             return True
         going = led_term.leader.unfit if led_term is not None else ()
         return self.election.hand_over(but=going)
+
+    def _disk_fails(self) -> None:
+        """The disk has begun to fail: the others need not wait for this peer."""
+        why = self.disk.why
+        self._out.append(c.Note("disk", f"the log cannot be written: {why}"))
+        self.member_status.watch_disk(why)
 
     def _emit(self, command: c.Command, now: float) -> None:
         """Add a command; a message to this peer itself is handled at once."""

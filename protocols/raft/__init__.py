@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from protocols.raft.durability import RETRY_S
     from protocols.raft.log import Voters, voters_after
     from protocols.raft.mandate import VoteStatement
-    from protocols.raft.roles import MOVES, Role
+    from protocols.raft.term_state import MOVES, Role
+    from protocols.raft.writes import HANG_MAX_S
 
-__all__ = ["MOVES", "RETRY_S", "Role", "VoteStatement", "Voters", "voters_after"]
+__all__ = [
+    "HANG_MAX_S",
+    "MOVES",
+    "RETRY_S",
+    "Role",
+    "VoteStatement",
+    "Voters",
+    "voters_after",
+]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -27,6 +36,7 @@ __getattr__ = lazy_exports(
         "durability": "RETRY_S",
         "log": "Voters voters_after",
         "mandate": "VoteStatement",
-        "roles": "MOVES Role",
+        "term_state": "MOVES Role",
+        "writes": "HANG_MAX_S",
     },
 )

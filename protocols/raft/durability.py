@@ -10,17 +10,21 @@ from protocols.interface.commands import Command, Persist, Send
 from protocols.messages.peer import Control
 from protocols.messages.persisted import Snapshot
 from protocols.raft.log import Log
+from protocols.raft.writes import Writes
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 
 RETRY_S = 2.0
 """Seconds until a failed disk is tried again."""
+PAUSE_S = 0.25
+"""Seconds. If this peer wakes so much later than it has to, the whole process stood still, and says
+nothing about the disk."""
 
 
 @dataclass(slots=True)
 class Durability:
-    """Tickets and waiting messages of one peer. While its disk fails nothing is sent, and other
-    peers ask again."""
+    """Tickets and waiting messages of one peer. While its disk fails or hangs nothing is sent,
+    and other peers ask again."""
 
     write_number: int = 0
     """The number of the last write that the shell got."""
@@ -39,15 +43,19 @@ class Durability:
     _snapshot: Snapshot | None = None
     _covered: int = 0
     """Index that the newest snapshot covers: on the disk it replaces the entries up to there."""
-    _under_way: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """By number of a write: its lowest changed index, and the index up to which the disk equals our
-    log after it."""
+    _writes: Writes = field(default_factory=Writes)
+    """Those that the shell got and has not confirmed."""
     waiting: list[tuple[int, Send]] = field(default_factory=list[tuple[int, Send]])
     """(number of the write that must be on the disk, message)."""
 
     @property
     def works(self) -> bool:
         return not self.why
+
+    @property
+    def deadline(self) -> float:
+        """When a failed disk is tried again, or the oldest write under way counts as hanging."""
+        return self.retry_at if self.why else self._writes.due
 
     def vote_changed(self) -> None:
         self._votes_changed = True
@@ -56,9 +64,7 @@ class Durability:
         """The log has changed from this index on: writes under way are ours only up to the index
         before."""
         self._first = index if self._first is None else min(self._first, index)
-        for write_number, (first, end) in self._under_way.items():
-            if end >= index:
-                self._under_way[write_number] = first, index - 1
+        self._writes.log_changed(index)
 
     def snapshot_taken(self, snapshot: Snapshot) -> None:
         self._snapshot, self._covered = snapshot, snapshot.index
@@ -82,14 +88,16 @@ class Durability:
         if not (commands or persist or self.waiting):
             return []  # The usual case.
         if self.is_mute:
-            sends = [command for command in commands if isinstance(command, Send)]
-            self.waiting += [(self._mute_until, send) for send in sends]
+            if self.works:
+                sends = [command for command in commands if isinstance(command, Send)]
+                self.waiting += [(self._mute_until, send) for send in sends]
             commands = [command for command in commands if not isinstance(command, Send)]
         return [*commands, *([persist] if persist is not None else ()), *self.kept()]
 
-    def collect(self, term: int, vote: str, log: Log) -> Persist | None:
-        """The Persist for all changes since the last one; None if there are none."""
-        if not self._is_dirty or self.retry_at < NEVER:
+    def collect(self, term: int, vote: str, log: Log, now: float) -> Persist | None:
+        """The Persist for all changes since the last one; None if there are none. A disk that fails
+        gets one write at a time: behind a write that hangs, changes would pile up."""
+        if not self._is_dirty or self.retry_at < NEVER or (self.why and self._writes):
             return None
         self.write_number += 1
         first = log.last_index + 1 if self._first is None else self._first
@@ -98,7 +106,7 @@ class Durability:
         persist = Persist(
             self.write_number, term, vote, first, entries, self._snapshot, self.failures
         )
-        self._under_way[self.write_number] = first, log.last_index
+        self._writes.begin(self.write_number, first, log.last_index, now)
         self._votes_changed, self._first, self._snapshot = False, None, None
         return persist
 
@@ -111,16 +119,44 @@ class Durability:
             self.waiting = [(n, send) for n, send in self.waiting if n > self.safe]
         return ready
 
-    def persisted(self, write_number: int) -> int | None:
+    def persisted(self, write_number: int, now: float) -> int | None:
         """All writes up to this number are on the disk. Returns the durable log index; None if it
-        is not new."""
-        self.safe, self.why = write_number, ""
-        done = [number for number in self._under_way if number <= write_number]
-        ends = [self._under_way.pop(number)[1] for number in done]
-        return ends[-1] if ends else None
+        is not new.
+
+        A disk that failed works again with a write that returns in time. If the last one did not,
+        term and vote are written once more to find out.
+        """
+        self.safe = write_number
+        if not self._writes.reached(write_number):
+            return None
+        end, took_s = self._writes.done(write_number, now)
+        in_time = took_s < self._writes.patience_s
+        if self.why or in_time:  # Else this process stood still: `hangs` was not asked.
+            self._writes.took(took_s)
+        if in_time:
+            self.why = ""
+        elif self.why and not self._writes:
+            self._votes_changed = True
+        return end
+
+    def hangs(self, now: float) -> bool:
+        """Whether the disk counts as failing from now on, since a write has not returned. The write
+        stays under way, and messages that wait for it stay valid."""
+        due = self._writes.due
+        if self.why or now < due:
+            return False
+        if now >= due + PAUSE_S:
+            self._writes.restart(now)
+            return False
+        waited_s = self._writes.waited_s(now)
+        self.why = (
+            f"a write to this node's log has not returned for {waited_s:.1f} s: the disk of its "
+            "directory hangs, or is too slow"
+        )
+        return True
 
     def is_under_way(self, write_number: int) -> bool:
-        return write_number in self._under_way
+        return write_number in self._writes
 
     def failed(self, why: str, now: float, *, durable: int, snapshot: Snapshot | None) -> None:
         """The disk refused all writes under way; they are handed over again later.
@@ -129,10 +165,10 @@ class Durability:
         """
         self.why, self.retry_at = why, now + RETRY_S
         self.failures += 1
-        self.log_changed(min((first for first, _ in self._under_way.values()), default=durable + 1))
+        self.log_changed(self._writes.first(default=durable + 1))
         self._votes_changed = True
         self._snapshot = self._snapshot or snapshot
-        self._under_way.clear()
+        self._writes.clear()
         self.waiting.clear()
 
     def retry(self, now: float) -> None:

@@ -13,8 +13,7 @@ from protocols.raft.durability import Durability
 from protocols.raft.election_timer import ElectionTimer
 from protocols.raft.mandate import LeaderProofs
 from protocols.raft.replication import Replication
-from protocols.raft.roles import Role
-from protocols.raft.term_state import TermState
+from protocols.raft.term_state import Role, TermState
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 from protocols.types.limits import TERM_LEAP_MAX

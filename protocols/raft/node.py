@@ -17,8 +17,8 @@ from protocols.raft.election import Election
 from protocols.raft.log import Log, Voters
 from protocols.raft.mandate import ChangeStatement, LeaderProofs, NoProofs
 from protocols.raft.replication import Replication
-from protocols.raft.roles import Role
 from protocols.raft.snapshot_chunks import IncomingSnapshot
+from protocols.raft.term_state import Role
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
@@ -79,11 +79,11 @@ class Raft:
         self.term_state.become(Role.CANDIDATE, None)
         self._lead(now, first=(fork,))
 
-    def take(self) -> list[Command]:
+    def take(self, now: float) -> list[Command]:
         """Commands since the last call; changes that must survive a crash are in a Persist."""
         out, state = self._out.copy(), self.term_state
         self._out.clear()
-        return self.disk.release(out, self.disk.collect(state.term, state.vote, self.log))
+        return self.disk.release(out, self.disk.collect(state.term, state.vote, self.log, now))
 
     def append(self, body: Entry) -> LogEntry:
         """Append an entry to the log; only a leader may."""
@@ -164,7 +164,10 @@ class Raft:
         return term == self.term and peer == self.term_state.proved
 
     def advance(self, now: float) -> None:
-        """Do what is due: elections, and another attempt of a failed disk."""
+        """Do what is due: elections, another attempt of a failed disk, and what a disk that hangs
+        leads to."""
+        if self.disk.hangs(now):
+            self._resign(now)
         self.election.advance(now, self.commit_index)
         self.disk.retry(now)
 
@@ -175,7 +178,7 @@ class Raft:
 
     def persisted(self, write_number: int, now: float) -> None:
         """All writes up to this number are on the disk."""
-        end = self.disk.persisted(write_number)
+        end = self.disk.persisted(write_number, now)
         if end is not None:
             self.durable_index = min(end, self.log.last_index)
         self._commit(now)
@@ -186,8 +189,7 @@ class Raft:
         if not self.disk.is_under_way(write_number):
             return  # It was written after a write that failed.
         self.disk.failed(why, now, durable=self.durable_index, snapshot=self.replication.snapshot)
-        if self.leads:
-            self.election.step_down(now)
+        self._resign(now)
 
     def installed(
         self, peer: PeerId, snapshot: Snapshot, voters: Voters, term: int, now: float
@@ -232,7 +234,7 @@ class Raft:
 
     @property
     def deadline(self) -> float:
-        return min(self.election.deadline, self.disk.retry_at)
+        return min(self.election.deadline, self.disk.deadline)
 
     # Replication ----------------------------------------------------------------------------
 
@@ -241,6 +243,12 @@ class Raft:
         for body in first:
             self.append(body)
         self.append(Elected(self.me, self.election.claims.ballots(self.term, self.me)))
+
+    def _resign(self, now: float) -> None:
+        """Our disk fails: a voter that has our whole log leads at once, else an election begins."""
+        self.election.hand_over(but=())
+        if self.term_state.role is not Role.FOLLOWER:
+            self.election.step_down(now)  # A candidate, too: its own vote may be late by hours.
 
     def _header(self) -> Append:
         return Append(self.run, self.term, 0, 0, (), self.commit_index, self.durable_index)

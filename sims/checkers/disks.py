@@ -1,7 +1,8 @@
-"""A peer that cannot write loses its vote soon; if it can write again, it gets a free vote.
+"""A disk that hangs is noticed. A peer that cannot write loses its vote soon; if it can write
+again, it gets a free vote.
 
-Both are checked only while a leader is settled, hears the peer, and changes no other vote. Must NOT
-judge the content of a disk (durability.py).
+Votes are checked only while a leader is settled, hears the peer, and changes no other vote. Must
+NOT judge the content of a disk (durability.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from protocols.leader import LAG_MAX, VOTERS_MAX
-from protocols.raft import RETRY_S
+from protocols.raft import HANG_MAX_S, RETRY_S
 from protocols.types import PeerId
 from sims.node.node import Node
 from sims.node.storage import SLOW_SYNC_S
@@ -40,11 +41,20 @@ class Disks:
             self._tries_again(node)
         else:
             self._full.pop(node.peer, None)
+            self._notices(node)
         if not node.raft.leads:
             self._due.pop(node.peer, None)
         elif node.world.now >= self._looked.get(node.peer, 0.0) + LOOK_S:
             self._looked[node.peer] = node.world.now
             self._votes(node)
+
+    def _notices(self, node: Node) -> None:
+        """Check that a peer with a write that does not return takes its disk for a failed one."""
+        writer, now = node.wal_writer, node.world.now
+        since = max(writer.began_at, node.paused_until)
+        if writer.writes and now > since + HANG_MAX_S + _allowed_s(node):
+            self._found(f"{node.peer} does not notice that its disk hangs")
+            writer.began_at = now
 
     def _tries_again(self, node: Node) -> None:
         """Check that a peer notices in time that its disk works again."""
@@ -95,7 +105,8 @@ class Disks:
             same = infos[peer].incarnation == node.me.incarnation
             lacks = raft.log.last_index - node.raft.durable_index
             # Its reports about its log wait for its disk, the last slow write included.
-            answers = leader.world.now >= node.disk.slow_until + SLOW_SYNC_S
+            slow_until = max(node.disk.slow_until + SLOW_SYNC_S, node.disk.hung_until)
+            answers = leader.world.now >= slow_until
             fit = same and answers and _writes(node) and 2 * lacks <= LAG_MAX
             if fit and _listens(leader, node):
                 yield peer, "could vote, and has a place"

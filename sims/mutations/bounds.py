@@ -12,6 +12,8 @@ from protocols.peer import wait_reason
 from protocols.peer.member_status import MemberStatus
 from protocols.raft import commitment
 from protocols.raft.durability import Durability
+from protocols.raft.node import Raft
+from protocols.raft.writes import Writes
 from protocols.rounds.local_work import LocalWork
 from sims.mutations.patch import Edit, Mutant
 
@@ -43,6 +45,13 @@ BOUND_MUTANTS = (
         "a-full-disk-is-tried-late",
         "There is room on the disk again, but the peer acknowledges nothing for a minute.",
         Edit(Durability.failed, "now + RETRY_S", "now + 30 * RETRY_S"),
+    ),
+    Mutant(
+        "a-hung-disk-is-not-noticed",
+        "A write never returns: a leader leads on though nothing is decided, and rounds wait.",
+        Edit(
+            Writes.due, "self._oldest.since + self.patience_s if self._writes else NEVER", "NEVER"
+        ),
     ),
     Mutant(
         "old-work-is-contributed",
@@ -80,9 +89,33 @@ BOUND_MUTANTS = (
 )
 BOUND_UNIT_MUTANTS = (
     Mutant(
+        "a-hung-write-is-handed-over-again",
+        "Changes pile up behind a write that hangs, and come to the disk one by one.",
+        Edit(Durability.collect, " or (self.why and self._writes)", ""),
+        tests=("tests/protocols/raft/test_durability.py",),
+    ),
+    Mutant(
+        "a-disk-that-returns-late-works",
+        "A slow disk is given up and taken again with each of its writes.",
+        Edit(Durability.persisted, "if in_time:", "if True:"),
+        tests=("tests/protocols/raft/test_durability.py",),
+    ),
+    Mutant(
+        "a-stopped-process-blames-its-disk",
+        "A daemon that was stopped for some seconds gives its vote up when it goes on.",
+        Edit(Durability.hangs, "now >= due + PAUSE_S", "False"),
+        tests=("tests/protocols/raft/test_durability.py",),
+    ),
+    Mutant(
+        "a-leader-with-a-hung-disk-leads-on",
+        "Its heartbeats go on and nothing is decided until its disk returns.",
+        Edit(Raft.advance, "self._resign(now)", "pass"),
+        tests=("tests/protocols/raft/test_durability.py",),
+    ),
+    Mutant(
         "durable-survives-a-truncation",
         "A write under way marks entries as durable that a newer leader has replaced.",
-        Edit(Durability.log_changed, "if end >= index:", "if False:"),
+        Edit(Writes.log_changed, "if write.end >= index:", "if False:"),
         tests=("tests/protocols/raft/test_durability.py",),
     ),
     Mutant(

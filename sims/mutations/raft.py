@@ -95,8 +95,7 @@ LOG_MUTANTS = (
         "After a full disk the log on it has a gap, and a restart cannot read it.",
         Edit(
             Durability.failed,
-            "self.log_changed(min((first for first, _ in self._under_way.values()), "
-            "default=durable + 1))",
+            "self.log_changed(self._writes.first(default=durable + 1))",
             "pass",
         ),
     ),

@@ -72,6 +72,8 @@ class Disk:
     full_until: float = 0.0
     slow_until: float = 0.0
     """Until this time (virtual seconds), each write takes longer than an election."""
+    hung_until: float = 0.0
+    """No write returns before this time (virtual seconds)."""
     certified: bool = False
     """The peer is admitted, and knows it."""
     trusts: set[PeerId] = field(default_factory=set[PeerId])

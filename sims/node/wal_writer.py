@@ -2,7 +2,7 @@
 peers/storage/wal_writer.py.
 
 If a write fails, the writes behind it fail too, since they build on missing data. Must NOT decide
-what a full or a slow disk means: the core does.
+what a disk that is full, slow or hangs means: the core does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class WalWriter:
         self._node = node
         self.writes = deque[c.Persist]()
         """Tickets not on the disk yet; the disk is writing the first one."""
+        self.began_at = 0.0
+        """Virtual time at which the disk began with the first of these."""
         self._failures = 0
         """Number of failures, as the core counts them once it knows of the last one."""
 
@@ -32,10 +34,15 @@ class WalWriter:
     def _begin(self) -> None:
         node = self._node
         void = self.writes[0].failures < self._failures
+        self.began_at = node.world.now
         node.after(0.0 if void else node.world.sync_s(node.disk), self._end)
 
     def _end(self) -> None:
-        node, persist = self._node, self.writes.popleft()
+        node, persist = self._node, self.writes[0]
+        if persist.failures >= self._failures and node.world.now < node.disk.hung_until:
+            node.at_time(node.disk.hung_until, self._end)
+            return
+        self.writes.popleft()
         if persist.failures < self._failures or node.world.now < node.disk.full_until:
             self._failures = max(self._failures, persist.failures + 1)
             node.give(v.PersistFailed(persist.write_number, "no space left"))

@@ -27,6 +27,7 @@ FaultKind = Literal[
     "lonely",  # One peer hears no peer, or no peer hears it.
     "disk",  # A disk is full for a while.
     "slow_disk",  # Each write to a disk takes longer than an election, for a while.
+    "hung_disk",  # No write to a disk returns for a while.
     "slow",  # Bulk payloads take seconds longer on a line.
     "pause",  # A peer's processes are stopped, then go on.
     "trainers",  # A peer's ranks crash.
@@ -51,7 +52,7 @@ FaultKind = Literal[
     "revoke",  # A user revokes certificates: see revocations.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-RARE = ("slow_disk", "ranks_stall", "liar", "claim", "revoke")
+RARE = ("slow_disk", "hung_disk", "ranks_stall", "liar", "claim", "revoke")
 ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in RARE)
 """Kinds that any seed may draw. Some seeds have rare ones in addition."""
 SLOW_DISKS_EVERY = 160
@@ -60,6 +61,13 @@ SLOW_DISKS_IN = (29, 38, 47, 52, 67, 76, 86, 93, 104, 110, 123, 131, 138, 151)
 earlier are not among them, so that these replay unchanged."""
 SLOW_DISK_S = (5.0, 9.0, 14.0)
 SLOW_DISKS_MAX = 4
+HUNG_EVERY, HUNG_IN = (
+    192,
+    (47, 56, 58, 69, 77, 84, 93, 110, 122, 127, 137, 144, 151, 160, 169, 178),
+)
+"""The same for disks that hang, in seeds with two peers too."""
+HUNG_S = (0.5, 1.5, 4.0, 9.0, 14.0)
+HUNG_MAX = 5
 STALLS_EVERY = 120
 STALLS_IN = (23, 38, 45, 53, 62, 69, 71, 73, 75, 78, 95, 106, 114)
 """The same for ranks that stall."""
@@ -158,8 +166,16 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
                 duration_s=source.choice(durations_s),
             )
         )
-    faults += draw_revocations(seed, until_s=until_s)
+    faults += [*draw_hangs(seed, until_s=until_s), *draw_revocations(seed, until_s=until_s)]
     return sorted(faults, key=lambda fault: fault.at_s)
+
+
+def draw_hangs(seed: int, *, until_s: float) -> list[Fault]:
+    """Draw disks that hang, in some seeds only."""
+    if seed % HUNG_EVERY not in HUNG_IN:
+        return []
+    source = random.Random(seed ^ 0x4A96)  # noqa: S311 (a simulation, no secrets)
+    return _draw_rare(source, "hung_disk", HUNG_S, most=HUNG_MAX, until_s=until_s)
 
 
 def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
@@ -282,10 +298,19 @@ def _full_disk(world: World, fault: Fault, victim: Node) -> None:
     victim.disk.full_until = world.now + fault.duration_s
 
 
+def _leader_or(world: World, fault: Fault, victim: Node) -> Node:
+    """In half of the cases a leader: a leader counts its own copy of an entry."""
+    return world.leaders[0] if world.leaders and fault.other % 2 else victim
+
+
+def _hung_disk(world: World, fault: Fault, victim: Node) -> None:
+    node = _leader_or(world, fault, victim)
+    world.tell(f"the disk of {node.peer} hangs for {fault.duration_s} s")
+    node.disk.hung_until = max(node.disk.hung_until, world.now + fault.duration_s)
+
+
 def _slow_disk(world: World, fault: Fault, victim: Node) -> None:
-    """Make a disk slow, in half of the cases a leader's: a leader counts its own copy of an
-    entry."""
-    node = world.leaders[0] if world.leaders and fault.other % 2 else victim
+    node = _leader_or(world, fault, victim)
     world.tell(f"the disk of {node.peer} is slow for {fault.duration_s} s")
     node.disk.slow_until = world.now + fault.duration_s
 
@@ -366,6 +391,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "pause": _pause,
     "disk": _full_disk,
     "slow_disk": _slow_disk,
+    "hung_disk": _hung_disk,
     "trainers": _trainers,
     "ranks_stall": _ranks_stall,
     "corrupt": _corrupt,

@@ -23,7 +23,7 @@ from sims.node.node import Node
 from sims.node.storage import COMPACT_ENTRIES
 from sims.node.toy_model import Contribution
 from sims.node.world_view import WorldView
-from sims.scenarios.fault_plan import Fault, FaultKind, draw_revocations
+from sims.scenarios.fault_plan import Fault, FaultKind, draw_hangs, draw_revocations
 from sims.simulator.world import RULES
 
 KINDS: tuple[FaultKind, ...] = (
@@ -53,7 +53,8 @@ def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
         kind, duration_s = source.choice(KINDS), source.choice(DURATIONS_S)
         peer, other = source.randrange(1 << 16), source.randrange(1 << 16)
         faults.append(Fault(at_s, kind, peer, other, duration_s))
-    return sorted([*faults, *draw_revocations(seed, until_s=until_s)], key=lambda x: x.at_s)
+    faults += [*draw_hangs(seed, until_s=until_s), *draw_revocations(seed, until_s=until_s)]
+    return sorted(faults, key=lambda x: x.at_s)
 
 
 class ForkCheckers(Checkers):

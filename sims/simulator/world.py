@@ -233,7 +233,7 @@ class BareWorld(ABC):
         self.observer.healed(self)
         self.network.heal()
         for disk in self.disks.values():
-            disk.full_until = disk.slow_until = 0.0
+            disk.full_until = disk.slow_until = disk.hung_until = 0.0
         everybody = not self.finished and self.random.random() < 0.5
         self._bring_back(everybody=everybody)
         if not (self.finished or self._coming_back or self.live):

@@ -82,7 +82,7 @@ class Circle:
         raft = self.rafts[peer]
         if raft.leads:
             raft.serve(self.disks)
-        for command in raft.take():
+        for command in raft.take(self.now):
             if isinstance(command, c.Persist):
                 self.writes[peer].append(command)
             elif isinstance(command, c.Send) and command.peer == peer:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peers.storage.wal import SYSTEM, Wal
-from peers.storage.wal_writer import WalWriter
+from peers.storage.wal_writer import LOG_THREAD, WalWriter
 from protocols.interface.commands import Persist
 from protocols.interface.events import Persisted, PersistFailed
 from protocols.messages.persisted import Saved
@@ -67,6 +67,10 @@ async def desk(directory: Path) -> AsyncGenerator[Desk]:
         wal.close()
 
 
+def thread_names() -> list[str]:
+    return [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+
+
 def numbered(number: int, first: int, *terms: int, term: int = 1) -> Persist:
     return replace(persist(first, *terms, term=term), write_number=number)
 
@@ -86,6 +90,14 @@ async def test_writes_are_answered_in_order_and_only_when_they_are_safe(tmp_path
             assert await at.hears() == Persisted(number)
             assert saved(tmp_path) == (1, [1] * number)
     assert threading.get_ident() not in at.disk.threads  # The loop goes on meanwhile.
+
+
+@pytest.mark.asyncio
+async def test_the_kernels_tools_name_the_thread_that_writes(tmp_path: Path) -> None:
+    async with desk(tmp_path) as at:
+        at.wal_writer.write(numbered(1, 1, 1))
+        assert await at.hears() == Persisted(1)
+        assert thread_names().count(f"{LOG_THREAD}\n") == 1
 
 
 @pytest.mark.asyncio

@@ -110,6 +110,45 @@ def test_a_member_with_a_full_disk_is_not_waited_for_until_its_disk_works() -> N
     assert scene.sent(m.ReadyToTrain) == [(A, m.ReadyToTrain())]
 
 
+def test_a_disk_that_hangs_is_told_as_a_full_one_and_so_is_its_return() -> None:
+    scene = follower(B)
+    scene.encode(1)
+    scene.slow_disk = True
+    scene.reads(e.Elected(A))
+    write_number = scene.one(c.Persist).write_number
+    scene.said = scene.waits(1.0)
+    ((to, report),) = scene.sent(m.Durable)
+    assert (to, report.works) == (A, False)
+    assert "a write to this node's log has not returned for 0.8 s" in report.why
+    assert scene.sent(m.NotReadyToTrain) == [(A, m.NotReadyToTrain(report.why))]
+    assert scene.notes("disk") == [f"the log cannot be written: {report.why}"]
+    assert report.why in describe(scene.core, scene.now).reason
+    scene.said = scene.beat() + scene.waits(2.0)
+    assert (scene.sent(m.Durable), scene.notes("disk")) == ([], [])
+    scene.slow_disk = False
+    scene.on(v.Persisted(write_number))
+    assert scene.sent(m.Durable) == [(A, m.Durable(works=True, why=""))]
+    assert scene.sent(m.ReadyToTrain) == [(A, m.ReadyToTrain())]
+
+
+def test_of_two_nodes_both_say_what_they_wait_for_while_the_leaders_disk_hangs() -> None:
+    """The other one has no majority."""
+    scene = leading(B)
+    scene.slow_disk = True
+    scene.hears(B, join(B, "restarted", incarnation=9))
+    assert scene.all(c.Persist)
+    scene.said = scene.waits(1.0)
+    assert not scene.core.leads
+    assert scene.sent(m.HandOver) == [], "B lacks the last entries"
+    assert "this node's disk: a write" in describe(scene.core, scene.now).reason
+    other = follower(B)
+    other.reads(e.Voter(B, votes=True, why=""))
+    for _ in range(20):
+        other.waits(0.25)
+        other.hears(A, m.Heartbeat())
+    assert describe(other.core, other.now).reason == "an election, in which a vote"
+
+
 def test_of_two_members_the_one_with_a_working_disk_goes_on() -> None:
     """The other one gets too few entries of the log to hold the results."""
     scene = leading(B)

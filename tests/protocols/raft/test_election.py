@@ -5,7 +5,7 @@ import pytest
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.node import Raft
-from protocols.raft.roles import Role
+from protocols.raft.term_state import Role
 from protocols.types.ids import PeerId
 from protocols.types.limits import TERM_LEAP_MAX
 from tests.protocols.circle import RULES, Circle, note, stands, votes, voting
@@ -71,10 +71,10 @@ def test_who_hears_its_leader_votes_for_nobody_else() -> None:
     follower = circle.rafts[B]
     vote = m.Vote(9, 99, 9, pre=False, urgent=False)
     follower.receive(C, vote, circle.now)
-    assert (follower.term, follower.leader, follower.take()) == (1, A, [])
+    assert (follower.term, follower.leader, follower.take(0.0)) == (1, A, [])
     leader = circle.rafts[A]
     leader.receive(C, vote, circle.now)
-    assert (leader.term, leader.leads, leader.take()) == (1, True, [])
+    assert (leader.term, leader.leads, leader.take(0.0)) == (1, True, [])
     circle.part((A, B))
     follower.receive(C, vote, circle.now)
     state = follower.election.state

@@ -1,6 +1,7 @@
 """Which peers have votes while disks are full, as its checker sees it."""
 
 from protocols.interface.commands import Persist
+from protocols.raft.writes import HANG_MAX_S
 from sims.checkers import World
 from sims.checkers.disks import LOOK_S, NOTICE_S
 from sims.node.node import Node
@@ -67,6 +68,15 @@ def test_a_disk_that_works_again_is_tried() -> None:
     assert look(world, other, for_s=2 * LATE_S) == []
     assert look(world, other, for_s=LATE_S)
     assert "does not try it" in world.checkers.violations[0]
+
+
+def test_a_disk_that_hangs_is_noticed() -> None:
+    world, leader, _ = quiet()
+    leader.wal_writer.writes.append(Persist(99, 1, "", 1, (), None))
+    leader.wal_writer.began_at = world.now
+    assert look(world, leader, for_s=HANG_MAX_S) == []
+    assert look(world, leader, for_s=LATE_S)
+    assert "does not notice that its disk hangs" in world.checkers.violations[0]
 
 
 def test_a_disk_that_takes_long_is_being_tried() -> None:

@@ -4,7 +4,17 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from sims.checkers import World
 from sims.node.storage import SLOW_SYNC_S
-from sims.scenarios.fault_plan import ANY, KINDS, SLOW_DISKS_EVERY, SLOW_DISKS_IN, draw_plan, inject
+from sims.scenarios.fault_plan import (
+    ANY,
+    HUNG_EVERY,
+    HUNG_IN,
+    KINDS,
+    SLOW_DISKS_EVERY,
+    SLOW_DISKS_IN,
+    draw_plan,
+    inject,
+)
+from sims.scenarios.two_peers import draw_faults
 from sims.sweep import run_seed
 
 
@@ -56,11 +66,35 @@ def test_a_write_behind_one_that_failed_does_not_come_to_the_disk() -> None:
     assert node.disk.saved == saved
 
 
+def test_a_disk_that_hangs_ends_its_write_afterwards_and_the_others_go_on_meanwhile() -> None:
+    world = begun()
+    (leader,) = world.leaders
+    leader.disk.hung_until = world.now + 20.0
+    safe, commits = leader.core.raft.disk.safe, len(world.checkers.commits)
+    world.run(until_s=world.now + 19.0)
+    disk = leader.core.raft.disk
+    assert (disk.works, leader.core.leads) == (False, False)
+    assert disk.safe <= safe + 1, "the write that was under way"
+    assert len(leader.wal_writer.writes) == 1
+    assert len(world.checkers.commits) > commits + 5
+    world.run(until_s=world.now + 3.0)
+    assert disk.works
+    assert world.checkers.violations == []
+
+
+def test_hung_disks_have_seeds_of_their_own() -> None:
+    for draw in (draw_plan, draw_faults):
+        drawn = [draw(seed, until_s=30.0) for seed in range(HUNG_EVERY)]
+        hung = {seed for seed, plan in enumerate(drawn) if "hung_disk" in {x.kind for x in plan}}
+        assert hung == set(HUNG_IN)
+
+
 def test_slow_disks_have_seeds_of_their_own() -> None:
     drawn = [draw_plan(seed, until_s=30.0) for seed in range(SLOW_DISKS_EVERY)]
     slow = {seed for seed, plan in enumerate(drawn) if "slow_disk" in {x.kind for x in plan}}
     assert slow == set(SLOW_DISKS_IN)
-    assert set(KINDS) - set(ANY) == {"slow_disk", "ranks_stall", "liar", "claim", "revoke"}
+    rare = {"slow_disk", "hung_disk", "ranks_stall", "liar", "claim", "revoke"}
+    assert set(KINDS) - set(ANY) == rare
 
 
 def test_of_many_peers_some_read_the_log_through_relays() -> None:
