@@ -25,6 +25,7 @@ from peers.connections import Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.ipc import Question, serve
+from peers.security import KeySignatures
 from peers.sockets import Listening
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -77,7 +78,14 @@ class WitnessDaemon:
         self._record.write()
         self.event_log = EventLog(node_directory.path, peer=me.peer, name=me.name)
         rules = agreement.known_rules(saved)
-        self.core = PeerCore(me, join=True, saved=saved, contact=address, rules=rules)
+        self.core = PeerCore(
+            me,
+            join=True,
+            saved=saved,
+            contact=address,
+            rules=rules,
+            signatures=KeySignatures(),
+        )
         self._driver = Driver(self.core, listener=self, wal=self._wal)
         self._mesh = Mesh(self._driver.mesh_shell)
         self._driver.use(self._mesh)

@@ -93,6 +93,20 @@ class Key:
         return Key(key)
 
 
+class KeySignatures:
+    """Signatures of a key, and checks of any key's, for the core."""
+
+    def __init__(self, key: Key | None = None) -> None:
+        """`key` None: signatures are only checked."""
+        self._key = key
+
+    def sign(self, statement: bytes) -> bytes:
+        return self._key.sign(statement) if self._key is not None else b""
+
+    def verify(self, key_hex: str, statement: bytes, signature: bytes) -> bool:
+        return is_signed(statement, signature, bytes.fromhex(key_hex))
+
+
 class OwnKey:
     """The key of this node, made when it is first needed; it is kept when the peer id changes."""
 

@@ -128,3 +128,5 @@ class RunStateSnapshot:
     revoked_tokens: tuple[TokenRevoked, ...] = ()
     issued: tuple[TokenIssued, ...] = ()
     """Tokens that count without the vote of their issuer."""
+    act_indices: tuple[int, ...] = ()
+    """Log indices of `revoked`, `revoked_tokens` and `issued`, in this order."""

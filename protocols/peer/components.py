@@ -24,6 +24,7 @@ from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
+from protocols.types.signatures import NO_SIGNATURES, Signatures
 
 
 class Components(ABC):
@@ -39,6 +40,7 @@ class Components(ABC):
         kept: m.Kept | None = None,
         contact: str = "",
         rules: ProtocolConfig | None = None,
+        signatures: Signatures = NO_SIGNATURES,
     ) -> None:
         """`join` False: this peer founds the run. `contact`: address of a peer of the run.
 
@@ -47,7 +49,7 @@ class Components(ABC):
         itself.
         """
         self.me = me
-        self.log_applier = LogApplier(me.peer, saved)
+        self.log_applier = LogApplier(me.peer, saved, signatures)
         self.raft, self.run_state = self.log_applier.raft, self.log_applier.run_state
         self.election, self.replication = self.raft.election, self.raft.replication
         self.disk = self.raft.disk

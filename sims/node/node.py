@@ -25,7 +25,7 @@ from sims.node.ranks import Handed, Ranks, Result
 from sims.node.reductions import Reductions
 from sims.node.state_transfer import StateTransfers
 from sims.node.storage import Disk, Store
-from sims.node.toy_model import Contribution, Value
+from sims.node.toy_model import Contribution, ToySignatures, Value
 from sims.node.turns import Turns
 from sims.node.wal_writer import WalWriter
 from sims.node.world_view import WorldView
@@ -50,7 +50,13 @@ class Node:
         """Peers that were ever connected with this one in this incarnation."""
         rules, saved = world.rules if disk.saved is not None else None, disk.saved
         self.core = PeerCore(
-            me, join=bool(contact), saved=saved, kept=disk.kept, contact=contact, rules=rules
+            me,
+            join=bool(contact),
+            saved=saved,
+            kept=disk.kept,
+            contact=contact,
+            rules=rules,
+            signatures=ToySignatures(),
         )
         self.me = me
         self.raft, self.run_state = self.core.raft, self.core.run_state
