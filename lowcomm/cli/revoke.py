@@ -154,10 +154,10 @@ class Asker:
 
     def _signed(self, what: str, why: str, *, token: bool) -> tuple[str, str] | None:
         """(the subject as the log names it, the signature in hex digits); None if the key is not of
-        this run. The node says which peer has a name: it must not choose another one."""
+        this run."""
         from peers.ipc import FindSubject
         from protocols.messages import Revoked, TokenRevoked
-        from protocols.state import decode_token, revocation_statement
+        from protocols.state import revocation_statement
         from protocols.types import PeerId
 
         assert self.key is not None, "the caller looks"
@@ -167,13 +167,21 @@ class Asker:
             if self.key_file is not None:
                 raise ConfigError(f"--key {self.key_file} is the root key of another run")
             return None
-        number = decode_token(what).number if what.startswith(PREFIX) else what
-        names = subject.startswith(number) if token else what in (subject, subject[:-9])
-        if not names:
+        if not means(what, subject, token=token):
             raise LowcommError(f"{self.record.name} takes {what} for {subject}: give the whole id")
         plain = PeerId(self.record.peer), why
         entry = TokenRevoked(subject, *plain) if token else Revoked(PeerId(subject), *plain)
         return subject, self.key.sign(revocation_statement(self.key.hex, entry)).hex()
+
+
+def means(what: str, subject: str, *, token: bool) -> bool:
+    """May a person that typed `what` mean this subject? The node that looked it up must not choose
+    another one for the root key to sign."""
+    from protocols.state import decode_token
+
+    if not token:
+        return what in (subject, subject.rpartition(".")[0])
+    return subject.startswith(decode_token(what).number if what.startswith(PREFIX) else what)
 
 
 def _root_key(directory: Path, given: Path | None) -> "Key | None":
