@@ -24,6 +24,24 @@ PREFIX = "lc2-"
 WHY_MAX = 200
 """Characters of the reason."""
 
+Why = Annotated[
+    str, typer.Option("--why", help="The reason, shown to all nodes and to the revoked one.")
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Revoke even if no majority of the remaining voters can be reached."
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="The run's root key.  [default: root-key.pem in DIRECTORY or above it]",
+    ),
+]
+
 
 def revoke(
     directory: Annotated[
@@ -47,23 +65,9 @@ def revoke(
     nodes: Annotated[
         bool, typer.Option("--nodes", help="With a token, shut out the nodes that came by it too.")
     ] = False,
-    why: Annotated[
-        str, typer.Option("--why", help="The reason, shown to all nodes and to the revoked one.")
-    ] = "",
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Revoke even if no majority of the remaining voters can be reached."
-        ),
-    ] = False,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            "--key",
-            metavar="FILE",
-            help="The run's root key.  [default: root-key.pem in DIRECTORY or above it]",
-        ),
-    ] = None,
+    why: Why = "",
+    force: Force = False,
+    key: KeyFile = None,
 ) -> None:
     """Revoke a node's certificate or a join token.
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         subtract,
         union,
     )
-    from protocols.types.signatures import NO_SIGNATURES, Signatures
 
 __all__ = [
     "ADMIT_BYTES_MAX",
@@ -71,7 +70,6 @@ __all__ = [
     "JSON_MAX",
     "LAYOUT_BYTES_MAX",
     "NAME_MAX",
-    "NO_SIGNATURES",
     "PEERS_MAX",
     "PIECE_BYTES_MAX",
     "PROTOCOL_VERSION",
@@ -92,7 +90,6 @@ __all__ = [
     "Remaining",
     "SampleRange",
     "Samples",
-    "Signatures",
     "Stamp",
     "TensorSpec",
     "Version",
@@ -121,6 +118,5 @@ __getattr__ = lazy_exports(
         ),
         "rules": "ProtocolConfig",
         "sample_ranges": "ALL_REMAIN Remaining SampleRange Samples count first subtract union",
-        "signatures": "NO_SIGNATURES Signatures",
     },
 )

@@ -48,8 +48,8 @@ class Certification:
         self._world = world
         self._random = random.Random(seed ^ 0x6A7E)  # noqa: S311 (a simulation, no secrets)
         self.voters_issue = self._random.random() >= OPERATORS_ONLY
-        self.acts_random = random.Random(seed ^ 0x0AC7)  # noqa: S311 (another source: no shift)
-        self.voters_revoke = self.acts_random.random() >= OPERATORS_ONLY
+        acts = random.Random(seed ^ 0x0AC7)  # noqa: S311 (another source: no draw moves)
+        self.voters_revoke = acts.random() >= OPERATORS_ONLY
         self._tokens = 0
         self._token: dict[bool, Token] = {}
         """The token that the operator gives to the next new peer, by role (True: a witness)."""
