@@ -138,8 +138,14 @@ class Asker:
         subject, signature = signed or (what, "")
 
         def question(again: bool) -> Revoke:
-            named = {"what": subject, "token": token, "why": why, "signature": signature}
-            return Revoke(**named, force=self.force, again=again)
+            return Revoke(
+                what=subject,
+                token=token,
+                why=why,
+                force=self.force,
+                again=again,
+                signature=signature,
+            )
 
         answer = ask_run(self.record, question)
         if answer is not None:

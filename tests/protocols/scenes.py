@@ -143,7 +143,7 @@ def sealed(key_hex: str, statement: bytes) -> bytes:
     return hashlib.sha512(key_hex.encode() + statement).digest()
 
 
-Order = TypeVar("Order", e.Revoked, e.TokenRevoked)
+Order = TypeVar("Order", bound=e.Revocation)
 
 
 def ordered(entry: Order, root: str = "") -> Order:
