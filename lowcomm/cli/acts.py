@@ -1,12 +1,12 @@
-"""Asks the run for an act at a node that runs on this machine, and waits for the log.
+"""Asks a node that runs on this machine; for an act of the run it waits for the log.
 
 Must NOT know what is asked for, nor import anything slow.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from protocols.types import ConfigError, LowcommError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WAIT_S = 20.0
 """Seconds to wait until the log holds the act; long enough for an election."""
 AGAIN_S = 0.2
+ASK_TIMEOUT_S = 2.0
 
 
 def running(directory: Path) -> "NodeRecord":
@@ -31,6 +32,36 @@ def running(directory: Path) -> "NodeRecord":
     return record
 
 
+def ask_any(directory: Path, question: "Question", field: str) -> list[Mapping[str, object]]:
+    """This field of the answer of the first daemon that answers, of a run's or a node's directory.
+    Raises ConfigError if none does."""
+    from lowcomm.cli.status import node_directories
+    from peers.ipc import LinkError, ask_daemon
+
+    for node in node_directories(directory):
+        try:
+            answer = ask_daemon(running(node).bus, question, timeout_s=ASK_TIMEOUT_S)
+        except (ConfigError, LinkError):
+            continue
+        return cast(list[Mapping[str, object]], answer[field])
+    raise ConfigError(
+        f"no node runs in {directory}: give the directory of a node that does (runs/NAME/NODE)"
+    )
+
+
+def ask(record: "NodeRecord", question: "Question", *, timeout_s: float) -> dict[str, Any]:
+    """The node's answer. Raises ConfigError if it refuses, and LowcommError if it is silent."""
+    from peers.ipc import LinkError, ask_daemon
+
+    try:
+        answer = ask_daemon(record.bus, question, timeout_s=timeout_s)
+    except LinkError as error:
+        raise LowcommError(f"{record.name} does not answer: {error}") from None
+    if answer.get("error"):
+        raise ConfigError(str(answer["error"]))
+    return answer
+
+
 def ask_run(
     record: "NodeRecord", question: "Callable[[bool], Question]", *, wait_s: float = WAIT_S
 ) -> dict[str, Any] | None:
@@ -39,16 +70,9 @@ def ask_run(
 
     Raises ConfigError if the run refuses, and LowcommError if the node does not answer.
     """
-    from peers.ipc import LinkError, ask_daemon
-
     deadline, again = time.monotonic() + wait_s, False
     while time.monotonic() < deadline:
-        try:
-            answer = ask_daemon(record.bus, question(again), timeout_s=AGAIN_S + wait_s / 4)
-        except LinkError as error:
-            raise LowcommError(f"{record.name} does not answer: {error}") from None
-        if answer.get("error"):
-            raise ConfigError(str(answer["error"]))
+        answer = ask(record, question(again), timeout_s=AGAIN_S + wait_s / 4)
         if "done" in answer:
             return answer
         again = True

@@ -12,10 +12,8 @@ from typing import Annotated, cast
 
 import typer
 
-from lowcomm.cli.acts import running
-from protocols.types import ConfigError
+from lowcomm.cli.acts import ask_any
 
-ASK_TIMEOUT_S = 2.0
 NUMBER_SHOWN = 8
 """Hex digits of a token's number in the table; `lowcomm revoke --token` takes them."""
 
@@ -36,29 +34,14 @@ def token_list(
       lowcomm token list runs/first
       lowcomm token list runs/first/alpha --json
     """
-    tokens = ask(directory)
+    from peers.ipc import ListTokens
+
+    tokens = ask_any(directory, ListTokens(), "tokens")
     if as_json:
         for token in tokens:
             print(json.dumps(token))  # noqa: T201
     else:
         print_table(tokens)
-
-
-def ask(directory: Path) -> list[Mapping[str, object]]:
-    """The tokens in the log, as the first daemon that answers knows them. Raises ConfigError if
-    none does."""
-    from lowcomm.cli.status import node_directories
-    from peers.ipc import LinkError, ListTokens, ask_daemon
-
-    for node in node_directories(directory):
-        try:
-            answer = ask_daemon(running(node).bus, ListTokens(), timeout_s=ASK_TIMEOUT_S)
-        except (ConfigError, LinkError):
-            continue
-        return cast(list[Mapping[str, object]], answer["tokens"])
-    raise ConfigError(
-        f"no node runs in {directory}: give the directory of a node that does (runs/NAME/NODE)"
-    )
 
 
 def print_table(tokens: Sequence[Mapping[str, object]]) -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.token_list import came_by
-from peers.ipc import IssueToken
+from peers.ipc import FindSubject, IssueToken, Revoke
 from protocols.interface import events as v
 from protocols.messages import Revocation, Revoked, TokenIssued, TokenRevoked
-from protocols.state import PREFIX, RunState, cannot_act, decode_token, subject
+from protocols.state import PREFIX, RunState, cannot_act, decode_token, may_not_ask, subject
 from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
 if TYPE_CHECKING:
-    from peers.ipc import Revoke
     from protocols.peer import PeerCore
 
 Feed = Callable[[v.Event], None]
@@ -29,11 +29,14 @@ NUMBER_SHOWN = 8
 """Hex digits of a token's number that are enough, if no other used token begins with them."""
 TEXT_MAX = 200
 """Characters of a text that a person typed."""
+IN_THE_CLEAR = "this run has no certificates (node.insecure): there is none to revoke"
 
 
-def act_json(core: PeerCore, feed: Feed, asked: Revoke | IssueToken) -> str:
-    """The daemon's answer: {"done": ...}, {"asked": ...} or {"error": ...}. The command repeats its
-    question (`again`); only the first one makes the daemon ask the run."""
+def act_json(core: PeerCore, feed: Feed, asked: Revoke | FindSubject | IssueToken) -> str:
+    """The daemon's answer: {"done": ...}, {"asked": ...}, {"subject": ...} or {"error": ...}. The
+    command repeats its question (`again`); only the first one makes the daemon ask the run."""
+    if isinstance(asked, FindSubject):
+        return _subject_json(core, asked)
     if isinstance(asked, IssueToken):
         return _issue_json(core, feed, asked)
     return _revoke_json(core, feed, asked)
@@ -43,7 +46,7 @@ def _revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
     """If it is done, the answer has "nodes" too: those that came by a revoked token."""
     run_state = core.run_state
     if run_state.run is not None and not run_state.run.root:
-        return _error("this run has no certificates (node.insecure): there is none to revoke")
+        return _error(IN_THE_CLEAR)
     try:
         entry = _meant(core, asked)
     except ConfigError as error:
@@ -54,6 +57,17 @@ def _revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
     if why := _ask_run(core, feed, v.ActAsked(entry, asked.force), again=asked.again):
         return _error(f"{subject(entry)} cannot be revoked: {why}")
     return json.dumps({"asked": subject(entry)})
+
+
+def _subject_json(core: PeerCore, asked: FindSubject) -> str:
+    run = core.run_state.run
+    if run is None or not run.root:
+        return _error(IN_THE_CLEAR)
+    try:
+        entry = _meant(core, Revoke(**asdict(asked), why="", force=False, again=False))
+    except ConfigError as error:
+        return _error(str(error))
+    return json.dumps({"subject": subject(entry), "root": run.root})
 
 
 def _issue_json(core: PeerCore, feed: Feed, asked: IssueToken) -> str:
@@ -76,7 +90,10 @@ def _ask_run(core: PeerCore, feed: Feed, act: v.ActAsked, *, again: bool) -> str
     """Ask the run for an act, unless this was done before (`again`). Returns why it is refused, or
     ""."""
     refused = core.certificates.refused.get(subject(act.entry), "") if again else ""
-    why = cannot_act(core.run_state, act.entry) or refused
+    run_state = core.run_state
+    why = cannot_act(run_state, act.entry) or refused
+    if not why and not again:
+        why = may_not_ask(run_state, act.entry)
     if not why and not again:
         feed(act)
     return why
@@ -85,8 +102,12 @@ def _ask_run(core: PeerCore, feed: Feed, act: v.ActAsked, *, again: bool) -> str
 def _meant(core: PeerCore, asked: Revoke) -> Revocation:
     """The log entry that revokes the named peer or token. Raises ConfigError."""
     me, why = core.me.peer, one_line(asked.why)[:TEXT_MAX]
+    try:
+        signature = bytes.fromhex(asked.signature)
+    except ValueError:
+        raise ConfigError("its signature is none") from None
     if asked.token:
-        return TokenRevoked(_number(core.run_state, asked.what), me, why)
+        return TokenRevoked(_number(core.run_state, asked.what), me, why, signature)
     found = _named(core.run_state, asked.what)
     if len(found) != 1:
         what = (
@@ -96,7 +117,7 @@ def _meant(core: PeerCore, asked: Revoke) -> Revocation:
         )
         ids = f": give the id of one, {', '.join(found)}" if found else ""
         raise ConfigError(f"{what} {one_line(asked.what)[:TEXT_MAX]}{ids}")
-    return Revoked(found[0], me, why)
+    return Revoked(found[0], me, why, signature)
 
 
 def _done(run_state: RunState, entry: Revocation) -> str:

@@ -17,7 +17,7 @@ from lowcomm.daemon.acts import act_json
 from lowcomm.daemon.bootstrap import enter_run, found_run, refuse_joiners
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
 from lowcomm.daemon.shutdown import Shutdown
-from lowcomm.daemon.token_list import tokens_json
+from lowcomm.daemon.token_list import audit_json, tokens_json
 from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
@@ -30,7 +30,7 @@ from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
-from peers.ipc import ListTokens, Question, Status
+from peers.ipc import ListActs, ListTokens, Question, Status
 from peers.sockets import Listening, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
@@ -310,6 +310,8 @@ class Daemon:
             return status_json(context, self.ranks.group)
         if isinstance(question, ListTokens):
             return tokens_json(context.core.run_state)
+        if isinstance(question, ListActs):
+            return audit_json(context.core.run_state)
         return act_json(context.core, context.driver.feed, question)
 
 

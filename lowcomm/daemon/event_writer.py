@@ -15,7 +15,7 @@ from lowcomm.daemon.tried_addresses import FOR_OTHERS, with_tried
 from lowcomm.rank_control.program_notices import node_wait
 from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
 from protocols.messages import log_entries as e
-from protocols.state import step_view, subject
+from protocols.state import author, step_view, subject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -279,7 +279,8 @@ def tell_entry(event_log: EventLog, command: Applied, core: PeerCore, *, step_to
             event_log.write("witness", member=info.peer, member_name=info.name)
         case e.TokenSpent(peer=peer):
             event_log.write("note", topic="admission", text=f"{peer} is admitted with a token")
-        case e.Revoked(by=by, why=why) | e.TokenRevoked(by=by, why=why):
+        case e.Revoked(why=why) | e.TokenRevoked(why=why):
+            by = author(entry)
             what = "certificate of" if isinstance(entry, e.Revoked) else "token"
             text = f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
             event_log.write("note", topic="revoked", text=text)

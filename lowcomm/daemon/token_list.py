@@ -1,4 +1,5 @@
-"""Answers `lowcomm token list`: the join tokens in the log, and the nodes that came by each.
+"""Answers `lowcomm token list` and `lowcomm audit`: the join tokens in the log, with the nodes that
+came by each; revocations and issued tokens.
 
 A token of the root key that no node has used is in no log. Must NOT decide whether a token counts.
 """
@@ -9,8 +10,11 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from protocols.messages import Revoked, TokenIssued
+from protocols.state import subject
+
 if TYPE_CHECKING:
-    from protocols.messages import TokenTerms
+    from protocols.messages import Revocation, TokenTerms
     from protocols.state import RunState
     from protocols.types import PeerId
 
@@ -58,6 +62,24 @@ def tokens_json(run_state: RunState) -> str:
     ]
     issuers = "voters" if run_state.run is None or run_state.run.voters_issue else "operators"
     return json.dumps({"issuers": issuers, "tokens": tokens})
+
+
+def audit_json(run_state: RunState) -> str:
+    """{"acts": [...]}: the revocations and issued tokens of the log, in its order."""
+    acts = sorted(run_state.spendings.acts, key=lambda each: each[0])
+    return json.dumps({"acts": [_act(index, entry) for index, entry in acts]})
+
+
+def _act(index: int, entry: Revocation | TokenIssued) -> dict[str, object]:
+    signed = not isinstance(entry, TokenIssued) and bool(entry.signature)
+    if isinstance(entry, TokenIssued):
+        act, of, why = "token issued", entry.terms.number, ""
+    else:
+        act = "node revoked" if isinstance(entry, Revoked) else "token revoked"
+        of, why = subject(entry), entry.why
+    by = "root key" if signed else entry.by
+    named = {"index": index, "act": act, "subject": of, "by": by, "at": entry.by}
+    return {**named, "why": why, "signed": signed}
 
 
 def token_of(run_state: RunState, peer: PeerId) -> str:

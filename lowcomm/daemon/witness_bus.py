@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.acts import act_json
-from lowcomm.daemon.token_list import tokens_json
+from lowcomm.daemon.token_list import audit_json, tokens_json
 from lowcomm.daemon.tried_addresses import with_tried
-from peers.ipc import Bus, ListTokens, Status
+from peers.ipc import Bus, ListActs, ListTokens, Status
 from peers.ranks import SocketDirectory
 from protocols.peer import describe
 
@@ -48,6 +48,8 @@ def witness_answer(
     in vain, why."""
     if isinstance(question, ListTokens):
         return tokens_json(core.run_state)
+    if isinstance(question, ListActs):
+        return audit_json(core.run_state)
     if not isinstance(question, Status):
         return act_json(core, feed, question)
     wait, run_state = with_tried(describe(core, now), faults), core.run_state

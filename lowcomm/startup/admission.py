@@ -18,7 +18,7 @@ from peers.security import (
     Admission,
     AdmissionShell,
     Key,
-    NodeSignatures,
+    KeySignatures,
     OwnKey,
     TrustStore,
     ask,
@@ -33,7 +33,7 @@ from protocols.interface import AtTheGate, Event
 from protocols.links import Identity
 from protocols.messages import Admit, TokenSpent
 from protocols.state import Token, fingerprint
-from protocols.types import PROTOCOL_VERSION, ConfigError, PeerId, RefusedError
+from protocols.types import NO_SIGNATURES, PROTOCOL_VERSION, ConfigError, PeerId, RefusedError
 
 FOUNDER_HOURS = 24.0 * 366 * 10
 """Hours for which the founder's own token is valid: no other node ever gets it."""
@@ -64,8 +64,8 @@ class NodeAdmission:
         encrypted."""
         self.own: TokenSpent | None = None
         """The founder's own admission, for its log."""
-        self.signatures = None if node.insecure else NodeSignatures(directory)
-        """Those of this node's key, for its core; None if the run is not encrypted."""
+        self.signatures = NO_SIGNATURES if node.insecure else KeySignatures(directory)
+        """Those of this node's key, for its core."""
         check_format(directory)
         self._directory = directory
         self._insecure = node.insecure

@@ -67,6 +67,7 @@ def run_entry(
         asks=asks(run),
         root=root,
         voters_issue=run.tokens == "voters",
+        voters_revoke=run.revocations == "voters",
     )
     try:
         codec.readable_bytes(e.LogEntry(1, 1, entry))
@@ -130,6 +131,11 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
     if entry.voters_issue != (agreed.tokens == "voters"):
         raise RefusedError(
             f"the run's log and its configuration disagree about run.tokens: {agreed.tokens}"
+        )
+    if entry.voters_revoke != (agreed.revocations == "voters"):
+        raise RefusedError(
+            "the run's log and its configuration disagree about run.revocations: "
+            f"{agreed.revocations}"
         )
     if mine is not None:
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))

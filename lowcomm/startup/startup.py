@@ -26,6 +26,7 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica, needed_for_steps
 from lowcomm.startup.identity import NodeDirectory, NodeRecord, new_peer_id, node_name, read_record
 from lowcomm.startup.memory_budget import needed_bytes
+from peers.security import KeySignatures
 from peers.storage import FILE as WAL_FILE
 from peers.storage import UntrustedError, Wal
 from protocols.messages import Kept, Saved
@@ -183,7 +184,7 @@ def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> Non
 
 def whole_log(me: PeerId, saved: Saved) -> LogApplier:
     """Apply all entries of a log, committed or not. Raises LogError."""
-    log_applier = LogApplier(me, saved)
+    log_applier = LogApplier(me, saved, KeySignatures())
     raft = log_applier.raft
     raft.commit_index = raft.log.last_index
     while log_applier.next_entry() is not None:

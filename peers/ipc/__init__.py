@@ -15,7 +15,9 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from peers.ipc.command_bus import (
         Bus,
+        FindSubject,
         IssueToken,
+        ListActs,
         ListTokens,
         Question,
         Revoke,
@@ -37,8 +39,10 @@ __all__ = [
     "Attached",
     "Boundary",
     "Bus",
+    "FindSubject",
     "LinkError",
     "IssueToken",
+    "ListActs",
     "ListTokens",
     "Order",
     "Question",
@@ -59,7 +63,9 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "command_bus": "Bus IssueToken ListTokens Question Revoke Status ask_daemon serve",
+        "command_bus": (
+            "Bus FindSubject IssueToken ListActs ListTokens Question Revoke Status ask_daemon serve"
+        ),
         "messages": "Answer Attached Boundary NONE Result TensorPlace",
         "msgpack_records": "LinkError",
         "rank_client": "RankClient",

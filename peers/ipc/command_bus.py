@@ -42,11 +42,27 @@ class Revoke:
     """Revoke even if no majority of the remaining voters can be reached."""
     again: bool
     """A repeated question: the outcome of the first one counts."""
+    signature: str = ""
+    """The root key's, in hex digits; `what` and `why` are as it was made of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindSubject:
+    """client -> daemon; answered by JSON text: what a Revoke of these would revoke, and the run's
+    root key."""
+
+    what: str
+    token: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTokens:
     """client -> daemon; answered by JSON text: the tokens that the log has seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListActs:
+    """client -> daemon; answered by JSON text: the acts of people that the log has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +75,8 @@ class IssueToken:
     """A repeated question: the outcome of the first one counts."""
 
 
-Question = Status | Revoke | ListTokens | IssueToken
-_TO_DAEMON = kinds_of(Status, Stop, Revoke, ListTokens, IssueToken)
+Question = Status | Revoke | FindSubject | ListTokens | ListActs | IssueToken
+_TO_DAEMON = kinds_of(Status, Stop, Revoke, FindSubject, ListTokens, ListActs, IssueToken)
 
 
 class Bus:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from peers.security.admission_client import Admission, ask
     from peers.security.admission_shell import AdmissionShell
     from peers.security.certificates import is_signed_by, key_of, untimely
-    from peers.security.keys import ROOT_KEY, Key, NodeSignatures, OwnKey, check_format
+    from peers.security.keys import ROOT_KEY, Key, KeySignatures, OwnKey, check_format
     from peers.security.proofs import new_token, proof_of
     from peers.security.trust_store import TRUSTED, TrustStore
 
@@ -26,7 +26,7 @@ __all__ = [
     "Admission",
     "AdmissionShell",
     "Key",
-    "NodeSignatures",
+    "KeySignatures",
     "OwnKey",
     "TrustStore",
     "ask",
@@ -44,7 +44,7 @@ __getattr__ = lazy_exports(
         "admission_client": "Admission ask",
         "admission_shell": "AdmissionShell",
         "certificates": "is_signed_by key_of untimely",
-        "keys": "Key NodeSignatures OwnKey ROOT_KEY check_format",
+        "keys": "Key KeySignatures OwnKey ROOT_KEY check_format",
         "proofs": "new_token proof_of",
         "trust_store": "TRUSTED TrustStore",
     },

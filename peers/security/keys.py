@@ -143,21 +143,25 @@ class OwnKey:
         write_private(self._directory / OWN, pem(certificate))
 
 
-class NodeSignatures:
-    """The signatures of one node, for its core (protocols/types/signatures.py)."""
+class KeySignatures:
+    """Signatures of a node's key, and checks of any key's, for its core."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        """`directory`: the node's, of which the key is read when it is needed; None: signatures
+        are only checked."""
         self._directory = directory
         self._key: Key | None = None
 
     def sign(self, statement: bytes) -> bytes:
         """Raises ConfigError if the node's key cannot be read."""
+        if self._directory is None:
+            return b""
         if self._key is None:
             self._key = OwnKey(self._directory).key
         return self._key.sign(statement)
 
-    def verify(self, key: str, statement: bytes, signature: bytes) -> bool:
-        return is_signed(statement, signature, bytes.fromhex(key))
+    def verify(self, key_hex: str, statement: bytes, signature: bytes) -> bool:
+        return is_signed(statement, signature, bytes.fromhex(key_hex))
 
 
 def check_format(directory: Path) -> None:

@@ -8,16 +8,15 @@ from protocols.raft.log import Log, voters_after
 from protocols.raft.mandate import Electorate, Statement, extended
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId
-from protocols.types.signatures import Signatures
 
 
 class LoggedProofs:
     """The signatures of one peer. Proofs are required once its log says that the run is
     encrypted."""
 
-    def __init__(self, me: PeerId, run_state: RunState, signatures: Signatures) -> None:
+    def __init__(self, me: PeerId, run_state: RunState) -> None:
         self._log = Log()
-        self._me, self._run_state, self._signatures = me, run_state, signatures
+        self._me, self._run_state, self._signatures = me, run_state, run_state.signatures
 
     def read(self, log: Log) -> None:
         self._log = log

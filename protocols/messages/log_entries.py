@@ -45,6 +45,8 @@ class Run:
     is not encrypted, and admits without tokens."""
     voters_issue: bool = True
     """Tokens of voters count. Otherwise only those that the root key signed."""
+    voters_revoke: bool = True
+    """Voters may ask for revocations. Otherwise only those count that the root key signed."""
 
 
 @record
@@ -313,6 +315,8 @@ class Revoked:
     by: PeerId
     """The peer at which a person asked for it."""
     why: str
+    signature: bytes = b""
+    """The root key's (state/tokens.py: `revocation_statement`); b"": a voter asked for it."""
 
 
 @record
@@ -323,6 +327,8 @@ class TokenRevoked:
     """The token's number, 32 hex digits."""
     by: PeerId
     why: str
+    signature: bytes = b""
+    """As of Revoked."""
 
 
 @record

@@ -131,3 +131,5 @@ class RunStateSnapshot:
     """Tokens that count without the vote of their issuer."""
     mandate: Mandate = Mandate()
     """The elections and changes of the voters that a peer with an older state has to check."""
+    act_indices: tuple[int, ...] = ()
+    """Log indices of `revoked`, `revoked_tokens` and `issued`, in this order."""

@@ -15,7 +15,7 @@ from protocols.links.connections import Connections
 from protocols.links.handshake import other_version
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.state.entry_validation import cannot_act, refusal
+from protocols.state.entry_validation import cannot_act, may_not_ask, refusal
 from protocols.state.run_state import RunState
 from protocols.state.tokens import ANOTHER, renewed, subject
 from protocols.types.clock import NEVER
@@ -173,9 +173,12 @@ class Certificates:
     # Acts -----------------------------------------------------------------------------------
 
     def _take_act(self, asked: m.RequestAct) -> list[c.Command]:
+        """Accept an act if the peer that asks may, now: later it may have lost its vote."""
         name = subject(asked.entry)
-        self.refused.pop(name, None)
         known = self.acts.get(name)
+        if why := may_not_ask(self._run_state, asked.entry):
+            return self._tell(asked, one_line(why)) if known is None else []
+        self.refused.pop(name, None)
         new = len(self.acts) < ASKING_MAX if known is None else asked.force > known.force
         if new:
             self.acts[name] = asked
@@ -184,8 +187,11 @@ class Certificates:
 
     def _refuse(self, asked: m.RequestAct, why: str) -> list[c.Command]:
         """Drop an act, and tell the peer that asked for it why."""
+        del self.acts[subject(asked.entry)]
+        return self._tell(asked, why)
+
+    def _tell(self, asked: m.RequestAct, why: str) -> list[c.Command]:
         name, by = subject(asked.entry), asked.entry.by
-        del self.acts[name]
         if by != self._me:
             return [c.Send(by, m.ActRefused(name, why))] if by in self._links.up else []
         if len(self.refused) < ASKING_MAX:

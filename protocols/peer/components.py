@@ -26,7 +26,7 @@ from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
-from protocols.types.signatures import Signatures
+from protocols.types.signatures import NO_SIGNATURES, NoSignatures, Signatures
 
 
 class Components(ABC):
@@ -42,7 +42,7 @@ class Components(ABC):
         kept: m.Kept | None = None,
         contact: str = "",
         rules: ProtocolConfig | None = None,
-        signatures: Signatures | None = None,
+        signatures: Signatures = NO_SIGNATURES,
     ) -> None:
         """`join` False: this peer founds the run. `contact`: address of a peer of the run.
 
@@ -51,10 +51,9 @@ class Components(ABC):
         in a run that is not encrypted. Raises LogError if `saved` contradicts itself.
         """
         self.me = me
-        prove = None
-        if signatures is not None:
-            prove = partial(LoggedProofs, me.peer, signatures=signatures)
-        self.log_applier = LogApplier(me.peer, saved, prove)
+        signs = not isinstance(signatures, NoSignatures)
+        prove = partial(LoggedProofs, me.peer) if signs else None
+        self.log_applier = LogApplier(me.peer, saved, signatures, prove)
         self.raft, self.run_state = self.log_applier.raft, self.log_applier.run_state
         self.election, self.replication = self.raft.election, self.raft.replication
         self.disk = self.raft.disk

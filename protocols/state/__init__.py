@@ -16,7 +16,7 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from protocols.state import checkpoint_progress, gossip_pairs, transitions
     from protocols.state.checkpoint_progress import progress_at, remaining_at
-    from protocols.state.entry_validation import cannot_act
+    from protocols.state.entry_validation import cannot_act, may_not_ask
     from protocols.state.gossip_pairs import pairs_of
     from protocols.state.log_applier import LogApplier
     from protocols.state.parts import ELEMENT_BYTES, OWNERS_MAX
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
         PREFIX,
         USES_MAX,
         Token,
+        author,
         claim,
         decode_token,
         encode_token,
         fingerprint,
+        revocation_statement,
         statement,
         subject,
     )
@@ -48,6 +50,7 @@ __all__ = [
     "LogApplier",
     "RunState",
     "Token",
+    "author",
     "cannot_act",
     "checkpoint_progress",
     "claim",
@@ -56,9 +59,11 @@ __all__ = [
     "encode_token",
     "fingerprint",
     "gossip_pairs",
+    "may_not_ask",
     "pairs_of",
     "progress_at",
     "remaining_at",
+    "revocation_statement",
     "statement",
     "step_view",
     "subject",
@@ -69,15 +74,15 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "checkpoint_progress": "progress_at remaining_at",
-        "entry_validation": "cannot_act",
+        "entry_validation": "cannot_act may_not_ask",
         "gossip_pairs": "pairs_of",
         "log_applier": "LogApplier",
         "parts": "ELEMENT_BYTES OWNERS_MAX",
         "run_state": "RunState",
         "step_entries": "drawn_at step_view",
         "tokens": (
-            "ADDRESSES_MAX ANOTHER NO_TERMS PREFIX Token USES_MAX claim decode_token encode_token "
-            "fingerprint statement subject"
+            "ADDRESSES_MAX ANOTHER NO_TERMS PREFIX Token USES_MAX author claim decode_token "
+            "encode_token fingerprint revocation_statement statement subject"
         ),
     },
 )

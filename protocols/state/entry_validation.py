@@ -17,14 +17,19 @@ from protocols.state.run_state import RunState
 from protocols.state.tokens import (
     ANOTHER,
     SpentTokens,
+    author,
     reason_of,
     renewed,
     revocation,
+    revocation_statement,
     subject,
 )
 from protocols.types.ids import FragmentParts, PeerId, PeerInfo
 from protocols.types.limits import SPENT_MAX
 from protocols.types.sample_ranges import is_sound, well_formed
+from protocols.types.signatures import Signatures
+
+SIGN_IT = "give `lowcomm revoke` the file of the root key, root-key.pem (--key FILE)"
 
 
 def objection(run_state: RunState, body: e.Entry) -> str:
@@ -68,18 +73,24 @@ def objection(run_state: RunState, body: e.Entry) -> str:
             why = refusal(run_state, body)
             return f"lets {body.peer} in, and {why}" if why else ""
         case e.Revoked() | e.TokenRevoked():
-            why = cannot_act(run_state, body)
+            why = cannot_act(run_state, body) or unproved(run_state.run, body, run_state.signatures)
             return f"revokes {subject(body)}, and {why}" if why else ""
         case e.TokenIssued():
             why = cannot_act(run_state, body)
             return f"logs a token of {body.by}, and {why}" if why else ""
 
 
-def snapshot_objection(image: RunStateSnapshot, *, lineage: int) -> str:
-    """Why no log leads to this state; "" if one may. `lineage`: that of the reader; 0: none yet."""
+def snapshot_objection(image: RunStateSnapshot, reader: RunState) -> str:
+    """Why no log leads to this state; "" if one may. `reader`: the state of the peer that gets
+    it."""
+    lineage, signatures = reader.lineage, reader.signatures
     run, fragments = image.run, range(len(image.run.fragment_elements))
     if why := _run(run):
         return why
+    if reader.run not in (None, run):
+        return "is of another run"
+    if any(unproved(run, entry, signatures) for entry in (*image.revoked, *image.revoked_tokens)):
+        return "has a revocation that no signature proves"
     if lineage not in (0, image.lineage) and image.restored is None:
         return "changes the lineage without a rollback"
     whole = [granted.cut.versions for granted in image.granted]
@@ -261,7 +272,7 @@ def _token(run_state: RunState, terms: e.TokenTerms) -> str:
     spent, run, issuer = run_state.spendings, run_state.run, terms.issuer
     if terms.number in spent.revoked_tokens:
         gone = spent.revoked_tokens[terms.number]
-        return f"this token was revoked by {gone.by}{reason_of(gone)}: {ANOTHER}"
+        return f"this token was revoked by {author(gone)}{reason_of(gone)}: {ANOTHER}"
     if terms.expires <= spent.forgotten:
         return f"this token is too old: {ANOTHER}"
     if not issuer:
@@ -307,3 +318,27 @@ def cannot_act(run_state: RunState, entry: e.Act) -> str:
     if run_state.voters == (subject(entry),):
         return "it is the only voter: without it nothing could be decided"
     return ""
+
+
+def unproved(run: e.Run | None, entry: e.Act, signatures: Signatures) -> str:
+    """Why no signature proves a revocation; "" if one does, or if the log needs none. The log
+    cannot tell whether the peer that asked had a vote then: its leader does."""
+    if isinstance(entry, e.TokenIssued) or run is None:
+        return ""
+    if entry.signature:
+        said = revocation_statement(run.root, entry)
+        genuine = signatures.verify(run.root, said, entry.signature)
+        return "" if genuine else f"the root key of this run has not signed that: {SIGN_IT}"
+    if run.voters_revoke:
+        return ""
+    return f"this run takes revocations of its operator only (run.revocations): {SIGN_IT}"
+
+
+def may_not_ask(run_state: RunState, entry: e.Act) -> str:
+    """Why the peer `entry.by` may not ask for this act now; "" if it may. The log does not check
+    it: two voters may ask for each other's revocation, and the first entry takes a vote."""
+    if why := unproved(run_state.run, entry, run_state.signatures):
+        return why
+    if isinstance(entry, e.TokenIssued) or entry.signature or entry.by in run_state.voters:
+        return ""
+    return f"{entry.by} does not vote, and the root key has not signed that: {SIGN_IT}"

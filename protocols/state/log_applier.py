@@ -14,10 +14,12 @@ from protocols.messages.snapshot import RunStateSnapshot
 from protocols.raft.mandate import LeaderProofs
 from protocols.raft.node import Raft
 from protocols.state import transitions
-from protocols.state.entry_validation import snapshot_objection
+from protocols.state.entry_validation import snapshot_objection, unproved
 from protocols.state.run_state import RunState
+from protocols.state.tokens import subject
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId, PeerInfo
+from protocols.types.signatures import NO_SIGNATURES, Signatures
 from protocols.wire.codec import decode_image, encode_image
 from protocols.wire.validators import WireError
 
@@ -37,13 +39,14 @@ class LogApplier:
         self,
         me: PeerId,
         saved: Saved | None,
+        signatures: Signatures = NO_SIGNATURES,
         prove: Callable[[RunState], LeaderProofs] | None = None,
     ) -> None:
-        """`prove`: makes the proofs of leadership; None if the run is not encrypted. Raises
+        """`prove`: makes the proofs of leadership; None: any peer may claim to lead. Raises
         LogError if the saved log of an earlier incarnation contradicts itself."""
         self.compact_entries = COMPACT_ENTRIES
         """Entries before a snapshot is made. Simulated runs are short, and lower it."""
-        self.run_state = RunState()
+        self.run_state = RunState(signatures=signatures)
         image = _image_of(saved)
         proofs = prove(self.run_state) if prove is not None else None
         self.raft = Raft(me, saved, image.voters if image else (), proofs)
@@ -62,6 +65,8 @@ class LogApplier:
         raft = self.raft
         if isinstance(message, m.Append) and raft.run and message.run != raft.run:
             raise RemoteProtocolError(peer, "appends to the log of another run")
+        if isinstance(message, m.Append):
+            self._check_acts(peer, message)
         try:
             raft.receive(peer, message, now)
         except LogError as error:
@@ -74,6 +79,7 @@ class LogApplier:
         fits = previous < raft.log.base or raft.log.term_at(previous) == append.previous_term
         if append.term != raft.term or append.run != raft.run or not fits:
             return
+        self._check_acts(peer, append)
         try:
             first = raft.log.merge(append.entries, peer, append, floor=raft.commit_index)
         except LogError as error:
@@ -102,7 +108,7 @@ class LogApplier:
             raise RemoteProtocolError(peer, f"sends a bad snapshot: {error}") from error
         if image.index != snapshot.index:
             raise RemoteProtocolError(peer, "sends a snapshot of another index")
-        if why := snapshot_objection(image, lineage=self.run_state.lineage):
+        if why := snapshot_objection(image, self.run_state):
             raise RemoteProtocolError(peer, f"sends a snapshot that {why}")
         ahead = snapshot.index > raft.commit_index
         raft.installed(peer, snapshot, image.voters, piece.term, now)
@@ -141,6 +147,18 @@ class LogApplier:
         term = log.term_at(index)
         assert term is not None, "what we have not applied is in the log"
         return Snapshot(index, term, encode_image(self.run_state.image()))
+
+    def _check_acts(self, peer: PeerId, append: m.Append) -> None:
+        """Raise RemoteProtocolError if a revocation in these entries is not proved: no majority
+        shall acknowledge it."""
+        acts = [x.body for x in append.entries if isinstance(x.body, e.Revoked | e.TokenRevoked)]
+        if not acts:
+            return
+        bodies = (x.body for x in (*self.raft.log.entries, *append.entries))
+        run = self.run_state.run or next((x for x in bodies if isinstance(x, e.Run)), None)
+        for act in acts:
+            if why := unproved(run, act, self.run_state.signatures):
+                raise RemoteProtocolError(peer, f"revokes {subject(act)}, and {why}")
 
     def _compact(self) -> None:
         """Replace the applied entries by a snapshot, except the last ones."""

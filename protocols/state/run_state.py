@@ -23,6 +23,7 @@ from protocols.state.sample_ledger import SampleLedger
 from protocols.state.tokens import SpentTokens
 from protocols.types.ids import FragmentParts, PeerId, PeerInfo, RoundKey, Stamp, Version
 from protocols.types.limits import PEERS_MAX
+from protocols.types.signatures import NO_SIGNATURES, Signatures
 
 KEEP_COMMITS = 8
 """Commits of each fragment that are kept in memory: a peer that catches up needs no older one."""
@@ -77,6 +78,8 @@ class RunState:
     """The committed steps of a stepwise run, which has no `commits`."""
     spendings: SpentTokens = field(default_factory=SpentTokens)
     """Spent join tokens, and revoked tokens and certificates."""
+    signatures: Signatures = field(default=NO_SIGNATURES, compare=False)
+    """Checks the signatures of entries."""
     _open: dict[int, RoundPlan | None] = field(
         default_factory=dict[int, RoundPlan | None], compare=False
     )
@@ -279,6 +282,7 @@ class RunState:
             revoked_tokens=tuple(spendings.revoked_tokens.values()),
             issued=tuple(spendings.issued.values()),
             mandate=self.mandate,
+            act_indices=tuple(index for index, _ in spendings.acts),
         )
 
     def become(self, image: RunStateSnapshot) -> None:
@@ -311,7 +315,7 @@ class RunState:
 
     def copy(self) -> "RunState":
         """A copy that may apply entries before they are committed (the leader's)."""
-        other = RunState()
+        other = RunState(signatures=self.signatures)
         if self.run is not None:
             other.become(self.image())
         return other

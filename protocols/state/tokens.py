@@ -49,6 +49,7 @@ ANOTHER = "ask for another one (`lowcomm token DIRECTORY`)"
 ROOT = PeerId("")
 """The issuer of a token that the root key signed."""
 STATEMENT, CLAIM, RENEWAL = b"lowcomm token 2\0", b"lowcomm joiner 2\0", b"lowcomm renewal 2\0"
+REVOCATION = b"lowcomm revocation 1\0"
 """Beginnings of signed and hashed bytes: a signature of one kind is none of another."""
 NO_TERMS = TokenTerms("", "", 0, 0, witness=False, issuer=ROOT)
 """The terms of a request without a token."""
@@ -108,6 +109,13 @@ def statement(root: str, terms: TokenTerms) -> bytes:
 def claim(root: str, key: str) -> bytes:
     """The bytes that the key of a token signs: it admits the node with this public key."""
     return CLAIM + cast(bytes, msgpack.packb([root, key]))
+
+
+def revocation_statement(root: str, entry: Revocation) -> bytes:
+    """The bytes that the root key signs, so that the log takes this revocation from any peer. They
+    are good for one subject of one run, which is revoked once."""
+    kind = "peer" if isinstance(entry, Revoked) else "token"
+    return REVOCATION + cast(bytes, msgpack.packb([root, kind, subject(entry), entry.why]))
 
 
 def fingerprint(key: bytes) -> bytes:
@@ -172,15 +180,28 @@ class SpentTokens:
     """Revoked tokens, by number."""
     issued: dict[str, TokenIssued] = field(default_factory=dict[str, TokenIssued])
     """Tokens that count without the vote of their issuer, by number."""
+    _indices: dict[str, int] = field(default_factory=dict[str, int])
+    """Log indices of these acts, by subject."""
+
+    @property
+    def acts(self) -> list[tuple[int, Act]]:
+        """All acts with their log indices."""
+        kinds = (self.revoked, self.revoked_tokens, self.issued)
+        acts = [act for kind in kinds for act in kind.values()]
+        return [(self._indices.get(subject(act), 0), act) for act in acts]
 
     def has(self, entry: TokenSpent) -> bool:
         """Is the peer of this entry admitted, with this certificate?"""
         known = self.peers.get(entry.peer)
         return known is not None and known.certificate == entry.certificate
 
-    def apply(self, entry: TokenSpent | Act, needed: Set[PeerId] = frozenset()) -> None:
-        """`needed`: peers that are in the run: their admission is not forgotten, since others trust
-        their certificates by it."""
+    def apply(
+        self, entry: TokenSpent | Act, index: int = 0, *, needed: Set[PeerId] = frozenset()
+    ) -> None:
+        """`index`: the entry's log index. `needed`: peers that are in the run: their admission is
+        not forgotten, since others trust their certificates by it."""
+        if not isinstance(entry, TokenSpent):
+            self._indices[subject(entry)] = index
         if isinstance(entry, Revoked):
             self.revoked[entry.peer] = entry
             return
@@ -204,7 +225,8 @@ class SpentTokens:
         own = [each for each in self.issued.values() if each.by == entry.by]
         for known, most in ((own, ISSUED_MAX), (list(self.issued.values()), SPENT_MAX)):
             if len(known) > most:
-                del self.issued[min(known, key=lambda each: each.terms.expires).terms.number]
+                gone = min(known, key=lambda each: each.terms.expires)
+                del self.issued[gone.terms.number], self._indices[subject(gone)]
                 return
 
     def uses_left(self, terms: TokenTerms) -> int:
@@ -216,12 +238,14 @@ class SpentTokens:
         self.revoked = {entry.peer: entry for entry in image.revoked}
         self.revoked_tokens = {entry.token: entry for entry in image.revoked_tokens}
         self.issued = {entry.terms.number: entry for entry in image.issued}
+        acts = (*image.revoked, *image.revoked_tokens, *image.issued)
+        self._indices = dict(zip(map(subject, acts), image.act_indices, strict=False))
 
 
 def revocation(entry: Revoked) -> str:
     """A line for the revoked peer."""
     return (
-        f"this node's certificate was revoked by {entry.by}{reason_of(entry)}: ask for a new "
+        f"this node's certificate was revoked by {author(entry)}{reason_of(entry)}: ask for a new "
         "token, and start with an empty node directory"
     )
 
@@ -235,6 +259,12 @@ def subject(entry: Act) -> str:
             return number
         case TokenIssued(terms=terms):
             return f"issued {terms.number}"
+
+
+def author(entry: Act) -> str:
+    """The peer or key that an act counts by, for people."""
+    signed = not isinstance(entry, TokenIssued) and entry.signature
+    return f"the root key, at {entry.by}" if signed else entry.by
 
 
 def reason_of(entry: Revocation) -> str:

@@ -80,7 +80,7 @@ def apply(run_state: RunState, entry: e.LogEntry) -> None:
         case e.StepCommit() | e.Halt() | e.Close() as body:
             step_entries.apply(run_state, entry.index, body)
         case e.TokenSpent() | e.Revoked() | e.TokenRevoked() | e.TokenIssued() as body:
-            run_state.spendings.apply(body, needed=run_state.readers.keys())
+            run_state.spendings.apply(body, entry.index, needed=run_state.readers.keys())
             if isinstance(body, e.Revoked) and body.peer in run_state.rivals:
                 run_state.rivals = {}  # The other of two voters: its branch never comes back.
         case e.Elected() | e.Voter():

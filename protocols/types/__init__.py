@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         subtract,
         union,
     )
+    from protocols.types.signatures import NO_SIGNATURES
 
 __all__ = [
     "ADMIT_BYTES_MAX",
@@ -70,6 +71,7 @@ __all__ = [
     "JSON_MAX",
     "LAYOUT_BYTES_MAX",
     "NAME_MAX",
+    "NO_SIGNATURES",
     "PEERS_MAX",
     "PIECE_BYTES_MAX",
     "PROTOCOL_VERSION",
@@ -118,5 +120,6 @@ __getattr__ = lazy_exports(
         ),
         "rules": "ProtocolConfig",
         "sample_ranges": "ALL_REMAIN Remaining SampleRange Samples count first subtract union",
+        "signatures": "NO_SIGNATURES",
     },
 )

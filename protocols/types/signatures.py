@@ -1,18 +1,32 @@
-"""Signatures with the keys of nodes. The core says what is signed; the shell has the keys.
+"""Signatures as the core sees them: the shell makes and checks them with real keys.
 
-Must NOT know what a statement means.
+Must NOT name a kind of key, nor hold one (peers/security/keys.py), nor know what a statement means.
 """
 
 from typing import Protocol
 
 
 class Signatures(Protocol):
-    """Ed25519 in a daemon, a model of it in the simulator. Both calls take about 0.1 ms."""
+    """Signatures of this node's key, and checks of any key's. Pure: equal arguments, equal
+    results."""
 
     def sign(self, statement: bytes) -> bytes:
-        """The signature of this node's key, 64 bytes."""
+        """The signature of these bytes by this node's key."""
         ...
 
-    def verify(self, key: str, statement: bytes, signature: bytes) -> bool:
-        """Has the key with this public half (64 hex digits) signed the statement?"""
+    def verify(self, key_hex: str, statement: bytes, signature: bytes) -> bool:
+        """Is this the signature of these bytes by the key with this public half?"""
         ...
+
+
+class NoSignatures:
+    """Signs nothing, and accepts no signature: for a run without keys."""
+
+    def sign(self, statement: bytes) -> bytes:
+        return b""
+
+    def verify(self, key_hex: str, statement: bytes, signature: bytes) -> bool:
+        return False
+
+
+NO_SIGNATURES = NoSignatures()

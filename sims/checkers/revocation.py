@@ -1,4 +1,5 @@
-"""A peer has no vote when its certificate is revoked, and counts nowhere from then on.
+"""A peer has no vote when its certificate is revoked, and counts nowhere from then on. A voter has
+asked for the revocation, or the root key signed it.
 
 Must NOT know which revocations were requested: faults do.
 """
@@ -11,8 +12,10 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.peer import FAREWELL_S
 from protocols.raft import Voters, voters_after
+from protocols.state import revocation_statement, subject
 from protocols.types import PeerId
 from sims.node.node import Node
+from sims.node.toy_model import toy_signature
 from sims.node.world_view import WorldView
 
 HANGS_UP_S = FAREWELL_S + 1.5
@@ -32,6 +35,9 @@ class Revocation:
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
         self._voters: Voters = ()
+        self._run: e.Run | None = None
+        self._voted: set[PeerId] = set()
+        """Peers that ever had a vote."""
         self._revoked: dict[PeerId, int] = {}
         """Log index of each revocation."""
         self._known: dict[tuple[PeerId, int, PeerId], float] = {}
@@ -47,6 +53,11 @@ class Revocation:
     def applied(self, index: int, entry: e.Entry) -> None:
         """The first peer applies an entry."""
         self._voters = voters_after(self._voters, entry)
+        self._voted.update(self._voters)
+        if isinstance(entry, e.Run):
+            self._run = entry
+        elif isinstance(entry, e.Revoked | e.TokenRevoked):
+            self._is_authorized(entry)
         if isinstance(entry, e.Revoked):
             self._revoked[entry.peer] = index
             if entry.peer in self._voters:
@@ -54,6 +65,16 @@ class Revocation:
         elif self._revoked and not isinstance(entry, e.Lost | e.Left):
             for peer in self._revoked.keys() & set(_counted(entry)):
                 self._found(f"{peer} is revoked, and counts in a {type(entry).__name__} after that")
+
+    def _is_authorized(self, entry: e.Revocation) -> None:
+        run = self._run
+        if run is None or not run.root:
+            return
+        said = toy_signature(run.root, revocation_statement(run.root, entry))
+        if entry.signature != said and (entry.signature or not run.voters_revoke):
+            self._found(f"{subject(entry)} is revoked without the root key, at {entry.by}")
+        elif not entry.signature and entry.by not in self._voted:
+            self._found(f"{subject(entry)} is revoked by {entry.by}, which never voted")
 
     # Cores ----------------------------------------------------------------------------------
 

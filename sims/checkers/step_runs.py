@@ -12,7 +12,7 @@ from protocols.state import RunState, drawn_at, transitions
 from protocols.types import PeerId, Stamp
 from sims.checkers.checkers import Checkers
 from sims.node.node import Node
-from sims.node.toy_model import PRIME, Value, state_digest
+from sims.node.toy_model import PRIME, ToySignatures, Value, state_digest
 from sims.node.world_view import WorldView
 from sims.simulator.step_world import FACTOR, BareStepWorld, StepNode, Terms
 
@@ -25,7 +25,7 @@ class StepCheckers(Checkers):
         self._world = world
         self.step_commits: dict[tuple[int, int], str] = {}
         """State digests by (lineage, step), the beginning of a lineage included."""
-        self._run_state = RunState()
+        self._run_state = RunState(signatures=ToySignatures())
         """The run state of the log, up to the last entry that any peer has applied."""
         self._begins: dict[int, int] = {}
         """By lineage: the step after which it begins."""

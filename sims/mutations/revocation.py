@@ -10,9 +10,11 @@ from protocols.leader.voters import Voters
 from protocols.links import handshake
 from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
-from protocols.state import transitions
+from protocols.state import entry_validation, tokens, transitions
+from protocols.state.log_applier import LogApplier
 from protocols.state.tokens import SpentTokens
 from sims.mutations.patch import Edit, Mutant
+from sims.mutations.units import of
 
 MAJORITY = "if 2 * (len(here) + fresh) > len(stay) + fresh:"
 ALLOWED = "one.force or (stays and _is_majority(reached, rest))"
@@ -66,6 +68,46 @@ REVOCATION_MUTANTS = (
 )
 
 REVOCATION_UNIT_MUTANTS = (
+    Mutant(
+        "any-member-may-revoke",
+        "A node without a vote shuts out the others.",
+        Edit(entry_validation.may_not_ask, "entry.by in run_state.voters", "True"),
+        tests=of("peer/certificates"),
+    ),
+    Mutant(
+        "the-signature-is-not-checked",
+        "Any 64 bytes count as the operator's order.",
+        Edit(entry_validation.unproved, 'return "" if genuine else', 'return "" if True else'),
+        tests=of("peer/certificates"),
+    ),
+    Mutant(
+        "voters-revoke-in-every-run",
+        "The operator wants to revoke alone, and a stolen voter revokes the others.",
+        Edit(entry_validation.unproved, "if run.voters_revoke:", "if True:"),
+        tests=of("peer/certificates"),
+    ),
+    Mutant(
+        "an-order-is-good-for-every-peer",
+        "A peer that saw one revocation makes another one of its signature.",
+        Edit(tokens.revocation_statement, "kind, subject(entry), entry.why", "kind, entry.why"),
+        tests=of("state/tokens"),
+    ),
+    Mutant(
+        "an-unproved-revocation-is-acknowledged",
+        "A lying leader gets a majority for a revocation, and every peer stops at its entry.",
+        Edit(LogApplier.receive, "self._check_acts(peer, message)", "pass"),
+        tests=of("state/log_applier"),
+    ),
+    Mutant(
+        "a-snapshot-brings-unproved-revocations",
+        "A lying leader revokes in a snapshot.",
+        Edit(
+            entry_validation.snapshot_objection,
+            "if any(unproved(run, entry, signatures)",
+            "if any(False and unproved(run, entry, signatures)",
+        ),
+        tests=of("state/log_applier"),
+    ),
     # test_a_leader_that_dies_between_the_two_entries
     Mutant(
         "asks-for-a-revocation-once",

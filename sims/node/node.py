@@ -24,8 +24,8 @@ from sims.node.owner_checks import OwnerChecks
 from sims.node.ranks import Handed, Ranks, Result
 from sims.node.reductions import Reductions
 from sims.node.state_transfer import StateTransfers
-from sims.node.storage import Disk, ModelSignatures, Store
-from sims.node.toy_model import Contribution, Value
+from sims.node.storage import Disk, Store
+from sims.node.toy_model import Contribution, ToySignatures, Value
 from sims.node.turns import Turns
 from sims.node.wal_writer import WalWriter
 from sims.node.world_view import WorldView
@@ -56,7 +56,7 @@ class Node:
             kept=disk.kept,
             contact=contact,
             rules=rules,
-            signatures=ModelSignatures(me.peer),
+            signatures=ToySignatures(me.peer),
         )
         self.me = me
         self.raft, self.run_state = self.core.raft, self.core.run_state

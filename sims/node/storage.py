@@ -1,9 +1,8 @@
-"""The storage of a simulated peer: payloads in memory, a disk, and its key.
+"""The storage of a simulated peer: payloads in memory, and a disk.
 
 Must NOT decide which data is kept or dropped: node.py follows the core.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 
 from peers.exchange import SliceKey
@@ -111,27 +110,3 @@ class Disk:
         for index, entry in enumerate(fresh, start=base + 1 + len(before)):
             assert entry.index == index, "the log on the disk has a gap"
         self.saved = Saved(persist.term, persist.vote, snapshot, (*before, *fresh))
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSignatures:
-    """The signatures of one node: a hash of a key and the signed bytes. Only the shell of a key's
-    holder makes them; liars of the simulator have no other keys either."""
-
-    peer: PeerId
-
-    def sign(self, statement: bytes) -> bytes:
-        return signature_of(key_named(self.peer).hex(), statement)
-
-    def verify(self, key: str, statement: bytes, signature: bytes) -> bool:
-        return signature == signature_of(key, statement)
-
-
-def key_named(name: str) -> bytes:
-    """The key of this name: both halves of the model are the same."""
-    return hashlib.sha256(name.encode()).digest()
-
-
-def signature_of(key: str, content: bytes) -> bytes:
-    """The signature of a key (64 hex digits), 64 bytes."""
-    return hashlib.sha512(bytes.fromhex(key) + content).digest()

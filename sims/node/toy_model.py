@@ -1,9 +1,10 @@
 """The model that simulated ranks train: one parameter, how they train it, and the arithmetic of its
-outer steps.
+outer steps. Beside it, a model of signatures.
 
 The shell of a node (node.py) applies it as the core commands. Must NOT know rounds or peers.
 """
 
+import hashlib
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -143,3 +144,29 @@ class Training:
         known."""
         source = random.Random(f"{self.lines} {name} {step // LINE_STEPS}")  # noqa: S311
         return source.choice(LINES) if self.lines else 0
+
+
+def toy_signature(key: str, content: bytes) -> bytes:
+    """The signature by this key, of 64 hex digits: both halves of it are the same. Only the holder
+    makes one."""
+    return hashlib.sha512(bytes.fromhex(key) + content).digest()
+
+
+def key_named(name: str) -> bytes:
+    """The key of this name: both halves of the model are the same."""
+    return hashlib.sha256(name.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ToySignatures:
+    """Modelled signatures of one peer, for its core. Liars of the simulator have no other keys
+    either."""
+
+    peer: PeerId | None = None
+    """None: signatures are only checked."""
+
+    def sign(self, statement: bytes) -> bytes:
+        return toy_signature(key_named(self.peer).hex(), statement) if self.peer else b""
+
+    def verify(self, key_hex: str, statement: bytes, signature: bytes) -> bool:
+        return signature == toy_signature(key_hex, statement)

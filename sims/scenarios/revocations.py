@@ -7,10 +7,12 @@ is down; or so many that no majority would remain, which must be refused. Must N
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
+from protocols.messages import peer as m
 from sims.checkers import World
 from sims.node.node import Node
 
@@ -47,8 +49,33 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     for node in news:
         world.tell(f"{asker.peer} is asked to revoke {node.peer}")
         certification.revoked_at[node.peer] = world.now
-        asker.give(v.ActAsked(e.Revoked(node.peer, asker.peer, "stolen")))
+        entry = e.Revoked(node.peer, asker.peer, "stolen")
+        if not certification.voters_revoke or asker.peer not in asker.run_state.voters:
+            entry = certification.signed(entry)
+            world.happened["revocation signed"] += 1
+        asker.give(v.ActAsked(entry))
+    if not certification.voters_revoke:
+        _lie(world, askers)
     world.at(ANSWERED_S, lambda: _count_refusals(world, asker, news))
+
+
+def _lie(world: World, members: Sequence[Node]) -> None:
+    """A member asks each leader to revoke a peer that the operator does not want to revoke, without
+    the signature or with one of another act."""
+    certification = world.certification
+    draw = random.Random(int(world.now * 1e6))  # noqa: S311 (its own, so that no draw moves)
+    liar, victim = draw.choice(members), draw.choice(list(world.nodes.values()))
+    signatures = (
+        b"",
+        bytes(64),
+        certification.signed(e.Revoked(liar.peer, liar.peer, "")).signature,
+    )
+    forged = e.Revoked(victim.peer, liar.peer, "a lie", draw.choice(signatures))
+    liar.give(v.ActAsked(forged, force=True))
+    for leader in world.leaders:
+        if liar.peer in leader.links.up and leader is not liar:
+            world.happened["revocation forged"] += 1
+            leader.give(v.MessageReceived(liar.peer, m.RequestAct(forged, force=True)))
 
 
 def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:

@@ -3,7 +3,9 @@
 Must NOT run anything (shell_mutants.py).
 """
 
+from lowcomm.cli import revoke
 from peers.security import admission_shell, certificates, proofs
+from peers.security.keys import KeySignatures
 from peers.security.trust_store import TrustStore
 from sims.mutations.patch import Edit, Mutant
 
@@ -32,6 +34,20 @@ TRUST_MUTANTS = (
             "True",
         ),
         tests=_PROOFS,
+    ),
+    Mutant(
+        "any-signature-is-an-order-of-the-root-key",
+        "A member signs a revocation with its own key.",
+        Edit(
+            KeySignatures.verify, "is_signed(statement, signature, bytes.fromhex(key_hex))", "True"
+        ),
+        tests=("tests/peers/security/test_keys.py",),
+    ),
+    Mutant(
+        "the-node-chooses-what-is-signed",
+        "A node that was taken over has the root key revoke another node than the person named.",
+        Edit(revoke.means, 'return what in (subject, subject.rpartition(".")[0])', "return True"),
+        tests=("tests/lowcomm/cli/test_revoke.py",),
     ),
     Mutant(
         "an-unproved-admission-is-trusted",

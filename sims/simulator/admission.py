@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages import TokenIssued, TokenSpent
+from protocols.messages import Revoked, TokenIssued, TokenSpent
 from protocols.messages import peer as m
-from protocols.state import Token, claim, statement
+from protocols.state import Token, claim, revocation_statement, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
-from sims.node.storage import key_named, signature_of
+from sims.node.toy_model import key_named, toy_signature
 from sims.simulator.dialled_world import DialledWorld
 
 USES = (1, 2, 3)
@@ -25,7 +25,8 @@ PATIENCE_S = 12.0
 """Seconds after which a peer without an answer asks again, perhaps another peer."""
 EXPIRES = 1 << 40
 OPERATORS_ONLY = 0.25
-"""Share of the worlds in which tokens of voters do not count."""
+"""Share of the worlds in which tokens of voters do not count, and of those in which their
+revocations do not."""
 ISSUED = 0.5
 """Share of the tokens of peers that these ask the run to log."""
 BY_ROOT, BY_VOTER = 0.4, 0.85
@@ -45,6 +46,8 @@ class Certification:
         self._world = world
         self._random = random.Random(seed ^ 0x6A7E)  # noqa: S311 (a simulation, no secrets)
         self.voters_issue = self._random.random() >= OPERATORS_ONLY
+        acts = random.Random(seed ^ 0x0AC7)  # noqa: S311 (another source: no draw moves)
+        self.voters_revoke = acts.random() >= OPERATORS_ONLY
         self._tokens = 0
         self._token: dict[bool, Token] = {}
         """The token that the operator gives to the next new peer, by role (True: a witness)."""
@@ -69,6 +72,11 @@ class Certification:
         founder.disk.trusts = {founder.peer}
         token = self._new_token(witness=False, by=PeerId(""), uses=1)
         return _entry(_admit(founder, token, root=self.root))
+
+    def signed(self, entry: Revoked) -> Revoked:
+        """The revocation with the signature of the operator."""
+        said = revocation_statement(self.root, entry)
+        return replace(entry, signature=toy_signature(self.root, said))
 
     def shuts_out(self, node: Node) -> bool:
         return self.closed and not node.disk.certified
@@ -135,8 +143,8 @@ class Certification:
         """The answer of a shell: it looks at signatures only."""
         entry = check.entry
         terms, said = entry.terms, statement(check.root, entry.terms)
-        signed = entry.signature == signature_of(check.issuer_key, said)
-        proved = entry.proof == signature_of(terms.key, claim(check.root, entry.key))
+        signed = entry.signature == toy_signature(check.issuer_key, said)
+        proved = entry.proof == toy_signature(terms.key, claim(check.root, entry.key))
         if signed and proved:
             return v.Proved(check.asker, check.number, entry)
         self._world.happened["forged token"] += 1
@@ -187,7 +195,9 @@ class Certification:
         key, root = key_named(f"token {self._tokens}"), bytes.fromhex(self.root)
         plain = Token(("h0:1",), (), root, key, key, uses, EXPIRES, witness, by)
         issuer_key = key_named(by).hex() if by else self.root
-        return replace(plain, signature=signature_of(issuer_key, statement(self.root, plain.terms)))
+        return replace(
+            plain, signature=toy_signature(issuer_key, statement(self.root, plain.terms))
+        )
 
 
 def _reason(why: str) -> str:
@@ -204,7 +214,7 @@ def _reason(why: str) -> str:
 
 def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
     key, certificate = key_named(node.peer), node.peer.encode()
-    proof = signature_of(token.key.hex(), claim(root, key.hex()))
+    proof = toy_signature(token.key.hex(), claim(root, key.hex()))
     who = (node.peer, key, certificate, node.me.witness)
     return m.Admit(PROTOCOL_VERSION, *who, token.terms, token.signature, proof, PeerId(""))
 

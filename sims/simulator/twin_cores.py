@@ -18,7 +18,8 @@ from protocols.interface import events as v
 from protocols.peer import PeerCore, wakeups
 from protocols.types import PeerId
 from sims.node.node import Node
-from sims.node.storage import Disk, ModelSignatures
+from sims.node.storage import Disk
+from sims.node.toy_model import ToySignatures
 
 ONE_IN = 3
 """Of so many peers, one has twins. In every seed one of the first three peers has twins, and in the
@@ -82,7 +83,7 @@ class TwinCores:
             kept=disk.kept,
             contact=contact,
             rules=core.rules,
-            signatures=ModelSignatures(me.peer),
+            signatures=ToySignatures(me.peer),
         )
         twin.log_applier.compact_entries = core.log_applier.compact_entries
         self._pairs[me.peer, me.incarnation] = Pair(twin, COMPARED)

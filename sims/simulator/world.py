@@ -311,8 +311,13 @@ class BareWorld(ABC):
         digests = node.found([self.model.initial(self.random) for _ in node.outers])
         certification = self.dialer.certification
         admission = certification.founds(node)
-        issue = certification.voters_issue or not certification.closed
-        run = replace(self.make_run(node.peer), root=certification.root, voters_issue=issue)
+        opened = not certification.closed
+        run = replace(
+            self.make_run(node.peer),
+            root=certification.root,
+            voters_issue=certification.voters_issue or opened,
+            voters_revoke=certification.voters_revoke or opened,
+        )
         certification.begins(node)
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
         node.give(v.Bootstrap(self.limit_values.run(run), digests, admission))

@@ -11,7 +11,7 @@ import pytest
 
 from lowcomm.reports.events import Commit, Elected, Lost, Note
 from lowcomm.startup import startup
-from peers.security import NodeSignatures, TrustStore
+from peers.security import KeySignatures, TrustStore
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft.mandate import VoteStatement
@@ -46,7 +46,7 @@ class Liar(Node):
         first = saved.entries[0].body
         assert isinstance(first, e.Run)
         self.run, self.term, self.last = first.run, saved.term, saved.entries[-1].index
-        self.signatures = NodeSignatures(directory)
+        self.signatures = KeySignatures(directory)
 
     def append(self, voters: list[PeerId]) -> m.Append:
         """It leads the next term, in which all others are lost."""

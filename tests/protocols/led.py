@@ -44,12 +44,14 @@ class Led(Scene):
         hidden: bool = False,
         gossip: bool = False,
         asks: bool = False,
+        operators: bool = False,
         rules: ProtocolConfig = RULES,
     ) -> None:
+        """`operators`: only they revoke."""
         super().__init__(A, join=False, hidden=hidden)
         self.on(v.RunAccepted(rules))
         began = run(peers_min=peers_min, outer_steps=outer_steps)
-        began = replace(began, gossip=gossip, asks=asks)
+        began = replace(began, gossip=gossip, asks=asks, voters_revoke=not operators)
         self.on(v.Bootstrap(began, (START,)))
 
     def joins(self, peer: PeerId, *, able: bool = True, incarnation: int = 1) -> None:

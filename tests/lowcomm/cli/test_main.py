@@ -16,6 +16,7 @@ RUN = """
 name = "tiny"
 """
 COMMANDS = (
+    "audit",
     "demo",
     "init",
     "peer",

@@ -3,10 +3,10 @@
 import json
 from dataclasses import replace
 
-from lowcomm.daemon.token_list import came_by, token_of, tokens_json
+from lowcomm.daemon.token_list import audit_json, came_by, token_of, tokens_json
 from protocols.messages import log_entries as e
 from protocols.state.tokens import ROOT, renewed
-from tests.protocols.scenes import A, B, C, D, info, log_of, members_of, run
+from tests.protocols.scenes import A, B, C, D, info, log_of, members_of, ordered, run
 
 TERMS = e.TokenTerms("0f" * 16, "5e" * 32, 3, 1000, witness=False, issuer=ROOT)
 OF_FOUNDER = replace(TERMS, number="aa" * 16, uses=1)
@@ -44,6 +44,18 @@ def test_a_token_that_a_voter_has_issued_is_listed_before_it_is_used() -> None:
         ("bb" * 16, 0),
     ]
     assert tokens[-1]["issuer"] == A
+
+
+def test_acts_are_listed_in_the_order_of_the_log() -> None:
+    terms = replace(TERMS, number="bb" * 16, issuer=A)
+    token = ordered(e.TokenRevoked(TERMS.number, A, "in a chat"))
+    log = log_of(*STORY, token, e.TokenIssued(terms), e.Revoked(C, A, "stolen"))
+    acts = json.loads(audit_json(members_of(log)))["acts"]
+    assert [list(act.values()) for act in acts] == [
+        [6, "token revoked", TERMS.number, "root key", A, "in a chat", True],
+        [7, "token issued", "bb" * 16, A, A, "", False],
+        [8, "node revoked", C, A, A, "stolen", False],
+    ]
 
 
 def test_in_a_run_in_the_clear_there_is_none() -> None:

@@ -172,6 +172,8 @@ def partial_run(entry: e.Run) -> RunConfig:
     ("changed", "why"),
     [
         ({"commit_every_steps": 32}, "its configuration says (0, 0)"),
+        ({"voters_issue": False}, "disagree about run.tokens: voters"),
+        ({"voters_revoke": False}, "disagree about run.revocations: voters"),
         ({"run_json": "{"}, "the agreed [run] is not JSON"),
         ({"run_json": "[" * 100_000}, "the agreed [run] is not JSON"),
         ({"run_json": '{"news":1}'}, "the agreed [run]: unknown key news; known here: "),

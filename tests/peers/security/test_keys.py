@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from peers.security.certificates import name_of
-from peers.security.keys import OWN, OWN_KEY, Key, OwnKey, check_format, is_signed
+from peers.security.keys import OWN, OWN_KEY, Key, KeySignatures, OwnKey, check_format, is_signed
 from protocols.types.errors import ConfigError
 from protocols.types.ids import PeerId
 
@@ -30,6 +30,17 @@ def test_a_signature_is_of_one_key_and_one_content() -> None:
     assert not is_signed(b"contents", signature, key.public)
     assert not is_signed(b"content", signature, Key.make().public)
     assert not is_signed(b"content", b"", b"")
+
+
+def test_a_core_checks_signatures_of_any_key_and_signs_with_its_own(tmp_path: Path) -> None:
+    key = OwnKey(tmp_path).key
+    checks = KeySignatures()
+    signed = KeySignatures(tmp_path).sign(b"content")
+    assert checks.verify(key.hex, b"content", signed)
+    assert not checks.verify(key.hex, b"contents", signed)
+    assert not checks.verify(Key.make().hex, b"content", signed)
+    assert not checks.verify("", b"content", signed)
+    assert checks.sign(b"content") == b""
 
 
 def test_a_node_keeps_its_key_and_has_a_certificate_for_each_of_its_ids(tmp_path: Path) -> None:

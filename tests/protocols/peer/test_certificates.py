@@ -14,7 +14,7 @@ from protocols.peer.certificates import ANSWER_S, ASKING_MAX, NO_PROOF, NOT_NOW,
 from protocols.peer.connectivity import FAREWELL_S
 from protocols.peer.core import PeerCore
 from protocols.state.entry_validation import refusal
-from protocols.state.tokens import NO_TERMS, renewed
+from protocols.state.tokens import NO_TERMS, renewed, subject
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from tests.protocols.led import Led, leading, written
 from tests.protocols.scenes import (
@@ -29,6 +29,7 @@ from tests.protocols.scenes import (
     Scene,
     follower,
     info,
+    ordered,
     run,
 )
 
@@ -60,6 +61,11 @@ def secured(scene: S) -> S:
 
 def leading_securely(*others: PeerId) -> Led:
     return secured(leading(*others))
+
+
+def votes(scene: Scene, *peers: PeerId) -> None:
+    """These vote too, by its committed log."""
+    scene.core.run_state.voters = (*scene.core.run_state.voters, *peers)
 
 
 def following() -> Follower:
@@ -332,6 +338,7 @@ def test_the_leader_writes_down_who_is_shut_out_and_then_that_it_is_lost() -> No
 def test_who_follows_asks_the_leader_until_the_log_holds_it() -> None:
     scene = follower(B, C)
     scene.on(v.Secured())
+    votes(scene, B)
     scene.on(v.ActAsked(e.Revoked(C, B, "stolen")))
     assert scene.sent(m.RequestAct) == [(A, m.RequestAct(e.Revoked(C, B, "stolen"), force=False))]
     scene.beat()
@@ -344,14 +351,79 @@ def test_who_follows_asks_the_leader_until_the_log_holds_it() -> None:
 
 def test_only_who_is_in_may_ask_for_it() -> None:
     scene = leading_securely(B, C)
+    votes(scene, B, STRANGER)
     scene.meets(STRANGER)
     scene.hears(STRANGER, m.RequestAct(e.Revoked(C, A, ""), force=False))
     assert written(scene, e.Revoked) == []
     scene.hears(B, m.RequestAct(e.Revoked(C, A, "stolen"), force=False))
     assert written(scene, e.Revoked) == [e.Revoked(C, B, "stolen")]
     plain = leading(B, C)
+    votes(plain, B)
     plain.hears(B, m.RequestAct(e.Revoked(C, A, "stolen"), force=False))
     assert written(plain, e.Revoked) == [], "there are no certificates"
+
+
+def operated(*others: PeerId) -> Led:
+    """A leads a run of which only the operator revokes."""
+    scene = leading(*others, operators=True)
+    votes(scene, *others)
+    return secured(scene)
+
+
+def test_who_does_not_vote_revokes_with_the_root_key_s_signature_only() -> None:
+    scene = leading_securely(B, C)
+    plain = e.Revoked(C, B, "stolen")
+    scene.hears(B, m.RequestAct(plain, force=True))
+    ((to, refusal_),) = scene.sent(m.ActRefused)
+    assert (to, refusal_.subject) == (B, C)
+    assert "does not vote" in refusal_.why
+    assert "--key FILE" in refusal_.why
+    assert written(scene, e.Voter) + written(scene, e.Revoked) == []
+    scene.hears(B, m.RequestAct(ordered(plain), force=False))
+    assert written(scene, e.Revoked) == [ordered(plain)]
+
+
+FORGED = (
+    e.Revoked(C, B, "stolen"),
+    e.Revoked(C, B, "stolen", b"x" * 64),
+    replace(ordered(e.Revoked(D, B, "stolen")), peer=C),
+    replace(ordered(e.Revoked(C, B, "stolen")), why="another reason"),
+    ordered(e.Revoked(C, B, "stolen"), "aa" * 32),
+    e.TokenRevoked("0f" * 16, B, ""),
+    replace(ordered(e.TokenRevoked("1e" * 16, B, "")), token="0f" * 16),
+)
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_where_operators_revoke_no_peer_does(forged: e.Revocation) -> None:
+    """Neither a voter nor the leader itself."""
+    scene = operated(B, C)
+    before = scene.core.raft.log.last_index
+    scene.hears(B, m.RequestAct(forged, force=True))
+    assert [to for to, _ in scene.sent(m.ActRefused)] == [B]
+    scene.on(v.ActAsked(replace(forged, by=A), force=True))
+    assert list(scene.core.certificates.refused) == [subject(forged)]
+    assert scene.core.raft.log.last_index == before
+
+
+def test_any_member_hands_on_what_the_root_key_signed() -> None:
+    scene = operated(B, C)
+    gone = ordered(e.Revoked(C, A, "stolen"))
+    scene.hears(B, m.RequestAct(gone, force=False))
+    assert written(scene, e.Revoked) == [replace(gone, by=B)]
+    token = ordered(e.TokenRevoked("0f" * 16, A, ""))
+    scene.on(v.ActAsked(token))
+    assert written(scene, e.TokenRevoked) == [token]
+
+
+def test_a_forged_request_does_not_take_the_place_of_a_true_one() -> None:
+    scene = operated(B, C)
+    scene.slow_disk = True
+    gone = ordered(e.Revoked(C, B, "stolen"))
+    scene.hears(B, m.RequestAct(gone, force=False))
+    scene.hears(B, m.RequestAct(replace(gone, signature=b""), force=True))
+    assert scene.core.certificates.acts == {C: m.RequestAct(gone, force=False)}
+    assert scene.sent(m.ActRefused) == []
 
 
 def test_the_only_voter_is_not_shut_out() -> None:
@@ -400,6 +472,7 @@ def test_who_comes_back_believes_it_from_most_of_the_voters_and_not_from_one() -
 def test_a_token_is_taken_back_and_who_came_with_it_stays() -> None:
     scene = leading_securely(B)
     scene.on(proved())
+    votes(scene, B)
     gone = e.TokenRevoked(TERMS.number, B, "in a public chat")
     scene.hears(B, m.RequestAct(replace(gone, by=A), force=False))
     assert written(scene, e.TokenRevoked) == [gone]
@@ -439,6 +512,7 @@ def test_who_asks_while_its_token_is_taken_back_gets_what_the_log_says() -> None
 def test_a_refusal_is_believed_from_the_leader_alone() -> None:
     scene = follower(B, C)
     scene.on(v.Secured())
+    votes(scene, B)
     scene.on(v.ActAsked(e.Revoked(C, B, "")))
     scene.hears(C, m.ActRefused(C, "no"))
     assert scene.core.certificates.refused == {}

@@ -17,7 +17,19 @@ from protocols.types.ids import Version
 from protocols.types.limits import TERM_LEAP_MAX
 from protocols.wire.codec import decode_image, encode_image
 from tests.protocols.disk import Disk
-from tests.protocols.scenes import START, A, B, C, info, log_of, members_of, run, view
+from tests.protocols.scenes import (
+    SEALS,
+    START,
+    A,
+    B,
+    C,
+    info,
+    log_of,
+    members_of,
+    ordered,
+    run,
+    view,
+)
 
 BEGUN = (
     run(),
@@ -95,6 +107,73 @@ def test_whoever_is_let_in_again_later_in_the_log_is_not_gone(again: tuple[e.Ent
     log_applier.receive(A, append(after=last, commit=last), 0.0)
     read(log_applier)
     assert not log_applier.returns(B)
+
+
+# Revocations that no signature proves -----------------------------------------------------------
+
+OPERATED = (replace(run(), voters_revoke=False), *BEGUN[1:])
+UNPROVED = (
+    e.Revoked(B, A, ""),
+    e.TokenRevoked("0f" * 16, A, ""),
+    e.Revoked(B, A, "", b"x" * 64),
+    replace(ordered(e.Revoked(A, A, "")), peer=B),
+)
+
+
+@pytest.mark.parametrize("forged", UNPROVED)
+def test_a_lying_leader_gets_no_acknowledgement_of_a_revocation(forged: e.Revocation) -> None:
+    log_applier = LogApplier(C, None, SEALS)
+    log_applier.receive(A, append(*OPERATED, commit=5), 0.0)
+    read(log_applier)
+    sent = append(forged, after=5, commit=6, number=2)
+    sent = replace(sent, run=log_applier.raft.run)
+    with pytest.raises(RemoteProtocolError, match="root key"):
+        log_applier.receive(A, sent, 0.0)
+    log_applier.relayed(A, replace(sent, term=7))  # Of another term: it is not read at all.
+    with pytest.raises(RemoteProtocolError, match="root key"):
+        log_applier.relayed(A, sent)
+    assert log_applier.raft.log.last_index == 5
+    assert read(log_applier) == []
+
+
+def test_a_reader_that_knows_no_run_yet_looks_into_the_entries() -> None:
+    log_applier = LogApplier(C, None, SEALS)
+    with pytest.raises(RemoteProtocolError, match="operator only"):
+        log_applier.receive(A, append(*OPERATED, UNPROVED[0]), 0.0)
+    log_applier.receive(A, append(*OPERATED), 0.0)
+    with pytest.raises(RemoteProtocolError, match="operator only"):
+        log_applier.receive(A, append(UNPROVED[0], after=5, number=2), 0.0)
+    log_applier.receive(A, append(ordered(e.Revoked(B, A, "")), after=5, number=3), 0.0)
+    assert log_applier.raft.log.last_index == 6
+
+
+def test_where_voters_revoke_a_false_signature_does_not_count_either() -> None:
+    log_applier = LogApplier(C, None, SEALS)
+    log_applier.receive(A, append(*BEGUN, e.Revoked(B, A, "")), 0.0)
+    with pytest.raises(RemoteProtocolError, match="has not signed"):
+        log_applier.receive(A, append(UNPROVED[2], after=6, number=2), 0.0)
+
+
+@pytest.mark.parametrize("forged", UNPROVED)
+def test_a_snapshot_with_such_a_revocation_is_not_taken(forged: e.Revocation) -> None:
+    image = members_of(log_of(*OPERATED)).image()
+    revoked = (forged,) if isinstance(forged, e.Revoked) else ()
+    tokens = (forged,) if isinstance(forged, e.TokenRevoked) else ()
+    image = replace(image, revoked=revoked, revoked_tokens=tokens)
+    log_applier = LogApplier(C, None, SEALS)
+    with pytest.raises(RemoteProtocolError, match="no signature proves"):
+        install(log_applier, Snapshot(5, 1, encode_image(image)))
+    proved = replace(image, revoked=(ordered(e.Revoked(B, A, "")),), revoked_tokens=())
+    assert install(log_applier, Snapshot(5, 1, encode_image(proved)), number=2) == [True]
+
+
+def test_a_snapshot_cannot_change_the_run_so_that_voters_revoke() -> None:
+    log_applier = LogApplier(C, None, SEALS)
+    log_applier.receive(A, append(*OPERATED, commit=5), 0.0)
+    read(log_applier)
+    image = members_of(log_of(*BEGUN, e.Revoked(B, A, ""))).image()
+    with pytest.raises(RemoteProtocolError, match="another run"):
+        install(log_applier, Snapshot(6, 1, encode_image(image)))
 
 
 # Snapshots ------------------------------------------------------------------------------------

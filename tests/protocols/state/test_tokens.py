@@ -17,12 +17,26 @@ from protocols.state.tokens import (
     decode_token,
     encode_token,
     renewed,
+    revocation,
+    revocation_statement,
     statement,
 )
 from protocols.types.errors import ConfigError, LogError
 from protocols.types.ids import PeerId, Version
 from protocols.types.limits import NAME_MAX, TOKEN_CHARS_MAX
-from tests.protocols.scenes import START, A, B, C, D, info, log_of, members_of, run, state_digest
+from tests.protocols.scenes import (
+    START,
+    A,
+    B,
+    C,
+    D,
+    info,
+    log_of,
+    members_of,
+    ordered,
+    run,
+    state_digest,
+)
 
 PUBLIC = bytes(range(32)).hex()
 TOKEN = Token(
@@ -285,6 +299,38 @@ def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
     for entry, text in ((gone, "is revoked already"), (spent(C), "was revoked by")):
         with pytest.raises(LogError, match=text):
             transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, entry))
+
+
+def test_acts_have_their_places_in_the_log_also_in_a_snapshot() -> None:
+    gone, token = e.Revoked(B, A, "stolen"), e.TokenRevoked("0f" * 16, A, "")
+    run_state = members_of(log_of(*BEGUN, spent(B), token, gone))
+    other = RunState()
+    other.become(run_state.image())
+    for each in (run_state, other):
+        assert sorted(each.spendings.acts, key=lambda act: act[0]) == [(4, token), (5, gone)]
+
+
+def test_an_entry_without_the_signature_that_it_needs_is_not_applied() -> None:
+    closed = (replace(BEGUN[0], voters_revoke=False), *BEGUN[1:], spent(B))
+    for gone in (e.Revoked(B, A, ""), e.TokenRevoked("0f" * 16, A, "")):
+        run_state = members_of(log_of(*closed))
+        with pytest.raises(LogError, match="its operator only"):
+            transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, gone))
+        forged = replace(ordered(gone), why="another reason")
+        with pytest.raises(LogError, match="has not signed"):
+            transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, forged))
+        copied = run_state.copy()
+        transitions.apply(copied, e.LogEntry(run_state.index + 1, 1, ordered(gone)))
+
+
+def test_a_signed_revocation_is_of_one_subject_of_one_run() -> None:
+    gone = e.Revoked(B, A, "stolen")
+    said = revocation_statement("aa" * 32, gone)
+    assert revocation_statement("aa" * 32, replace(gone, by=C)) == said, "any peer hands it on"
+    others = (replace(gone, peer=C), replace(gone, why=""), e.TokenRevoked(B, A, "stolen"))
+    assert said not in {revocation_statement("aa" * 32, other) for other in others}
+    assert said != revocation_statement("bb" * 32, gone)
+    assert "revoked by the root key, at" in revocation(ordered(gone))
 
 
 def of_voter(issuer: PeerId, key: bytes = b"i" * 32) -> Token:

@@ -1,12 +1,16 @@
 """Every way to revoke peers is played, in a run that finishes."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocols.messages import log_entries as e
+from protocols.state.tokens import revocation_statement
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.checkers.revocation import Revocation
 from sims.node.ranks import Training
+from sims.node.toy_model import toy_signature
 from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations, inject
 from sims.scenarios.revocations import PLOTS
 from tests.sims.test_sweep import FAILED_ONCE
@@ -73,3 +77,37 @@ def test_who_is_revoked_counts_nowhere() -> None:
         "b.1 is revoked while it votes",
         "b.1 is revoked, and counts in a Voter after that",
     ]
+
+
+def test_a_revocation_without_the_root_key_or_a_vote_is_found() -> None:
+    a, b = PeerId("a.1"), PeerId("b.1")
+    root = "aa" * 32
+    plain = e.Run(1, "{}", "", 1, 1, 1, b"", (1,), a, root=root)
+
+    def found(run: e.Run, entry: e.Revocation) -> list[str]:
+        texts: list[str] = []
+        checker = Revocation(texts.append)
+        checker.applied(1, run)
+        checker.applied(2, entry)
+        return texts
+
+    closed = replace(plain, voters_revoke=False)
+    gone = e.Revoked(b, a, "")
+    signed = replace(gone, signature=toy_signature(root, revocation_statement(root, gone)))
+    assert found(plain, gone) == found(plain, signed) == found(closed, signed) == []
+    for run, entry in ((closed, gone), (plain, replace(gone, signature=b"x"))):
+        assert found(run, entry) == ["b.1 is revoked without the root key, at a.1"]
+    assert found(plain, e.TokenRevoked("0f" * 16, b, "")) == [
+        f"{'0f' * 16} is revoked by b.1, which never voted"
+    ]
+
+
+def test_where_only_the_operator_revokes_a_member_lies_in_vain() -> None:
+    world = World(6, peers=4, outer_steps=30, training=Training(certified=True))
+    assert not world.certification.voters_revoke
+    world.at(SETTLED_S, lambda: PLOTS[0](world, world.live[1], 0))
+    world.run(until_s=60.0)
+    assert world.happened["revocation signed"] == 1
+    assert world.happened["revocation forged"] == 1
+    assert len(revoked(world)) == 1
+    assert world.checkers.violations == []
