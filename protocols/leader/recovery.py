@@ -176,7 +176,8 @@ class Rollback:
             return False  # Accused or not: no peer has had time to report a new round.
         versions, members = self.donors.versions(), self.run_state.members
         found = (self.reports.states(v.fragment, v.round) for v in versions)
-        states = [reported.keys() & members.keys() for reported in found]
+        able = members.keys() - self.asking.keys()  # One that asks has not got all of its state.
+        states = [reported.keys() & able for reported in found]
         if self.run_state.is_over and all(states):
             # A peer has the final state, and its ranks have ended: no round is repeated.
             return False
