@@ -29,20 +29,17 @@ def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
     def go_on() -> None:
         over = world.now >= until or world.ambush is None
         for other in world.live if liar.running else ():
-            if other.peer in liar.links.up and world.network.line(liar.peer, other.peer).up:
-                for message in _truth(liar, how) if over else _claims(liar, other, how):
-                    event = v.MessageReceived(liar.peer, message)
-                    world.carry(liar.peer, other.peer, "control", event)
+            if not (other.peer in liar.links.up and world.network.line(liar.peer, other.peer).up):
+                continue
+            if over and how == "branch":
+                world.cut(liar, other)  # Its true messages were void as long as it lied.
+            for message in () if over else _claims(liar, other, how):
+                event = v.MessageReceived(liar.peer, message)
+                world.carry(liar.peer, other.peer, "control", event)
         if liar.running and not over:
             world.at(EVERY_S, go_on)
 
     go_on()
-
-
-def _truth(liar: Node, how: str) -> Iterator[m.Control]:
-    """A peer believes the last word about a branch as long as the connection lasts."""
-    if how == "branch":
-        yield m.OnBranch(liar.run_state.forks, 0, leads=False, final=False, leader="")
 
 
 def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
