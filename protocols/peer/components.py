@@ -47,8 +47,8 @@ class Components(ABC):
         """`join` False: this peer founds the run. `contact`: address of a peer of the run.
 
         `saved`: the log of an earlier incarnation; `kept`: its newest checkpoint; `rules`: those of
-        the run if known, else they come with RunAccepted; `signatures`: with the node's key, None
-        in a run that is not encrypted. Raises LogError if `saved` contradicts itself.
+        the run if known, else they come with RunAccepted; `signatures`: with the node's key; with
+        NO_SIGNATURES any peer may claim to lead. Raises LogError if `saved` contradicts itself.
         """
         self.me = me
         signs = not isinstance(signatures, NoSignatures)

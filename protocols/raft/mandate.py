@@ -205,7 +205,8 @@ class Electorate:
                 return False
         own = isinstance(body, Restore) and signer == me  # `recover --force` does not sign it.
         said = ChangeStatement(entry).content(self.run)
-        if signer is None or not (own or verify(self.keys[signer], said, entry.signature)):
+        key = self.keys.get(signer, "") if signer is not None else ""
+        if not (own or (key and verify(key, said, entry.signature))):
             return False
         self.voters = voters_after(self.voters, body)
         if isinstance(body, Voter) and body.votes:

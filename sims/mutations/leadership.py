@@ -40,7 +40,7 @@ LEADERSHIP_MUTANTS = (
     Mutant(
         "any-peer-changes-the-voters",
         "A peer makes itself the only voter, and elects itself.",
-        Edit(Electorate._changes, "not (own or verify(", "not (True or verify("),
+        Edit(Electorate._changes, "not (own or (key", "not (True or (key"),
         tests=of("raft/mandate"),
     ),
     Mutant(

@@ -104,6 +104,12 @@ def test_no_other_change_counts(term: int, by: PeerId) -> None:
     assert leader_by(known(A, B, C), change(11, term, e.Lost(A, ""), by=by)) == ""
 
 
+def test_an_elected_peer_without_a_known_key_changes_nothing() -> None:
+    story = [election(11, 4, E, A, B), change(12, 4, gains(D), by=E)]
+    assert leader_by(known(A, B, C), story[0]) == f"{E} 4"
+    assert leader_by(known(A, B, C), *story) == ""
+
+
 def test_the_signature_is_of_the_whole_entry() -> None:
     entry = change(11, 3, gains(D), by=A)
     other = replace(entry, body=replace(gains(D), key=key_of(E)))
