@@ -92,7 +92,9 @@ class TransferChecks:
         joining.asked.get(event.sender, set()).discard((event.fragment, event.cell))
         if (node.peer, event) in self._lies:
             named = _named(event.sender, commands) or event.sender in joining.liars
-            if kept or not (named or joining.over):
+            transfer = node.member_status.catchup.transfer
+            gone = transfer is None or event.sender not in transfer.givers  # It has left the run.
+            if kept or not (named or joining.over or gone):
                 self._found(f"{node.peer} takes a wrong cell of {event.sender}")
             joining.liars.add(event.sender)
             joining.asked.pop(event.sender, None)
