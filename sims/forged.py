@@ -7,6 +7,7 @@ peer. What forged messages lead to is not judged.
 
 import random
 import traceback
+from dataclasses import replace
 from functools import partial
 
 from sims.scenarios.forgery import LEADER, ForgedStepWorld, ForgedWorld, Forger
@@ -36,14 +37,17 @@ LIARS = ("p0", "p1", "p3", f"p{WITNESS}", f"p{PEERS}", LEADER)
 
 
 def run_seed(seed: int) -> SeedResult:
-    """Run one cluster; every third one is a stepwise run."""
+    """Run one cluster; every third one is a stepwise run. In half of them leaders and admissions
+    need signatures, which the liar cannot make; in the others its claims get further."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
-    forger, stepwise = Forger(seed ^ 0xF06), seed % 3 == 2
+    forger, stepwise, certified = Forger(seed ^ 0xF06), seed % 3 == 2, seed % 2 == 1
     world: ForgedStepWorld | ForgedWorld
     if stepwise:
-        world = ForgedStepWorld(seed, peers=WITNESS, outer_steps=STEPS, witness=True)
+        world = ForgedStepWorld(
+            seed, peers=WITNESS, outer_steps=STEPS, witness=True, certified=certified
+        )
     else:
-        training = draw_training(seed)
+        training = replace(draw_training(seed), certified=certified)
         world = ForgedWorld(seed, peers=WITNESS, outer_steps=ROUNDS, training=training)
         world.add_peer(witness=True)
     for at_s in JOIN_AT_S:
