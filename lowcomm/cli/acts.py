@@ -1,10 +1,10 @@
-"""Asks a node that runs on this machine; for an act of the run it waits for the log.
+"""Asks a node that runs on this machine, waits for an act in the log, and prints lists.
 
 Must NOT know what is asked for, nor import anything slow.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,9 +26,7 @@ def running(directory: Path) -> "NodeRecord":
 
     record = read_record(directory)
     if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
-        raise ConfigError(
-            f"no node runs in {directory}: give the directory of a node that does (runs/NAME/NODE)"
-        )
+        raise _none_runs(directory)
     return record
 
 
@@ -44,9 +42,27 @@ def ask_any(directory: Path, question: "Question", field: str) -> list[Mapping[s
         except (ConfigError, LinkError):
             continue
         return cast(list[Mapping[str, object]], answer[field])
-    raise ConfigError(
+    raise _none_runs(directory)
+
+
+def _none_runs(directory: Path) -> ConfigError:
+    return ConfigError(
         f"no node runs in {directory}: give the directory of a node that does (runs/NAME/NODE)"
     )
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
+    """Print a table for people; `empty`: the line if it has no row."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table if rows else empty)
 
 
 def ask(record: "NodeRecord", question: "Question", *, timeout_s: float) -> dict[str, Any]:

@@ -5,13 +5,13 @@ imports this module before it listens.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lowcomm.cli.acts import ask_any
+from lowcomm.cli.acts import ask_any, print_rows
 
 
 def audit(
@@ -38,21 +38,10 @@ def audit(
         for act in acts:
             print(json.dumps(act))  # noqa: T201
     else:
-        _print_table(acts)
+        columns = ("entry", "act", "subject", "by", "at", "reason")
+        empty = "the log has no revocation, and no token of a voter"
+        print_rows(columns, list(map(_cells, acts)), empty=empty)
 
 
-def _print_table(acts: Sequence[Mapping[str, object]]) -> None:
-    """Print the acts as a table for people."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(markup=False, highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("entry", "act", "subject", "by", "at", "reason"):
-        table.add_column(column, overflow="fold")
-    for act in acts:
-        index, by = str(act["index"]), str(act["by"])
-        table.add_row(
-            index, str(act["act"]), str(act["subject"]), by, str(act["at"]), str(act["why"])
-        )
-    console.print(table if acts else "the log has no revocation, and no token of a voter")
+def _cells(act: Mapping[str, object]) -> list[str]:
+    return [str(act[field]) for field in ("index", "act", "subject", "by", "at", "why")]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 PREFIX = "lc2-"
 """The beginning of a token (protocols/state/tokens.py)."""
-WHY_MAX = 200
-"""Characters of the reason."""
 
 Why = Annotated[
     str, typer.Option("--why", help="The reason, shown to all nodes and to the revoked one.")
@@ -130,10 +128,10 @@ class Asker:
 
         Raises ConfigError if it is refused, and LowcommError if the run could not decide in time.
         """
+        from lowcomm.daemon.acts import reason
         from peers.ipc import Revoke
-        from protocols.wire import one_line
 
-        why = one_line(self.why)[:WHY_MAX]
+        why = reason(self.why)
         signed = self._signed(what, why, token=token) if self.key is not None else None
         subject, signature = signed or (what, "")
 

@@ -12,7 +12,7 @@ from typing import Annotated, cast
 
 import typer
 
-from lowcomm.cli.acts import ask_any
+from lowcomm.cli.acts import ask_any, print_rows
 
 NUMBER_SHOWN = 8
 """Hex digits of a token's number in the table; `lowcomm revoke --token` takes them."""
@@ -46,25 +46,21 @@ def token_list(
 
 def print_table(tokens: Sequence[Mapping[str, object]]) -> None:
     """Print the tokens as a table for people."""
-    from rich.console import Console
-    from rich.table import Table
+    columns = ("token", "issued by", "admits", "used", "good until", "nodes")
+    empty = "the log has no tokens: the run is not encrypted"
+    print_rows(columns, list(map(_cells, tokens)), empty=empty)
 
-    console = Console(markup=False, highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("token", "issued by", "admits", "used", "good until", "nodes"):
-        table.add_column(column, overflow="fold")
-    for token in tokens:
-        nodes = cast(list[Mapping[str, object]], token["nodes"])
-        until = "revoked" if token["revoked"] else _at(int(str(token["expires"])))
-        table.add_row(
-            str(token["number"])[:NUMBER_SHOWN],
-            str(token["issuer"] or "root key"),
-            "founder" if token["founder"] else f"{token['role']}s",
-            f"{len(nodes)}/{token['uses']}",
-            until,
-            ", ".join(map(_node, nodes)),
-        )
-    console.print(table if tokens else "the log has no tokens: the run is not encrypted")
+
+def _cells(token: Mapping[str, object]) -> list[str]:
+    nodes = cast(list[Mapping[str, object]], token["nodes"])
+    return [
+        str(token["number"])[:NUMBER_SHOWN],
+        str(token["issuer"] or "root key"),
+        "founder" if token["founder"] else f"{token['role']}s",
+        f"{len(nodes)}/{token['uses']}",
+        "revoked" if token["revoked"] else _at(int(str(token["expires"]))),
+        ", ".join(map(_node, nodes)),
+    ]
 
 
 def _at(unix_s: int) -> str:

@@ -99,9 +99,14 @@ def _ask_run(core: PeerCore, feed: Feed, act: v.ActAsked, *, again: bool) -> str
     return why
 
 
+def reason(text: str) -> str:
+    """The reason as the log has it: the command signs it, so both sides must cut it alike."""
+    return one_line(text)[:TEXT_MAX]
+
+
 def _meant(core: PeerCore, asked: Revoke) -> Revocation:
     """The log entry that revokes the named peer or token. Raises ConfigError."""
-    me, why = core.me.peer, one_line(asked.why)[:TEXT_MAX]
+    me, why = core.me.peer, reason(asked.why)
     try:
         signature = bytes.fromhex(asked.signature)
     except ValueError:

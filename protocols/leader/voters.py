@@ -114,8 +114,7 @@ class Voters:
         peer = next(self._fit(), None)
         if peer is None:
             return None
-        known = self.run_state.admitted.get(peer)
-        key = known.key if known is not None else ""
+        key = self.run_state.key_of(peer)
         return Voter(peer, votes=True, why="there is a place", key=key)
 
     # Steps of a revocation ------------------------------------------------------------------

@@ -6,6 +6,7 @@ Must NOT decide what has to be proved (raft/mandate.py).
 from protocols.messages.log_entries import Elected, LogEntry, Mandate, Run, TokenSpent, Voter
 from protocols.raft.log import Log, voters_after
 from protocols.raft.mandate import Electorate, Statement, extended
+from protocols.state.log_applier import run_of
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId
 
@@ -54,11 +55,7 @@ class LoggedProofs:
 
     @property
     def _run(self) -> Run | None:
-        """The run's first entry, perhaps not applied yet."""
-        if self._run_state.run is not None or self._log.base or not self._log.entries:
-            return self._run_state.run
-        body = self._log.entries[0].body
-        return body if isinstance(body, Run) else None
+        return run_of(self._run_state, self._log)
 
     def _electorate(self) -> Electorate | None:
         """The voters as of the last applied entry: no leader can take it back. Of a log without
@@ -68,17 +65,15 @@ class LoggedProofs:
             return None
         if run_state.run is None:
             return Electorate(run.run, 1, (run.founder,), {run.founder: self._key_of(run.founder)})
-        elected = elections(run_state.mandate)
-        term, leader = elected[-1] if elected else (0, None)
+        term, leader = last_election(run_state.mandate)
         peers = (*run_state.voters, *([leader] if leader is not None else ()))
         keys = {peer: self._key_of(peer) for peer in peers}
         return Electorate(run.run, run_state.index, run_state.voters, keys, term, leader)
 
     def _key_of(self, peer: PeerId) -> str:
         """The public key of a peer, 64 hex digits; "" if neither state nor log has it."""
-        known = self._run_state.admitted.get(peer)
-        if known is not None:
-            return known.key
+        if known := self._run_state.key_of(peer):
+            return known
         for entry in self._unapplied():
             match entry.body:
                 case TokenSpent(peer=admitted, key=key) | Voter(peer=admitted, key=key):
@@ -92,7 +87,9 @@ class LoggedProofs:
         return self._log.since(self._run_state.index + 1)
 
 
-def elections(mandate: Mandate) -> list[tuple[int, PeerId]]:
-    """The elections in a proof, as (term, leader)."""
-    bodies = ((entry.term, entry.body) for entry in mandate.entries)
-    return [(term, body.peer) for term, body in bodies if isinstance(body, Elected)]
+def last_election(mandate: Mandate) -> tuple[int, PeerId | None]:
+    """(term, leader) of the last election in a proof; (0, None) if there is none."""
+    for entry in reversed(mandate.entries):
+        if isinstance(entry.body, Elected):
+            return entry.term, entry.body.peer
+    return 0, None

@@ -121,10 +121,10 @@ def _run(run: e.Run) -> str:
 
 
 def _voter(run_state: RunState, body: e.Voter) -> str:
-    peer, known = body.peer, run_state.admitted.get(body.peer)
+    peer = body.peer
     if peer not in run_state.readers or body.votes == (peer in run_state.voters):
         return f"changes nothing about the vote of {peer}"
-    key = known.key if known is not None and body.votes else ""
+    key = run_state.key_of(peer) if body.votes else ""
     return "" if body.key == key else f"names another key of {peer} than the log admits"
 
 

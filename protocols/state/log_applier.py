@@ -11,6 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import RunStateSnapshot
+from protocols.raft.log import Log
 from protocols.raft.mandate import LeaderProofs
 from protocols.raft.node import Raft
 from protocols.state import transitions
@@ -154,8 +155,8 @@ class LogApplier:
         acts = [x.body for x in append.entries if isinstance(x.body, e.Revoked | e.TokenRevoked)]
         if not acts:
             return
-        bodies = (x.body for x in (*self.raft.log.entries, *append.entries))
-        run = self.run_state.run or next((x for x in bodies if isinstance(x, e.Run)), None)
+        brought = (x.body for x in append.entries if isinstance(x.body, e.Run))
+        run = run_of(self.run_state, self.raft.log) or next(brought, None)
         for act in acts:
             if why := unproved(run, act, self.run_state.signatures):
                 raise RemoteProtocolError(peer, f"revokes {subject(act)}, and {why}")
@@ -174,6 +175,14 @@ def _image_of(saved: Saved | None) -> RunStateSnapshot | None:
         return decode_image(saved.snapshot.image)
     except WireError as error:
         raise LogError(f"the log's snapshot cannot be read: {error}") from error
+
+
+def run_of(run_state: RunState, log: Log) -> e.Run | None:
+    """The first entry of the run, perhaps not applied yet; None if the log has none."""
+    if run_state.run is not None or log.base or not log.entries:
+        return run_state.run
+    body = log.entries[0].body
+    return body if isinstance(body, e.Run) else None
 
 
 def addresses(inside: Iterable[PeerInfo], entries: Iterable[e.LogEntry]) -> dict[PeerId, str]:

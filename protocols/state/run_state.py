@@ -108,6 +108,11 @@ class RunState:
         not keep this mapping."""
         return self.spendings.peers
 
+    def key_of(self, peer: PeerId) -> str:
+        """The public key of an admitted peer, 64 hex digits; "" if it is not admitted."""
+        known = self.spendings.peers.get(peer)
+        return known.key if known is not None else ""
+
     def is_member(self, peer: PeerId, incarnation: int) -> bool:
         """Is this incarnation of the peer a member?"""
         info = self.members.get(peer)

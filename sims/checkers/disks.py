@@ -31,6 +31,8 @@ class Disks:
         self._found = found
         self._full: dict[PeerId, float] = {}
         """By peer that reports a failed disk: when the disk was last full or slow."""
+        self._told: dict[PeerId, float] = {}
+        """By peer: when it was reported that it does not notice a disk that hangs."""
         self._looked: dict[PeerId, float] = {}
         self._due: dict[PeerId, Since] = {}
         """By leader: the votes that it should end or give, and since when."""
@@ -51,10 +53,10 @@ class Disks:
     def _notices(self, node: Node) -> None:
         """Check that a peer with a write that does not return takes its disk for a failed one."""
         writer, now = node.wal_writer, node.world.now
-        since = max(writer.began_at, node.paused_until)
+        since = max(writer.began_at, node.paused_until, self._told.get(node.peer, 0.0))
         if writer.writes and now > since + HANG_MAX_S + _allowed_s(node):
             self._found(f"{node.peer} does not notice that its disk hangs")
-            writer.began_at = now
+            self._told[node.peer] = now
 
     def _tries_again(self, node: Node) -> None:
         """Check that a peer notices in time that its disk works again."""

@@ -1,7 +1,7 @@
 """Admission to a simulated run: peers ask with tokens, and trust what their logs admit.
 
-Signatures are modelled (node/storage.py). The time of a token is always right. Must NOT judge which
-peers are admitted: checkers do.
+Signatures are modelled (node/toy_model.py). The time of a token is always right. Must NOT judge
+which peers are admitted: checkers do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """What proves that a peer leads a term."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,14 @@ from protocols.messages import log_entries as e
 from protocols.raft.mandate import ChangeStatement, Electorate, VoteStatement, extended
 from protocols.types.ids import PeerId, Version
 from protocols.types.limits import MANDATE_MAX
-from tests.protocols.scenes import A, B, C, D
-from tests.protocols.signing import TestSignatures, key_of, signed
+from tests.protocols.scenes import SEALS, A, B, C, D, sealed
 
 RUN = 7
 E = PeerId("e.00000004")
+
+
+def key_of(peer: PeerId) -> str:
+    return hashlib.sha256(peer.encode()).hexdigest()
 
 
 def known(*voters: PeerId, term: int = 3, leader: PeerId | None = A) -> Electorate:
@@ -23,7 +27,7 @@ def known(*voters: PeerId, term: int = 3, leader: PeerId | None = A) -> Electora
 
 def ballot(voter: PeerId, term: int, candidate: PeerId, *, by: PeerId | None = None) -> e.Ballot:
     said = VoteStatement(term, candidate).content(RUN)
-    return e.Ballot(voter, signed(key_of(by or voter), said))
+    return e.Ballot(voter, sealed(key_of(by or voter), said))
 
 
 def election(index: int, term: int, leader: PeerId, *voters: PeerId) -> e.LogEntry:
@@ -33,7 +37,7 @@ def election(index: int, term: int, leader: PeerId, *voters: PeerId) -> e.LogEnt
 
 def change(index: int, term: int, body: e.Entry, *, by: PeerId) -> e.LogEntry:
     entry = e.LogEntry(index, term, body)
-    return replace(entry, signature=signed(key_of(by), ChangeStatement(entry).content(RUN)))
+    return replace(entry, signature=sealed(key_of(by), ChangeStatement(entry).content(RUN)))
 
 
 def gains(peer: PeerId) -> e.Voter:
@@ -43,7 +47,7 @@ def gains(peer: PeerId) -> e.Voter:
 def leader_by(electorate: Electorate, *entries: e.LogEntry, me: PeerId = B, after: int = 0) -> str:
     """The leader of the last term, as the entries prove; "" if one of them proves nothing."""
     mandate = e.Mandate(after, entries)
-    found = electorate.follow(mandate, me=me, verify=TestSignatures(me).verify)
+    found = electorate.follow(mandate, me=me, verify=SEALS.verify)
     return f"{electorate.leader} {electorate.term}" if found else ""
 
 
