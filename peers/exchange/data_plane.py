@@ -164,7 +164,7 @@ class DataPlane:
         if wanted and run_state.run is not None:
             held = self._core.rounds[stamp.fragment].exchange.held
             if isinstance(event, v.ResultReceived):
-                wanted = held.result(stamp, part) == PartResult.of(event)
+                wanted = held.result(stamp, part) == PartResult.from_event(event)
             else:
                 kind = held.slices if isinstance(event, v.SliceReceived) else held.begun
                 slices = kind.get((stamp.round, stamp.view, part), {})

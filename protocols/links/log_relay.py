@@ -116,7 +116,7 @@ class LogRelay:
 
     # Actions --------------------------------------------------------------------------------
 
-    def advance(self, now: float, leader: PeerId | None) -> list[Command]:
+    def relay_entries(self, now: float, leader: PeerId | None) -> list[Command]:
         """Send committed entries to our learners, and their reports to the leader."""
         if not self._current:
             return []

@@ -80,7 +80,7 @@ class Connectivity:
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
         peer = event.peer
         self._links.connected(event, now)
-        commands = self.other_branches.connected(peer)
+        commands = self.other_branches.first_message(peer)
         self._raft.connected(peer, now)
         if peer == self._raft.leader:
             self._said_missed = UNSAID  # Reports on the last connection are forgotten.

@@ -141,7 +141,7 @@ class OwnerChecks:
 
     # Next actions ---------------------------------------------------------------------------
 
-    def advance(
+    def advance_checks(
         self,
         plan: RoundPlan,
         terms: tuple[Contributor, ...],

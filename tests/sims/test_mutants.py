@@ -163,14 +163,14 @@ def test_an_edit_that_does_not_fit_any_more_is_refused() -> None:
 
 def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that the old ones come back when this test is over.
-    for what in (LocalWork.start, FragmentRounds.finished):
+    for what in (LocalWork.start_ranks, FragmentRounds.finished):
         function = Edit(what, "", "").function
         monkeypatch.setattr(function, "__code__", function.__code__)
     contribute = LocalWork.contribute
-    Edit(LocalWork.start, '"anew"', '"rebase"').plant()
+    Edit(LocalWork.start_ranks, '"anew"', '"rebase"').plant()
     Edit(FragmentRounds.finished, ">=", "<").plant()
     assert '"rebase"' not in repr(contribute.__code__.co_consts)
-    assert "rebase" in LocalWork.start.__code__.co_consts
+    assert "rebase" in LocalWork.start_ranks.__code__.co_consts
     assert isinstance(vars(FragmentRounds)["finished"], property)
     assert LocalWork.contribute is contribute
 

@@ -179,14 +179,14 @@ def test_another_life_begins_with_an_empty_record() -> None:
     links = Connections()
     accounts = Accounts(links)
     links.connected(v.PeerConnected(B, 1, "b:1", ""), 0.0)
-    first = accounts.of(B)
+    first = accounts.for_peer(B)
     first.told, first.broken, first.going = True, FULL, True
     assert (accounts.told(B), accounts.broken(B), accounts.going) == (True, FULL, {B})
     links.connected(v.PeerConnected(B, 2, "b:1", ""), 1.0)
     assert (accounts.told(B), accounts.broken(B), accounts.going) == (False, "", set())
     assert accounts.goes(B, 1)
     assert not accounts.goes(B, 2)
-    accounts.of(B).told = True
+    accounts.for_peer(B).told = True
     assert (accounts.told(B), accounts.broken(B)) == (True, "")
 
 

@@ -320,7 +320,7 @@ def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back(
 def test_who_goes_is_given_nothing_unless_it_comes_back() -> None:
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
     has(leader, A)
-    leader.accounts.of(B).going = True
+    leader.accounts.for_peer(B).going = True
     says(leader, B, join(B, "diverged"))
     assert leader.joins.next_entry(NOW) is None
     asks(leader, B)
