@@ -74,7 +74,7 @@ class LocalContributions:
             return self._finite[fragment]
         return operations.all_finite(self._local.get(fragment, _NOTHING))
 
-    def drop(self, fragment: int) -> None:
+    def drop_contribution(self, fragment: int) -> None:
         """The ranks get a result, which they continue with."""
         self._local.pop(fragment, None)
 

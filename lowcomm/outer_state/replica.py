@@ -122,7 +122,7 @@ class Replica:
         """Place the parameters that the ranks continue with: the outer parameters (`full`), or the
         change of these since the ranks' base. They stay in their place until the next result."""
         state = self._states[fragment]
-        self.contributions.drop(fragment)
+        self.contributions.drop_contribution(fragment)
         with state.lock:
             if full and not state.is_shown:
                 self._step.settle(state)

@@ -112,11 +112,11 @@ class BlockChecks:
                     differing = [x for x in command.contributors if self._differs(check, owner, x)]
                     self._feed(v.CopiesCompared(stamp, owner, tuple(differing)))
 
-    def drop(self, fragment: int) -> None:
+    def drop_fragment(self, fragment: int) -> None:
         """The fragment's round is committed."""
         self._open.pop(fragment, None)
 
-    def received(self, peer: PeerId, message: m.Blocks) -> None:
+    def blocks_received(self, peer: PeerId, message: m.Blocks) -> None:
         """A piece of an answer. Only pieces in order, of answers that were asked for, get
         memory."""
         check, key = self._of(message.stamp), (peer, message.contributor)

@@ -197,7 +197,7 @@ class Bulk:
                 count = self.connection.sendmsg(pending)
             except BlockingIOError:
                 return True
-            self._untold_bytes += self._writer.sent(count)
+            self._untold_bytes += self._writer.mark_sent(count)
             self.sent_bytes += count
             budget -= count
         return False

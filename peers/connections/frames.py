@@ -59,7 +59,7 @@ class Writer(Protocol):
         """The buffers to send next; empty if the frame is sent completely."""
         ...
 
-    def sent(self, count: int) -> int:
+    def mark_sent(self, count: int) -> int:
         """`count` bytes of `pending` were sent; returns how many of them are payload."""
         ...
 
@@ -144,7 +144,7 @@ class PlainWriter:
     def pending(self) -> list[memoryview]:
         return self._pending
 
-    def sent(self, count: int) -> int:
+    def mark_sent(self, count: int) -> int:
         pending = self._pending
         head = pending[0].nbytes if len(pending) > 1 else 0
         payload = max(count - head, 0)

@@ -143,4 +143,4 @@ class RoundJobs:
 
     def _restored(self) -> None:
         """Drop the payloads of all other lineages: they are old."""
-        self._data_plane.restored(self._run_state.lineage)
+        self._data_plane.lineage_changed(self._run_state.lineage)

@@ -122,7 +122,7 @@ class DataPlane:
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         """The round is committed: free its contributions."""
-        self._end(fragment, round_, released=False)
+        self._end_round(fragment, round_, released=False)
 
     def drop_result(self, stamp: Stamp, part: int) -> None:
         """Drop a result of a peer that does not own the part. Its memory is not reused, since a
@@ -132,19 +132,19 @@ class DataPlane:
 
     def release(self, fragment: int, round_: int) -> None:
         """Free everything of this round and all earlier ones."""
-        self._end(fragment, round_, released=True)
+        self._end_round(fragment, round_, released=True)
         run_state = self._core.run_state
         run = run_state.run
         self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
         self.own.forget_times(fragment, round_)
 
-    def _end(self, fragment: int, round_: int, *, released: bool) -> None:
+    def _end_round(self, fragment: int, round_: int, *, released: bool) -> None:
         self.reducer.drop(fragment, round_)
         self.outbounds.drop(fragment, round_, released=released)
         self.inbound.end(fragment, round_, released=released)
         self.own.end(fragment, round_)
 
-    def restored(self, lineage: int) -> None:
+    def lineage_changed(self, lineage: int) -> None:
         """The run is in this lineage: drop payloads of all others. Their memory is not reused,
         since a step may still read a result."""
         self.reducer.keep(lineage)

@@ -170,12 +170,12 @@ class Counters:
             counts.take_control()
             counts.control, counts.bulk, counts.stalled = None, None, False
 
-    def sent(self, peer: PeerId, chunk: Message, size: int) -> None:
+    def count_sent(self, peer: PeerId, chunk: Message, size: int) -> None:
         purpose = _purpose(chunk)
         self._of(peer).sent[purpose] += size
         self._payload_moved |= purpose == "payload"
 
-    def received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
+    def count_received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
         """A chunk arrived; `kept`: it was not dropped."""
         counts, purpose = self._of(peer), _purpose(chunk)
         counts.received[purpose] += size

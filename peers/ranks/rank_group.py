@@ -181,7 +181,7 @@ class RankGroup:
         However it ends, no process, socket or directory of the ranks is left.
         """
         with contextlib.ExitStack() as stack:
-            self.rendezvous.open()
+            self.rendezvous.make_directory()
             stack.callback(self.rendezvous.close)
             stack.callback(self._memory.close)
             # Late ones of a dead attempt, and foreign processes.

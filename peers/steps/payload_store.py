@@ -199,7 +199,7 @@ class StepStream:
         return header, self._payload[start:stop]
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         return self._next == len(self._payload)
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:

@@ -52,7 +52,7 @@ class StateTransfers:
         self.state_lender = StateLender(self, self._tree_hashing, self.pace)
         self.transfer = StateReceiver(lambda: shell.states, shell.feed, self._tree_hashing)
 
-    def connected(self) -> None:
+    def peer_connected(self) -> None:
         """Another peer is connected."""
         if self.connected_at is None:
             self.connected_at = asyncio.get_running_loop().time()

@@ -77,7 +77,7 @@ class RoundExchange:
         plan = self.fence.run_state.open_plan(self.fence.fragment)
         match event:
             case BlocksReceived():
-                return self.checks.received(event, plan)
+                return self.checks.blocks_received(event, plan)
             case BlocksCompared():
                 self.checks.compared(event)
             case CopiesCompared():

@@ -122,7 +122,7 @@ class Node:
             self.reductions.forget(event.peer)
             self.transfers.disconnected(event.peer)
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Blocks):
-            self.owner_checks.received(event.peer, event.message)
+            self.owner_checks.blocks_received(event.peer, event.message)
             return  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
@@ -241,13 +241,13 @@ class Node:
                 world.lost_state()
                 # Its last messages still arrive: a process that ends by itself closes its
                 # connections in order.
-                world.at(world.network.slowest_s, lambda: world.dialer.gone(self))
+                world.at(world.network.slowest_s, lambda: world.dialer.process_ended(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 self.observer.note(kind, text)
             case c.CheckProof() | c.Answer() | c.Trust():
                 certification = world.dialer.certification
-                certification.do(self, command)
+                certification.carry_out(self, command)
             case c.DropSlices() | c.DropResult():
                 self.reductions.drop(command)
             case c.ReleaseRound():
@@ -255,7 +255,7 @@ class Node:
             case c.Discard():
                 world.happened["discard"] += 1  # `_keep` dropped the payload.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case _:
                 self._payload(command)
 
@@ -272,9 +272,9 @@ class Node:
             case c.ReducePart():
                 self.reductions.reduce(command)
             case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
-                self.owner_checks.do(command)
+                self.owner_checks.carry_out(command)
             case c.AskCopies() | c.CompareCopies():
-                self.owner_checks.do(command)
+                self.owner_checks.carry_out(command)
             case c.Encode(fragment=fragment, round=round_):
                 self.reductions.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
@@ -285,9 +285,9 @@ class Node:
             case c.SkipRound(stamp=stamp):
                 self.job(lambda: self._skip(stamp))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.ServeCells() | c.ReleaseCopy():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self._adopt_kept(fragment, round_))
             case c.Resume():

@@ -78,7 +78,7 @@ class OwnerChecks:
 
     # The check ------------------------------------------------------------------------------
 
-    def do(self, command: c.BlockCommand) -> None:
+    def carry_out(self, command: c.BlockCommand) -> None:
         match command:
             case c.AskBlocks(peer=peer, stamp=stamp):
                 if (check := self._of(stamp)) is None:
@@ -98,7 +98,7 @@ class OwnerChecks:
                     differing = tuple(x for x in contributors if self._differs(check, owner, x))
                     self._node.give(v.CopiesCompared(stamp, owner, differing))
 
-    def received(self, sender: PeerId, message: m.Blocks) -> None:
+    def blocks_received(self, sender: PeerId, message: m.Blocks) -> None:
         check, key = self._of(message.stamp), (sender, message.contributor)
         if check is not None and key in check.asked:
             check.asked.discard(key)

@@ -52,7 +52,7 @@ class StateTransfers:
         self._cut = 0
         self.cells: dict[tuple[int, int], Value] = {}
 
-    def do(self, command: c.TransferCommand) -> None:
+    def carry_out(self, command: c.TransferCommand) -> None:
         """Carry out a command of the core."""
         node = self._node
         match command:

@@ -52,7 +52,7 @@ class NetworkView(Protocol):
 class CertificationView(Protocol[ActorT_contra]):
     """Admission to the run."""
 
-    def do(self, node: ActorT_contra, command: c.AtTheGate) -> None:
+    def carry_out(self, node: ActorT_contra, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
         ...
 
@@ -69,7 +69,7 @@ class DialerView(Protocol[ActorT_contra]):
 
     def hang_up(self, node: ActorT_contra, other: PeerId) -> None: ...
 
-    def gone(self, node: ActorT_contra) -> None:
+    def process_ended(self, node: ActorT_contra) -> None:
         """End every connection of a node after the end of its process."""
         ...
 

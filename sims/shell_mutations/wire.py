@@ -198,7 +198,7 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-sum-of-a-void-branch-goes-on",
         "The sum ends after the Restore, and is taken for that of the same round number.",
-        Edit(DataPlane.restored, "self.reducer.keep(lineage)", "pass"),
+        Edit(DataPlane.lineage_changed, "self.reducer.keep(lineage)", "pass"),
         tests=_KEYS,
     ),
     Mutant(
@@ -302,7 +302,7 @@ WIRE_MUTANTS = (
         "lengths-are-not-sealed",
         "A changed length before a record makes the reader cut it elsewhere.",
         Edit(Seal.seal, "data, beside, out", "data, None, out"),
-        Edit(Seal.open, "sealed, beside, out", "sealed, None, out"),
+        Edit(Seal.decrypt, "sealed, beside, out", "sealed, None, out"),
         tests=_SEALS,
     ),
     Mutant(
@@ -337,7 +337,7 @@ WIRE_MUTANTS = (
         "a-stranger's-message-may-be-long",
         "A connection without a certificate makes this node hold a megabyte.",
         Edit(
-            Link._take,
+            Link._take_message,
             "if head_bytes > self._head_bytes_max or payload_bytes:",
             "if payload_bytes:",
         ),
@@ -382,7 +382,7 @@ CHECK_MUTANTS = (
     Mutant(
         "blocks-that-were-not-asked-for-are-kept",
         "A peer fills the memory of another one with pieces of no answer.",
-        Edit(BlockChecks.received, "message.offset_bytes != len(data) or ", ""),
+        Edit(BlockChecks.blocks_received, "message.offset_bytes != len(data) or ", ""),
         tests=_CHECKS,
     ),
 )

@@ -126,7 +126,7 @@ class Certification:
         self._asking[number] = node, other.peer
         world.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
 
-    def do(self, node: Node, command: c.AtTheGate) -> None:
+    def carry_out(self, node: Node, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
         match command:
             case c.CheckProof():

@@ -76,7 +76,7 @@ class Dialer:
         world = self._world
         return world.nodes.get(PeerId(key)) or world.who_listens(key)
 
-    def gone(self, node: Node) -> None:
+    def process_ended(self, node: Node) -> None:
         """End every connection of a node after the end of its process."""
         world = self._world
         for other in list(world.nodes.values()):
@@ -154,7 +154,7 @@ class Dialer:
                 self._connect(node, other)
             elif not node.raft.run and world.now > give_up:
                 node.outcome = "alone"
-                self.gone(node)  # Other peers without a run may be connected with it.
+                self.process_ended(node)  # Other peers without a run may be connected with it.
                 world.gave_up()
             else:
                 self._later(node, address, REDIAL_S, give_up)
@@ -185,7 +185,7 @@ class Dialer:
         if why := _refusal(node, other):
             world.tell(f"{node.peer} is refused by {other.peer}: {why}")
             node.outcome, node.why = "refused", why
-            self.gone(node)
+            self.process_ended(node)
             return
         back = _hello(other)
         world.network.connect(node.peer, other.peer)

@@ -97,9 +97,9 @@ class StepNode(Node):
                 lineage = self.run_state.lineage
                 self.job(lambda: self._release(step, lineage))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.ServeCells() | c.ReleaseCopy():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.AdoptKept(fragment=fragment, round=step):
                 self.job(lambda: self._adopt_kept(fragment, step))
             case _:

@@ -207,7 +207,7 @@ class BareWorld(ABC):
         if node.wal_writer.writes:
             # The first write is made: else the founder would found another run of its name.
             node.wal_writer.killed(synced=node.disk.saved is None or self.random.random() < 0.5)
-        self.dialer.gone(node)
+        self.dialer.process_ended(node)
 
     def lost_state(self) -> None:
         """Called when a peer that held a state has gone. While another state is corrupt, the lost

@@ -77,10 +77,10 @@ class Flow:
         """Relay until the sender has ended and all data has arrived. Raises OSError if an end
         breaks."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._take())
+            group.create_task(self._read_some())
             group.create_task(self._deliver())
 
-    async def _take(self) -> None:
+    async def _read_some(self) -> None:
         """Read as much as the line has room for."""
         lane = self._way.lane
         data = b"-"

@@ -76,7 +76,7 @@ def written(writer: Writer, frames: Iterable[Frame], cuts: Sequence[int] = ()) -
         while pending := writer.pending():
             taken = b"".join(pending)[: cuts[step % len(cuts)]]
             stream += taken
-            payload_bytes += writer.sent(len(taken))
+            payload_bytes += writer.mark_sent(len(taken))
             step += 1
         made.append(bytes(stream))
         assert payload_bytes == len(payload)

@@ -36,7 +36,7 @@ class Room:
 
     def bring_all(self, sender: PeerId, payload: bytes, *, header: StepChunk) -> None:
         stream = StepStream(header, payload)
-        while not stream.over:
+        while not stream.is_complete:
             frame = stream.next()
             assert frame is not None
             chunk, piece = frame
@@ -75,7 +75,7 @@ def test_what_does_not_count_is_dropped() -> None:
 def test_pieces_have_a_limit() -> None:
     stream = StepStream(of(LARGE), LARGE)
     sizes: list[int] = []
-    while not stream.over:
+    while not stream.is_complete:
         frame = stream.next()
         assert frame is not None
         sizes.append(len(frame[1]))
