@@ -42,9 +42,9 @@ LEAVING = ("leave", "sole")
 class HiddenWorld(World):
     """A world in which every other peer, from the second one on, has no address."""
 
-    def start(self, me: Identity) -> Node:
+    def start_node(self, me: Identity) -> Node:
         hidden = int(me.name.removeprefix("p")) % 2 == 1
-        return super().start(replace(me, address="") if hidden else me)
+        return super().start_node(replace(me, address="") if hidden else me)
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         return bool(node.me.address) and super().is_elsewhere(node, peer)

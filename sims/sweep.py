@@ -176,7 +176,7 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     except RAISED:
         violations = traceback.format_exc().splitlines()[-8:]
     checkers = world.checkers
-    checkers.ended(world)
+    checkers.run_ended(world)
     world.limit_values.check(world)
     violations += [*checkers.violations, *_unfinished(world)]
     if not world.twin_cores.comparisons:

@@ -98,7 +98,7 @@ async def _resume(
     nodes: list[LocalNode] = []
     for name in names:
         await asyncio.sleep(drawn.uniform(0, APART_S / len(names)))
-        nodes.append(cluster.start(name, ["resume", str(cluster.run_dir / name)]))
+        nodes.append(cluster.start_node(name, ["resume", str(cluster.run_dir / name)]))
     return nodes, time.time()
 
 

@@ -18,10 +18,10 @@ from lowcomm.models import Llama
 
 
 class Group(Protocol):
-    """The nodes of a run. Call `advance` for each step of the run; then `evaluated` is up to
+    """The nodes of a run. Call `make_step` for each step of the run; then `evaluated` is up to
     date."""
 
-    def advance(self, step: int) -> None:
+    def make_step(self, step: int) -> None:
         """Make inner step `step`, from 0 on, and the method's work that follows it."""
         ...
 
@@ -76,7 +76,7 @@ class Pace:
         rate."""
         start = time.thread_time()
         node.backward(tokens_BT1)
-        node.step(factor)
+        node.inner_step(factor)
         self.taken.append(time.thread_time() - start)
 
     @property

@@ -71,7 +71,7 @@ class WholeRounds:
             for number, node in nodes.items()
             if node.steps
         }
-        taken, _ = self._lockstep.exchange(0, given)
+        taken, _ = self._lockstep.exchange_round(0, given)
         for number, node in nodes.items():
             if taken[number].counted:
                 node.params_P[:] = taken[number].values_P
@@ -179,7 +179,7 @@ class RoundGroup:
         self._own_steps = 0
         self._tokens = 0
 
-    def advance(self, step: int) -> None:
+    def make_step(self, step: int) -> None:
         own = step - self._first
         while self._changes and self._changes[0].time <= own:
             change = self._changes.pop(0)

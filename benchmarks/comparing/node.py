@@ -28,7 +28,8 @@ State = Mapping[str, Tensor]
 
 
 class Node:
-    """Call `backward`, then `step`, repeatedly; `steps` and `tokens` count until they are reset."""
+    """Call `backward`, then `inner_step`, repeatedly; `steps` and `tokens` count until
+    they are reset."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -58,7 +59,7 @@ class Node:
         """Add `share` of the gradient of the mean loss to the gradients."""
         (next_token_loss(self.model, tokens_BT1) * share).backward()
 
-    def step(self, factor: float) -> None:
+    def inner_step(self, factor: float) -> None:
         """Make one inner step with the present gradients; `factor` scales the learning rate."""
         self._clip()
         for group in self._optimizer.param_groups:

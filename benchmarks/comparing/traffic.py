@@ -62,7 +62,7 @@ def traffic_of(
     others, fragments = nodes - 1, fragment_elements(layout)
     if isinstance(method, StepMethod):
         parameters = [Parameter(tensor.name, tensor.shape) for tensor in layout]
-        payload = method.exchange(parameters, seed=0).payload_bytes
+        payload = method.make_exchange(parameters, seed=0).payload_bytes
         sent, ring = others * payload, 2 * others * payload // nodes
         if _can_be_summed(method):
             return Traffic(sent=(sent,), least=(ring,), line=(ring,))

@@ -91,7 +91,7 @@ class Bare:
             data_path_s=moved - handed,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._outer_P[block] - self._result_P[block]
 
     def _move(self) -> None:

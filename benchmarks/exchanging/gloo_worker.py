@@ -43,7 +43,7 @@ class Gloo:
             reduced=reduced,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._values_P[block]
 
 

@@ -54,7 +54,7 @@ class Hivemind:
         group = self._averager.step(gather=self._task.node)
         return Marks(handed=handed, received=now(), contributors=len(group) if group else 1)
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._values_P[block]
 
 

@@ -65,7 +65,7 @@ class Rank:
             copy_out_s=received - published,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._before_P[block] - self._theta_P[block]
 
     def _write(self) -> None:

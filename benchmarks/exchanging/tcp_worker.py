@@ -41,7 +41,7 @@ class Tcp:
             handed=handed, received=received, contributors=self._task.peers, reduced=received
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._mean_P[block]
 
     def _move(self) -> None:

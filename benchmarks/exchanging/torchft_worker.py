@@ -72,7 +72,7 @@ class Torchft:
             data_path_s=reduced - agreed,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._values_P[block]
 
 

@@ -86,7 +86,7 @@ class Exchanger(Protocol):
 
     def exchange(self) -> Marks: ...
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         """A block of the mean, as this worker has it after `exchange`."""
         ...
 
@@ -180,7 +180,7 @@ def _keep(exchanger: Exchanger, task: Task) -> None:
     # Written, not mapped: a mapping would count as memory of this worker.
     with open(task.result, "r+b", buffering=0) as file:
         for block in blocks(task.elements):
-            data = np.ascontiguousarray(exchanger.result(block)).data.cast("B")
+            data = np.ascontiguousarray(exchanger.mean_block(block)).data.cast("B")
             written = file.write(data)
             assert written == len(data), "the result's file is full"
 

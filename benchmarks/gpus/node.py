@@ -77,7 +77,7 @@ class Training:
         batches = torch.randint(0, config.vocab_size, shape, generator=random)
         self._batches_NBT1 = batches.to(self.device)
 
-    def step(self, number: int) -> None:
+    def inner_step(self, number: int) -> None:
         tokens_BT1: Tensor = self._batches_NBT1[number % len(self._batches_NBT1)]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_gpu):
             loss = next_token_loss(self.model, tokens_BT1)  # pyright: ignore[reportArgumentType]
@@ -98,7 +98,7 @@ def train_bare(sizes: Sizes) -> None:
     for number in range(WARMUP_STEPS + BARE_STEPS):
         if number >= WARMUP_STEPS and (number - WARMUP_STEPS) % WINDOW_STEPS == 0:
             moments.append(training.now())
-        training.step(number)
+        training.inner_step(number)
     moments.append(training.now())
     _tell(sizes, moments, waits=[])
 
@@ -113,7 +113,7 @@ def train_as_peer(sizes: Sizes) -> None:
     for number, _ in enumerate(peer.batches()):
         if number % WINDOW_STEPS == 0:
             moments.append(training.now())
-        training.step(number)
+        training.inner_step(number)
         began = time.monotonic()
         method.step()
         waits.append(time.monotonic() - began)

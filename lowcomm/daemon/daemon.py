@@ -114,7 +114,7 @@ class Daemon:
         driver.use(context.mesh)
         self.shutdown = Shutdown(core, driver, self.node_admission)
         self.ranks = RankControl(
-            context, command=start.command, stop=self.shutdown.stop, answer=self.answer
+            context, command=start.command, stop=self.shutdown.end_daemon, answer=self.answer
         )
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self._caught_up = False
@@ -193,7 +193,7 @@ class Daemon:
                 event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
                 self.rejoins_at = contact
-                self.shutdown.stop(why, outcome)
+                self.shutdown.end_daemon(why, outcome)
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:
         """The outer step of this committed round is done."""

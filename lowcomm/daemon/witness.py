@@ -161,7 +161,7 @@ class WitnessDaemon:
                 self._record.remember_bus(endpoint)
                 await serve(bus, answer, left)
         except (ConfigError, OSError) as error:
-            self._shutdown.stop(f"its bus cannot be made: {error}", "failed")
+            self._shutdown.end_daemon(f"its bus cannot be made: {error}", "failed")
 
     async def _report(self) -> None:
         """Write traffic events until cancelled, and serve Prometheus if configured."""
@@ -174,7 +174,7 @@ class WitnessDaemon:
             async with served(self._metrics, self.event_log, figures):
                 await report_traffic(self.event_log, self._driver.counters)
         except ConfigError as error:
-            self._shutdown.stop(str(error), "failed")
+            self._shutdown.end_daemon(str(error), "failed")
 
     async def _drive(self) -> None:
         try:
@@ -182,11 +182,11 @@ class WitnessDaemon:
             self._driver.feed(v.DeadlineReached())  # The core starts to dial.
             await self._driver.run()
         except ConfigError as error:
-            self._shutdown.stop(str(error), "failed")
+            self._shutdown.end_daemon(str(error), "failed")
         except RefusedError as error:
-            self._shutdown.stop(str(error), "refused")
+            self._shutdown.end_daemon(str(error), "refused")
         except (LowcommError, OSError) as error:
-            self._shutdown.stop(str(error), "failed")
+            self._shutdown.end_daemon(str(error), "failed")
 
     # The listener's side --------------------------------------------------------------------
 
@@ -200,13 +200,13 @@ class WitnessDaemon:
                 f"{directory.path} holds another run: give this node a "
                 "directory of its own (--set node.directory=PATH)"
             )
-            self._shutdown.stop(why, "refused")
+            self._shutdown.end_daemon(why, "refused")
             return
         self._record.remember_run(run.run)
         try:
             agreed = agreement.agreed_run(run, None)
         except RefusedError as error:
-            self._shutdown.stop(str(error), "refused")
+            self._shutdown.end_daemon(str(error), "refused")
         else:
             self._agreed = agreed
             self._driver.feed(v.RunAccepted(agreed.protocol))
@@ -224,7 +224,7 @@ class WitnessDaemon:
             case c.Note(kind=kind, text=text):
                 self.event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
-                self._shutdown.stop(why, outcome, contact=contact)
+                self._shutdown.end_daemon(why, outcome, contact=contact)
             case c.Resume() | c.Leased():
                 raise AssertionError("a witness has no ranks")
 

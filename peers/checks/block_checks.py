@@ -223,7 +223,9 @@ class BlockChecks:
             # that the owner had to sum them. Or a contributor sends such values to us only.
             return None
         block_bytes = size_of(sample.block)
-        differing = sample.differing(made, sample.cut(result.buffer, block_bytes), block_bytes)
+        differing = sample.differing(
+            made, sample.cut_blocks(result.buffer, block_bytes), block_bytes
+        )
         if not differing:
             return None
         return v.WrongPart(PartBlocks(sample.of.part, differing[:NAMED_MAX]))
@@ -276,7 +278,7 @@ class BlockChecks:
         if encoding is None:
             return None
         block_bytes = self._work.contribution_bytes(stamp.fragment, sample.block)
-        return sample.cut(encoding.cut(sample.start, sample.stop), block_bytes)
+        return sample.cut_blocks(encoding.cut(sample.start, sample.stop), block_bytes)
 
     def _copied(self, stamp: Stamp, sample: PartSample, contributor: Contributor) -> bytes | None:
         """Blocks of a contribution that we have received as an owner."""
@@ -284,4 +286,4 @@ class BlockChecks:
         if payload is None:
             return None
         block_bytes = self._work.contribution_bytes(stamp.fragment, sample.block)
-        return sample.cut(payload.buffer, block_bytes)
+        return sample.cut_blocks(payload.buffer, block_bytes)

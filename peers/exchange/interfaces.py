@@ -175,16 +175,16 @@ class StepWork(StateStore, Protocol):
         """Bytes of each payload."""
         ...
 
-    def payload(self, written: Bytes) -> Bytes:
+    def make_payload(self, written: Bytes) -> Bytes:
         """The payload of the ranks' written data, in a buffer of its own."""
         ...
 
     @property
     def mean_bytes(self) -> int:
-        """Bytes of the result of `mean`."""
+        """Bytes of the result of `write_mean`."""
         ...
 
-    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
+    def write_mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
         """Write the mean of these payloads of a step, in this order, as fp32 to the beginning of
         `out`.
 

@@ -308,7 +308,7 @@ class Slots:
         """A rank's sign of life, for the daemon's watch; one store."""
         self._words[LINE_BYTES // 8 * (1 + rank)] = step
 
-    def step(self, rank: int) -> int:
+    def step_of_rank(self, rank: int) -> int:
         """The last step that this rank counted, 0 at the start of an attempt."""
         return self._words[LINE_BYTES // 8 * (1 + rank)]
 

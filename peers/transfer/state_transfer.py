@@ -65,7 +65,7 @@ class StateTransfers:
         match command:
             case c.CopyState():
                 raft, lineage = self._core.raft, self._run_state.lineage
-                self.state_lender.copy(command, run=raft.run, lineage=lineage)
+                self.state_lender.copy_state(command, run=raft.run, lineage=lineage)
             case c.HashState():
                 self.state_lender.hash(command)
             case c.ServeCells():

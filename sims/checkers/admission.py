@@ -34,7 +34,7 @@ class Admission:
 
     # Answers --------------------------------------------------------------------------------
 
-    def handled(self, node: Node, event: object, commands: Sequence[c.Command]) -> None:
+    def check_event(self, node: Node, event: object, commands: Sequence[c.Command]) -> None:
         """Check each answer that a peer gives as the leader, but not one that it only relays."""
         if isinstance(event, v.AdmitAsked):
             self._asks[node.peer, node.peer, event.number] = event.admit.peer

@@ -46,7 +46,7 @@ class Agreement:
         return True
 
     @property
-    def restored(self) -> int:
+    def rollbacks(self) -> int:
         """The number of times that the run went back to a checkpoint."""
         return len(self._parents)
 

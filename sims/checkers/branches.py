@@ -121,7 +121,7 @@ class Branches:
         elif stop.outcome == "finished" and node.world.now > self._healed + HEALED_S:
             self._finished_late.add(node.peer)
 
-    def ended(self) -> None:
+    def run_ended(self) -> None:
         """The run is over."""
         late = self._finished_late
         if len({self._on[peer] for peer in late}) > 1:

@@ -88,9 +88,9 @@ class Checkers:
         return len(self.commits)
 
     @property
-    def restored(self) -> int:
+    def rollbacks(self) -> int:
         """The number of times that the run went back to a checkpoint."""
-        return self.agreement.restored
+        return self.agreement.rollbacks
 
     @property
     def corrupted(self) -> bool:
@@ -124,10 +124,10 @@ class Checkers:
     def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event; its commands are not carried out yet."""
         if isinstance(event, SUMMED):
-            self.fencing.received(node, event, commands)
+            self.fencing.check_payload(node, event, commands)
         elif isinstance(event, v.MessageReceived):
             if isinstance(event.message, REPLICATED):
-                self.elections.received(node, event)
+                self.elections.note_message(node, event)
             elif isinstance(event.message, m.Have):
                 self.decisions.hears_state(node, event.peer, event.message)
             elif isinstance(event.message, m.Fetch):
@@ -144,12 +144,12 @@ class Checkers:
             if given is not None and given.manifest == event.manifest:
                 self.accounting.contributed(node, event.fragment, event.round)
         if node.certificates.secure:
-            self.admission.handled(node, event, commands)
-            self.revocation.handled(node, event)
-        self.transfers.handled(node, event, commands)
-        self.disks.handled(node)
-        self.hold_down.handled(node, event)
-        self.rollback.handled(node, event)
+            self.admission.check_event(node, event, commands)
+            self.revocation.check_event(node, event)
+        self.transfers.check_event(node, event, commands)
+        self.disks.check_event(node)
+        self.hold_down.check_event(node, event)
+        self.rollback.check_event(node, event)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command)
@@ -273,8 +273,8 @@ class Checkers:
         """No fault happens from now on."""
         self.progress.healed(world)
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """The run is over, finished or not."""
-        self.progress.ended(world)
-        self.revocation.ended(world)
+        self.progress.run_ended(world)
+        self.revocation.run_ended(world)
         self.samples.at_the_end(world.nodes.values())

@@ -69,7 +69,7 @@ class Elections:
 
     # Votes ----------------------------------------------------------------------------------
 
-    def received(self, node: Node, event: v.MessageReceived) -> None:
+    def note_message(self, node: Node, event: v.MessageReceived) -> None:
         """Record an append of a leader, an acknowledgement or a hand-over."""
         raft, now = node.raft, node.world.now
         if isinstance(event.message, m.Append):

@@ -37,7 +37,7 @@ class HoldDown:
         self._found = found
         self._reigns: dict[PeerId, Reign] = {}
 
-    def handled(self, node: Node, event: v.Event) -> None:
+    def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
         raft, led_term = node.raft, node.core.led_term
         if led_term is None:

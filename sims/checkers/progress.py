@@ -47,7 +47,7 @@ class Progress:
             for node in held:
                 node.corrupt.pop(fragment, None)
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """The run is over: check that no corrupted state has lasted too long. Only rounds after
         which most members held one state count. There are others: a holder of the true state may
         have been dead and not yet excluded, or receiving another state."""

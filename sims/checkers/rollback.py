@@ -57,7 +57,7 @@ class Rollback:
         self._transfers = transfers
         self._reigns: dict[PeerId, Reign] = {}
 
-    def handled(self, node: Node, event: v.Event) -> None:
+    def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
         raft, led_term = node.raft, node.core.led_term
         run = led_term.head.run if led_term is not None else None

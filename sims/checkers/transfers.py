@@ -54,7 +54,7 @@ class TransferChecks:
         self._lies.add((joiner, cell))
         self.liars.add(cell.sender)
 
-    def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
+    def check_event(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event."""
         life = (node.peer, node.me.incarnation)
         for command in commands:

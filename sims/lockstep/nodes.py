@@ -199,7 +199,7 @@ class LockstepNodes:
         waiting[number] = given
         if len(waiting) < len(self.nodes):
             return
-        taken, digest = self._lockstep.exchange(fragment, waiting)
+        taken, digest = self._lockstep.exchange_round(fragment, waiting)
         if fragment == ANCHOR:
             self.inner_step += max(each.steps for each in waiting.values())
         waiting.clear()

@@ -109,7 +109,7 @@ class Ranks:
         self.life += 1
         self.stalled_until = 0.0
         self.set_back()
-        self.sample_leases.stop()
+        self.sample_leases.drop_all()
         self._results.clear()
         for work in self.works:
             work.handed = None  # New ranks wait for no result of old contributions.
@@ -227,7 +227,7 @@ class Ranks:
             for work in self.works:
                 move = world.model.move(self._name, work.local, world.random)
                 work.local, work.moved = world.model.fold(work.local + move), work.moved + move
-            self.sample_leases.step()
+            self.sample_leases.count_step()
             self.works[0].samples += drawn
             world.count_step(self._node.peer, self.last)
             self._look()

@@ -257,7 +257,7 @@ def _other(world: World, fault: Fault, victim: Node) -> Node:
 
 
 def _cut(world: World, fault: Fault, victim: Node) -> None:
-    world.cut(victim, _other(world, fault, victim))
+    world.cut_connection(victim, _other(world, fault, victim))
 
 
 def _stall(world: World, fault: Fault, victim: Node) -> None:
@@ -420,7 +420,7 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
         world.kill(donor)
     else:
         world.happened["break"] += 1
-        world.cut(joiner, donor)
+        world.cut_connection(joiner, donor)
 
 
 def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Control) -> None:
@@ -466,7 +466,7 @@ def _crash(_: World, victim: Node) -> None:
 def _unheard(world: World, sender: Node) -> None:
     leader = world.nodes.get(sender.raft.leader or sender.peer)
     if leader is not None:
-        world.cut(sender, leader)
+        world.cut_connection(sender, leader)
 
 
 Strike = Callable[[World, Node], None]

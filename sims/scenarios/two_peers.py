@@ -173,14 +173,14 @@ class ForkCheckers(Checkers):
         super().healed(world)
         self.between.healed(world)
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
                 apart = one.run_state.forks != other.run_state.forks
                 if one.peer < other.peer and apart and other.peer in one.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
-        self.between.ended()
+        self.between.run_ended()
 
 
 class ForkWorld(World):
@@ -210,7 +210,7 @@ class ForkWorld(World):
 
         def again() -> None:
             peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
-            self.start(Identity(peer=peer, name=old.name, incarnation=1, address=old.address))
+            self.start_node(Identity(peer=peer, name=old.name, incarnation=1, address=old.address))
 
         self.at(RETURN_S, again)
 

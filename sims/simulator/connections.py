@@ -54,9 +54,9 @@ class Dialer:
         peer = nodes.get(other)
         if peer is not None:
             node.dials.discard(_key(peer))
-            self.cut(node, peer)
+            self.cut_connection(node, peer)
 
-    def cut(self, one: Node, other: Node) -> None:
+    def cut_connection(self, one: Node, other: Node) -> None:
         """End the connection between two peers; the side that dialled dials again."""
         if not self._network.disconnect(one.peer, other.peer):
             return
@@ -90,7 +90,7 @@ class Dialer:
         for pair, relay in list(self._through.items()):
             if {one, other} in ({relay, pair[0]}, {relay, pair[1]}):
                 del self._through[pair]
-                self.cut(nodes[pair[0]], nodes[pair[1]])
+                self.cut_connection(nodes[pair[0]], nodes[pair[1]])
 
     def _begun(self, node: Node, hello: Hello) -> None:
         """Tell a node of a connection, unless it has a newer one by then."""

@@ -129,7 +129,7 @@ class StepNode(Node):
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.outers[0]
         after = self.outers[0] = (before * FACTOR + total) % PRIME
-        self.step_observer.step(self, stamp, step.terms, before, after)
+        self.step_observer.step_made(self, stamp, step.terms, before, after)
         self.completed = (stamp.lineage, stamp.view, stamp.round)
         if step.keep:
             self.copies[stamp.round] = after
@@ -185,7 +185,9 @@ class StepObserver(Observer[Node], Protocol):
         """A peer made a payload of this batch."""
         ...
 
-    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
+    def step_made(
+        self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value
+    ) -> None:
         """A node made a step: it added the payloads of `terms` to the state `before`."""
         ...
 

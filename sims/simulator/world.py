@@ -167,7 +167,7 @@ class BareWorld(ABC):
         name, number = f"p{len(self.disks)}", self.random.getrandbits(32)
         peer, address = PeerId(f"{name}.{number:08x}"), f"h{len(self.disks)}:1"
         me = Identity(peer=peer, name=name, incarnation=1, address=address, witness=witness)
-        return self.start(self.limit_values.named(me))
+        return self.start_node(self.limit_values.named(me))
 
     def restart(self, node: Node) -> None:
         """End the daemon and start it again: the same peer, with the data on its disk."""
@@ -194,7 +194,7 @@ class BareWorld(ABC):
         def start() -> None:
             if self.nodes[old.peer] is node and not node.running:
                 self.happened["revived"] += 1
-                self.start(new)
+                self.start_node(new)
 
         self.at(after_s, start)
 
@@ -221,9 +221,9 @@ class BareWorld(ABC):
         node.paused_until = max(node.paused_until, self.now + seconds)
         self.wake(node, max(node.turns.wakes_at, node.paused_until))
 
-    def cut(self, one: Node, other: Node) -> None:
+    def cut_connection(self, one: Node, other: Node) -> None:
         """End the connection between two peers; the side that dialled dials again."""
-        self.dialer.cut(one, other)
+        self.dialer.cut_connection(one, other)
 
     def heal(self) -> None:
         """End all faults, and start a majority of the voters, so that the run can go on."""
@@ -283,7 +283,7 @@ class BareWorld(ABC):
             for voters in votes
         )
 
-    def start(self, me: Identity) -> Node:
+    def start_node(self, me: Identity) -> Node:
         first = next(iter(self.disks), me.peer)
         if me.peer not in self.disks:
             self.disks[me.peer] = Disk(checkpoint_every=self.random.choice([1, 3, 8]))

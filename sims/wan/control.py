@@ -51,7 +51,7 @@ class Helper:
         try:
             self.started = self.ask(config, within_s=START_TIMEOUT_S)
         except BaseException:
-            self.stop()
+            self.end_process()
             raise
 
     def ask(self, request: Mapping[str, Any], *, within_s: float = ANSWER_TIMEOUT_S) -> Any:
@@ -72,7 +72,7 @@ class Helper:
             raise WanError(str(answer["error"]))
         return answer
 
-    def stop(self) -> None:
+    def end_process(self) -> None:
         """End the process, and with it the network. Idempotent."""
         with contextlib.suppress(OSError):  # Closed already.
             self._socket.shutdown(socket.SHUT_RDWR)  # A fork of ours may hold it open.

@@ -123,7 +123,7 @@ class Wan:
         trace: TracebackType | None,
     ) -> None:
         if self._helper is not None:
-            self._helper.stop()
+            self._helper.end_process()
 
     @property
     def carrier_pid(self) -> int:

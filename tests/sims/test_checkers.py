@@ -333,10 +333,10 @@ def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
     world.run(until_s=90.0)
     node = next(iter(world.nodes.values()))
     node.corrupt[0] = 7
-    world.checkers.ended(world)
+    world.checkers.run_ended(world)
     assert world.checkers.violations == []
     node.corrupt[0] = 6
-    world.checkers.ended(world)
+    world.checkers.run_ended(world)
     assert "corrupted 4 rounds ago" in world.checkers.violations[0]
 
 

@@ -22,7 +22,7 @@ def trained(steps: int) -> Node:
     node = Node(SETTING)
     for number in range(steps):
         node.backward(batch(number))
-        node.step(1.0)
+        node.inner_step(1.0)
     return node
 
 
@@ -60,7 +60,7 @@ def test_replicas_share_no_parameters_and_no_moments() -> None:
         node.begin(state, steps=4)
     for node in (source, one):
         node.backward(batch(9))
-        node.step(1.0)
+        node.inner_step(1.0)
     ones, others = one.state(), other.state()
     for name, value in kept.items():
         assert torch.equal(state[name], value), f"{name} of the warm start itself"
@@ -74,7 +74,7 @@ def test_a_warm_start_goes_on_as_if_it_had_not_ended() -> None:
     later.begin(trained(4).state(), steps=4)
     for number in (4, 5):
         later.backward(batch(number))
-        later.step(1.0)
+        later.inner_step(1.0)
     assert later.params_P.tobytes() == straight.params_P.tobytes()
     assert later.steps == 2
 
@@ -93,8 +93,8 @@ def test_muon_begins_with_what_adamw_knew() -> None:
         for name, parameter in node.model.named_parameters()
         if name == matrix and parameter.grad is not None
     ]
-    node.step(1.0)
-    plain.step(1.0)
+    node.inner_step(1.0)
+    plain.inner_step(1.0)
     moved, plainly = dict(node.model.named_parameters()), dict(plain.model.named_parameters())
     # As if it had had the mean gradient all the time: 1 + 0.95 + 0.95^2 + ... = 20.
     buffer = 0.95 * 20 * state[f"exp_avg:{matrix}"] + grad
@@ -125,7 +125,7 @@ def test_who_forgets_has_a_fresh_optimizer() -> None:
     fresh.params_P[:] = node.params_P
     for each in (node, fresh):
         each.backward(batch(5))
-        each.step(1.0)
+        each.inner_step(1.0)
     assert node.params_P.tobytes() == fresh.params_P.tobytes()
 
 

@@ -22,7 +22,7 @@ def test_what_a_node_contributes_is_what_lockstep_counts(codec: Any) -> None:
     together = Lockstep(method, LAYOUT, nodes=4)
     together.begin(0, np.zeros(SIZE, np.float32))
     local_P = np.random.default_rng(0).standard_normal(SIZE, np.float32)
-    together.exchange(0, {node: LocalContribution(local_P, 10) for node in range(4)})
+    together.exchange_round(0, {node: LocalContribution(local_P, 10) for node in range(4)})
     payload = together.payload_bytes / 4
     together.close()
     found = traffic_of(method, LAYOUT, nodes=4)

@@ -312,6 +312,6 @@ def test_blocks_of_a_result_follow_from_the_same_blocks_of_the_slices(
     whole = result_of(one, elements, slices)
     for blocks in ((1, 4), (0, 3, 6)):
         sample = PartSample(PartBlocks(0, blocks), 0, elements, block)
-        cut_slices = [sample.cut(each, coder.encoded_bytes(block)) for each in slices]
-        expected = sample.cut(whole, one.layer_bytes(block))
+        cut_slices = [sample.cut_blocks(each, coder.encoded_bytes(block)) for each in slices]
+        expected = sample.cut_blocks(whole, one.layer_bytes(block))
         assert result_of(one, sample.elements, cut_slices) == expected

@@ -38,7 +38,7 @@ def values(salt: int) -> F32:
 
 def mean_of(made: StepReplica, payloads: Sequence[bytes]) -> F32:
     out = memoryview(bytearray(4 * ELEMENTS))
-    made.mean(1, payloads, out)
+    made.write_mean(1, payloads, out)
     return np.frombuffer(out, np.float32)
 
 
@@ -53,14 +53,14 @@ def plain_mean(terms: Sequence[F32]) -> F32:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_mean_is_summed_in_the_order_given(count: int) -> None:
     made, terms = replica(), [values(number) for number in range(count)]
-    payloads = [bytes(made.payload(term.tobytes())) for term in terms]
+    payloads = [bytes(made.make_payload(term.tobytes())) for term in terms]
     assert [len(payload) for payload in payloads] == [made.payload_bytes] * count
     assert mean_of(made, payloads).tobytes() == plain_mean(terms).tobytes()
 
 
 def test_payloads_are_encoded_once_and_our_own_counts_as_it_was_sent() -> None:
     made = replica("bf16")
-    payload = bytes(made.payload(values(1).tobytes()))
+    payload = bytes(made.make_payload(values(1).tobytes()))
     assert len(payload) == made.payload_bytes == 2 * ELEMENTS
     mean_P = mean_of(made, [payload])
     assert np.allclose(mean_P, values(1), rtol=2**-8)

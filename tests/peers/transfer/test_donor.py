@@ -53,7 +53,7 @@ class Donor:
         self.told.append((peer, size_bytes))
 
     def copies(self, index: int) -> None:
-        self.state_lender.copy(c.CopyState(index, 0, 5), run=1, lineage=2)
+        self.state_lender.copy_state(c.CopyState(index, 0, 5), run=1, lineage=2)
 
     def works(self) -> None:
         """All that the worker thread has to do."""

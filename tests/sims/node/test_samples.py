@@ -13,7 +13,7 @@ def ranges(*pairs: tuple[int, int]) -> Samples:
 
 def step(sample_leases: SampleLeases, wanted: int) -> list[int]:
     drawn = sample_leases.draw(wanted)
-    sample_leases.step()
+    sample_leases.count_step()
     return drawn
 
 
@@ -69,7 +69,7 @@ def test_what_the_anchor_had_last_feeds_other_fragments_to_their_end() -> None:
 def test_ranks_that_are_gone_get_no_result_that_waits() -> None:
     sample_leases, begun = SampleLeases(interval=4), list[str]()
     sample_leases.post(lambda: begun.append("now"), more_follow)
-    sample_leases.stop()
+    sample_leases.drop_all()
     sample_leases.leased(ranges((0, 9)))
     assert begun == []
 

@@ -24,7 +24,7 @@ def played(how: int, *, peers: int = 4, victim: int = 1) -> World:
     inject(world, [join, Fault(SETTLED_S, "revoke", victim, how, 0.0)])
     world.at(30.0, world.heal)
     world.run(until_s=200.0)
-    world.checkers.ended(world)
+    world.checkers.run_ended(world)
     return world
 
 

@@ -154,6 +154,6 @@ def test_nobody_goes_on_alone_before_its_time_nor_finishes_in_a_branch_beside_an
         world.now += HEALED_S * late + 1.0
         branches.stopped(node, finished)
         branches.stopped(other, finished)
-        branches.ended()
+        branches.run_ended()
         assert len(found) == 1 + late
     assert "finish on different branches" in found[1]

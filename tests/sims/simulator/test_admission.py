@@ -59,7 +59,7 @@ def test_in_some_seeds_answers_are_lost_and_tokens_do_not_count() -> None:
 def test_an_answer_without_the_log_s_word_is_found(event: v.Event, command: c.Command) -> None:
     found: list[str] = []
     node = next(iter(World(3, peers=3, outer_steps=4).nodes.values()))
-    Admission(found.append).handled(node, event, [command])
+    Admission(found.append).check_event(node, event, [command])
     assert len(found) == 1
 
 

@@ -303,7 +303,7 @@ def test_a_cut_connection_is_dialled_again_by_who_dialled_it() -> None:
     victim = next(node for node in followers(world) if node.peer in members)
     line = world.network.line(victim.peer, leader(world).peer)
     before = line.connection
-    world.cut(victim, leader(world))
+    world.cut_connection(victim, leader(world))
     assert not line.up
     world.run(until_s=4.0)
     assert line.up
