@@ -98,7 +98,7 @@ class NodeState:
 
     copy = write
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         local_P = self._node.params_P[self._slices[fragment]]
         new_P = np.frombuffer(values, np.float32)
         if kind == "delta":

@@ -217,7 +217,7 @@ class Daemon:
                 lineage=f"{stamp.lineage:016x}",
             )
         if fragment == 0 and context.checkpoint_schedule.is_due(round_):
-            context.checkpoint_schedule.begin(core, context.replica)
+            context.checkpoint_schedule.begin_writing(core, context.replica)
 
     def _checkpointed(self, path: Path, cut: Cut) -> None:
         event_log, driver = self.context.event_log, self.context.driver
@@ -238,7 +238,7 @@ class Daemon:
         assert context.replica is not None
         self.ranks.provide(core.run_state.seats[core.me.peer].slot)
         # If all nodes die, the state is on disk.
-        context.checkpoint_schedule.begin(core, context.replica)
+        context.checkpoint_schedule.begin_writing(core, context.replica)
 
     def _tell(self, command: c.Applied) -> None:
         """Write an applied log entry to the event log, and do what follows from it for checkpoints
@@ -247,7 +247,7 @@ class Daemon:
         if isinstance(entry, e.Run) and context.founds:
             assert context.replica is not None
             # The initial state.
-            context.checkpoint_schedule.begin(core, context.replica)
+            context.checkpoint_schedule.begin_writing(core, context.replica)
         if isinstance(entry, e.Restore):
             ended = {f"{branch.lineage:016x}" for branch in core.run_state.branches}
             context.checkpoint_schedule.take_back(entry.versions[0].round, ended=ended)

@@ -85,15 +85,15 @@ class LocalContributions:
         needed_P = given.local_P if encoding and given is not None else self._local.get(fragment)
         return needed_P is not None and np.may_share_memory(needed_P, np.asarray(local))
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
-        """As RoundWork.begin."""
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
+        """As RoundWork.begin_contribution."""
         local_P, state = self._local.get(fragment), self._states[fragment]
         assert local_P is not None, "nothing was contributed"
         self._given[fragment] = Contribution(state.base_P, local_P, manifest)
         if not state.compared and state.base_P is not state.outer_P:
             state.carry(local_P)
         if self._feedback:
-            self._feedback[fragment].begin(manifest)
+            self._feedback[fragment].begin_contribution(manifest)
             return None
         return direct.in_place(self._method.codec, local_P)
 

@@ -165,8 +165,8 @@ class Replica:
 
     # Work -----------------------------------------------------------------------------------
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
-        return self.contributions.begin(fragment, manifest)
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
+        return self.contributions.begin_contribution(fragment, manifest)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
         self.contributions.encode(fragment, start, stop, out)

@@ -89,7 +89,7 @@ class CheckpointSchedule:
         """The directory for the state that ranks need to go on after this round."""
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
-    def begin(self, core: PeerCore, replica: Replica | StepReplica) -> None:
+    def begin_writing(self, core: PeerCore, replica: Replica | StepReplica) -> None:
         """Lend the replica's state in a job of the worker thread, and start writing it. In a
         stepwise run, that is the newest committed state (the base).
 

@@ -218,7 +218,7 @@ class Bulk:
     def _begin(self, chunk: Chunk, payload: bytes | bytearray | memoryview) -> None:
         self._tell_sent()
         self._outgoing = chunk
-        self._writer.begin(chunk, memoryview(payload))
+        self._writer.begin_frame(chunk, memoryview(payload))
         if self.on_chunk_sent is not None:
             self.on_chunk_sent(chunk)
 

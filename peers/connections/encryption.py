@@ -132,7 +132,7 @@ class SealedWriter:
         self._payload = memoryview(b"")
         """The payload that is not encrypted yet."""
 
-    def begin(self, chunk: Chunk, payload: memoryview) -> None:
+    def begin_frame(self, chunk: Chunk, payload: memoryview) -> None:
         head = codec.encode(chunk)
         payload = payload.cast("B")
         self._prefix = memoryview(PREFIX.pack(len(head), payload.nbytes))

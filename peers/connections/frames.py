@@ -51,7 +51,7 @@ class Reader(Protocol):
 class Writer(Protocol):
     """Encodes frames into a stream, one after the other."""
 
-    def begin(self, chunk: Chunk, payload: memoryview) -> None:
+    def begin_frame(self, chunk: Chunk, payload: memoryview) -> None:
         """Begin the next frame; the last one must be sent completely."""
         ...
 
@@ -136,7 +136,7 @@ class PlainWriter:
     def __init__(self) -> None:
         self._pending: list[memoryview] = []
 
-    def begin(self, chunk: Chunk, payload: memoryview) -> None:
+    def begin_frame(self, chunk: Chunk, payload: memoryview) -> None:
         head = codec.encode(chunk)
         prefix = PREFIX.pack(len(head), payload.nbytes)
         self._pending = [memoryview(prefix + head), payload]

@@ -158,7 +158,7 @@ class Mesh:
             return
         session = self.sessions.get(PeerId(link.peer))
         if self._is_uncertified(link):
-            self._certificate_requests.take(link, message)
+            self._certificate_requests.handle_message(link, message)
         elif isinstance(message, Hello):
             self._half_open.take_hello(link, message, certified=self._tls is not None)
         elif not link.peer:
@@ -167,7 +167,7 @@ class Mesh:
             if isinstance(message, BulkKeys | WantBulk):
                 self._bulk_connections.widen(session, message)
             elif isinstance(message, TUNNELLING):
-                self._tunnel_service.take(session.hello.peer, message)
+                self._tunnel_service.handle_message(session.hello.peer, message)
             else:
                 self._owner.received(session.hello.peer, message)
 

@@ -204,7 +204,7 @@ class CertificateRequests:
     def __len__(self) -> int:
         return len(self._asking)
 
-    def take(self, link: Link, message: Control) -> None:
+    def handle_message(self, link: Link, message: Control) -> None:
         """Handle the only message of a connection without a certificate."""
         if not isinstance(message, Admit) or link in self._asking.values():
             link.close("it has no certificate, and asks for none, or twice")

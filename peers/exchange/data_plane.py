@@ -72,7 +72,7 @@ class DataPlane:
         now = asyncio.get_running_loop().time()
         elements = run.fragment_elements[fragment]
         encoding = Encoding(work, fragment, elements, self._pool, manifest=manifest)
-        self.own.begin(fragment, round_, encoding, now)
+        self.own.begin_contribution(fragment, round_, encoding, now)
         self.feed(v.Encoded(fragment, round_, manifest))
 
     def send_slice(self, command: c.SendSlice) -> bool:
@@ -118,7 +118,7 @@ class DataPlane:
         result = Payload(elements, size_of, buffer, layers=layers)
         result.terms = command.contributors
         self.inbound.results[ResultKey(stamp, part)] = result
-        self.reducer.begin(work, me.peer, command, slices, result)
+        self.reducer.begin_sum(work, me.peer, command, slices, result)
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         """The round is committed: free its contributions."""

@@ -75,12 +75,13 @@ class StateStore(Protocol):
 class RoundWork(StateStore, Protocol):
     """The arithmetic of a run.
 
-    `begin`, `encode`, `reduce`, `check_result` and `ahead` are called in the event loop's thread,
-    for a piece at a time, and take about a millisecond; all others run in one worker thread, in the
-    order of calls. Returned buffers are never written to again. Sizes are in fp32 elements.
+    `begin_contribution`, `encode`, `reduce`, `check_result` and `ahead` are called in the event
+    loop's thread, for a piece at a time, and take about a millisecond; all others run in one worker
+    thread, in the order of calls. Returned buffers are never written to again. Sizes are in fp32
+    elements.
     """
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
         """From now on `encode` is about the ranks' last contribution. `manifest`: its name, as
         `apply` gets it if it counts. Returns the buffer to encode it into, each piece once: the
         ranks' own; None if the encoded size differs, so that another buffer is needed."""

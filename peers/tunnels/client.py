@@ -41,7 +41,8 @@ class TunnelHost(Protocol):
 
 
 class Tunnels:
-    """Tunnels of one peer: `open_tunnel` on the requesting end; the other end only calls `take`."""
+    """Tunnels of one peer: `open_tunnel` on the requesting end; the other end only calls
+    `handle_message`."""
 
     def __init__(self, host: TunnelHost) -> None:
         self._host = host
@@ -55,7 +56,7 @@ class Tunnels:
         ticket = await self._ask(relay, peer)
         return await self._open_end(relay, ticket)
 
-    def take(self, relay: PeerId, message: TunnelTicket | NoTunnel) -> None:
+    def handle_message(self, relay: PeerId, message: TunnelTicket | NoTunnel) -> None:
         """An answer to our request, or a ticket for a tunnel that another peer requested."""
         if isinstance(message, TunnelTicket) and not message.number:
             if len(self._tasks) < OPENING_MAX:

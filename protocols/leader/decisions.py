@@ -295,7 +295,7 @@ class Leader:
     def accounts(self) -> Accounts:
         return self.joins.accounts
 
-    def take(self, peer: PeerId, message: Control, now: float) -> str:
+    def handle_report(self, peer: PeerId, message: Control, now: float) -> str:
         """Remember a report. Returns how the peer's state differs from the majority's; "" if it
         does not.
 
@@ -323,7 +323,7 @@ class Leader:
             case Leave():
                 self.lose(peer, message.why, left=True)
             case CutRoots():
-                self.root_agreement.take(peer, message)
+                self.root_agreement.add_roots(peer, message)
             case Have() if peer in self.run_state.receivers:
                 return self.reports.has(peer, message)
             case Hold() if peer in self.run_state.receivers:

@@ -78,7 +78,7 @@ class Certificates:
 
     # Events ---------------------------------------------------------------------------------
 
-    def take(
+    def handle_event(
         self,
         event: v.GateEvent,
         leader: PeerId | None,
@@ -208,7 +208,7 @@ class Certificates:
         refused: list[tuple[m.RequestAct, str]] = []
         if led_term is not None:
             vote_changes = led_term.leader.vote_changes
-            refused = vote_changes.take(self.acts, now)
+            refused = vote_changes.accept_acts(self.acts, now)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._acts_at or hears != self._asked_of:

@@ -225,7 +225,7 @@ class Components(ABC):
 
     def _write(self, now: float) -> None:
         """Send new entries of the log; then apply committed ones."""
-        for command in self.raft.take(now):
+        for command in self.raft.take_commands(now):
             self._emit(command, now)
         self._due[wakeups.RAFT] = self.raft.deadline  # Of a write that was handed over.
         before = self.run_state.index

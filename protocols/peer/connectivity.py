@@ -42,7 +42,7 @@ FAREWELL_S = 1.0
 FROM_REVOKED = (Appended, Heartbeat, HeartbeatReply)
 """Messages of a revoked peer that are accepted so that it can read on; all others are dropped."""
 CONNECTIVITY = (Heartbeat, HeartbeatReply, OnBranch, FindLeader, LeaderAddress)
-"""Messages that `take` handles."""
+"""Messages that `handle_message` handles."""
 
 
 class Connectivity:
@@ -325,7 +325,7 @@ class Connectivity:
         known = readers.get(leader) or connected.get(leader)
         return known.address if known is not None else ""
 
-    def take(
+    def handle_message(
         self,
         peer: PeerId,
         message: Heartbeat | HeartbeatReply | OnBranch | FindLeader | LeaderAddress,

@@ -70,7 +70,7 @@ class LockstepNode:
         while self._awaits is not None:
             if not self._results[self._awaits]:
                 return False
-            self.rank.take(self.wait_result(self._awaits))
+            self.rank.take_result(self.wait_result(self._awaits))
             self._awaits = next(self._following, None)
         return not self.finished
 

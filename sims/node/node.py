@@ -126,7 +126,7 @@ class Node:
             return  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
-    def take(self, event: v.Event, value: Value) -> None:
+    def handle_event(self, event: v.Event, value: Value) -> None:
         """Let the core handle an event, and carry out all its commands. Called by `turns`."""
         limit_values = self.world.limit_values
         before, event = self.run_state.lineage, limit_values.event(event)

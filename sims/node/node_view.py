@@ -85,7 +85,7 @@ class NodeView(Protocol):
         """Queue an event for the core."""
         ...
 
-    def take(self, event: v.Event, value: Value) -> None:
+    def handle_event(self, event: v.Event, value: Value) -> None:
         """Let the core handle an event, and carry out all its commands."""
         ...
 

@@ -137,7 +137,7 @@ RESIDUE_MUTANTS = (
         "residue-changes-when-it-is-sent",
         "The residue of a contribution that is not counted is sent twice.",
         Edit(
-            ErrorFeedback.begin,
+            ErrorFeedback.begin_contribution,
             "self._encoded[manifest] = self._newest",
             "self._encoded[manifest] = self._newest\n    self.residue_P = self._newest.after_P",
         ),

@@ -58,8 +58,8 @@ class StepNode(Node):
         self._making += 1
         super().lose_trainers(restart_s)
 
-    def take(self, event: v.Event, value: Value) -> None:
-        super().take(event, value)
+    def handle_event(self, event: v.Event, value: Value) -> None:
+        super().handle_event(event, value)
         if isinstance(event, v.StepApplied) and self.running:
             self.step_observer.names(self)
 

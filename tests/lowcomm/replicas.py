@@ -156,7 +156,7 @@ def encoded(replica: Replica, fragment: int, manifest: str = "") -> bytes:
     """The ranks' last contribution, in one piece."""
     size = replica.sizes[fragment]
     out = bytearray(replica.contribution_bytes(fragment, size))
-    replica.begin(fragment, manifest)
+    replica.begin_contribution(fragment, manifest)
     replica.encode(fragment, 0, size, memoryview(out))
     return bytes(out)
 

@@ -222,13 +222,13 @@ def leads(*bodies: e.Entry) -> Leader:
     reports = Reports(A, run_state)
     joins = Joins(A, run_state, reports, Accounts(links))
     raft = Raft(A)
-    raft.begin(NOW, bodies)
+    raft.found_run(NOW, bodies)
     raft.commit_index = raft.log.last_index
     return Leader(A, run_state, RULES, reports, joins, raft, StepViews(A, run_state))
 
 
 def says(leader: Leader, peer: PeerId, message: m.Control) -> None:
-    leader.take(peer, told_in(leader.run_state.lineage, message), NOW)
+    leader.handle_report(peer, told_in(leader.run_state.lineage, message), NOW)
 
 
 def has(leader: Leader, peer: PeerId) -> None:
