@@ -231,6 +231,6 @@ class RoundGroup:
         """Add a new node, which has the outer parameters and nothing else."""
         node = self._away.pop(number)
         node.params_P[:] = self._meetings.outer()
-        node.forget()
+        node.renew_optimizer()
         node.steps, node.tokens = 0, 0
         self.nodes[number], self._joined[number] = node, 0

@@ -46,12 +46,12 @@ class Node:
             start += parameter.numel()
         self.params_P: F32 = flat_P.numpy()
         """fp32 [P], fragment after fragment; writing to it changes the model."""
-        self.forget()
+        self.renew_optimizer()
         self.steps = 0
         """Inner steps since the last contribution; `tokens` counts since then too."""
         self.tokens = 0
 
-    def forget(self) -> None:
+    def renew_optimizer(self) -> None:
         """Make a fresh inner optimizer, as a joiner has it."""
         self._optimizer = make_optimizer(self.model, self._setting.run)
 

@@ -88,7 +88,7 @@ class ErrorFeedback:
                 change_P = np.subtract(encoded.after_P, encoded.before_P)
                 self.residue_P = np.add(self.residue_P, change_P, out=change_P)
 
-    def forget(self, kept_P: F32 | None = None) -> None:
+    def replace_residue(self, kept_P: F32 | None = None) -> None:
         """The outer state was replaced: continue with the residue that was kept with the new state,
         or with zeros. Contributions that were encoded before no longer change the residue."""
         self._encoded.clear()

@@ -148,4 +148,4 @@ class LocalContributions:
         if checkpoints is not None:
             elements = self._states[fragment].outer_P.size
             kept_P = find_residue(checkpoints, fragment, version, digest, elements=elements)
-        self._feedback[fragment].forget(kept_P)
+        self._feedback[fragment].replace_residue(kept_P)

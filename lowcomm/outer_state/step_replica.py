@@ -50,7 +50,7 @@ class StepReplica:
     """Copies of one node's state. They exist as long as the node's daemon."""
 
     def __init__(self, method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> None:
-        """There is no state until `keep` or `adopt_state`. `seed`: the run's. Raises
+        """There is no state until `keep_copy` or `adopt_state`. `seed`: the run's. Raises
         LayoutError."""
         self.method = method
         self.layout = tuple(layout)
@@ -110,7 +110,7 @@ class StepReplica:
             made.update(cell)
         return made.hexdigest()
 
-    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+    def keep_copy(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
         self._copies[step] = _Copy(state, digest, lineage)
 
     def base(self, step: int) -> Bytes:

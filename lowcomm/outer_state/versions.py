@@ -75,7 +75,7 @@ class SharedPlaces:
         thread."""
         self._slots.give_memory(self._fragment, place)
 
-    def forget(self, place: int) -> None:
+    def free_place(self, place: int) -> None:
         """Free the memory of a place that no rank reads any more."""
         self._slots.forget_result(self._fragment, place)
 
@@ -270,7 +270,7 @@ class OuterState:
         kept = (places.number(self.outer_P), places.number(self.base_P))
         for place in self._unlent(places):
             if place not in kept:
-                places.forget(place)
+                places.free_place(place)
 
     def expect_next(self) -> None:
         """Allocate memory for the next version, which will be made soon."""

@@ -196,7 +196,7 @@ class StepWork(StateStore, Protocol):
 
     def state_digest(self, state: Bytes) -> str: ...
 
-    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+    def keep_copy(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
         """Keep a copy of the state after this step, which may become the base. `lineage`: the one
         of the step; 0 for the initial state."""
         ...

@@ -161,7 +161,7 @@ class StepPayloads:
         elif payload is not None:
             self.held.setdefault(event.digest, payload)
 
-    def keep(self, digest: str, payload: Bytes) -> None:
+    def keep_own(self, digest: str, payload: Bytes) -> None:
         """Keep a payload of our own under its digest."""
         self.held.setdefault(digest, payload)
 

@@ -316,7 +316,7 @@ class StepShell:
     def _made(self, task: Task, made: tuple[str, Bytes]) -> None:
         digest, payload = made
         self._newest = digest
-        self.payloads.keep(digest, payload)
+        self.payloads.keep_own(digest, payload)
         event = v.StepMade(task.step, task.batch, digest)
         if task.ahead:
             self._at.made = event
@@ -328,7 +328,7 @@ class StepShell:
         digest, kept = seen
         if kept is not None:
             lineage = task.lineage
-            self._work.keep(task.step, kept, digest, lineage=lineage)
+            self._work.keep_copy(task.step, kept, digest, lineage=lineage)
         if task.shown is not None:
             self._at.digest = digest
             self._over(task)

@@ -55,7 +55,7 @@ class Admission:
 
     # The log --------------------------------------------------------------------------------
 
-    def applied(self, entry: e.Entry) -> None:
+    def check_entry(self, entry: e.Entry) -> None:
         """The first peer applies an entry."""
         self._voters = voters_after(self._voters, entry)
         match entry:

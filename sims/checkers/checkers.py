@@ -182,19 +182,19 @@ class Checkers:
 
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         """A peer is about to apply an entry, which must survive any crash."""
-        self.durability.applied(node, index, entry)
+        self.durability.check_entry(node, index, entry)
         if index not in self.log and isinstance(entry, e.Commit):
             members = len(node.run_state.members)
             self.progress.named(node.world, entry, members=members)
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """A peer applies an entry of the log."""
-        if not self.agreement.applied(peer, lineage, index, entry):
+        if not self.agreement.check_entry(peer, lineage, index, entry):
             return
-        self.samples.applied(lineage, entry)
-        self.pairs.applied(lineage, entry)
-        self.revocation.applied(index, entry)
-        self.admission.applied(entry)
+        self.samples.check_entry(lineage, entry)
+        self.pairs.check_entry(lineage, entry)
+        self.revocation.check_entry(index, entry)
+        self.admission.check_entry(entry)
         if isinstance(entry, e.Run):
             self.samples.began(lineage)
         elif isinstance(entry, e.Restore):

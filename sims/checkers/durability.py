@@ -83,7 +83,7 @@ class Durability:
             )
         self._acknowledged[key] = max(before, index)
 
-    def applied(self, node: Node, index: int, entry: e.Entry) -> None:
+    def check_entry(self, node: Node, index: int, entry: e.Entry) -> None:
         """Check that no election can lose an entry that the first peer applies."""
         if index <= self._applied:
             return

@@ -50,7 +50,7 @@ class Revocation:
 
     # The log --------------------------------------------------------------------------------
 
-    def applied(self, index: int, entry: e.Entry) -> None:
+    def check_entry(self, index: int, entry: e.Entry) -> None:
         """The first peer applies an entry."""
         self._voters = voters_after(self._voters, entry)
         self._voted.update(self._voters)

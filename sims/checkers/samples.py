@@ -69,7 +69,7 @@ class Samples:
         self._lineage = lineage
         self.spent_at[lineage, 0] = frozenset()
 
-    def applied(self, lineage: int, entry: e.Entry) -> None:
+    def check_entry(self, lineage: int, entry: e.Entry) -> None:
         match entry:
             case e.View():
                 self._views.append(entry)

@@ -57,7 +57,7 @@ class StepCheckers(Checkers):
 
     # The log --------------------------------------------------------------------------------
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """Check that all peers have one log (I1), and that its entries fit the steps of the
         peers."""
         if index in self.log:

@@ -224,7 +224,7 @@ class Node:
                 self.turns.in_turn(lambda: sample_leases.leased(samples))
             case c.Applied(entry=entry, index=index):
                 self.observer.survives(self, index, entry)
-                self.observer.applied(self.peer, command.lineage, index, entry)
+                self.observer.entry_applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
                 elif isinstance(entry, e.Lost):
@@ -357,7 +357,7 @@ class Node:
             return
         so_far = checkpoint_progress.progress_at(run_state, versions[0].round)
         kept = Kept(run_state.lineage, tuple(versions), *so_far, remaining)
-        self.disk.keep(kept, tuple(self.outers))
+        self.disk.keep_checkpoint(kept, tuple(self.outers))
         self.give(v.Checkpointed(kept))
 
     def send(self, to: PeerId, message: Control) -> None:

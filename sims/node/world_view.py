@@ -248,7 +248,7 @@ class Observer(Protocol[NodeT]):
         """A peer is about to apply an entry, which must survive any crash."""
         ...
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """A peer applies an entry of the log."""
         ...
 

@@ -90,14 +90,14 @@ class ForkCheckers(Checkers):
     def _of(self, peer: PeerId) -> Checkers:
         return self.branches[self._on[peer]]
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         name = self._on[peer] = self._branch(peer, index, entry)
         if name not in self.branches:
             self._fork(name, peer, index)
         if index not in self._read[name]:
             self.between.read(peer, name, entry)
         self._read[name].setdefault(index, (lineage, entry))
-        self.branches[name].applied(peer, lineage, index, entry)
+        self.branches[name].entry_applied(peer, lineage, index, entry)
 
     def _branch(self, peer: PeerId, index: int, entry: e.Entry) -> Name:
         """The branch of an entry. An entry before the fork in the peer's log that no peer read on
@@ -126,7 +126,7 @@ class ForkCheckers(Checkers):
         branch.share(parent)
         self._read[name], self._begins[name] = before, index
         for i in sorted(before):
-            branch.applied(peer, before[i][0], i, before[i][1])
+            branch.entry_applied(peer, before[i][0], i, before[i][1])
 
     def encoded(self, manifest: str, made: Contribution) -> None:
         self.branches[()].encoded(manifest, made)  # The branches share all contributions.

@@ -146,14 +146,14 @@ RESIDUE_MUTANTS = (
     Mutant(
         "residue-survives-another-state",
         "A contribution encoded before a Restore changes the residue after it.",
-        Edit(ErrorFeedback.forget, "self._encoded.clear()", "pass"),
+        Edit(ErrorFeedback.replace_residue, "self._encoded.clear()", "pass"),
         tests=_FEEDBACK,
     ),
     Mutant(
         "residue-kept-with-a-state-is-forgotten",
         "After a resume the first contribution lacks the residue of the earlier ones.",
         Edit(
-            ErrorFeedback.forget,
+            ErrorFeedback.replace_residue,
             "zeros(self.residue_P.size) if kept_P is None else kept_P",
             "zeros(self.residue_P.size)",
         ),

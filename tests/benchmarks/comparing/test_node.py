@@ -120,7 +120,7 @@ def test_gradients_are_taken_instead_of_a_step() -> None:
 
 def test_who_forgets_has_a_fresh_optimizer() -> None:
     node = trained(2)
-    node.forget()
+    node.renew_optimizer()
     fresh = Node(SETTING)
     fresh.params_P[:] = node.params_P
     for each in (node, fresh):

@@ -83,7 +83,7 @@ def test_another_state_begins_without_a_residue() -> None:
     feedback.counted(["one"])
     assert feedback.residue_P.any()
     send(feedback, "two", values(2))
-    feedback.forget()
+    feedback.replace_residue()
     feedback.counted(["two"])
     assert not feedback.residue_P.any(), "what was under way belongs to the state before"
 

@@ -88,7 +88,7 @@ def test_copies_are_kept_until_a_later_one_is_the_base() -> None:
     assert made.state_bytes(0) == STATE_BYTES
     for step in (0, 16, 32):
         state = bytes([step]) * STATE_BYTES
-        made.keep(step, state, made.state_digest(state), lineage=LINEAGE)
+        made.keep_copy(step, state, made.state_digest(state), lineage=LINEAGE)
     assert made.lend_state(0, 0) == (made.base(0),) == (bytes(STATE_BYTES),)
     made.release(16)
     assert made.lend_state(0, 16) == (made.base(16),) == (bytes([16]) * STATE_BYTES,)
@@ -102,7 +102,7 @@ def test_copies_are_kept_until_a_later_one_is_the_base() -> None:
 
 def test_a_state_that_arrives_takes_the_place_of_all() -> None:
     made, state = replica(), bytearray([7]) * STATE_BYTES
-    made.keep(16, bytes(STATE_BYTES), made.state_digest(bytes(STATE_BYTES)), lineage=LINEAGE)
+    made.keep_copy(16, bytes(STATE_BYTES), made.state_digest(bytes(STATE_BYTES)), lineage=LINEAGE)
     assert made.check_state(0, 1, [state[1:]]) == ""
     left = [None]
     digest = made.check_state(0, 1, [state], left.pop)
@@ -134,7 +134,7 @@ def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path
 def test_a_checkpoint_gives_the_state_back(method: StepMethod, tmp_path: Path) -> None:
     made, again = (StepReplica(method, LAYOUT, seed=0) for _ in range(2))
     state = np.arange(made.state_bytes(0) // 4, dtype=np.float32).tobytes()
-    made.keep(16, state, made.state_digest(state), lineage=LINEAGE)
+    made.keep_copy(16, state, made.state_digest(state), lineage=LINEAGE)
     path = kept(tmp_path, made, arrays=method.state_arrays)
     assert again.adopt_kept(0, 16, lineage=LINEAGE) == "", "it does not know where to look"
     again.checkpoints = tmp_path
@@ -149,7 +149,7 @@ def test_a_checkpoint_gives_the_state_back(method: StepMethod, tmp_path: Path) -
 def test_a_checkpoint_of_another_method_is_none(tmp_path: Path) -> None:
     made = replica()
     state = bytes(STATE_BYTES)
-    made.keep(16, state, made.state_digest(state), lineage=LINEAGE)
+    made.keep_copy(16, state, made.state_digest(state), lineage=LINEAGE)
     kept(tmp_path, made, arrays=("parameters", "first", "second"))
     made.checkpoints = tmp_path
     assert made.adopt_kept(0, 16, lineage=LINEAGE) == ""

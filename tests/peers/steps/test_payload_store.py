@@ -188,7 +188,7 @@ def test_who_floods_us_gets_no_more_memory() -> None:
 
 def test_what_nobody_names_any_more_is_dropped() -> None:
     room = Room()
-    room.payloads.keep(digest_of(SMALL), SMALL)
-    room.payloads.keep(digest_of(LARGE), LARGE)
+    room.payloads.keep_own(digest_of(SMALL), SMALL)
+    room.payloads.keep_own(digest_of(LARGE), LARGE)
     room.payloads.prune({digest_of(LARGE)})
     assert list(room.payloads.held) == [digest_of(LARGE)]

@@ -41,7 +41,7 @@ class AddingWork:
     def state_digest(self, state: Bytes) -> str:
         return digest_of(state)
 
-    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+    def keep_copy(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
         assert digest == digest_of(state)
         self.copies[step] = state
 

@@ -72,7 +72,7 @@ def test_who_is_revoked_counts_nowhere() -> None:
         e.Lost(b, ""),
     )
     for index, entry in enumerate(log, start=1):
-        checker.applied(index, entry)
+        checker.check_entry(index, entry)
     assert found == [
         "b.1 is revoked while it votes",
         "b.1 is revoked, and counts in a Voter after that",
@@ -87,8 +87,8 @@ def test_a_revocation_without_the_root_key_or_a_vote_is_found() -> None:
     def found(run: e.Run, entry: e.Revocation) -> list[str]:
         texts: list[str] = []
         checker = Revocation(texts.append)
-        checker.applied(1, run)
-        checker.applied(2, entry)
+        checker.check_entry(1, run)
+        checker.check_entry(2, entry)
         return texts
 
     closed = replace(plain, voters_revoke=False)

@@ -68,7 +68,7 @@ def checker(*entries: e.Entry) -> list[str]:
     found: list[str] = []
     admission = Admission(found.append)
     for entry in (run(founder=FOUNDER), *entries):
-        admission.applied(entry)
+        admission.check_entry(entry)
     return found
 
 
@@ -84,20 +84,20 @@ def test_a_token_of_a_peer_without_a_vote_is_found() -> None:
     assert len(checker(e.Revoked(FOUNDER, OTHER, ""), by)) == 1
     found: list[str] = []
     strict = Admission(found.append)
-    strict.applied(replace(run(founder=FOUNDER), voters_issue=False))
-    strict.applied(by)
+    strict.check_entry(replace(run(founder=FOUNDER), voters_issue=False))
+    strict.check_entry(by)
     assert len(found) == 1
 
 
 def test_who_takes_part_without_a_token_or_in_another_role_is_found() -> None:
     found: list[str] = []
     strict = Admission(found.append)
-    strict.applied(replace(run(founder=FOUNDER), root="aa" * 32))
+    strict.check_entry(replace(run(founder=FOUNDER), root="aa" * 32))
     info = PeerInfo(OTHER, "p1", 1, "h1:1", 1)
-    strict.applied(e.Member(info))
+    strict.check_entry(e.Member(info))
     assert len(found) == 1
-    strict.applied(SPENT)
-    strict.applied(e.Member(info))
+    strict.check_entry(SPENT)
+    strict.check_entry(e.Member(info))
     assert len(found) == 1
-    strict.applied(e.Witness(info))
+    strict.check_entry(e.Witness(info))
     assert len(found) == 2
