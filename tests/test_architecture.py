@@ -56,7 +56,7 @@ LARGE = {
 """Classes that may be larger, as path:name."""
 CONSTRUCTOR_ARGUMENTS_MAX = 7
 UNMIRRORED = (
-    *("tests/cluster/", "tests/golden/", "tests/test_architecture.py"),
+    *("tests/cluster/", "tests/golden/", "tests/test_architecture.py", "tests/test_names.py"),
     *("tests/sims/test_virtual_time.py", "tests/sims/test_closed_form.py"),  # Of the whole core,
     "tests/sims/test_gaps.py",  # and this too.
     "tests/sims/test_regressions.py",  # Of a file of data.

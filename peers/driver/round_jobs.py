@@ -96,9 +96,7 @@ class RoundJobs:
                 self._buffer_releases.make(fragment)  # The next result is applied as it arrives.
                 # After the outer steps on which it builds. No two contributions have the same name.
                 name = secrets.token_hex(16)
-                self._jobs.in_turn(
-                    lambda: self._data_plane.name_contribution(fragment, round_, name)
-                )
+                self._jobs.in_turn(lambda: self._data_plane.begin_encoding(fragment, round_, name))
             case c.ApplyRound():
                 self._apply(command)
             case c.SkipRound(stamp=stamp):

@@ -62,7 +62,7 @@ class DataPlane:
 
     # Commands -------------------------------------------------------------------------------
 
-    def name_contribution(self, fragment: int, round_: int, manifest: str) -> None:
+    def begin_encoding(self, fragment: int, round_: int, manifest: str) -> None:
         """Give the ranks' contribution its name; its pieces are encoded when they are first
         needed."""
         run_state, work = self._core.run_state, self.work

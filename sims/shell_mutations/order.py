@@ -62,8 +62,8 @@ ORDER_MUTANTS = (
         "The contribution is the difference to the parameters of the previous round.",
         Edit(
             RoundJobs.do,
-            "self._jobs.in_turn(lambda: self._data_plane.name_contribution(fragment, round_, name))",
-            "self._data_plane.name_contribution(fragment, round_, name)",
+            "self._jobs.in_turn(lambda: self._data_plane.begin_encoding(fragment, round_, name))",
+            "self._data_plane.begin_encoding(fragment, round_, name)",
         ),
         tests=_DRIVER,
     ),

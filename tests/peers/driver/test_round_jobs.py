@@ -65,7 +65,7 @@ class Shell:
         exchange = cast(Any, self.driver.data_plane)
         exchange.work = exchange.states = self
         exchange.parts, exchange.own.seconds = self.parts, self.seconds
-        for name in ("name_contribution", "release", "lineage_changed", "decided", "reduce"):
+        for name in ("begin_encoding", "release", "lineage_changed", "decided", "reduce"):
             setattr(exchange, name, self.noted(name))
 
     def noted(self, name: str) -> Callable[..., None]:
@@ -160,9 +160,9 @@ async def test_ranks_go_on_after_the_step_and_contribute_after_that() -> None:
     async with running() as shell:
         shell.says(v.TrainersReady, APPLY, RESUME, c.Leased(()), c.Encode(0, 5))
         shell.driver.feed(v.TrainersReady())
-        log = await shell.until("name_contribution")
-        order = [each for each in log if each in ("apply", "Resume", "Leased", "name_contribution")]
-        assert order == ["apply", "Resume", "Leased", "name_contribution"]
+        log = await shell.until("begin_encoding")
+        order = [each for each in log if each in ("apply", "Resume", "Leased", "begin_encoding")]
+        assert order == ["apply", "Resume", "Leased", "begin_encoding"]
 
 
 @pytest.mark.asyncio
@@ -204,11 +204,11 @@ async def test_what_is_put_off_is_released_before_the_next_contribution_is_begun
     async with running() as shell:
         shell.says(v.TrainersReady, c.ReleaseRound(0, 4), c.Encode(0, 5))
         shell.driver.feed(v.TrainersReady())
-        log = await shell.until("name_contribution")
+        log = await shell.until("begin_encoding")
         assert [each for each in log if each != "TrainersReady"] == [
             "settle",
             "release",
-            "name_contribution",
+            "begin_encoding",
         ]
 
 
@@ -221,9 +221,9 @@ async def test_what_was_begun_before_a_restore_is_of_the_branch_that_it_ends() -
         await shell.until("apply", "lineage_changed")
         await shell.waits()
         order = [
-            each for each in shell.log if each in ("apply", "name_contribution", "lineage_changed")
+            each for each in shell.log if each in ("apply", "begin_encoding", "lineage_changed")
         ]
-        assert order == ["apply", "name_contribution", "lineage_changed", "name_contribution"]
+        assert order == ["apply", "begin_encoding", "lineage_changed", "begin_encoding"]
 
 
 @pytest.mark.asyncio
