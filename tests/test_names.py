@@ -35,12 +35,12 @@ def classes_of_methods(files: dict[str, ast.Module]) -> dict[str, set[str]]:
     """By name of a method, the classes that define it. Special methods have Python's names."""
     found = defaultdict[str, set[str]](set)
     for path, module in files.items():
-        for node in ast.walk(module):
-            for x in node.body if isinstance(node, ast.ClassDef) else ():
-                if not isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef):
+        for node in (x for x in ast.walk(module) if isinstance(x, ast.ClassDef)):
+            for method in node.body:
+                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
                     continue
-                if not x.name.startswith("__"):
-                    found[x.name].add(f"{path}:{node.name}")
+                if not method.name.startswith("__"):
+                    found[method.name].add(f"{path}:{node.name}")
     return found
 
 
