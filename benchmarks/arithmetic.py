@@ -57,7 +57,7 @@ class Compiled:
     outer: Loops | None
     codecs: Mapping[str, Kernels | None]
     """Compiled loops by the codec's name."""
-    cosines: dct.Loops | None
+    cosines: dct.DctLoops | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def built_for(name: str) -> Compiled:
     return Compiled(
         cast(Loops, modules["lowcomm.numerics._arithmetic"]),
         {one.name: _kernels(kernels, one.name) for one in (Int8, Int4, Fp4)},
-        cast(dct.Loops, modules["lowcomm.numerics._cosines"]),
+        cast(dct.DctLoops, modules["lowcomm.numerics._cosines"]),
     )
 
 

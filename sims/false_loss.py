@@ -33,7 +33,7 @@ LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LossPlan:
     """The conditions of one run."""
 
     seconds: float
@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class FalseLossOutcome:
     """The outcome of a run, from the first round that counted all nodes."""
 
     seconds: float
@@ -65,7 +65,7 @@ class Played:
     digests_equal: bool
 
 
-async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
+async def play(run_dir: Path, config: Path, plan: LossPlan) -> FalseLossOutcome:
     """Start the nodes, and watch them for `plan.seconds`. Raises LowcommError."""
     watcher = Watcher(run_dir)
     async with AsyncExitStack() as stack:
@@ -94,10 +94,10 @@ async def _wait(seconds: float) -> None:
             advance(f"{second + 1} s")
 
 
-def _judged(watcher: Watcher, plan: Plan, began: float) -> Played:
+def _judged(watcher: Watcher, plan: LossPlan, began: float) -> FalseLossOutcome:
     events, ended = [x for x in watcher.events if x.t > began], time.time()
     commits = [x for x in events if isinstance(x, Commit)]
-    return Played(
+    return FalseLossOutcome(
         seconds=ended - began,
         load_1min=os.getloadavg()[0],
         lost=tuple(sorted({f"{x.member_name}: {x.why}" for x in events if isinstance(x, Lost)})),
@@ -128,7 +128,7 @@ def main(
       python -m sims.false_loss --load 20 --json
       python -m sims.false_loss --loss 10% --rtt 200ms
     """
-    plan = Plan(
+    plan = LossPlan(
         seconds=60 * minutes,
         peers=peers,
         load=load,

@@ -15,7 +15,7 @@ from protocols.links import Identity
 from protocols.types import PeerId
 from sims.checkers import StepWorld, World
 from sims.node.node import Node
-from sims.scenarios.fault_plan import Fault, draw_plan
+from sims.scenarios.fault_plan import PlannedFault, draw_plan
 from sims.step_sweep import STEPS, has_witness, is_guarded
 from sims.sweep import (
     SAFETY_S,
@@ -60,7 +60,9 @@ class HiddenStepWorld(HiddenWorld, StepWorld):
     """The same world for a stepwise run."""
 
 
-def run_seed(seed: int, *, plan: list[Fault] | None = None, stepwise: bool = False) -> SeedResult:
+def run_seed(
+    seed: int, *, plan: list[PlannedFault] | None = None, stepwise: bool = False
+) -> SeedResult:
     """Run one cluster from start to end."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     world = _step_world(seed, source) if stepwise else _world(seed, source)

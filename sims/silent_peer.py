@@ -55,7 +55,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SilenceOutcome:
     """The outcome of a run."""
 
     silences: tuple[Silence, ...]
@@ -65,7 +65,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SilencePlan:
     """The faults of one run."""
 
     fault: Fault = "stop"
@@ -85,7 +85,7 @@ class Plan:
         return self.fault == "cut" or self.delay_s > 0
 
 
-async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
+async def play(run_dir: Path, config: Path, plan: SilencePlan) -> SilenceOutcome:
     """Start the nodes, and silence one of them `times` times. Raises LowcommError."""
     watcher, found = Watcher(run_dir), list[Silence]()
     with ExitStack() as stack:
@@ -107,7 +107,7 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
                 found.append(await _watch(watcher, victim.name, plan, silence, end))
                 await _settled(watcher, nodes, time.time())
     watcher.read()
-    return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
+    return SilenceOutcome(tuple(found), usual_gap_s, have_one_state(watcher.events))
 
 
 def means_of(text: str) -> Means:
@@ -160,7 +160,7 @@ def _limit_files(pid: int, soft: int, hard: int) -> None:
 async def _watch(
     watcher: Watcher,
     name: str,
-    plan: Plan,
+    plan: SilencePlan,
     silence: Callable[[], None],
     end: Callable[[], None],
 ) -> Silence:
@@ -236,7 +236,7 @@ def main(
         raise ConfigError(f"--fault must be stop, cut, disk or hang, got {fault!r}")
     if peers < 3 and fault not in ("disk", "hang"):
         raise ConfigError("--peers must be 3 or more: one of two peers has no majority")
-    plan = Plan(
+    plan = SilencePlan(
         fault=cast(Fault, fault),
         leader=leader,
         peers=peers,

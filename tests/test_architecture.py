@@ -36,9 +36,9 @@ LARGE = {
     # State machines of fewer than 300 lines; their steps read most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
     "protocols/peer/connectivity.py:Connectivity",
-    *("protocols/peer/member_status.py:MemberStatus", "peers/ranks/attempt.py:Attempt"),
+    *("protocols/peer/member_status.py:MemberStatus", "peers/ranks/attempt.py:RankAttempt"),
     *("protocols/raft/node.py:Raft", "peers/ranks/attempt_runner.py:AttemptRunner"),
-    "peers/transfer/receiver.py:StateReceiver",
+    "peers/transfer/receiver.py:IncomingTransfer",
     # Connections: buffers, limits and figures of one socket.
     *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),
     *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from lowcomm.checkpoints.checkpoint import CHECKPOINTS, Cut
+from lowcomm.checkpoints.checkpoint import CHECKPOINTS, CheckpointCut
 from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig
 from lowcomm.daemon.acts import act_json
@@ -31,7 +31,7 @@ from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
 from peers.ipc import ListActs, ListTokens, Question, Status
-from peers.sockets import Listening, known_congestion
+from peers.sockets import ListeningSocket, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -51,7 +51,12 @@ class Daemon:
     peers.exchange.interfaces.Listener."""
 
     def __init__(
-        self, config: FileConfig, *, directory: Path, start: StartOptions, listening: Listening
+        self,
+        config: FileConfig,
+        *,
+        directory: Path,
+        start: StartOptions,
+        listening: ListeningSocket,
     ) -> None:
         """Lock the node's directory and open its log. Raises ConfigError."""
         self._directory = NodeDirectory(directory)
@@ -219,7 +224,7 @@ class Daemon:
         if fragment == 0 and context.checkpoint_schedule.is_due(round_):
             context.checkpoint_schedule.begin_writing(core, context.replica)
 
-    def _checkpointed(self, path: Path, cut: Cut) -> None:
+    def _checkpointed(self, path: Path, cut: CheckpointCut) -> None:
         event_log, driver = self.context.event_log, self.context.driver
         event_log.write("checkpoint", path=str(path), round=cut.round)
         driver.feed(v.Checkpointed(startup.kept_in(cut)))

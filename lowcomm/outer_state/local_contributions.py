@@ -17,7 +17,7 @@ from lowcomm.methods.base import RoundMethod
 from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.error_feedback import ErrorFeedback
-from lowcomm.outer_state.results import Scratch
+from lowcomm.outer_state.results import PieceScratch
 from lowcomm.outer_state.versions import OuterState
 from peers.ipc import Slots
 from protocols.types import Contributor
@@ -38,7 +38,9 @@ class Contribution:
 class LocalContributions:
     """What the ranks of one node contributed last, by fragment, and the error feedback on it."""
 
-    def __init__(self, method: RoundMethod, states: Sequence[OuterState], scratch: Scratch) -> None:
+    def __init__(
+        self, method: RoundMethod, states: Sequence[OuterState], scratch: PieceScratch
+    ) -> None:
         """`states`: the outer state, by fragment; `scratch`: that of the event loop's thread."""
         self.slots: Slots | None = None
         """The shared memory of the ranks; None until there is one."""

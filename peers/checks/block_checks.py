@@ -29,7 +29,7 @@ Answer = tuple[PeerId, PeerId]
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingAnswer:
     """An answer that is under way."""
 
     parts: tuple[tuple[int, int], ...]
@@ -55,7 +55,7 @@ class Check:
 
     stamp: Stamp
     sample: tuple[PartSample, ...]
-    incoming: dict[Answer, Incoming] = field(default_factory=dict[Answer, Incoming])
+    incoming: dict[Answer, IncomingAnswer] = field(default_factory=dict[Answer, IncomingAnswer])
     blocks: dict[Answer, dict[int, memoryview]] = field(
         default_factory=dict[Answer, dict[int, memoryview]]
     )
@@ -163,7 +163,7 @@ class BlockChecks:
             (each.of.part, DIGEST_BYTES if self._gathers else size(each.elements))
             for each in sample
         )
-        check.incoming[peer, contributor] = Incoming(parts)
+        check.incoming[peer, contributor] = IncomingAnswer(parts)
         wanted = tuple(each.of for each in sample)
         self._send(peer, m.BlocksWanted(check.stamp, contributor, wanted))
 

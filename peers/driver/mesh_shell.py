@@ -12,7 +12,7 @@ from peers.connections.mesh import Mesh
 from peers.exchange.data_plane import DataPlane
 from peers.exchange.interfaces import Listener
 from peers.metrics.counters import Counters
-from peers.steps.payload_store import StepPayloads
+from peers.steps.payload_store import PayloadStore
 from peers.transfer.state_transfer import StateTransfers
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -38,7 +38,7 @@ class MeshShell:
     ) -> None:
         self.mesh: Mesh | None = None
         """Made after this object, before the first event."""
-        self.step_payloads: StepPayloads | None = None
+        self.step_payloads: PayloadStore | None = None
         """The payloads of a stepwise run, once its sizes are known."""
         self.block_checks = BlockChecks(core, data_plane, send=self.send, feed=feed)
         self.counters = Counters()

@@ -35,7 +35,7 @@ GONE = PeerId("")
 """The row of all peers without a row of their own."""
 
 
-class Connection(Protocol):
+class CountedConnection(Protocol):
     """A connection, as far as it is counted."""
 
     @property
@@ -44,7 +44,7 @@ class Connection(Protocol):
         ...
 
 
-class ControlConnection(Connection, Protocol):
+class ControlConnection(CountedConnection, Protocol):
     sent_bytes: int
     received_bytes: int
 
@@ -89,7 +89,7 @@ class _Counts:
     stalled_s: float = 0.0
     stalled: bool = False
     control: ControlConnection | None = None
-    bulk: Connection | None = None
+    bulk: CountedConnection | None = None
     seen: tuple[int, int] = (0, 0)
     """Bytes (sent, received) of the control connection that are in `sent` and `received`
     already."""
@@ -157,7 +157,7 @@ class Counters:
 
     # Events ---------------------------------------------------------------------------------
 
-    def follow(self, peer: PeerId, control: ControlConnection, bulk: Connection) -> None:
+    def follow(self, peer: PeerId, control: ControlConnection, bulk: CountedConnection) -> None:
         """The peer is connected: sample its connections until `unfollow`."""
         counts = self._of(peer)
         counts.control, counts.bulk, counts.seen = control, bulk, (0, 0)

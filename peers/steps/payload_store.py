@@ -77,7 +77,7 @@ class _Arriving:
         return self._hash.hexdigest() == self.first.digest
 
 
-class StepPayloads:
+class PayloadStore:
     """The payloads of one peer: its own and those of others."""
 
     def __init__(

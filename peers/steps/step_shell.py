@@ -17,7 +17,7 @@ from peers.exchange.interfaces import Bytes, StepWork
 from peers.exchange.outbound import Stream
 from peers.ipc.step_orders import Order, StepSlots
 from peers.steps.order_data import OrderData, Task
-from peers.steps.payload_store import StepPayloads, StepStream
+from peers.steps.payload_store import PayloadStore, StepStream
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import StepChunk, step_progress
@@ -87,7 +87,7 @@ class StepShell:
         based: Callable[[int], None],
     ) -> None:
         """`based(step)`: called when the base is the committed state after this step."""
-        self.payloads = StepPayloads(self._may_come, shell.feed)
+        self.payloads = PayloadStore(self._may_come, shell.feed)
         self._core = core
         self._work = work
         self._ranks = ranks

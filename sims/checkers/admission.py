@@ -17,7 +17,7 @@ from protocols.types import PeerId
 from sims.node.node import Node
 
 
-class Admission:
+class AdmissionChecks:
     """Compares the answers of peers, and the entries of the log, with the token uses in the log."""
 
     def __init__(self, found: Callable[[str], None]) -> None:

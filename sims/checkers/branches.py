@@ -25,7 +25,7 @@ HEALED_S = 60.0
 SLACK_S = 0.01
 
 
-class Branches:
+class BranchChecks:
     """Checks forks and their end. `on`: the branch of the entry that each peer applied last."""
 
     def __init__(self, found: Callable[[str], None], on: Mapping[PeerId, Name]) -> None:

@@ -13,21 +13,21 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId, Stamp
 from sims.checkers.accounting import Accounting
-from sims.checkers.admission import Admission
+from sims.checkers.admission import AdmissionChecks
 from sims.checkers.agreement import Agreement
 from sims.checkers.containment import Containment
 from sims.checkers.decisions import Decisions
 from sims.checkers.disks import Disks
-from sims.checkers.durability import Durability
+from sims.checkers.durability import DurabilityChecks
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.hold_down import HoldDown
 from sims.checkers.owners import Owners
 from sims.checkers.pairs import Pairs
-from sims.checkers.progress import Progress
+from sims.checkers.progress import ProgressChecks
 from sims.checkers.revocation import Revocation
-from sims.checkers.rollback import Rollback
-from sims.checkers.samples import Samples
+from sims.checkers.rollback import RollbackChecks
+from sims.checkers.samples import SampleChecks
 from sims.checkers.staleness import Staleness
 from sims.checkers.transfers import TransferChecks
 from sims.checkers.waits import Waits
@@ -50,20 +50,20 @@ class Checkers:
         found = self.found
         self.agreement = Agreement(found)
         self.accounting = Accounting(found, self.agreement)
-        self.admission = Admission(found)
+        self.admission = AdmissionChecks(found)
         self.revocation = Revocation(found)
         self.fencing = Fencing(found)
-        self.progress = Progress(found, self.agreement)
-        self.durability = Durability(found)
+        self.progress = ProgressChecks(found, self.agreement)
+        self.durability = DurabilityChecks(found)
         self.elections = Elections(found)
         self.decisions = Decisions(found)
         self.disks = Disks(found)
         self.hold_down = HoldDown(found)
         self.containment = Containment(found)
         self.transfers = TransferChecks(found)
-        self.rollback = Rollback(found, self.agreement, self.containment, self.transfers)
+        self.rollback = RollbackChecks(found, self.agreement, self.containment, self.transfers)
         self.staleness = Staleness(found, self.accounting)
-        self.samples = Samples(self.violations)
+        self.samples = SampleChecks(self.violations)
         self.pairs = Pairs(found)
         self.waits = Waits(found)
         self.owners = Owners(found)

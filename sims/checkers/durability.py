@@ -15,7 +15,7 @@ from protocols.types import PeerId
 from sims.node.node import Node
 
 
-class Durability:
+class DurabilityChecks:
     """Checks votes, acknowledgements and applied entries against the disks."""
 
     def __init__(self, found: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ CORRUPT_ROUNDS_MAX = 3
 state; a diverged peer asks for it then."""
 
 
-class Progress:
+class ProgressChecks:
     """Checks the world as a whole."""
 
     def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:

@@ -33,7 +33,7 @@ class Made:
     """The newest view when its peer left or began another incarnation: no later view counts it."""
 
 
-class Samples:
+class SampleChecks:
     """Checks the samples of a run. It gets each entry of the log once, in order, and appends to
     `violations`."""
 

@@ -18,12 +18,12 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId, Stamp
 from sims.checkers import Checkers, World
-from sims.checkers.branches import Branches, Name
+from sims.checkers.branches import BranchChecks, Name
 from sims.node.node import Node
 from sims.node.storage import COMPACT_ENTRIES
 from sims.node.toy_model import Contribution
 from sims.node.world_view import WorldView
-from sims.scenarios.fault_plan import Fault, FaultKind, draw_hangs, draw_revocations
+from sims.scenarios.fault_plan import FaultKind, PlannedFault, draw_hangs, draw_revocations
 from sims.simulator.world import RULES
 
 KINDS: tuple[FaultKind, ...] = (
@@ -40,19 +40,19 @@ PARTED_S = 18.0
 """Seconds of a partition: long enough to go on alone, and time is left to meet again."""
 
 
-def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
+def draw_faults(seed: int, *, until_s: float) -> list[PlannedFault]:
     """Draw few faults at a time: a branch has to live for a while. In half of the seeds the first
     fault is a partition."""
     source = random.Random(seed ^ 0xF0)  # noqa: S311 (a simulation, no secrets)
-    faults: list[Fault] = []
+    faults: list[PlannedFault] = []
     at_s = 0.0
     if source.random() < 0.5:
         at_s = source.uniform(2.0, 8.0)
-        faults.append(Fault(at_s, "partition", 0, 0, PARTED_S))
+        faults.append(PlannedFault(at_s, "partition", 0, 0, PARTED_S))
     while (at_s := at_s + source.expovariate(1 / FAULT_EVERY_S)) < until_s:
         kind, duration_s = source.choice(KINDS), source.choice(DURATIONS_S)
         peer, other = source.randrange(1 << 16), source.randrange(1 << 16)
-        faults.append(Fault(at_s, kind, peer, other, duration_s))
+        faults.append(PlannedFault(at_s, kind, peer, other, duration_s))
     faults += [*draw_hangs(seed, until_s=until_s), *draw_revocations(seed, until_s=until_s)]
     return sorted(faults, key=lambda x: x.at_s)
 
@@ -70,7 +70,7 @@ class ForkCheckers(Checkers):
         """By branch: the log index of the fork that opened it."""
         self._on: dict[PeerId, Name] = {}
         """By peer: the branch of the entry that it applied last; its core may be further."""
-        self.between = Branches(self.found, self._on)
+        self.between = BranchChecks(self.found, self._on)
 
     @property
     def commits(self) -> dict[tuple[int, int, int], e.Commit]:

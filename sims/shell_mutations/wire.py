@@ -16,7 +16,7 @@ from peers.exchange.payload_limits import size_of
 from peers.exchange.pieces import Encoding, Payload
 from peers.exchange.reducer import Reducer, Sum
 from peers.steps.step_shell import StepShell
-from peers.transfer.receiver import StateReceiver
+from peers.transfer.receiver import IncomingTransfer
 from sims.mutations.patch import Edit, Mutant
 
 _REFUSALS = (
@@ -245,7 +245,7 @@ PAYLOAD_MUTANTS = (
         "a-cell-at-a-wrong-offset",
         "A cell of a joiner's state is placed one element early.",
         Edit(
-            StateReceiver.decided,
+            IncomingTransfer.decided,
             "first = ELEMENT_BYTES * start",
             "first = ELEMENT_BYTES * max(start - 1, 0)",
         ),
@@ -254,13 +254,13 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-cell-of-an-older-cut-is-taken",
         "A joiner's state has cells of two rounds.",
-        Edit(StateReceiver._lacks, " or chunk.cut_index != self._cut", ""),
+        Edit(IncomingTransfer._lacks, " or chunk.cut_index != self._cut", ""),
         tests=_TRANSFER,
     ),
     Mutant(
         "a-cell-of-any-peer-is-taken",
         "Cells are checked that were sent by no donor of the cut.",
-        Edit(StateReceiver._lacks, " or peer not in self._donors", ""),
+        Edit(IncomingTransfer._lacks, " or peer not in self._donors", ""),
         tests=_TRANSFER,
     ),
 )

@@ -320,7 +320,7 @@ class BareWorld(ABC):
         )
         certification.begins(node)
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
-        node.give(v.Bootstrap(self.limit_values.run(run), digests, admission))
+        node.give(v.Bootstrap(self.limit_values.largest_run(run), digests, admission))
 
     def _way_in(self, peer: PeerId) -> str:
         """The address at which a peer is told to join: preferably a live node that knows the run,

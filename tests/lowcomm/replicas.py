@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowcomm.checkpoints.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
+from lowcomm.checkpoints.checkpoint import CheckpointCut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32
@@ -186,7 +186,7 @@ def kept(directory: Path, round_: int) -> tuple[list[F32], list[F32]]:
 
 def keep(directory: Path, round_: int, outer: list[F32], momentum: list[F32]) -> Path:
     """As a checkpoint after this round."""
-    cut = Cut(
+    cut = CheckpointCut(
         log_index=9,
         lineage="0" * 16,
         run_digest="0" * 16,

@@ -10,7 +10,7 @@ import xxhash
 from lowcomm.checkpoints.checkpoint import (
     MODEL,
     MOMENTUM,
-    Cut,
+    CheckpointCut,
     FragmentCut,
     PeerCut,
     write_checkpoint,
@@ -118,7 +118,7 @@ def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path
     """A checkpoint of the base."""
     step, digest = made.version(0)
     (base,) = made.capture().fragments
-    cut = Cut(
+    cut = CheckpointCut(
         log_index=9,
         lineage="0" * 16,
         run_digest="1" * 16,

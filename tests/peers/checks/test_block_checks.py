@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from peers.checks.block_checks import BlockChecks, Check, Incoming
+from peers.checks.block_checks import BlockChecks, Check, IncomingAnswer
 from peers.checks.samples import PartSample
 from peers.fault_injection import Lie
 from protocols.interface import events as v
@@ -109,7 +109,7 @@ def test_only_pieces_of_answers_that_were_asked_for_get_memory() -> None:
     )
     sample = PartSample(PartBlocks(0, (0, 2)), 0, 1000, 64)
     check = checks._open[STAMP.fragment] = Check(STAMP, (sample,))
-    check.incoming[ALPHA, ALPHA] = Incoming(((0, 700_000), (1, 5)))
+    check.incoming[ALPHA, ALPHA] = IncomingAnswer(((0, 700_000), (1, 5)))
 
     def piece(at: int, size: int, *, total: int = 700_005, who: PeerId = ALPHA) -> m.Blocks:
         return m.Blocks(STAMP, who, at, total, bytes([at % 251]) * size)

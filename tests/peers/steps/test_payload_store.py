@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from peers.steps.payload_store import OPEN_MAX, UNDECIDED_MAX, StepPayloads, StepStream, digest_of
+from peers.steps.payload_store import OPEN_MAX, UNDECIDED_MAX, PayloadStore, StepStream, digest_of
 from protocols.interface.events import StepReceived
 from protocols.messages.peer import StepChunk
 from protocols.types.ids import PeerId, Stamp
@@ -23,7 +23,7 @@ class Room:
     def __init__(self) -> None:
         self.events: list[StepReceived] = []
         self.may = True
-        self.payloads = StepPayloads(lambda _peer, _chunk: self.may, self.events.append)
+        self.payloads = PayloadStore(lambda _peer, _chunk: self.may, self.events.append)
 
     def bring(self, sender: PeerId, chunk: StepChunk, piece: bytes) -> bool:
         """What a link does with a piece; False: it was read and dropped."""

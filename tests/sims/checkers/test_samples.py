@@ -49,7 +49,7 @@ class Story:
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self.samples = checker.Samples(self.found)
+        self.samples = checker.SampleChecks(self.found)
         self.samples.began(RUN)
         self.view(1, A, B)
         self.leases(A, (0, 20))

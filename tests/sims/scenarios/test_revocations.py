@@ -11,7 +11,7 @@ from sims.checkers import World
 from sims.checkers.revocation import Revocation
 from sims.node.ranks import Training
 from sims.node.toy_model import toy_signature
-from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations, inject
+from sims.scenarios.fault_plan import PlannedFault, draw_plan, draw_revocations, inject
 from sims.scenarios.revocations import PLOTS
 from tests.sims.test_sweep import FAILED_ONCE
 
@@ -20,8 +20,8 @@ SETTLED_S = 8.0
 
 def played(how: int, *, peers: int = 4, victim: int = 1) -> World:
     world = World(9, peers=peers, outer_steps=30, training=Training(certified=True))
-    join = Fault(SETTLED_S, "join", 0, 0, 0.0)
-    inject(world, [join, Fault(SETTLED_S, "revoke", victim, how, 0.0)])
+    join = PlannedFault(SETTLED_S, "join", 0, 0, 0.0)
+    inject(world, [join, PlannedFault(SETTLED_S, "revoke", victim, how, 0.0)])
     world.at(30.0, world.heal)
     world.run(until_s=200.0)
     world.checkers.run_ended(world)
