@@ -26,7 +26,7 @@ from sims.leader_loss import SWIFT, Watcher, have_one_state, play_once
 from sims.paced.cluster import start_all
 from sims.silent_peer import longest_gap, means_of, network
 from sims.terminal import bar, run
-from sims.wan import SHARE, TIME, Link, Means, parse
+from sims.wan import SHARE, TIME, Means, WanLink, parse
 
 BUSY = "while True: pass"
 LOOK_S = 1.0
@@ -71,7 +71,7 @@ async def play(run_dir: Path, config: Path, plan: LossPlan) -> FalseLossOutcome:
     async with AsyncExitStack() as stack:
         places = ()
         if plan.loss or plan.delay_s:
-            link = Link(loss=plan.loss, delay_s=plan.delay_s)
+            link = WanLink(loss=plan.loss, delay_s=plan.delay_s)
             places = stack.enter_context(network(link, plan.peers, plan.means)).places
         cluster = await stack.enter_async_context(LocalCluster(run_dir))
         names = [f"p{number}" for number in range(plan.peers)]

@@ -30,7 +30,7 @@ from sims.cluster.stopped_thread import resume_thread, stop_thread, thread_of
 from sims.leader_loss import SWIFT, Watcher, agreed_leader, have_one_state, play_once
 from sims.paced.cluster import start_all
 from sims.terminal import run
-from sims.wan import TIME, Link, Means, Wan, parse, why_not
+from sims.wan import TIME, Means, Wan, WanLink, parse, why_not
 
 Fault = Literal["stop", "cut", "disk", "hang"]
 SETTLED_COMMITS = 10
@@ -91,7 +91,7 @@ async def play(run_dir: Path, config: Path, plan: SilencePlan) -> SilenceOutcome
     with ExitStack() as stack:
         wan = None
         if plan.needs_network:
-            link = Link(delay_s=plan.delay_s)
+            link = WanLink(delay_s=plan.delay_s)
             wan = stack.enter_context(network(link, plan.peers, plan.means))
         async with LocalCluster(run_dir) as cluster:
             names = [f"p{number}" for number in range(plan.peers)]
@@ -117,7 +117,7 @@ def means_of(text: str) -> Means:
     return cast(Means, text)
 
 
-def network(link: Link, peers: int, means: Means) -> Wan:
+def network(link: WanLink, peers: int, means: Means) -> Wan:
     """An emulated network with such links. Raises ConfigError if this machine cannot make one."""
     if why := why_not(means):
         raise ConfigError(f"--means {means} does not work here: {why}")

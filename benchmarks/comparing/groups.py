@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from benchmarks.comparing.node import Node
+from benchmarks.comparing.node import ComparedNode
 from benchmarks.comparing.settings import Setting
 from lowcomm.config import CosineSchedule
 from lowcomm.data import Batches
@@ -71,7 +71,7 @@ class Pace:
         self.schedule = CosineSchedule(wanted.warmup_steps, setting.steps, wanted.lr_final)
         self.taken: list[float] = []
 
-    def train(self, node: Node, tokens_BT1: torch.Tensor, factor: float) -> None:
+    def train(self, node: ComparedNode, tokens_BT1: torch.Tensor, factor: float) -> None:
         """Make one inner step of a node, and record its CPU time; `factor` scales the learning
         rate."""
         start = time.thread_time()

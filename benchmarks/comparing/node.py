@@ -27,7 +27,7 @@ State = Mapping[str, Tensor]
 """The state of a warm start: `parameter:NAME`, and each of AdamW's moments as `exp_avg:NAME`."""
 
 
-class Node:
+class ComparedNode:
     """Call `backward`, then `inner_step`, repeatedly; `steps` and `tokens` count until
     they are reset."""
 

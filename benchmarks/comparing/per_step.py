@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.comparing.groups import Feed, Pace
-from benchmarks.comparing.node import Node, State
+from benchmarks.comparing.node import ComparedNode, State
 from benchmarks.comparing.settings import Setting
 from lowcomm.data import Batches
 from lowcomm.flexdemo import MomentumExchange
@@ -28,7 +28,7 @@ class _StepGroup(ABC):
         """`state`: of the warm start, if the setting has one."""
         first = 0 if state is None else setting.warm_steps
         self._setting = setting
-        self.node = Node(setting)
+        self.node = ComparedNode(setting)
         if state is not None:
             self.node.begin(state, steps=first)
         self._feed = Feed(setting, batches, first_step=first)

@@ -186,7 +186,7 @@ class Daemon:
         """Do a command of the core that does not move bytes."""
         event_log, rounds = self.context.event_log, self.ranks.rounds
         match command:
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 self.node_admission.do(command)
             case c.Resume():
                 rounds.resume(command)

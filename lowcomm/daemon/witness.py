@@ -213,7 +213,7 @@ class WitnessDaemon:
 
     def handle(self, command: Told) -> None:
         match command:
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 self._node_admission.do(command)
             case c.Applied():
                 core, agreed = self.core, self._agreed

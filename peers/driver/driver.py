@@ -211,7 +211,7 @@ class Driver:
                 self._step(command)
             case c.Note() | c.Stop():
                 self._listener.handle(command)
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 self._listener.handle(command)
             case _:  # A TransferCommand: there is no other one.
                 self.snapshots.do(command)

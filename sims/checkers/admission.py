@@ -45,7 +45,7 @@ class AdmissionChecks:
             if isinstance(command, c.Send) and isinstance(command.message, m.Decided):
                 said = command.message
                 self._answers(node, command.peer, said.number, said.why)
-            elif isinstance(command, c.Answer) and not _is_relayed(event):
+            elif isinstance(command, c.AdmissionAnswer) and not _is_relayed(event):
                 self._answers(node, node.peer, command.number, command.why)
 
     def _answers(self, node: Node, asked: PeerId, number: int, why: str) -> None:

@@ -32,7 +32,7 @@ from sims.checkers.staleness import Staleness
 from sims.checkers.transfers import TransferChecks
 from sims.checkers.waits import Waits
 from sims.node.node import Node
-from sims.node.toy_model import Contribution
+from sims.node.toy_model import ToyContribution
 from sims.node.world_view import WorldView
 
 SUMMED = (v.SliceBegun, v.SliceReceived, v.ResultReceived)
@@ -208,7 +208,7 @@ class Checkers:
         elif isinstance(entry, e.Lost):
             self.owners.struck(entry)
 
-    def encoded(self, manifest: str, made: Contribution) -> None:
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
         """A peer encoded a contribution of its ranks."""
         self.accounting.encoded(manifest, made)
 

@@ -20,14 +20,14 @@ from protocols.peer import PeerCore
 from protocols.state import checkpoint_progress
 from protocols.types import PeerId, Stamp, Version, digest_text, limits
 from protocols.wire import codec
-from sims.node.owner_checks import OwnerChecks
-from sims.node.ranks import Handed, Ranks, Result
+from sims.node.owner_checks import SimulatedOwnerChecks
+from sims.node.ranks import Handed, PendingResult, Ranks
 from sims.node.reductions import Reductions
-from sims.node.state_transfer import StateTransfers
-from sims.node.storage import Disk, Store
-from sims.node.toy_model import Contribution, ToySignatures, Value
+from sims.node.state_transfer import SimulatedTransfers
+from sims.node.storage import SimulatedDisk, Store
+from sims.node.toy_model import ToyContribution, ToySignatures, Value
 from sims.node.turns import Turns
-from sims.node.wal_writer import WalWriter
+from sims.node.wal_writer import SimulatedWalWriter
 from sims.node.world_view import WorldView
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
@@ -40,7 +40,13 @@ class Node:
     """One incarnation of one peer. After `kill` or Stop, actions scheduled for it are not run."""
 
     def __init__(
-        self, world: WorldView[Node], me: Identity, disk: Disk, *, contact: str, speed: float
+        self,
+        world: WorldView[Node],
+        me: Identity,
+        disk: SimulatedDisk,
+        *,
+        contact: str,
+        speed: float,
     ) -> None:
         """`contact`: the address at which this peer joins; "": this peer founds the run."""
         self.world = world
@@ -85,15 +91,15 @@ class Node:
         """By fragment: the round after which its state was changed by a fault that the core does
         not know of."""
         self.store = Store()
-        self.transfers = StateTransfers(self)
+        self.transfers = SimulatedTransfers(self)
         self.reductions = Reductions(self)
-        self.owner_checks = OwnerChecks(self)
+        self.owner_checks = SimulatedOwnerChecks(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
         """Addresses to which this peer wants a connection."""
         self.dialling: set[str] = set()
         """Addresses that are being dialled at present."""
-        self.wal_writer = WalWriter(self)
+        self.wal_writer = SimulatedWalWriter(self)
         self._lineage = 0
         """Lineage of the last applied entry."""
         self._losses = 0
@@ -245,7 +251,7 @@ class Node:
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 self.observer.note(kind, text)
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 certification = world.dialer.certification
                 certification.carry_out(self, command)
             case c.DropSlices() | c.DropResult():
@@ -381,7 +387,7 @@ class Node:
         values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
-        made = Contribution(self.peer, fragment, delta, *steps, expected, sent, base)
+        made = ToyContribution(self.peer, fragment, delta, *steps, expected, sent, base)
         self.observer.encoded(manifest, made)
         if fragment == 0:
             self.observer.samples_of(self, manifest, round_, handed.samples)
@@ -438,7 +444,7 @@ class Node:
             # If the result has waited, the outer parameter contains later rounds too. The core does
             # not know this: by the command's round, it finds the ranks' work too old.
             outer, samples = self.outers[fragment], ranks.sample_leases.lease
-            ranks.result(Result(command, outer, lineage, samples, excused))
+            ranks.result(PendingResult(command, outer, lineage, samples, excused))
 
         def is_last() -> bool:
             return command.finish and all(one.needs_no_steps for one in self.core.rounds[1:])

@@ -12,7 +12,7 @@ from protocols.types import Samples, count
 
 
 @dataclass(slots=True)
-class SampleLeases:
+class SimulatedLeases:
     """The node's and the ranks' leases. A result of the anchor waits until the lease has enough
     samples; until then, the ranks draw from the lease of the last result."""
 

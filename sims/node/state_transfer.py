@@ -32,7 +32,7 @@ def leaf(value: Value, cell: int) -> bytes:
     return hashlib.sha256(f"{value} {cell}".encode()).digest()
 
 
-class StateTransfers:
+class SimulatedTransfers:
     """Transfers of one incarnation of one peer, as donor and as joiner."""
 
     def __init__(self, node: NodeView) -> None:

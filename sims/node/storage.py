@@ -52,7 +52,7 @@ class Store:
 
 
 @dataclass(slots=True)
-class Disk:
+class SimulatedDisk:
     """The data that survives the end of a peer's process: its log and its newest checkpoint.
 
     Synced data is permanent. A crash of the machine may lose all data that was written but not

@@ -21,7 +21,7 @@ from sims.checkers import Checkers, World
 from sims.checkers.branches import BranchChecks, Name
 from sims.node.node import Node
 from sims.node.storage import COMPACT_ENTRIES
-from sims.node.toy_model import Contribution
+from sims.node.toy_model import ToyContribution
 from sims.node.world_view import WorldView
 from sims.scenarios.fault_plan import FaultKind, PlannedFault, draw_hangs, draw_revocations
 from sims.simulator.world import RULES
@@ -128,7 +128,7 @@ class ForkCheckers(Checkers):
         for i in sorted(before):
             branch.entry_applied(peer, before[i][0], i, before[i][1])
 
-    def encoded(self, manifest: str, made: Contribution) -> None:
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
         self.branches[()].encoded(manifest, made)  # The branches share all contributions.
 
     def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ FIRST_DIAL_S = 5.0
 """Seconds after which a peer that has never reached the run gives up."""
 
 
-class Dialer:
+class WorldDialer:
     """Dialling of all peers of one world."""
 
     def __init__(self, world: DialledWorld, seed: int, *, certified: bool) -> None:

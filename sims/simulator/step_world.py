@@ -18,7 +18,7 @@ from protocols.messages import log_entries as e
 from protocols.state import progress_at, remaining_at
 from protocols.types import PeerId, Stamp, Version, digest_text
 from sims.node.node import Node, Payload
-from sims.node.storage import Disk
+from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import PRIME, Training, Value, state_digest
 from sims.node.world_view import Observer
 from sims.simulator.world import BareWorld
@@ -39,7 +39,7 @@ class StepNode(Node):
     world: BareStepWorld
 
     def __init__(
-        self, world: BareStepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
+        self, world: BareStepWorld, me: Identity, disk: SimulatedDisk, *, contact: str, speed: float
     ) -> None:
         super().__init__(world, me, disk, contact=contact, speed=speed)
         self.step_observer = world.step_observer
@@ -230,7 +230,7 @@ class BareStepWorld(BareWorld):
     def make_observer(self) -> StepObserver:
         """Make the observer, and set `step_observer`."""
 
-    def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
+    def make_node(self, me: Identity, disk: SimulatedDisk, *, contact: str, speed: float) -> Node:
         return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)
 
     def make_run(self, founder: PeerId) -> e.Run:

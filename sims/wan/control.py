@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Self
 
 from peers.processes import own_module
-from sims.wan.link import Counters, Link, Pair, WanError
+from sims.wan.link import LinkCounters, Pair, WanError, WanLink
 
 START_TIMEOUT_S = 20.0
 """Seconds for the start of a Python process on a busy machine, and of some namespaces."""
@@ -177,13 +177,13 @@ def refusing(owner: Owner) -> Generator[None]:
         sys.exit(1)
 
 
-def links_to_json(links: Mapping[Pair, Link]) -> list[list[Any]]:
+def links_to_json(links: Mapping[Pair, WanLink]) -> list[list[Any]]:
     return [[*pair, link.as_json()] for pair, link in links.items()]
 
 
-def links_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, Link]:
-    return {(int(row[0]), int(row[1])): Link(**row[2]) for row in rows}
+def links_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, WanLink]:
+    return {(int(row[0]), int(row[1])): WanLink(**row[2]) for row in rows}
 
 
-def counters_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, Counters]:
-    return {(int(row[0]), int(row[1])): Counters.from_json(row[2]) for row in rows}
+def counters_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, LinkCounters]:
+    return {(int(row[0]), int(row[1])): LinkCounters.from_json(row[2]) for row in rows}

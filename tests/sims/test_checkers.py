@@ -11,7 +11,7 @@ from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import Checkers, World
 from sims.checkers.containment import KEPT_MAX
 from sims.node.node import Node
-from sims.node.toy_model import PRIME, Contribution, state_digest
+from sims.node.toy_model import PRIME, ToyContribution, state_digest
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
 OURS, THEIRS = 2, 3
@@ -42,7 +42,7 @@ def fed(*, first: int = 0) -> Checkers:
     """A and B encoded their first ten steps, worth 3 and 5."""
     checkers = begun()
     for peer, delta in ((A, 3), (B, 5)):
-        made = Contribution(peer, 0, delta, first, first + STEPS, delta, delta)
+        made = ToyContribution(peer, 0, delta, first, first + STEPS, delta, delta)
         checkers.encoded(manifest(peer, 1), made)
     return checkers
 
@@ -61,7 +61,7 @@ def test_a_step_counts_once() -> None:
     checkers.entry_applied(A, OURS, 2, commit(1))
     for peer, delta in ((A, 3), (B, 5)):
         checkers.encoded(
-            manifest(peer, 2), Contribution(peer, 0, delta, 5, 5 + STEPS, delta, delta)
+            manifest(peer, 2), ToyContribution(peer, 0, delta, 5, 5 + STEPS, delta, delta)
         )
     checkers.entry_applied(A, OURS, 3, commit(2))
     assert [text for text in checkers.violations if "are counted already" in text] == (
@@ -75,21 +75,21 @@ def test_later_steps_count_too() -> None:
     checkers = fed()
     checkers.entry_applied(A, OURS, 2, commit(1))
     for peer in (A, B):
-        checkers.encoded(manifest(peer, 2), Contribution(peer, 0, 1, STEPS, 2 * STEPS, 1, 1))
+        checkers.encoded(manifest(peer, 2), ToyContribution(peer, 0, 1, STEPS, 2 * STEPS, 1, 1))
     checkers.entry_applied(A, OURS, 3, commit(2))
     assert checkers.violations == []
 
 
 def test_a_contribution_says_how_many_steps_it_holds() -> None:
     checkers = begun()
-    checkers.encoded(manifest(A, 1), Contribution(A, 0, 3, 0, STEPS + 1, 3, 3))
+    checkers.encoded(manifest(A, 1), ToyContribution(A, 0, 3, 0, STEPS + 1, 3, 3))
     checkers.entry_applied(A, OURS, 2, commit(1, A))
     assert checkers.violations != []
 
 
 def test_a_contribution_holds_exactly_the_uncounted_steps() -> None:
     checkers = Checkers()
-    checkers.encoded(X, Contribution(A, 0, 3, 0, STEPS, 4, 3))
+    checkers.encoded(X, ToyContribution(A, 0, 3, 0, STEPS, 4, 3))
     assert checkers.violations == [f"{A} contributes 3, its steps add up to 4"]
 
 
@@ -169,7 +169,7 @@ def test_what_is_before_the_cut_stays_counted() -> None:
     checkers.state(A, OURS, 0, 1, digest_text("y"))
     checkers.entry_applied(A, THEIRS, 3, back_to(1, digest_text("y")))
     for peer in (A, B):
-        checkers.encoded(manifest(peer, 2), Contribution(peer, 0, 1, 5, 5 + STEPS, 1, 1))
+        checkers.encoded(manifest(peer, 2), ToyContribution(peer, 0, 1, 5, 5 + STEPS, 1, 1))
     checkers.entry_applied(A, THEIRS, 4, commit(2))
     assert ["are counted already" in text for text in checkers.violations] == [True, True]
 
@@ -183,7 +183,7 @@ def test_a_branch_begins_with_a_round_that_its_log_does_not_reach() -> None:
     branch.share(whole)
     branch.entry_applied(B, OURS, 1, run())
     branch.entry_applied(B, THEIRS, 2, back_to(1, y))
-    branch.encoded(manifest(B, 2), Contribution(B, 0, 1, 5, 5 + STEPS, 1, 1))
+    branch.encoded(manifest(B, 2), ToyContribution(B, 0, 1, 5, 5 + STEPS, 1, 1))
     branch.entry_applied(B, THEIRS, 3, commit(2, B))
     assert [text for text in branch.violations if "are counted already" in text] != []
     assert len(branch.violations) == 1

@@ -16,8 +16,8 @@ from protocols.types.errors import ConfigError
 from sims.mutants import (
     PLOTS,
     Hunt,
+    HuntVerdict,
     StuckError,
-    Verdict,
     cpu_limit,
     hunt_all,
     last_catches,
@@ -106,8 +106,8 @@ def test_seeds_that_caught_a_mutant_are_kept(
     monkeypatch.setattr("sims.mutants.CAUGHT", tmp_path / "caught.json")
     (tmp_path / "caught.json").write_text('{"no-rebase": 9, "gone": 1}')
     found = [
-        Verdict("votes-twice", caught=True, seeds=2, seed=7, by="x", seconds=1.0),
-        Verdict("no-rebase", caught=False, seeds=5, seed=5, by="", seconds=1.0),
+        HuntVerdict("votes-twice", caught=True, seeds=2, seed=7, by="x", seconds=1.0),
+        HuntVerdict("no-rebase", caught=False, seeds=5, seed=5, by="", seconds=1.0),
     ]
     remember(found)
     assert last_catches() == {"no-rebase": 9, "votes-twice": 7}

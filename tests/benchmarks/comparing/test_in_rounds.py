@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.comparing.groups import Feed
 from benchmarks.comparing.in_rounds import JOIN_WARMUP_STEPS, RoundGroup
-from benchmarks.comparing.node import Node, State, fragment_slices
+from benchmarks.comparing.node import ComparedNode, State, fragment_slices
 from benchmarks.comparing.per_step import AllReduceGroup
 from benchmarks.comparing.settings import Setting
 from lowcomm.config.lr_schedule import CosineSchedule
@@ -42,7 +42,7 @@ def warm(setting: Setting) -> State:
 def test_diloco_is_nesterov_on_the_mean_of_what_each_node_moved_by() -> None:
     state = warm(SETTING)
     group = RoundGroup(SETTING, BATCHES, state)
-    nodes = [Node(SETTING) for _ in range(SETTING.nodes)]
+    nodes = [ComparedNode(SETTING) for _ in range(SETTING.nodes)]
     for node in nodes:
         node.begin(state, steps=SETTING.warm_steps)
     outer_P, momentum_P = nodes[0].params_P.astype(np.float64), np.float64(0)
@@ -135,7 +135,7 @@ def test_streaming_takes_results_later_and_mixes_them() -> None:
     method = StreamingDiLoCo(inner_steps=4, fragments=2, overlap_steps=1, mixing=0.5)
     setting = replace(SETTING, method=method, warm_steps=0, steps=12)
     group = RoundGroup(setting, BATCHES, None)
-    nodes = [Node(setting) for _ in range(setting.nodes)]
+    nodes = [ComparedNode(setting) for _ in range(setting.nodes)]
     slices = fragment_slices(nodes[0].layout)
     outer_P = nodes[0].params_P.copy()  # fp32: AdamW's first steps magnify any other rounding.
     momentum_P, flying = np.zeros_like(outer_P), dict[int, tuple[slice, F32]]()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.comparing.groups import Feed
-from benchmarks.comparing.node import Node
+from benchmarks.comparing.node import ComparedNode
 from benchmarks.comparing.per_step import AllReduceGroup, FlexDeMoGroup
 from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.config.schema import AdamWConfig
@@ -78,7 +78,7 @@ def test_who_says_everything_steps_by_the_mean_gradient(method: FlexDeMo) -> Non
     for step in range(setting.warm_steps):
         first.make_step(step)
     state = first.node.state()
-    group, node = FlexDeMoGroup(setting, BATCHES, state), Node(setting)
+    group, node = FlexDeMoGroup(setting, BATCHES, state), ComparedNode(setting)
     node.begin(state, steps=setting.warm_steps)
     feed = Feed(setting, BATCHES, first_step=setting.warm_steps)
     schedule = CosineSchedule(wanted.warmup_steps, setting.steps, wanted.lr_final)
@@ -103,7 +103,7 @@ def test_what_a_node_does_not_say_it_says_later() -> None:
     method = FlexDeMo(replicator="striding", one_in=2, values="fp32", sign="none", momentum=0.5)
     wanted = replace(SETTING.optimizer, weight_decay=0.0, warmup_steps=0, lr=0.01)
     setting = replace(SETTING, method=method, optimizer=wanted, warm_steps=0)
-    group, node = FlexDeMoGroup(setting, BATCHES, None), Node(setting)
+    group, node = FlexDeMoGroup(setting, BATCHES, None), ComparedNode(setting)
     feed, size = Feed(setting, BATCHES, first_step=0), node.params_P.size
     schedule = CosineSchedule(wanted.warmup_steps, setting.steps, wanted.lr_final)
     momentum_MP = np.zeros((setting.nodes, size), np.float32)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.comparing.traffic import Traffic, traffic_of
+from benchmarks.comparing.traffic import NodeTraffic, traffic_of
 from lowcomm.methods import AllReduce, DiLoCo, FlexDeMo, NoLoCo, SparseLoCo
 from protocols.types.ids import TensorSpec
 from sims.lockstep.exchange import LocalContribution, Lockstep
@@ -76,8 +76,10 @@ def test_fragments_send_as_much_as_the_whole_and_less_at_a_time() -> None:
     assert parts.window_bytes == whole.window_bytes * 2 / 3
 
 
-def even(**said: int) -> Traffic:
-    return Traffic(sent=(1000,) * 3, least=(1000,) * 3, line=(1000,) * 3, round_steps=12, **said)
+def even(**said: int) -> NodeTraffic:
+    return NodeTraffic(
+        sent=(1000,) * 3, least=(1000,) * 3, line=(1000,) * 3, round_steps=12, **said
+    )
 
 
 def test_seconds_are_the_step_and_what_of_the_exchange_is_not_hidden_behind_steps() -> None:

@@ -49,7 +49,7 @@ def test_in_some_seeds_answers_are_lost_and_tokens_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("event", "command"),
     [
-        (v.AdmitAsked(1, ADMIT), c.Answer(1, (), "", final=False)),
+        (v.AdmitAsked(1, ADMIT), c.AdmissionAnswer(1, (), "", final=False)),
         (
             v.MessageReceived(FOUNDER, m.HandOn(1, ADMIT)),
             c.Send(FOUNDER, m.Decided(1, (), "", final=False)),
