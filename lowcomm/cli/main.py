@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lowcomm.cli import audit, init, recover, revoke, token_list
+from lowcomm.cli import audit, init, recover, revoke, token_list_command
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.types import ConfigError, LowcommError, RefusedError
@@ -90,7 +90,7 @@ def _plain_typer(cls: type[TyperGroup] | None = None) -> typer.Typer:
 app = _plain_typer(Commands)
 app.command()(init.init)
 app.command()(init.token)
-app.command("token-list", hidden=True)(token_list.token_list)
+app.command("token-list", hidden=True)(token_list_command.token_list)
 
 ConfigFile = Annotated[
     Path | None,
