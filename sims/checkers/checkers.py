@@ -22,9 +22,9 @@ from sims.checkers.durability import DurabilityChecks
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.hold_down import HoldDown
-from sims.checkers.result_checks import Owners
 from sims.checkers.pairs import Pairs
 from sims.checkers.progress import ProgressChecks
+from sims.checkers.result_checks import Owners
 from sims.checkers.revocation_checks import Revocation
 from sims.checkers.rollback import RollbackChecks
 from sims.checkers.sample_checks import SampleChecks
