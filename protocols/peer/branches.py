@@ -162,7 +162,7 @@ class Branches:
             self._leave_with(self._run_state, self._held(), now, after=after, live=True)
         else:
             # A new incarnation does not know what is committed; it has its checkpoint.
-            head = self._run_state.copy()
+            head = transitions.copy(self._run_state)
             for entry in self._log.since(head.index + 1):
                 transitions.apply(head, entry)
             member_status = self._part.member_status
