@@ -24,7 +24,7 @@ from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
 from protocols.messages.log_entries import Dropped, Restore
 from protocols.messages.peer import Control, Heartbeat, HeartbeatReply, Kept, OnBranch
-from protocols.peer.participant import Participant
+from protocols.participant.participant import Participant
 from protocols.raft.mandate import parted
 from protocols.raft.node import Raft
 from protocols.state import transitions

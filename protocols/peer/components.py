@@ -17,10 +17,10 @@ from protocols.links.leader_proofs import LoggedProofs
 from protocols.links.log_relay import LogRelay
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved
+from protocols.participant.participant import Participant
 from protocols.peer import shutdown, wakeups
 from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
-from protocols.peer.participant import Participant
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER

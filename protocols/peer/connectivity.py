@@ -22,9 +22,9 @@ from protocols.messages.peer import (
     OnBranch,
     UnreachedMembers,
 )
+from protocols.participant.participant import Participant
 from protocols.peer import shutdown
 from protocols.peer.branches import Branches
-from protocols.peer.participant import Participant
 from protocols.raft.node import Raft
 from protocols.state.log_applier import addresses
 from protocols.state.run_state import RunState

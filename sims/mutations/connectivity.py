@@ -12,7 +12,7 @@ from protocols.links.failure_detector import FailureDetector
 from protocols.links.leader_discovery import LeaderDiscovery
 from protocols.links.log_relay import LogRelay
 from protocols.links.missing_links import MissingLinks
-from protocols.peer.member_status import MemberStatus
+from protocols.participant.member_status import MemberStatus
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
 
@@ -105,13 +105,13 @@ COMPANY_MUTANTS = (
         "counted-without-links",
         "A peer that returns is waited for before it can send its slices.",
         Edit(MemberStatus.watch_links, "not apart or ", "True or "),
-        tests=of("peer/member_status"),
+        tests=of("participant/member_status"),
     ),
     Mutant(
         "counted-without-the-newest-result",
         "A peer that returns is waited for while it lacks a result.",
         Edit(MemberStatus._keeps_pace, "not lags or ", "True or "),
-        tests=of("peer/member_status"),
+        tests=of("participant/member_status"),
     ),
     Mutant(
         "a-peer-that-is-back-is-lost-nevertheless",

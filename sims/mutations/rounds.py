@@ -6,8 +6,8 @@ Must NOT run anything (mutants.py).
 from protocols.leader.decisions import Leader, RoundDecisions
 from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports, RoundReports
-from protocols.peer.member_status import MemberStatus
-from protocols.peer.participant import Participant
+from protocols.participant.member_status import MemberStatus
+from protocols.participant.participant import Participant
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds

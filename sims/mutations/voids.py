@@ -7,7 +7,7 @@ Must NOT run anything (mutants.py).
 from protocols.leader.decisions import RoundDecisions
 from protocols.leader.recovery import usable
 from protocols.leader.reports import Reports
-from protocols.peer.participant import Participant
+from protocols.participant.participant import Participant
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.rounds.retries import accuse

@@ -6,7 +6,7 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.peer.participant import Participant
+from protocols.participant.participant import Participant
 from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version, digest_text

@@ -23,8 +23,8 @@ from protocols.messages.peer import (
     WantSamples,
     Witnessing,
 )
-from protocols.peer.joint_trainers import JointTrainers
-from protocols.peer.sample_requests import SampleRequests
+from protocols.participant.joint_trainers import JointTrainers
+from protocols.participant.sample_requests import SampleRequests
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.state.run_state import RunState
 from protocols.steps.step_machine import StepMachine

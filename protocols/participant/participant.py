@@ -21,7 +21,7 @@ from protocols.messages.peer import (
     Leaves,
     NoState,
 )
-from protocols.peer.member_status import MemberStatus
+from protocols.participant.member_status import MemberStatus
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.rounds.retries import ResultRequest
