@@ -31,16 +31,12 @@ LARGE = {
     # The log's state: one record, changed by the functions of transitions.py.
     "protocols/state/run_state.py:RunState",
     # They compose the parts of a core and of a leader, and pass events on to them.
-    *(
-        "protocols/peer/components.py:Components",
-        "protocols/participant/participant.py:Participant",
-    ),
-    "protocols/leader/decisions.py:Leader",
+    *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
     # State machines of fewer than 300 lines; their steps read most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
     "protocols/peer/connectivity.py:Connectivity",
-    *("protocols/participant/member_status.py:MemberStatus", "peers/ranks/attempt.py:Attempt"),
-    *("protocols/raft/node.py:Raft", "peers/ranks/attempt_runner.py:AttemptRunner"),
+    *("peers/ranks/attempt.py:Attempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
+    "protocols/raft/node.py:Raft",
     "peers/transfer/receiver.py:StateReceiver",
     # Connections: buffers, limits and figures of one socket.
     *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),

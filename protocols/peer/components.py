@@ -59,6 +59,7 @@ class Components(ABC):
         self.disk = self.raft.disk
         self.part = Participant(me, self.run_state, founds=not join, kept=kept)
         self.member_status, self.catchup = self.part.member_status, self.part.catchup
+        self.all_rounds = self.part.all_rounds
         self.links = Connections(contact, mine=me.address)
         self.failure_detector = self.links.failure_detector
         self.log_relay = LogRelay(self.log_applier, self.links)
@@ -254,8 +255,7 @@ class Components(ABC):
 
     def _exchange(self, now: float) -> None:
         """The rounds of all fragments."""
-        woken = self.part.woken
-        woken.update(range(len(self.rounds)))
+        self.all_rounds.wake_all()
         self._exchange_some(now)
 
     def _exchange_some(self, now: float) -> None:
@@ -263,7 +263,7 @@ class Components(ABC):
         before = self.member_status.mark
         commands, moved = self.part.exchange(now, self.links.up, self._hears)
         self._ours(commands, before, now)
-        self._due[wakeups.ROUNDS] = self.part.rounds_deadline
+        self._due[wakeups.ROUNDS] = self.all_rounds.deadline
         if moved:
             self.raised |= wakeups.OUR_ROUND & ~wakeups.ROUNDS
 

@@ -91,7 +91,7 @@ class Connectivity:
         return commands
 
     def disconnected(self, event: PeerDisconnected, now: float) -> list[Command]:
-        self._part.disconnected(event.peer)
+        self._part.recovery.disconnected(event.peer)
         self._raft.disconnected(event.peer, now)
         self._leadership.disconnected(event.peer)
         return self._links.disconnected(event.peer, event.why, now)

@@ -112,12 +112,12 @@ class PeerCore(Components):
                 self.member_status.watch_disk(self.disk.why)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
                 self.failure_detector.heard(event.sender, now)
-                self._out += self.part.payload(event)
-                if self.part.woken:
+                self._out += self.all_rounds.payload(event)
+                if self.all_rounds.woken:
                     self.raised |= wakeups.SOME_ROUNDS
             case v.CellReceived():
                 self.failure_detector.heard(event.sender, now)
-                self._out += self.part.cell(event, now)
+                self._out += self.part.recovery.cell(event, now)
             case v.LeaveRequested():
                 hears, over = self.connectivity.reaches_who_decides, self.finished
                 why = codec.one_line(event.why) or "asked to leave"
@@ -130,7 +130,7 @@ class PeerCore(Components):
                 self._out += self.certificates.take(event, self.leader_id, now)
             case v.BlocksReceived():
                 self._out += self.part.local(event, now)
-                if self.part.woken:
+                if self.all_rounds.woken:
                     self.raised |= wakeups.SOME_ROUNDS
             case _:
                 self._out += self.part.local(event, now)
@@ -200,7 +200,7 @@ class PeerCore(Components):
                 self.raised |= wakeups.LED_TERM
         elif isinstance(message, m.ContributeNow):
             if self.leadership.is_led_by(peer):  # The leader sends it once.
-                self.part.hurried(message.stamp)
+                self.all_rounds.hurried(message.stamp)
         elif self.led_term is None or isinstance(message, RELAY):
             self.log_relay.take(peer, message, now)
             if isinstance(message, m.Relay | m.Via):
@@ -269,4 +269,4 @@ class PeerCore(Components):
         else:
             self._out.append(self.links.gone(body.peer, body.why))
             self.raft.disconnected(body.peer, now)
-        self.part.gone(body.peer, now)
+        self.part.recovery.gone(body.peer)

@@ -219,7 +219,7 @@ class Decisions:
         head, stamp = core.led_term.head, Fence(core.run_state, commit.fragment).stamp_of(commit)
         said = self._held.get((stamp, commit.result_digest), set())
         holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
-        for rounds in core.part.of(stamp):  # A witness has no rounds.
+        for rounds in core.all_rounds.of(stamp):  # A witness has no rounds.
             held = rounds.exchange.held
             mine = held.digest(stamp, len(commit.borders) - 1)
             if mine == commit.result_digest or rounds.version >= commit.round:

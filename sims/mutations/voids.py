@@ -43,7 +43,7 @@ VOID_MUTANTS = (
     Mutant(
         "says-half-a-state-once",
         "The leader ignored an early report; no peer gets the state that only this peer has.",
-        Edit(Participant.came, "rounds.forget_reports()", "pass"),
+        Edit(Participant.came, "self.all_rounds.forget_reports()", "pass"),
     ),
     Mutant(
         "what-cannot-be-averaged-stays",

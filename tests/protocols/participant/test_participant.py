@@ -46,7 +46,7 @@ def begun() -> RunState:
 
 def looks(part: Participant) -> None:
     """At the rounds of all fragments."""
-    part.woken.update(range(len(part.rounds)))
+    part.all_rounds.wake_all()
     part.exchange(0.0, frozenset(), None)
 
 
@@ -56,10 +56,10 @@ def looks(part: Participant) -> None:
 def test_before_the_run_is_known_nothing_is_finished_and_nothing_counts() -> None:
     part = founder()
     assert (part.finished, part.rounds) == (False, [])
-    assert (part.state_deadline, part.rounds_deadline) == (float("inf"), float("inf"))
+    assert (part.state_deadline, part.all_rounds.deadline) == (float("inf"), float("inf"))
     stamp = follower(B, C).stamp(1)
     event = v.SliceReceived(B, stamp, 0, contributor(B))
-    assert part.payload(event) == [c.Discard(event)]
+    assert part.all_rounds.payload(event) == [c.Discard(event)]
     assert part.state(v.StateReceived(1, 0, 0, START), 0.0) == []
     assert part.tend(0.0, frozenset()) == []
     assert part.exchange(0.0, frozenset(), None) == ([], False)
