@@ -182,7 +182,7 @@ class Participant:
     def rules(self, rules: ProtocolConfig) -> None:
         self.all_rounds.follow(rules)
         for steps in self._steps:  # The leader acts on them at once.
-            steps.stall.after_s = rules.reduction_timeout_s
+            steps.reports.stall.after_s = rules.reduction_timeout_s
 
     @property
     def _steps(self) -> list[StepMachine]:
