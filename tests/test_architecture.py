@@ -34,7 +34,6 @@ LARGE = {
     *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
     # State machines of fewer than 300 lines; their steps read most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
-    "protocols/peer/connectivity.py:Connectivity",
     *("peers/ranks/attempt.py:Attempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
     "protocols/raft/node.py:Raft",
     "peers/transfer/receiver.py:StateReceiver",

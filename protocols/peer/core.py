@@ -11,8 +11,8 @@ from protocols.messages import peer as m
 from protocols.messages.raft import RAFT, RELAY
 from protocols.peer import shutdown, wakeups
 from protocols.peer.certificates import ABOUT_CERTIFICATES
-from protocols.peer.components import Components
 from protocols.peer.connectivity import CONNECTIVITY
+from protocols.peer.passes import Passes
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId
 from protocols.wire import codec
@@ -28,7 +28,7 @@ NO_NEWS = (m.Fetch, m.FetchSteps, m.BlocksWanted)
 """Questions between peers that are answered, and change nothing."""
 
 
-class PeerCore(Components):
+class PeerCore(Passes):
     """The core: `handle(event, now)` returns commands; call it with DeadlineReached at
     `deadline`."""
 
@@ -261,7 +261,8 @@ class PeerCore(Components):
                 self._stop(shutdown.when_out(self.member_status, finished=self.finished))
             self.part.lost(now)
             return
-        if self.log_applier.returns(body.peer) or self.connectivity.reads_on(body.peer):
+        revoked_peers = self.connectivity.revoked_peers
+        if self.log_applier.returns(body.peer) or revoked_peers.reads_on(body.peer):
             # The entry is about an earlier incarnation, or the peer has to read it by itself.
             pass
         elif isinstance(body, e.Left) and body.peer in self.links.up:
