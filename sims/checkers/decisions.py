@@ -279,7 +279,10 @@ class Decisions:
         assert core.led_term is not None
         head = core.led_term.head
         committed = head.committed(fragment)
-        if not (_has(gone, head.lineage, fragment, committed) and gone.running) or gone.corrupt:
+        if (
+            not (_has(gone, head.lineage, fragment, committed) and gone.running)
+            or gone.states.corrupt
+        ):
             return  # A corrupt state may have been refused, and counts as none.
         told = self._reported.get((node.peer, core.raft.term, peer, fragment))
         lacks = any(rounds.version < committed for rounds in core.rounds[fragment : fragment + 1])

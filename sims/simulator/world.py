@@ -212,7 +212,7 @@ class BareWorld(ABC):
     def lost_state(self) -> None:
         """Called when a peer that held a state has gone. While another state is corrupt, the lost
         one may have been the last good one."""
-        if any(node.corrupt for node in self.live):
+        if any(node.states.corrupt for node in self.live):
             self.observer.true_state_lost()
 
     def pause(self, node: Node, seconds: float) -> None:
@@ -308,7 +308,7 @@ class BareWorld(ABC):
 
     def _found(self, node: Node) -> None:
         """Let the first peer begin the run, from a checkpoint of its initial state."""
-        digests = node.found([self.model.initial(self.random) for _ in node.outers])
+        digests = node.states.found([self.model.initial(self.random) for _ in node.states.outers])
         certification = self.dialer.certification
         admission = certification.founds(node)
         opened = not certification.closed
@@ -409,7 +409,7 @@ class BareWorld(ABC):
     def begun(self, node: Node) -> None:
         """Called when a peer reads the first entry. The founder keeps its initial state."""
         if node.member_status.accepted:
-            node.keep_first()
+            node.states.keep_first()
 
     def moves(self) -> Counter[tuple[Role, Role]]:
         """All changes of role, in ended incarnations too."""

@@ -35,7 +35,7 @@ def played(seed: int, *, until_s: float = 60.0) -> World:
 def told(world: BareWorld) -> str:
     """Everything that happened: the story, every log, every state, the time."""
     logs = [
-        f"{peer} {node.core.me.incarnation} {node.outers} {node.core.raft.log.since(1)}"
+        f"{peer} {node.core.me.incarnation} {node.states.outers} {node.core.raft.log.since(1)}"
         for peer, node in world.nodes.items()
     ]
     return "\n".join([f"{world.now!r}", *world.story, *logs])
@@ -128,7 +128,7 @@ def test_without_faults_all_finish_with_everybody_in_every_round() -> None:
     world.run(until_s=60.0)
     assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert [len(commit.contributors) for commit in world.checkers.commits.values()] == [3] * 10
-    assert len({tuple(node.outers) for node in world.nodes.values()}) == 1
+    assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
     assert world.checkers.violations == []
 
 
@@ -214,7 +214,7 @@ def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
     assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert len(entries(world, e.Restore)) == 1
     assert commits(world) >= 30
-    assert len({tuple(node.outers) for node in world.nodes.values()}) == 1
+    assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
     assert world.checkers.violations == []
 
 
