@@ -154,7 +154,7 @@ class Ranks:
         self._node, self._core, self._name = node, node.core, node.me.name
         self._model = node.world.model
         self._training = training
-        self.last = node.world.steps_of(node.peer)
+        self.last = node.world.steps[node.peer]
         """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
         self.sample_leases = SampleLeases(training.interval_samples)
@@ -328,7 +328,7 @@ class Ranks:
                 work.local, work.moved = world.model.fold(work.local + move), work.moved + move
             self.sample_leases.step()
             self.works[0].samples += drawn
-            world.count_step(self._node.peer, self.last)
+            world.steps[self._node.peer] = self.last
             self._look()
             self._go_on()
 

@@ -376,7 +376,7 @@ def _corrupt(world: World, fault: Fault, victim: Node) -> None:
 Action = Callable[[World, Fault, Node], None]
 ACTIONS: Mapping[FaultKind, Action] = {
     "kill": lambda world, _, victim: world.kill(victim),
-    "restart": lambda world, _, victim: world.restart(victim),
+    "restart": lambda world, _, victim: world.operator.restart(victim),
     "crowd": _crowd,
     "relapse": lambda world, fault, node: multi_step_faults.relapse(
         world, node, torn=fault.other % 2 > 0
@@ -448,7 +448,7 @@ def _strike(world: World, sender: Node, kind: FaultKind) -> None:
 
 
 def _end(world: World, victim: Node) -> None:
-    end = world.restart if world.random.random() < 0.5 else world.kill
+    end = world.operator.restart if world.random.random() < 0.5 else world.kill
     end(victim)
 
 

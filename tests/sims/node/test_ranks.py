@@ -91,7 +91,7 @@ def test_work_done_while_a_result_is_under_way_counts_later_or_never(discards: b
     counted = sum(
         term.steps for commit in world.checkers.commits.values() for term in commit.contributors
     )
-    made = sum(world.steps_of(peer) for peer in world.nodes)
+    made = sum(world.steps[peer] for peer in world.nodes)
     assert (counted <= made - 3 * 5 * 3) == discards
 
 
