@@ -34,9 +34,9 @@ LARGE = {
     *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
     # State machines of fewer than 300 lines; their steps read most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
-    *("peers/ranks/attempt.py:Attempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
+    *("peers/ranks/attempt.py:RankAttempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
     "protocols/raft/node.py:Raft",
-    "peers/transfer/receiver.py:StateReceiver",
+    "peers/transfer/receiver.py:IncomingTransfer",
     # Connections: buffers, limits and figures of one socket.
     *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),
     *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
@@ -54,7 +54,7 @@ LARGE = {
 """Classes that may be larger, as path:name."""
 CONSTRUCTOR_ARGUMENTS_MAX = 7
 UNMIRRORED = (
-    *("tests/cluster/", "tests/golden/", "tests/test_architecture.py"),
+    *("tests/cluster/", "tests/golden/", "tests/test_architecture.py", "tests/test_names.py"),
     *("tests/sims/test_virtual_time.py", "tests/sims/test_closed_form.py"),  # Of the whole core,
     "tests/sims/test_gaps.py",  # and this too.
     "tests/sims/test_regressions.py",  # Of a file of data.

@@ -65,7 +65,7 @@ class AllRounds:
                 needed.update(rounds.exchange.checks.awaited(plan))
         return needed
 
-    def of(self, stamp: Stamp) -> list[FragmentRounds]:
+    def rounds_of(self, stamp: Stamp) -> list[FragmentRounds]:
         """The rounds of the fragment of this stamp; empty if there is none."""
         return self.of_fragments[stamp.fragment : stamp.fragment + 1]
 
@@ -95,7 +95,7 @@ class AllRounds:
     def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
         """A payload of another peer: keep it, or drop and count it (I3)."""
         known = event.sender in self._run_state.receivers
-        all_rounds = self.of(event.stamp) if known else []
+        all_rounds = self.rounds_of(event.stamp) if known else []
         if not any(rounds.exchange.received(event, rounds.version) for rounds in all_rounds):
             return [c.Discard(event)]
         fragment = event.stamp.fragment
@@ -106,7 +106,7 @@ class AllRounds:
 
     def hurried(self, stamp: Stamp) -> None:
         """The leader asks for an early contribution."""
-        for rounds in self.of(stamp):
+        for rounds in self.rounds_of(stamp):
             rounds.work.hurried = stamp
 
     def follow(self, rules: ProtocolConfig) -> None:
@@ -135,7 +135,7 @@ class AllRounds:
                 rounds.damaged = False
                 rounds.forget_reports()
 
-    def exchange(
+    def advance_rounds(
         self, now: float, connected: Set[PeerId], leader: PeerId | None, *, is_member: bool
     ) -> tuple[list[c.Command], bool, bool]:
         """Commands of the rounds of woken fragments; whether any of them moved; and whether a state

@@ -152,7 +152,7 @@ class Participant:
             case Fetch() | FetchSteps():
                 return self.fetched(peer, message)
             case BlocksWanted(stamp=stamp):
-                known = self.all_rounds.of(stamp) if peer in self.run_state.members else []
+                known = self.all_rounds.rounds_of(stamp) if peer in self.run_state.members else []
                 return [x for rounds in known for x in rounds.exchange.blocks_wanted(peer, message)]
             case _:
                 return self.recovery.asked(peer, message, now)
@@ -163,8 +163,8 @@ class Participant:
             return []
         if isinstance(message, FetchSteps):
             return [x for s in self._steps for x in s.payload_fetch.give(peer, message, s.payloads)]
-        stamp, part = message.stamp, message.part
-        return [x for r in self.all_rounds.of(stamp) for x in r.exchange.fetched(peer, stamp, part)]
+        stamp, part, known = message.stamp, message.part, self.all_rounds.rounds_of(message.stamp)
+        return [x for rounds in known for x in rounds.exchange.fetched(peer, stamp, part)]
 
     def reconnected(self, peer: PeerId) -> None:
         """A new connection: messages under way are lost in both directions."""
@@ -292,13 +292,13 @@ class Participant:
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
         return commands + self.state_donor.advance(versions, now)
 
-    def exchange(
+    def advance_rounds(
         self, now: float, connected: Set[PeerId], leader: PeerId | None
     ) -> tuple[list[c.Command], bool]:
         """Commands of the rounds of woken fragments, and whether any of them moved. `leader`:
         receiver of reports; None if there is none."""
         is_member = self.member_status.is_member
-        commands, moved, behind = self.all_rounds.exchange(
+        commands, moved, behind = self.all_rounds.advance_rounds(
             now, connected, leader, is_member=is_member
         )
         if behind and not self.catchup.needed:
@@ -309,7 +309,7 @@ class Participant:
         self, now: float, connected: Set[PeerId], leader: PeerId | None
     ) -> tuple[list[c.Command], bool]:
         """Commands of a stepwise run, and whether our status has changed. `leader` as in
-        `exchange`."""
+        `advance_rounds`."""
         steps, catchup = self.steps, self.catchup
         joint_trainers = self.member_status.joint_trainers
         assert steps is not None, "no steps are made in a run of rounds"

@@ -66,7 +66,9 @@ class TrainingStart:
         elif not joint_trainers.started and all(r.version >= 0 for r in rounds):
             joint_trainers.started = True
             first = self._me not in views[-1].roster
-            return [command for r in rounds for command in r.work.start(r.version, first=first)]
+            return [
+                command for r in rounds for command in r.work.start_ranks(r.version, first=first)
+            ]
         return []
 
     def _keeps_pace(self, rounds: Sequence[FragmentRounds], now: float) -> bool:

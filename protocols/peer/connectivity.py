@@ -33,7 +33,7 @@ from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, PeerInfo
 
 CONNECTIVITY = (Heartbeat, HeartbeatReply, OnBranch, FindLeader, LeaderAddress)
-"""Messages that `take` handles."""
+"""Messages that `handle_message` handles."""
 
 
 class Connectivity:
@@ -64,7 +64,7 @@ class Connectivity:
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
         peer = event.peer
         self._links.connected(event, now)
-        commands = self.other_branches.connected(peer)
+        commands = self.other_branches.first_message(peer)
         self._raft.connected(peer, now)
         if peer == self._raft.leader:
             self._unreached.forget()  # Reports on the last connection are forgotten.
@@ -229,7 +229,7 @@ class Connectivity:
         known = readers.get(leader) or connected.get(leader)
         return known.address if known is not None else ""
 
-    def take(
+    def handle_message(
         self,
         peer: PeerId,
         message: Heartbeat | HeartbeatReply | OnBranch | FindLeader | LeaderAddress,

@@ -73,7 +73,7 @@ class StepReports:
         """Report the peers that are awaited for too long, so that the leader excludes the right
         one. `view`: that of the next step."""
         step, missing = steps.version + 1, steps.missing
-        held = steps.payloads.of(view.view, step) if view is not None else {}
+        held = steps.payloads.of_step(view.view, step) if view is not None else {}
         waits = self.me.peer in held and steps.applying is None
         if leader is None or view is None or not waits or not missing():
             self.stall.over()

@@ -14,7 +14,7 @@ from protocols.state import checkpoint_progress
 from protocols.types import Stamp, Version, digest_text
 from sims.node.node_view import NodeView
 from sims.node.ranks import Handed
-from sims.node.toy_model import Contribution, Value
+from sims.node.toy_model import ToyContribution, Value
 
 
 class OuterStates:
@@ -74,7 +74,7 @@ class OuterStates:
             return
         so_far = checkpoint_progress.progress_at(run_state, versions[0].round)
         kept = Kept(run_state.lineage, tuple(versions), *so_far, remaining)
-        node.disk.keep(kept, tuple(self.outers))
+        node.disk.keep_checkpoint(kept, tuple(self.outers))
         node.give(v.Checkpointed(kept))
 
     def encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
@@ -91,7 +91,7 @@ class OuterStates:
         values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
-        made = Contribution(node.peer, fragment, delta, *steps, expected, sent, base)
+        made = ToyContribution(node.peer, fragment, delta, *steps, expected, sent, base)
         node.observer.encoded(manifest, made)
         if fragment == 0:
             node.observer.samples_of(node, manifest, round_, handed.samples)

@@ -15,7 +15,7 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.types import PeerId
 from sims.node.node import Node
-from sims.simulator.connections import Dialer
+from sims.simulator.connections import WorldDialer
 from sims.simulator.dialled_world import DialledWorld
 from sims.simulator.limit_values import LimitValues
 
@@ -32,7 +32,7 @@ class OperatedWorld(DialledWorld, Protocol):
     def limit_values(self) -> LimitValues: ...
 
     @property
-    def dialer(self) -> Dialer: ...
+    def dialer(self) -> WorldDialer: ...
 
     @property
     def finished(self) -> bool:
@@ -96,7 +96,7 @@ class Operator:
         )
         certification.begins(node)
         node.give(v.RunAccepted(world.rules, world.samples_ahead))
-        node.give(v.Bootstrap(world.limit_values.run(run), digests, admission))
+        node.give(v.Bootstrap(world.limit_values.largest_run(run), digests, admission))
 
     def way_in(self, peer: PeerId) -> str:
         """The address at which a peer is told to join: preferably a live node that knows the run,
