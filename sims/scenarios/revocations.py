@@ -87,7 +87,7 @@ def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
 
 def _has_state(node: Node) -> bool:
     member_status = node.member_status
-    return member_status.is_member and not member_status.catchup.needed and not node.corrupt
+    return member_status.is_member and not member_status.catchup.needed and not node.states.corrupt
 
 
 def _is_asked(world: World, node: Node) -> bool:
