@@ -35,3 +35,18 @@ def test_false_claims_change_nothing(how: str, peer: int) -> None:
     said = [line for line in world.story if "claims to lead term" in line]
     assert bool(said) == (how in NAMED)
     assert max(node.run_state.committed(0) for node in world.live) >= 30, "36 without a liar"
+
+
+@pytest.mark.parametrize("how", ["append", pytest.param("terms", marks=pytest.mark.long)])
+def test_a_leader_that_sends_invalid_entries_is_named_and_another_one_elected(how: str) -> None:
+    world = play(how, peer=0)
+    assert world.checkers.violations == []
+    assert [node.me.name for node in world.live] == [f"p{number}" for number in range(5)]
+    named = {line.split()[1] for line in world.story if "p0.3a0562d5: sends an invalid log" in line}
+    assert named == {node.peer for node in world.live if node.me.name != "p0"}
+    logs = [node.raft.log for node in world.live]
+    bodies = [entry.body for log in logs for entry in log.entries]
+    assert not any(isinstance(x, e.Lost) and x.why == "said a liar" for x in bodies)
+    (leader,) = {node.core.leader_id for node in world.live}
+    assert leader in named, "one that does not lie"
+    assert max(node.run_state.committed(0) for node in world.live) >= 25, "36 without a liar"
