@@ -242,7 +242,7 @@ class MemberStatus:
             self.ask_cut("the run went back to a checkpoint", now)
             return []
         self.joint_trainers.unable()
-        self.catchup.has_own(self.run_state.restored_index)
+        self.catchup.has_own(self.run_state.restored_index, kept.versions)
         self._adopting = {version.fragment for version in kept.versions}
         self._to_adopt = kept.versions
         return []
@@ -252,7 +252,9 @@ class MemberStatus:
         self._early.clear()
         self._adopting.clear()
         self._to_adopt = ()
-        self.catchup.has_own(self.run_state.restored_index)
+        restore = self.run_state.restored
+        versions = restore.versions if restore is not None else ()
+        self.catchup.has_own(self.run_state.restored_index, versions)
         self.joint_trainers.able = self.joint_trainers.started
 
     def adopt_kept(self) -> list[Command]:
@@ -344,7 +346,8 @@ class MemberStatus:
             if cut is None:
                 index = self.run_state.restored_index
             if index and index == self.catchup.complete:
-                reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address, lineage)
+                about = (me.name, me.incarnation, me.address)
+                reports[CaughtUp] = CaughtUp(index, *about, lineage, self.catchup.state)
         for roots in self.state_donor.reports():
             reports[roots.peer] = roots
         if self.leaving and me.peer in self.run_state.readers:

@@ -57,6 +57,9 @@ class LogApplier:
         self._me = me
         self._ahead = (RunState(signatures=signatures), e.LogEntry(0, 0, e.Dropped(me, (), 0)))
         """A state that entries led to which were not committed then, and the last one of them."""
+        self._judged: e.LogEntry | None = None
+        """The entry that was judged last by the committed state, which is the same when it is
+        applied."""
         inside = (*image.members, *image.joiners, *image.witnesses) if image is not None else ()
         self.known = addresses(inside, saved.entries if saved is not None else ())
         """Addresses of the peers that an earlier incarnation knew."""
@@ -132,7 +135,7 @@ class LogApplier:
                 self._compact()
             return None
         entry = raft.log.entries[run_state.index - raft.log.base]
-        transitions.apply(run_state, entry)
+        transitions.apply(run_state, entry, judged=entry is self._judged)
         if isinstance(entry.body, e.Run):
             raft.run = entry.body.run
         return entry
@@ -165,6 +168,8 @@ class LogApplier:
                 why = "proves no election, and no change of the voters"
             if why:
                 return f"entry {entry.index} of the log {why}"
+            if before is self.run_state:
+                self._judged = entry
         return ""
 
     def _state_before(self, new: Sequence[e.LogEntry], place: int) -> RunState:
