@@ -3,6 +3,7 @@
 Must NOT run anything (mutants.py).
 """
 
+from protocols.leader.joins import Joins
 from protocols.peer.branches import Branches
 from protocols.peer.connectivity import Connectivity
 from protocols.raft import mandate
@@ -11,6 +12,7 @@ from protocols.raft.election import Election
 from protocols.raft.log import Log
 from protocols.raft.mandate import Electorate
 from protocols.raft.node import Raft
+from protocols.state import entry_validation
 from protocols.state.log_applier import LogApplier
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
@@ -112,5 +114,17 @@ LEADERSHIP_MUTANTS = (
         "A leader appends an election without votes, and no reader follows a later leader.",
         Edit(LogApplier._is_unproved, "return not", "return False and not"),
         tests=("tests/sims/scenarios/test_forgery.py",),
+    ),
+    Mutant(
+        "any-state-makes-a-member",
+        "A joiner becomes a member before it has the state.",
+        Edit(entry_validation.unproved_state, "if right and state == right", "if True"),
+        tests=of("state/entry_validation"),
+    ),
+    Mutant(
+        "a-false-state-is-not-named",
+        "The leader appends a member entry that every reader refuses, and loses its term.",
+        Edit(Joins.has_caught_up, "if counts and", "if False and"),
+        tests=LIARS,
     ),
 )
