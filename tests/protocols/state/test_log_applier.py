@@ -93,7 +93,7 @@ def test_an_invalid_entry_is_not_acknowledged_and_its_leader_is_not_followed() -
         log_applier.receive(A, append(e.Lost(B, "x"), e.Left(C, "?"), after=5, commit=7), 0.0)
     raft = log_applier.raft
     assert (raft.log.last_index, raft.commit_index, raft.leader) == (5, 5, None)
-    assert not any(isinstance(command, Send) for command in raft.take(0.0)), "no answer"
+    assert not any(isinstance(command, Send) for command in raft.take_commands(0.0)), "no answer"
     log_applier.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
     assert (raft.log.last_index, read(log_applier)) == (5, []), "the leader of this term lies"
     sent = append(e.Lost(B, "x"), after=5, commit=6)
