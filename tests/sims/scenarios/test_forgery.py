@@ -20,6 +20,7 @@ from protocols.types.ids import PeerId
 from protocols.types.limits import CONTROL_BYTES_MAX
 from protocols.wire.codec import decode, decode_image, encode
 from sims.checkers import StepWorld, World
+from sims.node.node import Node
 from sims.node.toy_model import Training
 from sims.scenarios.forgery import Forger, blank
 
@@ -41,13 +42,14 @@ class Steps(StepWorld, Rounds):
 
 def whole_log(*, stepwise: bool, certified: bool) -> tuple[list[e.LogEntry], LogApplier]:
     """The log of a run in which peers join, are lost and come back; and a reader of nothing."""
+    late: list[Node] = []
     if stepwise:
         world: World = Steps(5, peers=3, outer_steps=60, witness=True, certified=certified)
     else:
         training = Training(fragments=2, certified=certified)
         world = Rounds(5, peers=3, outer_steps=8, training=training)
         world.add_peer(witness=True)
-    world.at(4.0, world.add_peer)
+    world.at(4.0, lambda: late.append(world.add_peer()))
     world.at(6.0, lambda: world.restart(world.leaders[0]))
     world.at(7.0, lambda: world.kill(world.live[2]))
     world.run(until_s=60.0)
