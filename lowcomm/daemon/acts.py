@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from lowcomm.daemon.token_list import came_by
 from peers.ipc import FindSubject, IssueToken, Revoke
+from protocols.acts import subject
 from protocols.interface import events as v
 from protocols.messages import Revocation, Revoked, TokenIssued, TokenRevoked
-from protocols.state import PREFIX, RunState, cannot_act, decode_token, may_not_ask, subject
+from protocols.state import PREFIX, RunState, cannot_act, decode_token, may_not_ask
 from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 

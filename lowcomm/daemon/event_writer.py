@@ -14,8 +14,9 @@ from lowcomm.daemon.gauges import figures_of, gauges_of, served
 from lowcomm.daemon.tried_addresses import FOR_OTHERS, with_tried
 from lowcomm.rank_control.program_notices import node_wait
 from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
+from protocols.acts import author, described, subject
 from protocols.messages import log_entries as e
-from protocols.state import author, step_view, subject
+from protocols.state import step_view
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -284,6 +285,8 @@ def tell_entry(event_log: EventLog, command: Applied, core: PeerCore, *, step_to
             what = "certificate of" if isinstance(entry, e.Revoked) else "token"
             text = f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
             event_log.write("note", topic="revoked", text=text)
+        case e.Steered():
+            event_log.write("note", topic="act", text=described(entry))
         case e.TokenIssued(terms=terms):
             admits = f"{terms.uses} {'witnesses' if terms.witness else 'nodes'}"
             text = f"{terms.issuer} issued the token {terms.number} for {admits}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protocols.messages import Revoked, TokenIssued
-from protocols.state import subject
+from protocols.acts import subject
 
 if TYPE_CHECKING:
     from protocols.messages import Revocation, TokenTerms

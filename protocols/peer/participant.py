@@ -296,7 +296,7 @@ class Participant:
                 return [c.CheckRun(run)]
             return self.steps.state_received(0, self.initial_digests[0])  # This peer founded it.
         self.rounds = [
-            FragmentRounds(self.me.peer, Fence(self.run_state, f), run.outer_steps)
+            FragmentRounds(self.me.peer, Fence(self.run_state, f))
             for f in range(self.run_state.fragments)
         ]
         self.asking = [ResultRequest() for _ in self.rounds]

@@ -7,6 +7,8 @@ does).
 
 from collections.abc import Callable, Iterable
 
+from protocols.acts.authority import unproved
+from protocols.acts.statements import subject
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
@@ -15,9 +17,8 @@ from protocols.raft.log import Log
 from protocols.raft.mandate import LeaderProofs
 from protocols.raft.node import Raft
 from protocols.state import transitions
-from protocols.state.entry_validation import snapshot_objection, unproved
+from protocols.state.entry_validation import snapshot_objection
 from protocols.state.run_state import RunState
-from protocols.state.tokens import subject
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId, PeerInfo
 from protocols.types.signatures import NO_SIGNATURES, Signatures
@@ -150,16 +151,24 @@ class LogApplier:
         return Snapshot(index, term, encode_image(self.run_state.image()))
 
     def _check_acts(self, peer: PeerId, append: m.Append) -> None:
-        """Raise RemoteProtocolError if a revocation in these entries is not proved: no majority
-        shall acknowledge it."""
-        acts = [x.body for x in append.entries if isinstance(x.body, e.Revoked | e.TokenRevoked)]
-        if not acts:
+        """Raise RemoteProtocolError if an act in these entries does not count where it stands: no
+        majority shall acknowledge it."""
+        log, applied, previous = self.raft.log, self.run_state.index, append.previous_index
+        if not any(isinstance(entry.body, e.SignedAct) for entry in append.entries):
             return
-        brought = (x.body for x in append.entries if isinstance(x.body, e.Run))
-        run = run_of(self.run_state, self.raft.log) or next(brought, None)
-        for act in acts:
-            if why := unproved(run, act, self.run_state.signatures):
-                raise RemoteProtocolError(peer, f"revokes {subject(act)}, and {why}")
+        held = append.previous_term if previous < log.base else log.term_at(previous)
+        if append.term < self.raft.term or held != append.previous_term:
+            return  # It is refused anyway.
+        authority = self.run_state.authority
+        before = log.since(max(applied, log.base) + 1)
+        for entry in (x for x in before if x.index <= previous):
+            authority = authority.after(entry)
+        for entry in (x for x in append.entries if x.index > applied):
+            if isinstance(entry.body, e.SignedAct):
+                why = unproved(authority, entry.body, self.run_state.signatures)
+                if why:
+                    raise RemoteProtocolError(peer, f"has the act {subject(entry.body)}, and {why}")
+            authority = authority.after(entry)
 
     def _compact(self) -> None:
         """Replace the applied entries by a snapshot, except the last ones."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protocols.acts import act_statement, subject
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.peer import FAREWELL_S
 from protocols.raft import Voters, voters_after
-from protocols.state import revocation_statement, subject
 from protocols.types import PeerId
 from sims.node.node import Node
 from sims.node.toy_model import toy_signature
@@ -70,7 +70,7 @@ class Revocation:
         run = self._run
         if run is None or not run.root:
             return
-        said = toy_signature(run.root, revocation_statement(run.root, entry))
+        said = toy_signature(run.root, act_statement(run.root, entry))
         if entry.signature != said and (entry.signature or not run.voters_revoke):
             self._found(f"{subject(entry)} is revoked without the root key, at {entry.by}")
         elif not entry.signature and entry.by not in self._voted:
@@ -164,7 +164,7 @@ def _heard(node: Node) -> set[PeerId]:
 
 
 def _is_revoked(entry: e.Entry) -> bool:
-    return isinstance(entry, e.Voter) and "revoked" in entry.why
+    return isinstance(entry, e.Voter) and "is about to be" in entry.why
 
 
 def _voters_at(node: Node, index: int) -> Voters:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from protocols.acts import act_statement
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import Revoked, TokenIssued, TokenSpent
 from protocols.messages import peer as m
-from protocols.state import Token, claim, revocation_statement, statement
+from protocols.state import Token, claim, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
 from sims.node.toy_model import key_named, toy_signature
@@ -75,7 +76,7 @@ class Certification:
 
     def signed(self, entry: Revoked) -> Revoked:
         """The revocation with the signature of the operator."""
-        said = revocation_statement(self.root, entry)
+        said = act_statement(self.root, entry)
         return replace(entry, signature=toy_signature(self.root, said))
 
     def shuts_out(self, node: Node) -> bool:

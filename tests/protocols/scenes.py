@@ -20,7 +20,7 @@ from protocols.peer.core import PeerCore
 from protocols.raft.log import Log
 from protocols.state import transitions
 from protocols.state.run_state import RunState
-from protocols.state.tokens import revocation_statement
+from protocols.acts.statements import act_statement
 from protocols.types.ids import (
     Contributor,
     FragmentParts,
@@ -148,7 +148,7 @@ Order = TypeVar("Order", bound=e.Revocation)
 
 def ordered(entry: Order, root: str = "") -> Order:
     """The revocation with the root key's signature."""
-    return replace(entry, signature=sealed(root, revocation_statement(root, entry)))
+    return replace(entry, signature=sealed(root, act_statement(root, entry)))
 
 
 class Scene:

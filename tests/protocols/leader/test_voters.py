@@ -97,7 +97,7 @@ def test_no_vote_ends_before_the_last_change_of_voters_is_committed() -> None:
 
 
 def _ends(room: SecureRoom, by: str, peer: str) -> e.Voter:
-    why = f"its certificate is about to be revoked, as {room.ids[by]} asked"
+    why = f"it is about to be revoked, as {room.ids[by]} asked"
     return e.Voter(room.ids[peer], votes=False, why=why)
 
 
