@@ -15,7 +15,7 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from protocols.acts.orders import ADD, CONTINUE, KICK, PAUSE, REMOVE, SET, Orders
     from protocols.acts.settings import parsed_setting
-    from protocols.acts.statements import act_statement, author, described, subject
+    from protocols.acts.statements import act_statement, author, described, signer, subject
 
 __all__ = [
     "ADD",
@@ -29,6 +29,7 @@ __all__ = [
     "author",
     "described",
     "parsed_setting",
+    "signer",
     "subject",
 ]
 
@@ -37,6 +38,6 @@ __getattr__ = lazy_exports(
     {
         "orders": "ADD CONTINUE KICK PAUSE REMOVE SET Orders",
         "settings": "parsed_setting",
-        "statements": "act_statement author described subject",
+        "statements": "act_statement author described signer subject",
     },
 )

@@ -76,8 +76,8 @@ class Orders:
         last_rounds: tuple[int, ...],
         incarnations: Mapping[PeerId, int],
     ) -> None:
-        """`last_rounds`: of a pause. `incarnations`: those of all peers that read the log, whose
-        removal is not forgotten."""
+        """`last_rounds`: of a pause. `incarnations`: those of all peers that read the log: that
+        these are removed is not forgotten."""
         self.acts[act.number], self.indices[act.number] = act, index
         self._take(act)
         if act.what in (PAUSE, CONTINUE):

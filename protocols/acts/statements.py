@@ -81,8 +81,21 @@ def reason_of(entry: Revocation | Steered) -> str:
     return f" ({entry.why})" if entry.why else ""
 
 
-def described(entry: Steered) -> str:
+def described(entry: Act) -> str:
     """The act as a line for people."""
+    match entry:
+        case Revoked(why=why) | TokenRevoked(why=why):
+            what = "certificate of" if isinstance(entry, Revoked) else "token"
+            by = author(entry)
+            return f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
+        case TokenIssued(terms=terms):
+            admits = f"{terms.uses} {'witnesses' if terms.witness else 'nodes'}"
+            return f"{terms.issuer} issued the token {terms.number} for {admits}"
+        case Steered():
+            return _steered(entry)
+
+
+def _steered(entry: Steered) -> str:
     what = {
         "pause": "the run is paused",
         "continue": "the run goes on",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from protocols.acts.statements import act_statement
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
@@ -20,7 +21,6 @@ from protocols.peer.core import PeerCore
 from protocols.raft.log import Log
 from protocols.state import transitions
 from protocols.state.run_state import RunState
-from protocols.acts.statements import act_statement
 from protocols.types.ids import (
     Contributor,
     FragmentParts,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocols.messages import log_entries as e
 from protocols.acts.statements import act_statement
+from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.checkers.revocation import Revocation
