@@ -145,7 +145,7 @@ class LeadershipTerm:
 
         Raises RemoteProtocolError after all valid reports are handled.
         """
-        if peer in self.head.revoked:
+        if peer in self.head.revoked or self._is_kicked(peer):
             return []  # Its reports do not count after that entry, relayed or not.
         if self._is_of_earlier_life(peer):
             return []
@@ -162,6 +162,12 @@ class LeadershipTerm:
         if wrong:
             raise wrong[0]
         return found
+
+    def _is_kicked(self, peer: PeerId) -> bool:
+        """Was the connected incarnation of this peer removed? It may not have read that yet."""
+        seat = self.head.seats.get(peer)
+        life = self._links.life(peer, seat.incarnation if seat is not None else 0)
+        return self.head.orders.kick_of(peer, life) is not None
 
     def _is_of_earlier_life(self, peer: PeerId) -> bool:
         """Has the log a later incarnation of this peer than the connected one? The new one joined

@@ -43,6 +43,8 @@ def objection(run_state: RunState, body: e.Entry) -> str:
     """Why this entry contradicts the state; "" if it does not."""
     if isinstance(body, e.Run) == (run_state.run is not None):
         return "does not begin with its only Run"
+    if isinstance(body, e.Cut | e.Member | e.Witness) and _is_kicked(run_state, body.info):
+        return f"lets in {body.info.peer}, which was removed and not started again"
     match body:
         case e.Run():
             return _run(body)
@@ -158,6 +160,10 @@ def _run(run: e.Run) -> str:
     if not sizes or min(*sizes, run.grain, run.outer_steps, run.peers_min) < 1:
         return "begins with an empty Run"
     return step_validation.of_run(run)
+
+
+def _is_kicked(run_state: RunState, info: PeerInfo) -> bool:
+    return run_state.orders.kick_of(info.peer, info.incarnation) is not None
 
 
 def _voter(run_state: RunState, body: e.Voter) -> str:

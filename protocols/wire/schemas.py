@@ -245,7 +245,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "entry": _only(e.Revoked, e.TokenRevoked, e.TokenIssued, e.Steered),
         "force": flag,
     },
-    m.ActRefused: {"subject": _name, "why": _words},
+    m.ActRefused: {"subject": text(NAME_MAX + 32), "why": _words},
     m.Refused: {"why": _words, "revoked": flag},
     m.Heartbeat: {},
     m.ReadLog: {"index": _u63},

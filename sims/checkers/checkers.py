@@ -29,6 +29,7 @@ from sims.checkers.revocation import Revocation
 from sims.checkers.rollback import Rollback
 from sims.checkers.samples import Samples
 from sims.checkers.staleness import Staleness
+from sims.checkers.steering import Steering
 from sims.checkers.transfers import TransferChecks
 from sims.checkers.waits import Waits
 from sims.node.node import Node
@@ -52,6 +53,7 @@ class Checkers:
         self.accounting = Accounting(found, self.agreement)
         self.admission = Admission(found)
         self.revocation = Revocation(found)
+        self.steering = Steering(found)
         self.fencing = Fencing(found)
         self.progress = Progress(found, self.agreement)
         self.durability = Durability(found)
@@ -194,6 +196,7 @@ class Checkers:
         self.samples.applied(lineage, entry)
         self.pairs.applied(lineage, entry)
         self.revocation.applied(index, entry)
+        self.steering.applied(lineage, entry)
         self.admission.applied(entry)
         if isinstance(entry, e.Run):
             self.samples.began(lineage)

@@ -44,7 +44,7 @@ class Revocation:
         """By (peer, its incarnation, revoked peer): when it was first seen to know the
         revocation."""
         self._taken: dict[tuple[PeerId, int, str], float] = {}
-        """By (leader, term, subject): since when the leader has this revocation to append."""
+        """By (leader, term, subject): since when the leader has this act to append."""
         self._looked: dict[PeerId, int] = {}
         """By leader: the index up to which its log was checked."""
 
@@ -104,10 +104,12 @@ class Revocation:
         log, raft = node.raft.log, node.raft
         led_term = node.core.led_term
         leader = led_term.leader if led_term is not None else None
-        for name in leader.vote_changes.asked if leader is not None and raft.settled else ():
+        for one in leader.vote_changes.asked.values() if leader and raft.settled else ():
+            number = one.entry.number if isinstance(one.entry, e.Steered) else 0
+            name = f"{subject(one.entry)} {number or ''}"
             since = self._taken.setdefault((node.peer, raft.term, name), node.world.now)
             if node.world.now > since + DECIDED_S and node.paused_until < since:
-                self._found(f"{node.peer} leads, and does not append the revocation of {name}")
+                self._found(f"{node.peer} leads, and does not append the act {name}")
         seen = max(self._looked.get(node.peer, 0), log.base)
         self._looked[node.peer] = log.last_index
         if log.reconfigured <= seen:

@@ -4,13 +4,14 @@ The sweep catches those of REVOCATION_MUTANTS. Each of REVOCATION_UNIT_MUTANTS b
 named above it, since random seeds seldom produce its situation. Must NOT run anything (mutants.py).
 """
 
+from protocols.acts import authority, statements
 from protocols.leader.decisions import Leader
 from protocols.leader.term import LeadershipTerm
 from protocols.leader.voters import Voters
 from protocols.links import handshake
 from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
-from protocols.state import entry_validation, tokens, transitions
+from protocols.state import entry_validation, transitions
 from protocols.state.log_applier import LogApplier
 from protocols.state.tokens import SpentTokens
 from sims.mutations.patch import Edit, Mutant
@@ -77,19 +78,19 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "the-signature-is-not-checked",
         "Any 64 bytes count as the operator's order.",
-        Edit(entry_validation.unproved, 'return "" if genuine else', 'return "" if True else'),
+        Edit(authority.not_permitted, 'return "" if genuine else', 'return "" if True else'),
         tests=of("peer/certificates"),
     ),
     Mutant(
         "voters-revoke-in-every-run",
         "The operator wants to revoke alone, and a stolen voter revokes the others.",
-        Edit(entry_validation.unproved, "if run.voters_revoke:", "if True:"),
+        Edit(authority.not_permitted, "run.voters_revoke", "True"),
         tests=of("peer/certificates"),
     ),
     Mutant(
         "an-order-is-good-for-every-peer",
         "A peer that saw one revocation makes another one of its signature.",
-        Edit(tokens.revocation_statement, "kind, subject(entry), entry.why", "kind, entry.why"),
+        Edit(statements.act_statement, '"peer", [peer]', '"peer", []'),
         tests=of("state/tokens"),
     ),
     Mutant(
@@ -102,9 +103,9 @@ REVOCATION_UNIT_MUTANTS = (
         "a-snapshot-brings-unproved-revocations",
         "A lying leader revokes in a snapshot.",
         Edit(
-            entry_validation.snapshot_objection,
-            "if any(unproved(run, entry, signatures)",
-            "if any(False and unproved(run, entry, signatures)",
+            entry_validation._acts_of,
+            "if not_permitted(authority, act, signatures):",
+            "if False:",
         ),
         tests=of("state/log_applier"),
     ),

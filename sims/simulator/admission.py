@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TypeVar
 
 from protocols.acts import act_statement
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages import Revoked, TokenIssued, TokenSpent
+from protocols.messages import Revoked, Steered, TokenIssued, TokenSpent
 from protocols.messages import peer as m
 from protocols.state import Token, claim, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
@@ -20,6 +21,7 @@ from sims.node.node import Node
 from sims.node.toy_model import key_named, toy_signature
 from sims.simulator.dialled_world import DialledWorld
 
+Signed = TypeVar("Signed", Revoked, Steered)
 USES = (1, 2, 3)
 """How many peers one token admits. More peers than that may come with the same token."""
 PATIENCE_S = 12.0
@@ -49,6 +51,7 @@ class Certification:
         self.voters_issue = self._random.random() >= OPERATORS_ONLY
         acts = random.Random(seed ^ 0x0AC7)  # noqa: S311 (another source: no draw moves)
         self.voters_revoke = acts.random() >= OPERATORS_ONLY
+        self.voters_steer = acts.random() >= OPERATORS_ONLY
         self._tokens = 0
         self._token: dict[bool, Token] = {}
         """The token that the operator gives to the next new peer, by role (True: a witness)."""
@@ -74,8 +77,8 @@ class Certification:
         token = self._new_token(witness=False, by=PeerId(""), uses=1)
         return _entry(_admit(founder, token, root=self.root))
 
-    def signed(self, entry: Revoked) -> Revoked:
-        """The revocation with the signature of the operator."""
+    def signed(self, entry: Signed) -> Signed:
+        """The act with the signature of the operator."""
         said = act_statement(self.root, entry)
         return replace(entry, signature=toy_signature(self.root, said))
 
@@ -92,6 +95,12 @@ class Certification:
     def bans(self, node: Node) -> bool:
         """True if the operator wanted to revoke the certificate of this node."""
         return node.peer in self.revoked_at
+
+    def is_kicked(self, node: Node) -> bool:
+        """True if a node's committed log says that this incarnation of the node is removed."""
+        peer, incarnation = node.peer, node.me.incarnation
+        logs = [other.run_state.orders for other in self._world.nodes.values()]
+        return any(orders.kick_of(peer, incarnation) is not None for orders in logs)
 
     def is_revoked(self, peer: PeerId) -> bool:
         """True if a node's committed log says that the peer is revoked."""

@@ -317,6 +317,7 @@ class BareWorld(ABC):
             root=certification.root,
             voters_issue=certification.voters_issue or opened,
             voters_revoke=certification.voters_revoke or opened,
+            voters_steer=certification.voters_steer or opened,
         )
         certification.begins(node)
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
