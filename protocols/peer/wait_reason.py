@@ -78,11 +78,12 @@ def _pause(core: PeerCore, pause: Steered, now: float) -> WaitReason | None:
     """The wait in a paused run; None while the last open round is made."""
     text = f"the run is paused by {author(pause)}{reason_of(pause)}"
     for rounds in core.rounds:
-        own = rounds.work.own
-        if own is not None and core.run_state.open_plan(rounds.fragment) is None:
-            return WaitReason("waiting", text, own.since, NEVER)
-        if own is not None:
+        own, fragment = rounds.work.own, rounds.fragment
+        under_way = core.run_state.open_plan(fragment) is not None
+        if own is not None and (under_way or rounds.version < core.run_state.committed(fragment)):
             return None
+        if own is not None:
+            return WaitReason("waiting", text, own.since, NEVER)
     trains = core.run_state.views and core.part.steps is None
     return WaitReason("training" if trains else "waiting", text, now, NEVER)
 

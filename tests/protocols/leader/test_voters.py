@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from protocols.acts.statements import subject
 from protocols.interface import events as v
 from protocols.leader import voters
 from protocols.leader.voters import PATIENCE_S
@@ -14,7 +15,7 @@ from protocols.peer.connectivity import FAREWELL_S
 from protocols.state.entry_validation import cannot_act
 from tests.protocols.led import leading
 from tests.protocols.room import RULES, is_message
-from tests.protocols.scenes import A, B, C, join
+from tests.protocols.scenes import A, B, C, join, steered
 from tests.protocols.secure_room import SecureRoom
 
 GRACE_S = RULES.reconnect_grace_s
@@ -360,3 +361,54 @@ def test_a_witness_loses_its_vote_as_members_do() -> None:
     assert sorted(room.checked("a")) == ["b", "w"]
     assert room.outcome("w") == "refused"
     goes_on(room, "a")
+
+
+# Removed until started again ---------------------------------------------------------------------
+
+
+def steers(room: SecureRoom, at: str, what: str, subject: str = "", value: str = "") -> e.Steered:
+    """A person asks for an act at this peer."""
+    run_state = room.peers[at].run_state
+    number, lineage = run_state.orders.number + 1, run_state.lineage
+    act = steered(what, subject, value, number=number, lineage=lineage, by=room.ids[at])
+    room.together((at, v.ActAsked(act)))
+    return act
+
+
+@pytest.mark.parametrize("victim", ["a", "c"])
+def test_a_removed_voter_ends_and_comes_back_with_its_next_start(victim: str) -> None:
+    """a leads, and hands over first."""
+    room = SecureRoom("abc")
+    room.contribute(victim)
+    steers(room, "b", "kick", room.ids[victim], "1")
+    room.wait(RETRY_S + FAREWELL_S)
+    assert room.outcome(victim) == "refused"
+    kinds = [type(x) for x in room.bodies("b")]
+    assert kinds.index(e.Steered) < kinds.index(e.Lost)
+    assert victim not in room.voters("b")
+    assert room.ids[victim] not in room.peers["b"].run_state.readers
+    room.kill(victim)
+    room.returns(victim)
+    room.wait(5.0)
+    assert room.ids[victim] in room.peers["b"].run_state.members
+
+
+def test_a_removal_that_leaves_no_majority_is_refused() -> None:
+    room = SecureRoom("abc", rules=SLOW)
+    room.kill("c")
+    act = steers(room, "a", "kick", room.ids["b"], "1")
+    room.wait(PATIENCE_S + 1.0)
+    assert "only 1 can be reached" in room.peers["a"].certificates.refused[subject(act)]
+    assert room.log(e.Steered, of="a") == []
+
+
+def test_of_two_acts_at_once_one_counts() -> None:
+    room = SecureRoom("abc")
+    acts = [
+        steered("pause", lineage=room.peers["a"].run_state.lineage, by=room.ids[name], why=name)
+        for name in "bc"
+    ]
+    room.together(*((name, v.ActAsked(act)) for name, act in zip("bc", acts, strict=True)))
+    room.wait(RETRY_S)
+    assert len(room.log(e.Steered, of="a")) == 1
+    assert all(not core.certificates.acts for core in room.peers.values())

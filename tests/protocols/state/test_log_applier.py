@@ -11,6 +11,7 @@ from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import Branch, NewestCut, RunStateSnapshot
 from protocols.raft.snapshot_chunks import pieces
+from protocols.state import transitions
 from protocols.state.log_applier import COMPACT_ENTRIES, KEPT_SHARE, LogApplier
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import Version
@@ -28,6 +29,7 @@ from tests.protocols.scenes import (
     members_of,
     ordered,
     run,
+    steered,
     view,
 )
 
@@ -165,6 +167,47 @@ def test_a_snapshot_with_such_a_revocation_is_not_taken(forged: e.Revocation) ->
         install(log_applier, Snapshot(5, 1, encode_image(image)))
     proved = replace(image, revoked=(ordered(e.Revoked(B, A, "")),), revoked_tokens=())
     assert install(log_applier, Snapshot(5, 1, encode_image(proved)), number=2) == [True]
+
+
+def test_a_captured_act_gets_no_second_acknowledgement() -> None:
+    """Also one that is not applied yet counts, and one that another leader replaces does not."""
+    log_applier = LogApplier(C, None, SEALS)
+    log_applier.receive(A, append(*BEGUN, commit=5), 0.0)
+    read(log_applier)
+    lineage = log_applier.run_state.lineage
+    pause, on = (
+        ordered(steered(what, number=number, lineage=lineage))
+        for number, what in enumerate(("pause", "continue"), 1)
+    )
+    with pytest.raises(RemoteProtocolError, match="another act or a rollback came between"):
+        log_applier.receive(A, append(on, after=5), 0.0)
+    log_applier.receive(A, append(pause, on, after=5), 0.0)
+    with pytest.raises(RemoteProtocolError, match="has the act pause, and another act"):
+        log_applier.receive(A, append(pause, after=7), 0.0)
+    log_applier.receive(A, append(pause, on, after=5, commit=7), 0.0)  # Sent again.
+    assert read(log_applier) == [pause, on]
+    with pytest.raises(RemoteProtocolError, match="has the act pause, and another act"):
+        log_applier.receive(A, append(pause, after=7), 0.0)
+    log_applier.receive(A, append(pause, after=9), 0.0)  # It has a gap: refused anyway.
+    assert log_applier.raft.log.last_index == 7
+
+
+def test_a_snapshot_with_a_forged_pause_is_not_taken() -> None:
+    closed = replace(run(), voters_steer=False)
+    run_state = members_of(log_of(closed, *BEGUN[1:]))
+    pause = ordered(steered("pause", lineage=run_state.lineage))
+    transitions.apply(run_state, e.LogEntry(6, 1, pause))
+    image = run_state.image()
+    for forged, words in (
+        (replace(image, steered=(replace(pause, signature=b""),)), "no signature proves"),
+        (replace(image, steered=(replace(pause, what="continue"),)), "another pause"),
+        (replace(image, last_rounds=()), "another pause"),
+        (replace(image, steered=(pause, pause), steered_indices=(6, 6)), "out of order"),
+        (replace(image, steered_indices=()), "out of order"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=words):
+            install(LogApplier(C, None, SEALS), Snapshot(6, 1, encode_image(forged)))
+    assert install(LogApplier(C, None, SEALS), Snapshot(6, 1, encode_image(image))) == [True]
 
 
 def test_a_snapshot_cannot_change_the_run_so_that_voters_revoke() -> None:
