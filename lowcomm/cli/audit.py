@@ -41,12 +41,12 @@ def audit(
         for act in acts:
             print(json.dumps(act))  # noqa: T201
     else:
-        columns = ("entry", "time", "act", "subject", "by", "at", "reason")
+        columns = ("entry", "time", "act", "subject", "by", "reason")
         empty = "the log has no act of an operator, and no token of a voter"
         print_rows(columns, list(map(_cells, acts)), empty=empty)
 
 
 def _cells(act: Mapping[str, object]) -> list[str]:
     time = utc(int(str(act["time"]))) if act["time"] else ""
-    rest = [str(act[field]) for field in ("act", "subject", "by", "at", "why")]
+    rest = [str(act[field]) for field in ("act", "subject", "by", "why")]
     return [str(act["index"]), time, *rest]

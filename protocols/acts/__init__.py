@@ -13,20 +13,16 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from protocols.acts.orders import ADD, CONTINUE, KICK, PAUSE, REMOVE, SET, Orders
+    from protocols.acts.orders import CONTINUE, KICK, PAUSE, SET
     from protocols.acts.settings import parsed_setting
-    from protocols.acts.statements import act_statement, author, described, signer, subject
+    from protocols.acts.statements import act_statement, described, signer, subject
 
 __all__ = [
-    "ADD",
     "CONTINUE",
     "KICK",
     "PAUSE",
-    "REMOVE",
     "SET",
-    "Orders",
     "act_statement",
-    "author",
     "described",
     "parsed_setting",
     "signer",
@@ -36,8 +32,8 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "orders": "ADD CONTINUE KICK PAUSE REMOVE SET Orders",
+        "orders": "CONTINUE KICK PAUSE SET",
         "settings": "parsed_setting",
-        "statements": "act_statement author described signer subject",
+        "statements": "act_statement described signer subject",
     },
 )

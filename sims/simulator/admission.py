@@ -51,7 +51,6 @@ class Certification:
         self.voters_issue = self._random.random() >= OPERATORS_ONLY
         acts = random.Random(seed ^ 0x0AC7)  # noqa: S311 (another source: no draw moves)
         self.voters_revoke = acts.random() >= OPERATORS_ONLY
-        self.voters_steer = acts.random() >= OPERATORS_ONLY
         self._tokens = 0
         self._token: dict[bool, Token] = {}
         """The token that the operator gives to the next new peer, by role (True: a witness)."""
@@ -67,6 +66,11 @@ class Certification:
     def root(self) -> str:
         """The run's root key; "" in an open world."""
         return key_named("root key").hex() if self.closed else ""
+
+    @property
+    def voters_steer(self) -> bool:
+        """True if voters may steer the run, as they may revoke."""
+        return self.voters_revoke
 
     def founds(self, founder: Node) -> TokenSpent | None:
         """The founder's own admission, which its disk has from now on; None in an open world."""
