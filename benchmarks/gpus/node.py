@@ -63,7 +63,7 @@ class Sizes:
     """Seconds that an idle node rests in each step."""
 
 
-class Training:
+class GpuTraining:
     """A model on random tokens, with AdamW; on a GPU in bf16 by autocast."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -77,7 +77,7 @@ class Training:
         batches = torch.randint(0, config.vocab_size, shape, generator=random)
         self._batches_NBT1 = batches.to(self.device)
 
-    def step(self, number: int) -> None:
+    def inner_step(self, number: int) -> None:
         tokens_BT1: Tensor = self._batches_NBT1[number % len(self._batches_NBT1)]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_gpu):
             loss = next_token_loss(self.model, tokens_BT1)  # pyright: ignore[reportArgumentType]
@@ -94,11 +94,11 @@ class Training:
 
 def train_bare(sizes: Sizes) -> None:
     """Report the seconds of each window of steps."""
-    training, moments = Training(sizes), list[float]()
+    training, moments = GpuTraining(sizes), list[float]()
     for number in range(WARMUP_STEPS + BARE_STEPS):
         if number >= WARMUP_STEPS and (number - WARMUP_STEPS) % WINDOW_STEPS == 0:
             moments.append(training.now())
-        training.step(number)
+        training.inner_step(number)
     moments.append(training.now())
     _tell(sizes, moments, waits=[])
 
@@ -107,13 +107,13 @@ def train_as_peer(sizes: Sizes) -> None:
     """The same loop with a method; report the windows, and the seconds of each `method.step()` that
     waited."""
     peer = attach()
-    training, moments = Training(sizes), list[float]()
+    training, moments = GpuTraining(sizes), list[float]()
     method = StreamingDiLoCo(training.model, training.optimizer, peer)
     waits: list[float] = []
     for number, _ in enumerate(peer.batches()):
         if number % WINDOW_STEPS == 0:
             moments.append(training.now())
-        training.step(number)
+        training.inner_step(number)
         began = time.monotonic()
         method.step()
         waits.append(time.monotonic() - began)
@@ -123,7 +123,7 @@ def train_as_peer(sizes: Sizes) -> None:
 def rest_as_peer(sizes: Sizes) -> None:
     """Contribute the initial parameters again and again, at the pace of the other node."""
     peer = attach()
-    training = Training(sizes)
+    training = GpuTraining(sizes)
     method = StreamingDiLoCo(training.model, training.optimizer, peer)
     for _ in peer.batches():
         time.sleep(sizes.step_s)

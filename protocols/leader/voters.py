@@ -61,7 +61,9 @@ class Voters:
 
     # Acts -----------------------------------------------------------------------------------
 
-    def take(self, asked: Mapping[str, RequestAct], now: float) -> list[tuple[RequestAct, str]]:
+    def accept_acts(
+        self, asked: Mapping[str, RequestAct], now: float
+    ) -> list[tuple[RequestAct, str]]:
         """Accept every act of `asked`: one that removes a peer if it leaves a majority, together
         with the others.
 

@@ -15,7 +15,7 @@ from protocols.types import PeerId
 from sims.node.toy_model import toy_signature
 
 
-class Steering:
+class SteeringChecks:
     """Checks the acts of one log."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
@@ -34,7 +34,7 @@ class Steering:
         self._last_round = 0
         """`run.outer_steps` by the last act."""
 
-    def applied(self, lineage: int, entry: e.Entry) -> None:
+    def check_entry(self, lineage: int, entry: e.Entry) -> None:
         """The first peer applies an entry. `lineage`: the present one."""
         self._voters = voters_after(self._voters, entry)
         self._voted.update(self._voters)

@@ -36,8 +36,10 @@ def same(replicator: Replicator, values_RC: F32, grid: Grid, turn: Turn) -> None
         start = span.first * grid.chunk
         here = values_RC[start : start + span.count * span.rows]
         values_GRC = here.reshape(span.count, span.rows, -1)
-        records, said = replicator.encode(values_GRC, grid, turn)
-        ours = TorchReplicator(replicator).encode(torch.from_numpy(values_GRC.copy()), grid, turn)
+        records, said = replicator.encode_groups(values_GRC, grid, turn)
+        ours = TorchReplicator(replicator).encode_groups(
+            torch.from_numpy(values_GRC.copy()), grid, turn
+        )
         assert ours[0].numpy().tobytes() == records.tobytes()
         assert ours[1].contiguous().numpy().tobytes() == np.ascontiguousarray(said).tobytes()
 

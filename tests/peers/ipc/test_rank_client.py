@@ -171,7 +171,7 @@ async def test_a_result_that_is_overwritten_is_torn() -> None:
 async def test_everything_else_that_a_rank_says() -> None:
     async with serving() as daemon, attached(daemon) as (client, link):
         client.count_step(12)
-        assert daemon.slots.step(1) == 12
+        assert daemon.slots.step_of_rank(1) == 12
         for fragment, heard in ((1, 1), (NONE, None)):
             asking = asyncio.create_task(
                 asyncio.to_thread(client.ask_boundary, 30, due=True, left=[0, 1])

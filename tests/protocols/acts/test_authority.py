@@ -60,8 +60,8 @@ def test_a_rollback_makes_an_act_void_that_is_not_in_the_log_yet() -> None:
 
 
 def test_only_an_operator_of_that_moment_signs() -> None:
-    here = {"lineage": BEGUN.lineage}
-    add = ordered(steered("add operator", ALICE, **here), ROOT)
+    here = BEGUN.lineage
+    add = ordered(steered("add operator", ALICE, lineage=here), ROOT)
     assert "no operator" in why(BEGUN, ordered(PAUSE, ALICE, of=ROOT))
     with_alice = after(BEGUN, add)
     pause = replace(PAUSE, number=2)
@@ -70,7 +70,7 @@ def test_only_an_operator_of_that_moment_signs() -> None:
     assert "no operator" in why(with_alice, ordered(pause, BOB, of=ROOT))
     forged = replace(ordered(pause, ROOT), key=ALICE)
     assert "has not signed" in why(with_alice, forged)
-    remove = ordered(steered("remove operator", ALICE, number=2, **here), ROOT)
+    remove = ordered(steered("remove operator", ALICE, number=2, lineage=here), ROOT)
     without = after(with_alice, remove)
     assert "no operator" in why(without, ordered(replace(PAUSE, number=3), ALICE, of=ROOT))
 
