@@ -80,7 +80,8 @@ class Voters:
         # One revocation may be possible only after another one, of a dead voter.
         while found < len(self.asked):
             found, objections = len(self.asked), {}
-            for name, one in asked.items():
+            # Its own removal comes last: else two leaders in turn would each go for the other one.
+            for name, one in sorted(asked.items(), key=lambda each: goes(each[1].entry) == self.me):
                 if name in self.asked:
                     continue
                 why = "" if one.force else self._objection(one.entry)
@@ -158,12 +159,12 @@ class Voters:
 
     def _objection(self, entry: Act) -> str:
         """Why this act is refused, as a line for a person; "" if it is not."""
-        if isinstance(entry, TokenIssued):
-            return ""
+        peer = goes(entry)
+        if isinstance(entry, TokenIssued) or (isinstance(entry, Steered) and peer is None):
+            return ""  # A branch that is paused may go on, whatever becomes of it.
         if self.run_state.rivals and subject(entry) not in self.run_state.rivals:
             return BRANCHES
         voters = set(self.log.voters)
-        peer = goes(entry)
         if peer is None or peer not in voters:
             return ""
         going = {peer, *self.leaving, *self.gone}

@@ -7,6 +7,7 @@ NOT run anything (mutants.py).
 from protocols.acts import authority, orders, settings
 from protocols.acts.orders import Orders
 from protocols.leader.decisions import Leader
+from protocols.leader.voters import Voters
 from protocols.peer import shutdown
 from protocols.state import entry_validation, step_validation, transitions
 from protocols.state.log_applier import LogApplier
@@ -28,14 +29,27 @@ STEERING_MUTANTS = (
         "It is out of the run, asks to get in again and again, and its leader never admits it.",
         Edit(shutdown.when_kicked, "if act is None:", "if True:"),
     ),
+)
+
+STEERING_UNIT_MUTANTS = (
     Mutant(
         "waits-until-a-removed-peer-goes",
         "The removed peer stays in the log until its connection ends.",
         Edit(Leader._strike, "if kick is not None and", "if False and"),
+        tests=of("leader/voters"),
     ),
-)
-
-STEERING_UNIT_MUTANTS = (
+    Mutant(
+        "each-leader-is-the-first-to-go",
+        "Two voters that are both to go hand the lead to each other for ever.",
+        Edit(Voters.accept_acts, "goes(each[1].entry) == self.me", "0"),
+        tests=of("leader/voters"),
+    ),
+    Mutant(
+        "no-act-in-a-branch",
+        "A voter that went on alone stays paused for ever.",
+        Edit(Voters._objection, "(isinstance(entry, Steered) and peer is None)", "False"),
+        tests=of("leader/voters"),
+    ),
     Mutant(
         "an-act-counts-again",
         "A peer that captured a pause stops the run for ever.",

@@ -412,3 +412,44 @@ def test_of_two_acts_at_once_one_counts() -> None:
     room.wait(RETRY_S)
     assert len(room.log(e.Steered, of="a")) == 1
     assert all(not core.certificates.acts for core in room.peers.values())
+
+
+def test_a_removed_peer_is_out_also_if_it_does_not_read_it() -> None:
+    scene = leading(B, C)
+    act = steered("kick", C, "1", lineage=scene.lineage)
+    scene.on(v.ActAsked(act))
+    assert [x.body for x in scene.core.raft.log.entries][-3:-1] == [
+        act,
+        e.Lost(C, f"it was removed by {A}"),
+    ]
+    scene.hears(C, join(C))
+    assert C not in scene.core.run_state.joiners, "nothing that this incarnation says counts"
+
+
+def test_a_branch_may_go_on_after_a_pause_and_removes_no_peer() -> None:
+    """Seed 1795747184045: a voter that had gone on alone stayed paused for ever."""
+    room = SecureRoom("ab")
+    steers(room, "a", "pause")
+    room.kill("a")
+    room.wait(2 * RULES.lonely_after_s)
+    assert room.peers["b"].run_state.rivals
+    act = steers(room, "b", "continue")
+    room.wait(1.0)
+    assert room.log(e.Steered, of="b")[-1] == act
+    assert room.peers["b"].run_state.orders.paused is None
+
+
+@pytest.mark.parametrize("what", ["kick", "revoke"])
+def test_of_two_voters_that_are_both_to_go_one_goes(what: str) -> None:
+    """Seed 1795747184045: each led in turn, and handed over at once since it was to go first."""
+    room = SecureRoom("ab")
+    for name in "ab":
+        peer = room.ids[name]
+        if what == "revoke":
+            act: e.Act = e.Revoked(peer, peer, "")
+        else:
+            lineage = room.peers[name].run_state.lineage
+            act = steered("kick", peer, "1", lineage=lineage, by=peer)
+        room.together((name, v.ActAsked(act)))
+    room.wait(3 * RETRY_S)
+    assert sorted(room.outcome(name) for name in "ab") == ["", "refused"]
