@@ -13,6 +13,7 @@ from protocols.messages import peer as m
 from protocols.peer.certificates import RETRY_S
 from protocols.peer.connectivity import FAREWELL_S
 from protocols.state.entry_validation import cannot_act
+from protocols.types.ids import PeerId
 from tests.protocols.led import leading
 from tests.protocols.room import RULES, is_message
 from tests.protocols.scenes import A, B, C, join, steered
@@ -443,13 +444,13 @@ def test_a_branch_may_go_on_after_a_pause_and_removes_no_peer() -> None:
 def test_of_two_voters_that_are_both_to_go_one_goes(what: str) -> None:
     """Seed 1795747184045: each led in turn, and handed over at once since it was to go first."""
     room = SecureRoom("ab")
-    for name in "ab":
-        peer = room.ids[name]
+    lineage = room.peers["a"].run_state.lineage
+
+    def act(peer: PeerId) -> e.Act:
         if what == "revoke":
-            act: e.Act = e.Revoked(peer, peer, "")
-        else:
-            lineage = room.peers[name].run_state.lineage
-            act = steered("kick", peer, "1", lineage=lineage, by=peer)
-        room.together((name, v.ActAsked(act)))
+            return e.Revoked(peer, peer, "")
+        return steered("kick", peer, "1", lineage=lineage, by=peer)
+
+    room.together(*((name, v.ActAsked(act(room.ids[name]))) for name in "ab"))
     room.wait(3 * RETRY_S)
     assert sorted(room.outcome(name) for name in "ab") == ["", "refused"]
