@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from lowcomm.cli.acts import utc
+from lowcomm.cli.acts_command import utc
 from lowcomm.reports.figure_texts import bytes_text, milliseconds_text
 from lowcomm.startup.identity import COPY, RECORD, is_node, read_record, runs
 from protocols.types import ConfigError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from lowcomm.cli.acts import (
+from lowcomm.cli.acts_command import (
     WAIT_S,
     Force,
     KeyFile,

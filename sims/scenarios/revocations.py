@@ -2,7 +2,7 @@
 
 The victims are one peer, two within one round trip, the leader, a joiner or a donor, or a peer that
 is down; or so many that no majority would remain, which must be refused. Must NOT draw the time
-(fault_plan.py), nor judge the outcome: checkers/revocation.py does.
+(fault_plan.py), nor judge the outcome: checkers/revocation_checks.py does.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each pause ends some seconds later. A removed peer is started again. Acts that counted once are sent
 to the leaders again, as by a peer that captured them. Must NOT draw the time (fault_plan.py), nor
-judge the outcome: checkers/steering.py does.
+judge the outcome: checkers/steering_checks.py does.
 """
 
 from __future__ import annotations
