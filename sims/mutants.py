@@ -27,6 +27,7 @@ from sims.mutations.catalogue import KINDS, KNOWN, OF_PAIRS, Kind, find, plant
 from sims.mutations.mutant_files import read_mutants
 from sims.mutations.patch import Mutant
 from sims.mutations.revocation import REVOCATION_MUTANTS
+from sims.mutations.steering import STEERING_MUTANTS
 from sims.planted_tests import fail_without_bugs, run_tests
 from sims.scenarios.fault_plan import FaultKind, draw_plan
 from sims.terminal import run
@@ -46,6 +47,7 @@ class StuckError(RuntimeError):
 PLOTS: Mapping[str, FaultKind] = {
     "restores-a-void-branch": "relapse",
     **dict.fromkeys((known.name for known in REVOCATION_MUTANTS), "revoke"),
+    **dict.fromkeys((known.name for known in STEERING_MUTANTS), "steer"),
 }
 """By mutant: the fault without which it does no harm, and which few seeds have."""
 SEEDS: Mapping[Kind, Callable[[int], sweep.SeedResult]] = {

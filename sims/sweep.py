@@ -215,6 +215,8 @@ def _unfinished(world: World) -> list[str]:
             allowed.add("left")
         if world.certification.is_revoked(peer):
             allowed.add("refused")
+        if world.certification.is_kicked(node):
+            allowed.add("refused")
         if world.finished:
             allowed.add("alone")  # It came, or was paused, while the run ended without it.
         if node.alive and node.outcome not in allowed:

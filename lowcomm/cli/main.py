@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lowcomm.cli import audit, init, recover, revoke, token_list_command
+from lowcomm.cli import audit, init, recover, revoke, steer, token_list_command
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.types import ConfigError, LowcommError, RefusedError
@@ -289,6 +289,11 @@ def witness(
 app.command()(recover.recover)
 app.command()(revoke.revoke)
 app.command()(audit.audit)
+app.command()(steer.pause)
+app.command("continue")(steer.go_on)
+app.command()(steer.kick)
+app.command("set")(steer.set_value)
+app.add_typer(steer.operator, name="operator", help=steer.OPERATORS)
 
 
 @app.command()

@@ -1,9 +1,10 @@
 """The command `lowcomm revoke`: revokes a peer's certificate, or a join token.
 
-It asks any node of the run that runs on this machine, with a signature if the run's root key is
+It asks any node of the run that runs on this machine, with a signature if an operator's key is
 here. Must NOT import anything slow: the command line imports this module before it listens.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,34 +12,25 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from lowcomm.cli.acts_command import WAIT_S, ask, ask_run, running
+from lowcomm.cli.acts_command import (
+    WAIT_S,
+    Force,
+    KeyFile,
+    Signer,
+    Why,
+    ask,
+    ask_run,
+    running,
+    undecided,
+)
 from lowcomm.cli.token_source import take_token
 from protocols.types import ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from lowcomm.startup.identity import NodeRecord
-    from peers.security import Key
 
 PREFIX = "lc2-"
 """The beginning of a token (protocols/state/tokens.py)."""
-
-Why = Annotated[
-    str, typer.Option("--why", help="The reason, shown to all nodes and to the revoked one.")
-]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Revoke even if no majority of the remaining voters can be reached."
-    ),
-]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--key",
-        metavar="FILE",
-        help="The run's root key.  [default: root-key.pem in DIRECTORY or above it]",
-    ),
-]
 
 
 def revoke(
@@ -69,8 +61,9 @@ def revoke(
 ) -> None:
     """Revoke a node's certificate or a join token.
 
-    If the run's root key is here, it signs the revocation, and any node may hand it to the run.
-    Without it DIRECTORY must be of a node that votes, and run.revocations "voters".
+    If the run's root key is here, or --key names an operator's, it signs the revocation, and any
+    node may hand it to the run. Without a key DIRECTORY must be of a node that votes, and
+    run.revocations "voters".
 
     No peer communicates with a revoked node any more, and its own tokens admit no node. A revoked
     token admits no node; nodes that it admitted before stay, unless --nodes is given. A revocation
@@ -98,7 +91,7 @@ def revoke(
     if nodes and not is_token:
         raise ConfigError("--nodes is about a token: give @FILE or --token NUMBER too")
     record = running(directory)
-    asker = Asker(record, why, force, _root_key(directory, key), key)
+    asker = Asker(record, why, force, Signer.of(directory, key))
     done, came = asker.revoke(subject, token=is_token)
     if not nodes:
         print(done)  # noqa: T201
@@ -116,11 +109,7 @@ class Asker:
     record: "NodeRecord"
     why: str
     force: bool
-    key: "Key | None"
-    """The root key, if it is here."""
-    key_file: Path | None
-    """The file that was given: its key must be of this run. Another one may be of a run that has
-    its directory above this node's."""
+    signer: Signer
 
     def revoke(self, what: str, *, token: bool) -> tuple[str, Sequence[str]]:
         """Ask for the revocation and wait; return the confirmation, and the nodes that came by a
@@ -131,9 +120,10 @@ class Asker:
         from lowcomm.daemon.acts import reason
         from peers.ipc import Revoke
 
-        why = reason(self.why)
-        signed = self._signed(what, why, token=token) if self.key is not None else None
-        subject, signature = signed or (what, "")
+        why, subject, unix_s = reason(self.why), what, int(time.time())
+        signature, key = "", ""
+        if self.signer.key is not None:
+            subject, signature, key = self._signed(what, why, unix_s, token=token)
 
         def question(again: bool) -> Revoke:
             return Revoke(
@@ -143,43 +133,31 @@ class Asker:
                 force=self.force,
                 again=again,
                 signature=signature,
+                key=key,
+                unix_s=unix_s,
             )
 
         answer = ask_run(self.record, question)
-        if answer is not None:
-            return str(answer["done"]), cast(list[str], answer["nodes"])
-        if self.force:
-            raise LowcommError(
-                f"the run could not commit the revocation within {WAIT_S:g} s, and decides nothing "
-                "else before: it takes effect once a majority of the remaining voters is "
-                "connected. If they are gone for good, stop the remaining nodes, run `lowcomm "
-                "recover --force DIRECTORY` on one of them, then `lowcomm resume DIRECTORY`"
-            )
-        raise LowcommError(
-            f"the run could not decide within {WAIT_S:g} s, which needs a majority of its voters: "
-            "it will decide once it has one, if this node keeps running"
-        )
+        if answer is None:
+            raise undecided("the revocation", force=self.force)
+        return str(answer["done"]), cast(list[str], answer["nodes"])
 
-    def _signed(self, what: str, why: str, *, token: bool) -> tuple[str, str] | None:
-        """(the subject as the log names it, the signature in hex digits); None if the key is not of
-        this run."""
+    def _signed(self, what: str, why: str, unix_s: int, *, token: bool) -> tuple[str, str, str]:
+        """(the subject as the log names it, the signature in hex digits, the signer's key as the
+        log names it). No signature if the key is not of this run."""
         from peers.ipc import FindSubject
         from protocols.messages import Revoked, TokenRevoked
-        from protocols.state import revocation_statement
         from protocols.types import PeerId
 
-        assert self.key is not None, "the caller looks"
         found = ask(self.record, FindSubject(what=what, token=token), timeout_s=WAIT_S / 4)
-        subject = str(found["subject"])
-        if found["root"] != self.key.hex:
-            if self.key_file is not None:
-                raise ConfigError(f"--key {self.key_file} is the root key of another run")
-            return None
+        subject, keys = str(found["subject"]), cast(list[str], found["keys"])
+        if not self.signer.counts(keys):
+            return what, "", ""
         if not means(what, subject, token=token):
             raise LowcommError(f"{self.record.name} takes {what} for {subject}: give the whole id")
-        plain = PeerId(self.record.peer), why
-        entry = TokenRevoked(subject, *plain) if token else Revoked(PeerId(subject), *plain)
-        return subject, self.key.sign(revocation_statement(self.key.hex, entry)).hex()
+        rest = PeerId(self.record.peer), why, b"", self.signer.named(keys), unix_s
+        entry = TokenRevoked(subject, *rest) if token else Revoked(PeerId(subject), *rest)
+        return subject, self.signer.signature(keys[0], entry), entry.key
 
 
 def means(what: str, subject: str, *, token: bool) -> bool:
@@ -190,17 +168,3 @@ def means(what: str, subject: str, *, token: bool) -> bool:
     if not token:
         return what in (subject, subject.rpartition(".")[0])
     return subject.startswith(decode_token(what).number if what.startswith(PREFIX) else what)
-
-
-def _root_key(directory: Path, given: Path | None) -> "Key | None":
-    """The root key in this file; without one, that in the node's directory or the run's. Raises
-    ConfigError if there is no such file, or none that can be read."""
-    from peers.security import ROOT_KEY, Key
-
-    if given is not None:
-        key = Key.load(given)
-        if key is None:
-            raise ConfigError(f"--key {given} does not exist: give the run's {ROOT_KEY}")
-        return key
-    places = (directory / ROOT_KEY, directory.absolute().parent / ROOT_KEY)
-    return next((key for place in places if (key := Key.load(place)) is not None), None)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from lowcomm.cli.acts_command import utc
 from lowcomm.reports.figure_texts import bytes_text, milliseconds_text
 from lowcomm.startup.identity import COPY, RECORD, is_node, read_record, runs
 from protocols.types import ConfigError
@@ -140,7 +141,9 @@ def _wait(answer: Mapping[str, object]) -> str:
     reason, since_s, until_s = (answer.get(key) for key in ("reason", "since_s", "until_s"))
     if not reason:
         return ""
-    times = [f"for {since_s:.0f} s"] if _at_least(since_s) else []
+    paused_at = answer.get("paused_at")
+    times = [f"since {utc(paused_at)}"] if isinstance(paused_at, int) and paused_at else []
+    times += [f"for {since_s:.0f} s"] if _at_least(since_s) else []
     times += [f"{until_s:.0f} s left"] if _at_least(until_s) else []
     return _text(answer, "reason") + (f" ({', '.join(times)})" if times else "")
 

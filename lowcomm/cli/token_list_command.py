@@ -6,13 +6,12 @@ imports this module before it listens.
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from lowcomm.cli.acts_command import ask_any, print_rows
+from lowcomm.cli.acts_command import ask_any, print_rows, utc
 
 NUMBER_SHOWN = 8
 """Hex digits of a token's number in the table; `lowcomm revoke --token` takes them."""
@@ -58,13 +57,9 @@ def _cells(token: Mapping[str, object]) -> list[str]:
         str(token["issuer"] or "root key"),
         "founder" if token["founder"] else f"{token['role']}s",
         f"{len(nodes)}/{token['uses']}",
-        "revoked" if token["revoked"] else _at(int(str(token["expires"]))),
+        "revoked" if token["revoked"] else utc(int(str(token["expires"]))),
         ", ".join(map(_node, nodes)),
     ]
-
-
-def _at(unix_s: int) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _node(node: Mapping[str, object]) -> str:

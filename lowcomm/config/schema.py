@@ -174,8 +174,10 @@ class RunConfig:
     """Issuers of join tokens besides the run's root key: each node that votes, as long as it does;
     or none ("operators": a token is made only where `lowcomm init` made the root key)."""
     revocations: Literal["voters", "operators"] = "voters"
-    """Revocations that count besides those that the run's root key signed: of each node that votes;
-    or none ("operators": revoke where the root key is)."""
+    """Revocations that count besides those that an operator's key signed: of each node that votes;
+    or none ("operators": revoke where such a key is)."""
+    steering: Literal["voters", "operators"] = "voters"
+    """The same for `lowcomm pause`, `continue`, `kick` and `set`."""
     outer_steps: int = 100
     """The run is finished after this many commits of fragment 0. With `run.method.qsr_alpha` rounds
     grow longer, and fewer commits have as many inner steps. With a per-step method, the run is

@@ -1,5 +1,4 @@
-"""Answers `lowcomm revoke` and `lowcomm token`: asks the run to revoke a peer or token, or to log a
-token.
+"""Answers the commands that ask the run for an act: `lowcomm revoke`, `pause`, `token` and others.
 
 Must NOT decide whether it is done: the run does (protocols/peer/certificates.py).
 """
@@ -12,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from lowcomm.config.schema import run_from_json
 from lowcomm.daemon.token_list import came_by
-from peers.ipc import FindSubject, IssueToken, Revoke
+from lowcomm.methods import RoundMethod
+from peers.ipc import Asked, FindSubject, IssueToken, PrepareAct, Revoke, Steer
+from protocols.acts import KICK, SET, described, parsed_setting, subject
 from protocols.interface import events as v
-from protocols.messages import Revocation, Revoked, TokenIssued, TokenRevoked
-from protocols.state import PREFIX, RunState, cannot_act, decode_token, may_not_ask, subject
+from protocols.messages import Revocation, Revoked, Steered, TokenIssued, TokenRevoked
+from protocols.state import PREFIX, RunState, cannot_act, decode_token, may_not_ask
 from protocols.types import ConfigError, PeerId
 from protocols.wire import one_line
 
@@ -32,14 +34,23 @@ TEXT_MAX = 200
 IN_THE_CLEAR = "this run has no certificates (node.insecure): there is none to revoke"
 
 
-def act_json(core: PeerCore, feed: Feed, asked: Revoke | FindSubject | IssueToken) -> str:
+def act_json(core: PeerCore, feed: Feed, asked: Asked) -> str:
     """The daemon's answer: {"done": ...}, {"asked": ...}, {"subject": ...} or {"error": ...}. The
     command repeats its question (`again`); only the first one makes the daemon ask the run."""
-    if isinstance(asked, FindSubject):
-        return _subject_json(core, asked)
-    if isinstance(asked, IssueToken):
-        return _issue_json(core, feed, asked)
-    return _revoke_json(core, feed, asked)
+    try:
+        match asked:
+            case FindSubject():
+                return _subject_json(core, asked)
+            case IssueToken():
+                return _issue_json(core, feed, asked)
+            case Revoke():
+                return _revoke_json(core, feed, asked)
+            case PrepareAct():
+                return _prepare_json(core, asked)
+            case Steer():
+                return _steer_json(core, feed, asked)
+    except ConfigError as error:
+        return _error(str(error))
 
 
 def _revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
@@ -47,10 +58,7 @@ def _revoke_json(core: PeerCore, feed: Feed, asked: Revoke) -> str:
     run_state = core.run_state
     if run_state.run is not None and not run_state.run.root:
         return _error(IN_THE_CLEAR)
-    try:
-        entry = _meant(core, asked)
-    except ConfigError as error:
-        return _error(str(error))
+    entry = _meant(core, asked)
     if done := _done(run_state, entry):
         came = came_by(run_state, entry.token) if isinstance(entry, TokenRevoked) else []
         return json.dumps({"done": done, "nodes": came})
@@ -63,19 +71,61 @@ def _subject_json(core: PeerCore, asked: FindSubject) -> str:
     run = core.run_state.run
     if run is None or not run.root:
         return _error(IN_THE_CLEAR)
+    entry = _meant(core, Revoke(**asdict(asked), why="", force=False, again=False))
+    return json.dumps({"subject": subject(entry), "keys": operators_of(core.run_state)})
+
+
+def operators_of(run_state: RunState) -> list[str]:
+    """Public keys of the run's operators, the root key first; [] if the run is not encrypted."""
+    root = run_state.run.root if run_state.run is not None else ""
+    return [root, *run_state.orders.operators] if root else []
+
+
+def _prepare_json(core: PeerCore, asked: PrepareAct) -> str:
+    run_state, of, value = core.run_state, asked.subject, asked.value
+    run = run_state.run
+    if run is None:
+        raise ConfigError("this node has not read the run's log yet: ask again")
+    if asked.what == KICK:
+        of = _one_named(run_state, of)
+        info = run_state.readers.get(PeerId(of))
+        value = str(info.incarnation) if info is not None else ""
+    elif asked.what == SET:
+        value = parsed_setting(of, value)
+        method = run_from_json(run.run_json).method
+        if of == "run.outer_steps" and isinstance(method, RoundMethod) and method.qsr_alpha:
+            raise ConfigError(f"{of} cannot change with run.method.qsr_alpha")
+    next_ = {"number": run_state.orders.number + 1, "lineage": f"{run_state.lineage:016x}"}
+    return json.dumps({"subject": of, "value": value, **next_, "keys": operators_of(run_state)})
+
+
+def _steer_json(core: PeerCore, feed: Feed, asked: Steer) -> str:
     try:
-        entry = _meant(core, Revoke(**asdict(asked), why="", force=False, again=False))
-    except ConfigError as error:
-        return _error(str(error))
-    return json.dumps({"subject": subject(entry), "root": run.root})
+        signature, lineage = bytes.fromhex(asked.signature), int(asked.lineage, 16)
+    except ValueError:
+        raise ConfigError("its signature or lineage is none") from None
+    entry = Steered(
+        what=asked.what,
+        subject=asked.subject,
+        value=asked.value,
+        number=asked.number,
+        lineage=lineage,
+        by=core.me.peer,
+        why=reason(asked.why),
+        signature=signature,
+        key=asked.key,
+        unix_s=asked.unix_s,
+    )
+    if core.run_state.orders.acts.get(entry.number) == entry:
+        return json.dumps({"done": described(entry)})
+    if why := _ask_run(core, feed, v.ActAsked(entry, asked.force), again=asked.again):
+        return _error(f"no {subject(entry)}: {why}")
+    return json.dumps({"asked": subject(entry)})
 
 
 def _issue_json(core: PeerCore, feed: Feed, asked: IssueToken) -> str:
     """For a token that this node has signed; "done" is its number."""
-    try:
-        terms = decode_token(asked.word).terms
-    except ConfigError as error:
-        return _error(str(error))
+    terms = decode_token(asked.word).terms
     entry, issued = TokenIssued(terms), core.run_state.spendings.issued
     if issued.get(terms.number) == entry:
         return json.dumps({"done": terms.number})
@@ -111,18 +161,10 @@ def _meant(core: PeerCore, asked: Revoke) -> Revocation:
         signature = bytes.fromhex(asked.signature)
     except ValueError:
         raise ConfigError("its signature is none") from None
+    given = me, why, signature, asked.key, asked.unix_s
     if asked.token:
-        return TokenRevoked(_number(core.run_state, asked.what), me, why, signature)
-    found = _named(core.run_state, asked.what)
-    if len(found) != 1:
-        what = (
-            f"{len(found)} peers have the name"
-            if found
-            else "no peer of the run has the name or id"
-        )
-        ids = f": give the id of one, {', '.join(found)}" if found else ""
-        raise ConfigError(f"{what} {one_line(asked.what)[:TEXT_MAX]}{ids}")
-    return Revoked(found[0], me, why, signature)
+        return TokenRevoked(_number(core.run_state, asked.what), *given)
+    return Revoked(_one_named(core.run_state, asked.what), *given)
 
 
 def _done(run_state: RunState, entry: Revocation) -> str:
@@ -159,6 +201,17 @@ def _number(run_state: RunState, what: str) -> str:
             f"{one_line(what)[:TEXT_MAX]} names no token of this run, or more than one: "
             "`lowcomm token list DIRECTORY` lists those in the log"
         )
+    return found[0]
+
+
+def _one_named(run_state: RunState, what: str) -> PeerId:
+    """The only peer that a person may mean. Raises ConfigError."""
+    found = _named(run_state, what)
+    if len(found) != 1:
+        known = f"{len(found)} peers have the name"
+        ids = f": give the id of one, {', '.join(found)}" if found else ""
+        known = known if found else "no peer of the run has the name or id"
+        raise ConfigError(f"{known} {one_line(what)[:TEXT_MAX]}{ids}")
     return found[0]
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.gauges import figures_of, gauges_of, served
+from lowcomm.daemon.token_list import paused_at
 from lowcomm.daemon.tried_addresses import FOR_OTHERS, with_tried
 from lowcomm.rank_control.program_notices import node_wait
 from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
+from protocols.acts import described
 from protocols.messages import log_entries as e
-from protocols.state import author, step_view, subject
+from protocols.state import step_view
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -222,6 +224,7 @@ def status_json(context: DaemonContext, group: RankGroup) -> str:
             "reason": wait.reason,
             "since_s": now - wait.since,
             "until_s": wait.until - now if wait.until < float("inf") else None,
+            "paused_at": paused_at(run_state),
             "inner_steps": figures.steps,
             "tokens": figures.tokens,
             "samples": _samples(context)[0],
@@ -279,15 +282,12 @@ def tell_entry(event_log: EventLog, command: Applied, core: PeerCore, *, step_to
             event_log.write("witness", member=info.peer, member_name=info.name)
         case e.TokenSpent(peer=peer):
             event_log.write("note", topic="admission", text=f"{peer} is admitted with a token")
-        case e.Revoked(why=why) | e.TokenRevoked(why=why):
-            by = author(entry)
-            what = "certificate of" if isinstance(entry, e.Revoked) else "token"
-            text = f"the {what} {subject(entry)} was revoked by {by}: {why or 'no reason given'}"
-            event_log.write("note", topic="revoked", text=text)
-        case e.TokenIssued(terms=terms):
-            admits = f"{terms.uses} {'witnesses' if terms.witness else 'nodes'}"
-            text = f"{terms.issuer} issued the token {terms.number} for {admits}"
-            event_log.write("note", topic="admission", text=text)
+        case e.Revoked() | e.TokenRevoked():
+            event_log.write("note", topic="revoked", text=described(entry))
+        case e.Steered():
+            event_log.write("note", topic="act", text=described(entry))
+        case e.TokenIssued():
+            event_log.write("note", topic="admission", text=described(entry))
         case e.Restore(versions=versions, inner_step=inner_step):
             event_log.write("restored", round=versions[0].round, inner_step=inner_step)
         case e.View(view=view, roster=roster, parts=parts, first_round=first):

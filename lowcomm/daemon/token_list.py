@@ -1,5 +1,5 @@
 """Answers `lowcomm token list` and `lowcomm audit`: the join tokens in the log, with the nodes that
-came by each; revocations and issued tokens.
+came by each; all acts of people.
 
 A token of the root key that no node has used is in no log. Must NOT decide whether a token counts.
 """
@@ -10,11 +10,11 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocols.messages import Revoked, TokenIssued
-from protocols.state import subject
+from protocols.acts import SET, signer, subject
+from protocols.messages import Revoked, Steered, TokenIssued, TokenRevoked
 
 if TYPE_CHECKING:
-    from protocols.messages import Revocation, TokenTerms
+    from protocols.messages import SignedAct, TokenTerms
     from protocols.state import RunState
     from protocols.types import PeerId
 
@@ -64,22 +64,37 @@ def tokens_json(run_state: RunState) -> str:
     return json.dumps({"issuers": issuers, "tokens": tokens})
 
 
+def paused_at(run_state: RunState) -> int | None:
+    """When a person asked for the pause in force, Unix seconds (0: unknown); None: no pause."""
+    paused = run_state.orders.paused
+    return paused.unix_s if paused is not None else None
+
+
 def audit_json(run_state: RunState) -> str:
-    """{"acts": [...]}: the revocations and issued tokens of the log, in its order."""
-    acts = sorted(run_state.spendings.acts, key=lambda each: each[0])
+    """{"acts": [...]}: the acts of people in the log, in its order."""
+    orders = run_state.orders
+    steered = [(orders.indices[number], act) for number, act in orders.acts.items()]
+    acts = sorted([*run_state.spendings.acts, *steered], key=lambda each: each[0])
     return json.dumps({"acts": [_act(index, entry) for index, entry in acts]})
 
 
-def _act(index: int, entry: Revocation | TokenIssued) -> dict[str, object]:
-    signed = not isinstance(entry, TokenIssued) and bool(entry.signature)
+def _act(index: int, entry: SignedAct | TokenIssued) -> dict[str, object]:
+    """`time`: Unix seconds, by the clock of the machine at which a person asked; 0: unknown."""
     if isinstance(entry, TokenIssued):
-        act, of, why = "token issued", entry.terms.number, ""
-    else:
-        act = "node revoked" if isinstance(entry, Revoked) else "token revoked"
-        of, why = subject(entry), entry.why
-    by = "root key" if signed else entry.by
+        named = {"index": index, "act": "token issued", "subject": entry.terms.number}
+        return {**named, "by": entry.by, "at": entry.by, "why": "", "signed": False, "time": 0}
+    of = subject(entry)
+    match entry:
+        case Steered(what=act, subject=of, value=value):
+            of = f"{of}={value}" if act == SET else of
+        case Revoked():
+            act = "node revoked"
+        case TokenRevoked():
+            act = "token revoked"
+    by = signer(entry).removeprefix("the ") if entry.signature else entry.by
     named = {"index": index, "act": act, "subject": of, "by": by, "at": entry.by}
-    return {**named, "why": why, "signed": signed}
+    signed = bool(entry.signature)
+    return {**named, "why": entry.why, "signed": signed, "time": entry.unix_s}
 
 
 def token_of(run_state: RunState, peer: PeerId) -> str:

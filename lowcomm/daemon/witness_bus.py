@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lowcomm.daemon.acts import act_json
-from lowcomm.daemon.token_list import audit_json, tokens_json
+from lowcomm.daemon.token_list import audit_json, paused_at, tokens_json
 from lowcomm.daemon.tried_addresses import with_tried
 from peers.ipc import Bus, ListActs, ListTokens, Status
 from peers.ranks import SocketDirectory
@@ -62,6 +62,7 @@ def witness_answer(
             "reason": "" if votes else wait.reason,
             "since_s": now - wait.since,
             "until_s": wait.until - now if wait.until < float("inf") else None,
+            "paused_at": paused_at(run_state),
             "witness": True,
             "inner_steps": run_state.inner_step,
             "outer_step": run_state.committed(0) if run_state.run else 0,

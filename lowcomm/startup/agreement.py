@@ -68,6 +68,7 @@ def run_entry(
         root=root,
         voters_issue=run.tokens == "voters",
         voters_revoke=run.revocations == "voters",
+        voters_steer=run.steering == "voters",
     )
     try:
         codec.readable_bytes(e.LogEntry(1, 1, entry))
@@ -128,15 +129,15 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
             f"{'asks' if asks(agreed) else 'does not ask'} stragglers to contribute early, the log "
             f"{'does' if entry.asks else 'does not'}"
         )
-    if entry.voters_issue != (agreed.tokens == "voters"):
-        raise RefusedError(
-            f"the run's log and its configuration disagree about run.tokens: {agreed.tokens}"
-        )
-    if entry.voters_revoke != (agreed.revocations == "voters"):
-        raise RefusedError(
-            "the run's log and its configuration disagree about run.revocations: "
-            f"{agreed.revocations}"
-        )
+    for key, voters, text in (
+        ("tokens", entry.voters_issue, agreed.tokens),
+        ("revocations", entry.voters_revoke, agreed.revocations),
+        ("steering", entry.voters_steer, agreed.steering),
+    ):
+        if voters != (text == "voters"):
+            raise RefusedError(
+                f"the run's log and its configuration disagree about run.{key}: {text}"
+            )
     if mine is not None:
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
         if difference:

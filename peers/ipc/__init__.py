@@ -14,14 +14,17 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from peers.ipc.command_bus import (
+        Asked,
         Bus,
         FindSubject,
         IssueToken,
         ListActs,
         ListTokens,
+        PrepareAct,
         Question,
         Revoke,
         Status,
+        Steer,
         ask_daemon,
         serve,
     )
@@ -36,6 +39,7 @@ __all__ = [
     "MOVE",
     "NONE",
     "Answer",
+    "Asked",
     "Attached",
     "Boundary",
     "Bus",
@@ -45,6 +49,7 @@ __all__ = [
     "ListActs",
     "ListTokens",
     "Order",
+    "PrepareAct",
     "Question",
     "RankClient",
     "Result",
@@ -52,6 +57,7 @@ __all__ = [
     "Slots",
     "SlotsShape",
     "Status",
+    "Steer",
     "StepSlots",
     "TensorPlace",
     "ask_daemon",
@@ -64,7 +70,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "command_bus": (
-            "Bus FindSubject IssueToken ListActs ListTokens Question Revoke Status ask_daemon serve"
+            "Asked Bus FindSubject IssueToken ListActs ListTokens PrepareAct Question Revoke "
+            "Status Steer ask_daemon serve"
         ),
         "messages": "Answer Attached Boundary NONE Result TensorPlace",
         "msgpack_records": "LinkError",

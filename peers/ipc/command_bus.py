@@ -43,16 +43,51 @@ class Revoke:
     again: bool
     """A repeated question: the outcome of the first one counts."""
     signature: str = ""
-    """The root key's, in hex digits; `what` and `why` are as it was made of them."""
+    """An operator's, in hex digits; `what`, `why` and `unix_s` are as it was made of them."""
+    key: str = ""
+    """The operator's public key; "": the root key."""
+    unix_s: int = 0
+    """When the person asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindSubject:
-    """client -> daemon; answered by JSON text: what a Revoke of these would revoke, and the run's
-    root key."""
+    """client -> daemon; answered by JSON text: what a Revoke of these would revoke, and the keys of
+    the run's operators."""
 
     what: str
     token: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareAct:
+    """client -> daemon; answered by JSON text: the subject, value, number and lineage that the log
+    would take next for an act that steers the run, and the keys of the run's operators."""
+
+    what: str
+    """"pause", "continue", "kick", "set", "add operator" or "remove operator"."""
+    subject: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steer:
+    """client -> daemon: steer the run, as PrepareAct told. Repeated until the answer, JSON text,
+    tells that it is done or refused."""
+
+    what: str
+    subject: str
+    value: str
+    number: int
+    lineage: str
+    """64 bits, as 16 hex digits."""
+    why: str
+    force: bool
+    again: bool
+    """As in Revoke, like the following."""
+    signature: str = ""
+    key: str = ""
+    unix_s: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +110,13 @@ class IssueToken:
     """A repeated question: the outcome of the first one counts."""
 
 
-Question = Status | Revoke | FindSubject | ListTokens | ListActs | IssueToken
-_TO_DAEMON = kinds_of(Status, Stop, Revoke, FindSubject, ListTokens, ListActs, IssueToken)
+Asked = Revoke | FindSubject | Steer | PrepareAct | IssueToken
+"""What `lowcomm/daemon/acts.py` answers."""
+Question = Status | ListTokens | ListActs | Asked
+_TO_DAEMON = kinds_of(
+    *(Status, Stop, ListTokens, ListActs),
+    *(Revoke, FindSubject, Steer, PrepareAct, IssueToken),
+)
 
 
 class Bus:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from protocols.acts.statements import author
 from protocols.leader.joins import Joins
 from protocols.leader.line_speeds import LinkSpeeds
 from protocols.leader.peer_accounts import Accounts
@@ -457,6 +458,10 @@ class Leader:
             if self.gone.get(peer, (True, ""))[0]:
                 why = f"its certificate was revoked by {revoked[peer].by}"
                 self.lose(peer, why, left=False)
+        for peer in readers if self.run_state.orders.kicks else ():
+            kick = self.run_state.kick_of(peer) if peer not in self.gone else None
+            if kick is not None and peer != self.me:
+                self.lose(peer, f"it was removed by {author(kick)}", left=False)
         for peer, (left, why) in list(self.gone.items()):
             since = self.leaves_since.setdefault(peer, self._looked_at)
             patient = self._looked_at < since + self.rules.transfer_timeout_s

@@ -134,6 +134,8 @@ class StepViews:
         late = now >= self._since + timeout_s
         members = self.run_state.members
         able = able & members.keys()
+        if self.run_state.orders.paused is not None and (not views or step_progress.close):
+            return None
         if not views:
             begun = self.run_state.restored is not None or len(able) >= run.peers_min
             return self._view(able, step_progress.step) if begun else None

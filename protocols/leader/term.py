@@ -5,6 +5,7 @@ Must NOT apply anything for this peer itself: a decision holds for it, as for al
 committed.
 """
 
+from protocols.acts.statements import goes
 from protocols.interface.commands import Command, Note, Send
 from protocols.leader.decisions import Leader
 from protocols.leader.joins import Joins
@@ -14,7 +15,7 @@ from protocols.leader.reports import Reports
 from protocols.leader.step_views import StepViews
 from protocols.leader.voters import VOTERS_MAX
 from protocols.links.connections import Connections
-from protocols.messages.log_entries import Entry, Left, Lost, Revoked, TokenSpent
+from protocols.messages.log_entries import Entry, Left, Lost, SignedAct, TokenSpent
 from protocols.messages.peer import ContributeNow, Control, PassedReports
 from protocols.raft.node import Raft
 from protocols.state import transitions
@@ -72,8 +73,8 @@ class LeadershipTerm:
             return False
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
             self.askers.add(body.peer)  # The peer has to read that it is out.
-        if isinstance(body, Revoked):
-            self.joins.gone(body.peer)  # The peer may have asked to get in before.
+        if isinstance(body, SignedAct) and (out := goes(body)) is not None:
+            self.joins.gone(out)  # The peer may have asked to get in before.
         transitions.apply(self.head, entry)
         return True
 
@@ -144,7 +145,7 @@ class LeadershipTerm:
 
         Raises RemoteProtocolError after all valid reports are handled.
         """
-        if peer in self.head.revoked:
+        if peer in self.head.revoked or self._is_kicked(peer):
             return []  # Its reports do not count after that entry, relayed or not.
         if self._is_of_earlier_life(peer):
             return []
@@ -161,6 +162,12 @@ class LeadershipTerm:
         if wrong:
             raise wrong[0]
         return found
+
+    def _is_kicked(self, peer: PeerId) -> bool:
+        """Was the connected incarnation of this peer removed? It may not have read that yet."""
+        seat = self.head.seats.get(peer)
+        life = self._links.life(peer, seat.incarnation if seat is not None else 0)
+        return self.head.orders.kick_of(peer, life) is not None
 
     def _is_of_earlier_life(self, peer: PeerId) -> bool:
         """Has the log a later incarnation of this peer than the connected one? The new one joined

@@ -1,4 +1,4 @@
-"""Decides which peer gets or loses its vote next; a revocation takes the vote away first.
+"""Decides which peer gets or loses its vote next; an act that removes a peer takes the vote first.
 
 A revoked peer with a vote would be needed for majorities but not heard, so its certificate is valid
 until the entry that takes its vote is committed. The voters change one at a time (raft/node.py).
@@ -8,14 +8,14 @@ Must NOT append anything (decisions.py), nor answer a person (peer/certificates.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from protocols.acts.statements import goes, subject
 from protocols.leader.peer_accounts import Accounts
-from protocols.messages.log_entries import Act, Entry, Revoked, TokenIssued, Voter
+from protocols.messages.log_entries import Act, Entry, Steered, TokenIssued, Voter
 from protocols.messages.peer import RequestAct
 from protocols.raft.log import Log
 from protocols.raft.node import Raft
 from protocols.state.entry_validation import cannot_act
 from protocols.state.run_state import RunState
-from protocols.state.tokens import subject
 from protocols.types.ids import PeerId
 
 VOTERS_MAX = 7
@@ -47,7 +47,7 @@ class Voters:
     asked: dict[str, RequestAct] = field(default_factory=dict[str, RequestAct])
     """Accepted acts that are not in the log yet, by subject, oldest first."""
     leaving: set[PeerId] = field(default_factory=set[PeerId])
-    """The peers of the revocations among these: they get neither a vote nor the lead."""
+    """The peers that these remove: they get neither a vote nor the lead."""
 
     log: Log = field(init=False)
     _reached: set[PeerId] = field(default_factory=set[PeerId])
@@ -59,13 +59,13 @@ class Voters:
     def __post_init__(self) -> None:
         self.log = self.raft.log
 
-    # Revocations ----------------------------------------------------------------------------
+    # Acts -----------------------------------------------------------------------------------
 
     def accept_acts(
         self, asked: Mapping[str, RequestAct], now: float
     ) -> list[tuple[RequestAct, str]]:
-        """Accept every act of `asked`: a revocation if it leaves a majority, together with the
-        others.
+        """Accept every act of `asked`: one that removes a peer if it leaves a majority, together
+        with the others.
 
         Called again before each decision, since a remaining voter may be lost meanwhile. Returns
         the refused acts with their reasons: those with a reason for PATIENCE_S. A forced one is not
@@ -80,7 +80,8 @@ class Voters:
         # One revocation may be possible only after another one, of a dead voter.
         while found < len(self.asked):
             found, objections = len(self.asked), {}
-            for name, one in asked.items():
+            # Its own removal comes last: else two leaders in turn would each go for the other one.
+            for name, one in sorted(asked.items(), key=lambda each: goes(each[1].entry) == self.me):
                 if name in self.asked:
                     continue
                 why = "" if one.force else self._objection(one.entry)
@@ -88,15 +89,15 @@ class Voters:
                     objections[name] = why
                     continue
                 self.asked[name] = one
-                if isinstance(one.entry, Revoked):
-                    self.leaving.add(one.entry.peer)
+                if (peer := goes(one.entry)) is not None:
+                    self.leaving.add(peer)
         self._objected = {name: self._objected.get(name, now) for name in objections}
         late = [name for name, since in self._objected.items() if now >= since + PATIENCE_S]
         return [(asked[name], objections[name]) for name in late]
 
     def next_act(self) -> Entry | None:
-        """An act, of a revocation only if its peer does not vote any more; or the entry that takes
-        the next vote."""
+        """An act, if the peer that it removes does not vote any more; or the entry that takes the
+        next vote."""
         for one in self.asked.values():
             if not cannot_act(self.run_state, one.entry) and self._has_no_vote(one):
                 return one.entry
@@ -124,9 +125,9 @@ class Voters:
     def _has_no_vote(self, asked: RequestAct) -> bool:
         """Does its peer have no vote, by committed entries? A forced revocation does not wait for
         them."""
-        if not isinstance(asked.entry, Revoked):
-            return True  # A token has no vote.
-        log, peer = self.raft.log, asked.entry.peer
+        log, peer = self.raft.log, goes(asked.entry)
+        if peer is None:
+            return True
         gone = peer not in log.voters
         return gone and (asked.force or not log.voted_since(peer, self.raft.commit_index))
 
@@ -142,29 +143,31 @@ class Voters:
         if not self.leaving or self.raft.reconfiguring:
             return
         replication = self.raft.replication
-        asked = ((name, one.entry) for name, one in self.asked.items())
-        revoked = [
-            (entry.peer in reached, replication.match(entry.peer), name)
-            for name, entry in asked
-            if isinstance(entry, Revoked) and entry.peer in voters - {self.me}
+        asked = ((name, goes(one.entry)) for name, one in self.asked.items())
+        going = [
+            (peer in reached, replication.match(peer), name, peer)
+            for name, peer in asked
+            if peer is not None and peer in voters - {self.me}
         ]
         stays = _is_majority(reached, voters - self.leaving)
-        for *_, name in sorted(revoked):
-            one, rest = self.asked[name], voters - {PeerId(name)}
+        for *_, name, peer in sorted(going):
+            one, rest = self.asked[name], voters - {peer}
             if rest and (one.force or (stays and _is_majority(reached, rest))):
-                why = f"its certificate is about to be revoked, as {one.entry.by} asked"
-                yield Voter(PeerId(name), votes=False, why=why)
+                what = "removed" if isinstance(one.entry, Steered) else "revoked"
+                why = f"it is about to be {what}, as {one.entry.by} asked"
+                yield Voter(peer, votes=False, why=why)
 
     def _objection(self, entry: Act) -> str:
         """Why this act is refused, as a line for a person; "" if it is not."""
-        if isinstance(entry, TokenIssued):
-            return ""
+        peer = goes(entry)
+        if isinstance(entry, TokenIssued) or (isinstance(entry, Steered) and peer is None):
+            return ""  # A branch that is paused may go on, whatever becomes of it.
         if self.run_state.rivals and subject(entry) not in self.run_state.rivals:
             return BRANCHES
         voters = set(self.log.voters)
-        if not isinstance(entry, Revoked) or entry.peer not in voters:
+        if peer is None or peer not in voters:
             return ""
-        going = {entry.peer, *self.leaving, *self.gone}
+        going = {peer, *self.leaving, *self.gone}
         stay = voters - going
         fresh = len(set(self._fit()) - going)  # Learners that get a vote first.
         fresh = 0 if self.run_state.rivals else min(fresh, VOTERS_MAX - len(stay))

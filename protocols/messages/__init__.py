@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         Revocation,
         Revoked,
         Run,
+        SignedAct,
+        Steered,
         TokenIssued,
         TokenRevoked,
         TokenSpent,
@@ -88,6 +90,8 @@ __all__ = [
     "StepChunk",
     "Stopped",
     "TENTATIVE_COMMITS",
+    "SignedAct",
+    "Steered",
     "TokenIssued",
     "TokenRevoked",
     "TokenSpent",
@@ -104,7 +108,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "log_entries": (
-            "Restore Revocation Revoked Run TokenIssued TokenRevoked TokenSpent TokenTerms"
+            "Restore Revocation Revoked Run SignedAct Steered TokenIssued TokenRevoked TokenSpent "
+            "TokenTerms"
         ),
         "peer": (
             "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk Control Hello Hold "

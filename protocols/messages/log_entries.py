@@ -46,7 +46,9 @@ class Run:
     voters_issue: bool = True
     """Tokens of voters count. Otherwise only those that the root key signed."""
     voters_revoke: bool = True
-    """Voters may ask for revocations. Otherwise only those count that the root key signed."""
+    """Voters may ask for revocations. Otherwise only those count that an operator's key signed."""
+    voters_steer: bool = True
+    """Voters may ask for a `Steered`. Otherwise only those count that an operator's key signed."""
 
 
 @record
@@ -319,7 +321,11 @@ class Revoked:
     """The peer at which a person asked for it."""
     why: str
     signature: bytes = b""
-    """The root key's (state/tokens.py: `revocation_statement`); b"": a voter asked for it."""
+    """An operator's (acts/statements.py: `act_statement`); b"": a voter asked for it."""
+    key: str = ""
+    """Public key of the operator that signed, 64 hex digits; "": the root key."""
+    unix_s: int = 0
+    """The time at which a person asked, by the clock of that machine; 0: it is not known."""
 
 
 @record
@@ -331,7 +337,33 @@ class TokenRevoked:
     by: PeerId
     why: str
     signature: bytes = b""
-    """As of Revoked."""
+    key: str = ""
+    unix_s: int = 0
+    """As of Revoked, like `signature` and `key`."""
+
+
+@record
+class Steered:
+    """A person steers the run, as an operator or at a voter. The entry counts once: its number is
+    the next one. No rollback takes it back."""
+
+    what: str
+    """One of acts/orders.py."""
+    subject: str
+    """A peer's id, a key of the configuration, or an operator's public key; "" for a pause."""
+    value: str
+    """The peer's incarnation, or the key's value as JSON."""
+    number: int
+    """One more than that of the Steered before it, from 1 on."""
+    lineage: int
+    """The lineage in which it was asked for. The act counts in no other one."""
+    by: PeerId
+    """The peer at which a person asked for it."""
+    why: str
+    signature: bytes = b""
+    key: str = ""
+    unix_s: int = 0
+    """As of Revoked, like `signature` and `key`."""
 
 
 @record
@@ -347,7 +379,9 @@ class TokenIssued:
 
 
 Revocation = Revoked | TokenRevoked
-Act = Revocation | TokenIssued
+SignedAct = Revocation | Steered
+"""The acts that an operator's key may sign."""
+Act = SignedAct | TokenIssued
 """What a person asks the run for at one of its nodes; `by` is the node's peer."""
 Entry = (
     Run

@@ -10,6 +10,7 @@ from protocols.messages.log_entries import (
     Restore,
     Revoked,
     Run,
+    Steered,
     TokenIssued,
     TokenRevoked,
     TokenSpent,
@@ -133,3 +134,9 @@ class RunStateSnapshot:
     """The elections and changes of the voters that a peer with an older state has to check."""
     act_indices: tuple[int, ...] = ()
     """Log indices of `revoked`, `revoked_tokens` and `issued`, in this order."""
+    steered: tuple[Steered, ...] = ()
+    """In the order of their numbers."""
+    steered_indices: tuple[int, ...] = ()
+    """Their log indices."""
+    last_rounds: tuple[int, ...] = ()
+    """While the run is paused: by fragment, the last round that may be made."""

@@ -8,7 +8,6 @@ from collections.abc import Set
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages.log_entries import Run
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.rounds.retries import ResultRequest
@@ -33,10 +32,10 @@ class AllRounds:
         self._lacked = False
         """At the last pass the state was missing or wrong."""
 
-    def begin(self, run: Run) -> None:
+    def begin(self) -> None:
         """The Run entry is known."""
         fences = (Fence(self._run_state, f) for f in range(self._run_state.fragments))
-        self.of_fragments = [FragmentRounds(self._me, fence, run.outer_steps) for fence in fences]
+        self.of_fragments = [FragmentRounds(self._me, fence) for fence in fences]
         self._asking = [ResultRequest() for _ in self.of_fragments]
 
     # Queries --------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ class Participant:
             if not self.member_status.accepted:
                 return [c.CheckRun(run)]
             return self.steps.state_received(0, self.initial_digests[0])  # This peer founded it.
-        self.all_rounds.begin(run)
+        self.all_rounds.begin()
         sample_requests = self.member_status.sample_requests
         sample_requests.anchor = self.rounds[0].work
         if not self.member_status.accepted:

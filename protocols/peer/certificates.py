@@ -8,6 +8,7 @@ certificate that the entry holds. Must NOT check a signature or a time
 
 from dataclasses import dataclass, replace
 
+from protocols.acts.statements import subject
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.leader.term import LeadershipTerm
@@ -17,7 +18,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.state.entry_validation import cannot_act, may_not_ask, refusal
 from protocols.state.run_state import RunState
-from protocols.state.tokens import ANOTHER, renewed, subject
+from protocols.state.tokens import ANOTHER, renewed
 from protocols.types.clock import NEVER
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from protocols.types.limits import CERTIFICATES_MAX
@@ -124,8 +125,9 @@ class Certificates:
         *,
         leads: bool,
     ) -> list[c.Command]:
-        if not self.secure:
-            return []  # No request of this number is open.
+        steers = isinstance(message, m.RequestAct) and isinstance(message.entry, e.Steered)
+        if not (self.secure or steers or isinstance(message, m.ActRefused)):
+            return []  # No request of this number is open, and there are no certificates.
         match message:
             case m.HandOn(number=number, admit=admit):
                 # Only a member may ask for others.

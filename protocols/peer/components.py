@@ -7,6 +7,7 @@ passes.py runs them. Must NOT take events (core.py).
 from abc import ABC, abstractmethod
 from functools import partial
 
+from protocols.acts.settings import rules_with
 from protocols.interface import commands as c
 from protocols.leader.leadership import Leadership
 from protocols.leader.term import LeadershipTerm
@@ -134,6 +135,7 @@ class Components(ABC):
             self._out.append(stop)
 
     def _rules(self, rules: ProtocolConfig) -> None:
+        rules = rules_with(rules, self.run_state.orders.settings)
         self.rules = self.failure_detector.rules = rules
         self.raft.rules = self.election.rules = rules
         self.part.rules(rules)

@@ -219,7 +219,13 @@ class PeerCore(Passes):
         deadline = now + self.rules.transfer_timeout_s
         self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
         self._rules(self.rules)
+        self._stop(shutdown.when_kicked(self._kick))
         self._stop(shutdown.when_jumped(self.member_status, finished=self.finished))
+
+    @property
+    def _kick(self) -> e.Steered | None:
+        """The act that has removed this incarnation of this peer."""
+        return self.run_state.orders.kick_of(self.me.peer, self.me.incarnation)
 
     def _apply_committed(self, now: float) -> None:
         """Apply the newly committed entries."""
@@ -252,6 +258,9 @@ class PeerCore(Passes):
                 self._gone(body, now)
             case e.Commit():
                 self._out += self.part.committed(body, now)
+            case e.Steered():
+                self._rules(self.rules)
+                self._stop(shutdown.when_kicked(self._kick))
             case _:
                 pass
 
@@ -265,9 +274,15 @@ class PeerCore(Passes):
         if self.log_applier.returns(body.peer) or revoked_peers.reads_on(body.peer):
             # The entry is about an earlier incarnation, or the peer has to read it by itself.
             pass
-        elif isinstance(body, e.Left) and body.peer in self.links.up:
+        elif body.peer in self.links.up and (isinstance(body, e.Left) or self._is_kicked(body)):
             self.links.left(body.peer)
         else:
             self._out.append(self.links.gone(body.peer, body.why))
             self.raft.disconnected(body.peer, now)
         self.part.recovery.gone(body.peer)
+
+    def _is_kicked(self, body: e.Lost) -> bool:
+        """Does the peer stop by itself, once it has read why it is out?"""
+        seat = self.run_state.seats.get(body.peer)
+        orders = self.run_state.orders
+        return seat is not None and orders.kick_of(body.peer, seat.incarnation) is not None

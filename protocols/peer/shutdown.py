@@ -3,7 +3,9 @@
 Must NOT stop anything: the core does, and the shell after it.
 """
 
+from protocols.acts.statements import author, reason_of
 from protocols.interface.commands import Stop
+from protocols.messages.log_entries import Steered
 from protocols.participant.member_status import MemberStatus
 
 
@@ -32,6 +34,14 @@ def when_jumped(member_status: MemberStatus, *, finished: bool) -> Stop | None:
     """A snapshot replaced the entry that let this peer go."""
     out = member_status.leaving and member_status.me.peer not in member_status.run_state.readers
     return when_out(member_status, finished=finished) if out else None
+
+
+def when_kicked(act: Steered | None) -> Stop | None:
+    """The run has removed this incarnation of this peer with an act."""
+    if act is None:
+        return None
+    why = f"this node was removed from the run by {author(act)}{reason_of(act)}"
+    return Stop(f"{why}: `lowcomm resume DIRECTORY` brings it back", "refused")
 
 
 def when_out(member_status: MemberStatus, *, finished: bool) -> Stop:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from protocols.acts.statements import author, reason_of
+from protocols.types.clock import NEVER
 from protocols.types.frozen import record
 from protocols.types.ids import RoundKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from protocols.messages.log_entries import Steered
     from protocols.peer.core import PeerCore
     from protocols.rounds.contributions import OwnContribution
     from protocols.rounds.fragment_rounds import FragmentRounds
@@ -54,6 +57,10 @@ def describe(core: PeerCore, now: float) -> WaitReason:
         )
     if catchup.asking:
         return WaitReason("joining", _place(core), catchup.since, until)
+    if (pause := core.run_state.orders.paused) is not None and not core.finished:
+        wait = _pause(core, pause, now)
+        if wait is not None:
+            return wait
     if not core.run_state.views:
         return WaitReason("waiting", _start(core), core.part.since, until)
     if core.finished:
@@ -65,6 +72,20 @@ def describe(core: PeerCore, now: float) -> WaitReason:
         if own is not None:
             return WaitReason("reducing", _reduction(core, rounds, own), own.since, until)
     return WaitReason("training", "" if joint_trainers.started else "its ranks", now, until)
+
+
+def _pause(core: PeerCore, pause: Steered, now: float) -> WaitReason | None:
+    """The wait in a paused run; None while the last open round is made."""
+    text = f"the run is paused by {author(pause)}{reason_of(pause)}"
+    for rounds in core.rounds:
+        own, fragment = rounds.work.own, rounds.fragment
+        under_way = core.run_state.open_plan(fragment) is not None
+        if own is not None and (under_way or rounds.version < core.run_state.committed(fragment)):
+            return None
+        if own is not None:
+            return WaitReason("waiting", text, own.since, NEVER)
+    trains = core.run_state.views and core.part.steps is None
+    return WaitReason("training" if trains else "waiting", text, now, NEVER)
 
 
 def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:

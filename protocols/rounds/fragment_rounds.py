@@ -35,14 +35,14 @@ class FragmentRounds:
     the exchange of the open round."""
 
     __slots__ = (
-        *("me", "outer_steps", "fragment", "run_state", "work", "exchange", "fetching"),
+        *("me", "fragment", "run_state", "work", "exchange", "fetching"),
         *("version", "state_digest", "damaged", "applying", "awaited"),
     )
 
-    def __init__(self, me: PeerId, fence: Fence, outer_steps: int) -> None:
-        self.me, self.outer_steps = me, outer_steps
+    def __init__(self, me: PeerId, fence: Fence) -> None:
+        self.me = me
         self.fragment, self.run_state = fence.fragment, fence.run_state
-        self.work = LocalWork(me, fence, outer_steps)
+        self.work = LocalWork(me, fence)
         self.exchange = RoundExchange(me, fence, self.work)
         self.fetching = ResultFetch()
         self.version = -1
@@ -120,14 +120,14 @@ class FragmentRounds:
 
     @property
     def finished(self) -> bool:
-        return self.version >= self.outer_steps
+        return self.version >= self.work.outer_steps
 
     @property
     def needs_no_steps(self) -> bool:
         """No further inner step of the ranks can count: they have the last result, or their
         contribution to the last round is on its way."""
-        waits = self.work.own is not None and self.version + 1 >= self.outer_steps
-        return waits or self.work.base >= self.outer_steps
+        waits = self.work.own is not None and self.version + 1 >= self.work.outer_steps
+        return waits or self.work.base >= self.work.outer_steps
 
     @property
     def behind(self) -> bool:

@@ -28,7 +28,6 @@ class LocalWork:
     me: PeerId
     fence: Fence
     run_state: RunState = field(init=False)
-    outer_steps: int
     base: int = NO_RANKS
     """The version that the ranks' parameters started from; NO_RANKS or VOID if there is none."""
     own: OwnContribution | None = None
@@ -43,6 +42,12 @@ class LocalWork:
 
     def __post_init__(self) -> None:
         self.run_state = self.fence.run_state
+
+    @property
+    def outer_steps(self) -> int:
+        """The number of the last round, by the log so far."""
+        run = self.run_state.run
+        return run.outer_steps if run is not None else 0
 
     # Inputs ---------------------------------------------------------------------------------
 

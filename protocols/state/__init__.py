@@ -29,14 +29,11 @@ if TYPE_CHECKING:
         PREFIX,
         USES_MAX,
         Token,
-        author,
         claim,
         decode_token,
         encode_token,
         fingerprint,
-        revocation_statement,
         statement,
-        subject,
     )
 
 __all__ = [
@@ -50,7 +47,6 @@ __all__ = [
     "LogApplier",
     "RunState",
     "Token",
-    "author",
     "cannot_act",
     "checkpoint_progress",
     "claim",
@@ -63,10 +59,8 @@ __all__ = [
     "pairs_of",
     "progress_at",
     "remaining_at",
-    "revocation_statement",
     "statement",
     "step_view",
-    "subject",
     "transitions",
 ]
 
@@ -81,8 +75,8 @@ __getattr__ = lazy_exports(
         "run_state": "RunState",
         "step_entries": "drawn_at step_view",
         "tokens": (
-            "ADDRESSES_MAX ANOTHER NO_TERMS PREFIX Token USES_MAX author claim decode_token "
-            "encode_token fingerprint revocation_statement statement subject"
+            "ADDRESSES_MAX ANOTHER NO_TERMS PREFIX Token USES_MAX claim decode_token encode_token "
+            "fingerprint statement"
         ),
     },
 )

@@ -7,8 +7,18 @@ anything, nor judge whether an entry is a good decision (leader/decisions.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import chain, pairwise
 
+from protocols.acts.authority import LATE, SIGN_IT, Authority, not_permitted, unproved
+from protocols.acts.orders import (
+    CONTINUE,
+    OPERATOR_ACTS_MAX,
+    OPERATORS_MAX,
+    PAUSE,
+)
+from protocols.acts.settings import setting_objection
+from protocols.acts.statements import author, reason_of, subject
 from protocols.messages import log_entries as e
 from protocols.messages.snapshot import RunStateSnapshot
 from protocols.state import step_validation
@@ -17,25 +27,24 @@ from protocols.state.run_state import RunState
 from protocols.state.tokens import (
     ANOTHER,
     SpentTokens,
-    author,
-    reason_of,
     renewed,
     revocation,
-    revocation_statement,
-    subject,
 )
-from protocols.types.ids import FragmentParts, PeerId, digest_text
+from protocols.types.ids import FragmentParts, PeerId, PeerInfo, digest_text
 from protocols.types.limits import SPENT_MAX
 from protocols.types.sample_ranges import is_sound, well_formed
 from protocols.types.signatures import Signatures
 
-SIGN_IT = "give `lowcomm revoke` the file of the root key, root-key.pem (--key FILE)"
+KICKED_MAX = 64
+"""So many removed peers may still read the log."""
 
 
 def objection(run_state: RunState, body: e.Entry) -> str:
     """Why this entry contradicts the state; "" if it does not."""
     if isinstance(body, e.Run) == (run_state.run is not None):
         return "does not begin with its only Run"
+    if isinstance(body, e.Cut | e.Member | e.Witness) and _is_kicked(run_state, body.info):
+        return f"lets in {body.info.peer}, which was removed and not started again"
     match body:
         case e.Run():
             return _run(body)
@@ -73,8 +82,13 @@ def objection(run_state: RunState, body: e.Entry) -> str:
             why = refusal(run_state, body)
             return f"lets {body.peer} in, and {why}" if why else ""
         case e.Revoked() | e.TokenRevoked():
-            why = cannot_act(run_state, body) or unproved(run_state.run, body, run_state.signatures)
+            why = cannot_act(run_state, body)
+            why = why or unproved(run_state.authority, body, run_state.signatures)
             return f"revokes {subject(body)}, and {why}" if why else ""
+        case e.Steered():
+            why = unproved(run_state.authority, body, run_state.signatures)
+            why = why or cannot_act(run_state, body)
+            return f"has the act {subject(body)}, and {why}" if why else ""
         case e.TokenIssued():
             why = cannot_act(run_state, body)
             return f"logs a token of {body.by}, and {why}" if why else ""
@@ -87,10 +101,10 @@ def snapshot_objection(image: RunStateSnapshot, reader: RunState) -> str:
     run, fragments = image.run, range(len(image.run.fragment_elements))
     if why := _run(run):
         return why
-    if reader.run not in (None, run):
+    if reader.run is not None and _fixed(reader.run) != _fixed(run):
         return "is of another run"
-    if any(unproved(run, entry, signatures) for entry in (*image.revoked, *image.revoked_tokens)):
-        return "has a revocation that no signature proves"
+    if why := _acts_of(image, signatures):
+        return why
     if lineage not in (0, image.lineage) and image.restored is None:
         return "changes the lineage without a rollback"
     whole = [granted.cut.versions for granted in image.granted]
@@ -113,11 +127,43 @@ def snapshot_objection(image: RunStateSnapshot, reader: RunState) -> str:
     return ""
 
 
+def _fixed(run: e.Run) -> e.Run:
+    """The run without the values that may change."""
+    return replace(run, peers_min=1, outer_steps=1)
+
+
+def _acts_of(image: RunStateSnapshot, signatures: Signatures) -> str:
+    """Why the acts of a snapshot do not count; "" if they do. The acts that changed the operators
+    are all there."""
+    authority, run, numbers = Authority(image.run), image.run, [x.number for x in image.steered]
+    known = tuple(chain(image.revoked, image.revoked_tokens, image.issued))
+    indexed = (len(image.steered_indices), len(image.act_indices)) == (len(numbers), len(known))
+    if numbers != sorted(set(numbers)) or not indexed:
+        return "has acts out of order"
+    paused = [act for act in image.steered if act.what in (PAUSE, CONTINUE)][-1:]
+    rounds = 0 if run.commit_every_steps else len(run.fragment_elements)
+    if len(image.last_rounds) != (rounds if paused and paused[0].what == PAUSE else 0):
+        return "has another pause than its acts"
+    acts: list[tuple[int, e.Act]] = list(zip(image.steered_indices, image.steered, strict=True))
+    acts += zip(image.act_indices, known, strict=True)
+    for index, act in sorted(acts, key=lambda each: each[0]):
+        if isinstance(act, e.TokenIssued):
+            continue
+        if not_permitted(authority, act, signatures):
+            return "has an act that no signature proves"
+        authority = authority.after(e.LogEntry(index, 0, act))
+    return ""
+
+
 def _run(run: e.Run) -> str:
     sizes = run.fragment_elements
     if not sizes or min(*sizes, run.grain, run.outer_steps, run.peers_min) < 1:
         return "begins with an empty Run"
     return step_validation.of_run(run)
+
+
+def _is_kicked(run_state: RunState, info: PeerInfo) -> bool:
+    return run_state.orders.kick_of(info.peer, info.incarnation) is not None
 
 
 def _voter(run_state: RunState, body: e.Voter) -> str:
@@ -332,6 +378,8 @@ def cannot_act(run_state: RunState, entry: e.Act) -> str:
             return "it is in the log already"
         # A token that would not count by itself is not made better.
         return _token(run_state, entry.terms) if entry.by else "its root key signs it"
+    if isinstance(entry, e.Steered):
+        return _cannot_steer(run_state, entry)
     known = spent.revoked if isinstance(entry, e.Revoked) else spent.revoked_tokens
     if subject(entry) in known:
         return "it is revoked already"
@@ -342,25 +390,78 @@ def cannot_act(run_state: RunState, entry: e.Act) -> str:
     return ""
 
 
-def unproved(run: e.Run | None, entry: e.Act, signatures: Signatures) -> str:
-    """Why no signature proves a revocation; "" if one does, or if the log needs none. The log
-    cannot tell whether the peer that asked had a vote then: its leader does."""
-    if isinstance(entry, e.TokenIssued) or run is None:
+def _cannot_steer(run_state: RunState, act: e.Steered) -> str:
+    """Why the run cannot be steered so now; "" if it can."""
+    orders, of = run_state.orders, act.subject
+    if (act.number, act.lineage) != (orders.number + 1, run_state.lineage):
+        return LATE
+    if run_state.is_over:
+        return "the run is finished"
+    match act.what:
+        case "pause":
+            paused = orders.paused
+            return f"it is paused already, by {author(paused)}" if paused is not None else ""
+        case "continue":
+            return "" if orders.paused is not None else "the run is not paused"
+        case "kick":
+            return _cannot_kick(run_state, act)
+        case "set":
+            return setting_objection(of, act.value) or _cannot_set(run_state, of, act.value)
+        case "add operator" | "remove operator":
+            return _cannot_change_operators(run_state, act)
+        case _:
+            return f"there is no act {act.what}"
+
+
+def _cannot_kick(run_state: RunState, act: e.Steered) -> str:
+    readers, peer = run_state.readers, PeerId(act.subject)
+    info = readers.get(peer)
+    if info is None or act.value != str(info.incarnation):
+        return f"{peer} is not in the run, or was started again since: ask again"
+    if run_state.kick_of(peer) is not None:
+        return f"{peer} is removed already"
+    if run_state.voters == (peer,):
+        return "it is the only voter: without it nothing could be decided"
+    if run_state.members.keys() == {peer}:
+        return "it is the only node that trains: stop it on its own machine"
+    going = sum(run_state.kick_of(peer) is not None for peer in readers)
+    return "too many removed nodes are still there" if going >= KICKED_MAX else ""
+
+
+def _cannot_set(run_state: RunState, key: str, text: str) -> str:
+    if key == "run.peers_min" and (run_state.views or run_state.restored is not None):
+        return "rounds have begun, and nothing waits for run.peers_min any more"
+    if key != "run.outer_steps":
         return ""
-    if entry.signature:
-        said = revocation_statement(run.root, entry)
-        genuine = signatures.verify(run.root, said, entry.signature)
-        return "" if genuine else f"the root key of this run has not signed that: {SIGN_IT}"
-    if run.voters_revoke:
-        return ""
-    return f"this run takes revocations of its operator only (run.revocations): {SIGN_IT}"
+    if run_state.stepwise:
+        return "run.outer_steps cannot change with a per-step method: steps beyond it may be made"
+    open_round = 1 + max(map(run_state.committed, range(run_state.fragments)))
+    if int(text) < open_round:
+        return f"run.outer_steps must be at least {open_round}, the round under way"
+    return ""
+
+
+def _cannot_change_operators(run_state: RunState, act: e.Steered) -> str:
+    orders, key, run = run_state.orders, act.subject, run_state.run
+    if run is None or not run.root:
+        return "this run has no keys (node.insecure)"
+    if orders.num_operator_acts >= OPERATOR_ACTS_MAX:
+        return f"the operators were changed {OPERATOR_ACTS_MAX} times: begin another run"
+    if act.what == "remove operator":
+        return "" if key in orders.operators else "there is no such operator besides the root key"
+    if len(key) != len(run.root) or key.strip("0123456789abcdef"):
+        return "an operator's key has 64 hex digits"
+    if key in (run.root, *orders.operators):
+        return "it is an operator already"
+    full = len(orders.operators) >= OPERATORS_MAX
+    return f"there are {OPERATORS_MAX} operators already: remove one first" if full else ""
 
 
 def may_not_ask(run_state: RunState, entry: e.Act) -> str:
     """Why the peer `entry.by` may not ask for this act now; "" if it may. The log does not check
     it: two voters may ask for each other's revocation, and the first entry takes a vote."""
-    if why := unproved(run_state.run, entry, run_state.signatures):
+    if why := unproved(run_state.authority, entry, run_state.signatures):
         return why
     if isinstance(entry, e.TokenIssued) or entry.signature or entry.by in run_state.voters:
         return ""
-    return f"{entry.by} does not vote, and the root key has not signed that: {SIGN_IT}"
+    return f"{entry.by} does not vote, and no operator has signed that: {SIGN_IT}"

@@ -7,6 +7,8 @@ look at connections, time or payloads.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from protocols.acts.authority import Authority
+from protocols.acts.orders import Orders
 from protocols.messages import log_entries as e
 from protocols.messages.snapshot import Branch, ReturnedInView
 from protocols.messages.step_progress import StepProgress
@@ -72,6 +74,8 @@ class RunState:
     """The committed steps of a stepwise run, which has no `commits`."""
     spendings: SpentTokens = field(default_factory=SpentTokens)
     """Spent join tokens, and revoked tokens and certificates."""
+    orders: Orders = field(default_factory=Orders)
+    """The acts that steer the run."""
     signatures: Signatures = field(default=NO_SIGNATURES, compare=False)
     """Checks the signatures of entries."""
     _open: dict[int, RoundPlan | None] = field(
@@ -101,6 +105,16 @@ class RunState:
         """By admitted peer, the entry that admitted it, in the order of the log. The caller must
         not keep this mapping."""
         return self.spendings.peers
+
+    @property
+    def authority(self) -> Authority:
+        """What decides which act counts next."""
+        return Authority(self.run, self.lineage, self.orders.number, self.orders.operators)
+
+    def kick_of(self, peer: PeerId) -> e.Steered | None:
+        """The act that removes this peer, which still reads the log; None if there is none."""
+        info = self.readers.get(peer)
+        return self.orders.kick_of(peer, info.incarnation) if info is not None else None
 
     def key_of(self, peer: PeerId) -> str:
         """The public key of an admitted peer, 64 hex digits; "" if it is not admitted."""
@@ -204,6 +218,8 @@ class RunState:
         run, done = self.run, self.committed(fragment)
         if run is None or self.stepwise or not done < round <= run.outer_steps:
             return None
+        if any(round > last for last in self.orders.last_rounds[fragment : fragment + 1]):
+            return None  # The run is paused.
         view = next((v for v in reversed(self.views) if v.first_round[fragment] <= round), None)
         if view is None:
             return None

@@ -27,6 +27,8 @@ def of_run(run: e.Run) -> str:
 
 def of_view(run_state: RunState, view: e.View) -> str:
     """Why this view cannot begin where the view before ended; "" if it can."""
+    if run_state.orders.paused is not None:
+        return f"has View {view.view}, but the run is paused"
     step_progress = run_state.step_progress
     last = (
         step_progress.step

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgpack
 
+from protocols.acts.statements import author, reason_of, subject
 from protocols.messages.log_entries import (
-    Act,
     Revocation,
     Revoked,
     TokenIssued,
@@ -49,10 +49,10 @@ ANOTHER = "ask for another one (`lowcomm token DIRECTORY`)"
 ROOT = PeerId("")
 """The issuer of a token that the root key signed."""
 STATEMENT, CLAIM, RENEWAL = b"lowcomm token 2\0", b"lowcomm joiner 2\0", b"lowcomm renewal 2\0"
-REVOCATION = b"lowcomm revocation 1\0"
 """Beginnings of signed and hashed bytes: a signature of one kind is none of another."""
 NO_TERMS = TokenTerms("", "", 0, 0, witness=False, issuer=ROOT)
 """The terms of a request without a token."""
+TokenAct = Revocation | TokenIssued
 _SECURE = (KEY_BYTES, KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES)
 _checks: tuple[Check, ...] = (
     *(many(text(NAME_MAX), ADDRESSES_MAX), many(octets(PRINT_BYTES, PRINT_BYTES), ADDRESSES_MAX)),
@@ -109,13 +109,6 @@ def statement(root: str, terms: TokenTerms) -> bytes:
 def claim(root: str, key: str) -> bytes:
     """The bytes that the key of a token signs: it admits the node with this public key."""
     return CLAIM + cast(bytes, msgpack.packb([root, key]))
-
-
-def revocation_statement(root: str, entry: Revocation) -> bytes:
-    """The bytes that the root key signs, so that the log takes this revocation from any peer. They
-    are good for one subject of one run, which is revoked once."""
-    kind = "peer" if isinstance(entry, Revoked) else "token"
-    return REVOCATION + cast(bytes, msgpack.packb([root, kind, subject(entry), entry.why]))
 
 
 def fingerprint(key: bytes) -> bytes:
@@ -184,7 +177,7 @@ class SpentTokens:
     """Log indices of these acts, by subject."""
 
     @property
-    def acts(self) -> list[tuple[int, Act]]:
+    def acts(self) -> list[tuple[int, TokenAct]]:
         """All acts with their log indices."""
         kinds = (self.revoked, self.revoked_tokens, self.issued)
         acts = [act for kind in kinds for act in kind.values()]
@@ -196,7 +189,7 @@ class SpentTokens:
         return known is not None and known.certificate == entry.certificate
 
     def apply(
-        self, entry: TokenSpent | Act, index: int = 0, *, needed: Set[PeerId] = frozenset()
+        self, entry: TokenSpent | TokenAct, index: int = 0, *, needed: Set[PeerId] = frozenset()
     ) -> None:
         """`index`: the entry's log index. `needed`: peers that are in the run: their admission is
         not forgotten, since others trust their certificates by it."""
@@ -248,28 +241,6 @@ def revocation(entry: Revoked) -> str:
         f"this node's certificate was revoked by {author(entry)}{reason_of(entry)}: ask for a new "
         "token, and start with an empty node directory"
     )
-
-
-def subject(entry: Act) -> str:
-    """A name for the act: the revoked peer's id, the revoked token's number, or "issued NUMBER"."""
-    match entry:
-        case Revoked(peer=peer):
-            return peer
-        case TokenRevoked(token=number):
-            return number
-        case TokenIssued(terms=terms):
-            return f"issued {terms.number}"
-
-
-def author(entry: Act) -> str:
-    """The peer or key that an act counts by, for people."""
-    signed = not isinstance(entry, TokenIssued) and entry.signature
-    return f"the root key, at {entry.by}" if signed else entry.by
-
-
-def reason_of(entry: Revocation) -> str:
-    """The reason in brackets, for the end of a phrase; "" if none was given."""
-    return f" ({entry.why})" if entry.why else ""
 
 
 def _fields(token: Token) -> list[object]:

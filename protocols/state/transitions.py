@@ -4,10 +4,12 @@ Must NOT look at anything but the state and the entry, nor check the entry or th
 (entry_validation.py).
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
+from protocols.acts.authority import lineage_after
+from protocols.acts.orders import PAUSE
+from protocols.acts.settings import run_with
 from protocols.messages import log_entries as e
 from protocols.messages.snapshot import (
     Branch,
@@ -25,7 +27,6 @@ from protocols.types.errors import LogError
 from protocols.types.ids import PeerId, PeerInfo, RoundKey
 from protocols.types.limits import PEERS_MAX, SEATS_MAX, TOTAL_MAX
 from protocols.types.sample_ranges import Grant
-from protocols.wire.codec import encode_entry
 
 LOST_ROUNDS = STALENESS_ROUNDS_MAX + 2
 """Rounds for which a lost peer's samples are kept: if it returns later, its work is too old anyway.
@@ -90,6 +91,8 @@ def apply(run_state: RunState, entry: e.LogEntry, *, judged: bool = False) -> No
             run_state.spendings.apply(body, entry.index, needed=run_state.readers.keys())
             if isinstance(body, e.Revoked) and body.peer in run_state.rivals:
                 run_state.rivals = {}  # The other of two voters: its branch never comes back.
+        case e.Steered() as body:
+            _steer(run_state, entry.index, body)
         case e.Elected() | e.Voter():
             pass
     run_state.forget_plans()
@@ -134,6 +137,9 @@ def image_of(run_state: RunState) -> RunStateSnapshot:
         issued=tuple(spendings.issued.values()),
         mandate=run_state.mandate,
         act_indices=tuple(index for index, _ in spendings.acts),
+        steered=tuple(run_state.orders.acts.values()),
+        steered_indices=tuple(run_state.orders.indices.values()),
+        last_rounds=run_state.orders.last_rounds,
     )
 
 
@@ -164,6 +170,7 @@ def become(run_state: RunState, image: RunStateSnapshot) -> None:
     run_state.ledger.become(image.books)
     run_state.step_progress = image.step_progress
     run_state.spendings.become(image)
+    run_state.orders.become(image)
 
 
 def copy(run_state: RunState) -> RunState:
@@ -176,12 +183,25 @@ def copy(run_state: RunState) -> RunState:
 
 def _begin_lineage(run_state: RunState, entry: e.LogEntry) -> None:
     """The run begins, or goes back to a checkpoint: its rounds are numbered anew."""
-    # The hash covers the parent's lineage, so two branches of a fork never share a lineage.
-    seed = run_state.lineage.to_bytes(8, "big") + encode_entry(entry)
     if isinstance(entry.body, e.Restore):
         rounds = tuple(version.round for version in entry.body.versions)
         run_state.branches.append(Branch(run_state.lineage, rounds))
-    run_state.lineage = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
+        run_state.orders.restored(rounds)
+    run_state.lineage = lineage_after(run_state.lineage, entry)
+
+
+def _steer(run_state: RunState, index: int, act: e.Steered) -> None:
+    """A pause lets the open rounds end, and no other one begin; in a stepwise run it stops the
+    view."""
+    fragments = range(0 if run_state.stepwise else run_state.fragments)
+    last = (run_state.committed(f) + (run_state.open_plan(f) is not None) for f in fragments)
+    here = {peer: info.incarnation for peer, info in run_state.readers.items()}
+    run_state.orders.add(act, index, last_rounds=tuple(last), incarnations=here)
+    assert run_state.run is not None, "an act follows the Run"
+    run_state.run = run_with(run_state.run, run_state.orders.settings)
+    progress = run_state.step_progress
+    if act.what == PAUSE and run_state.stepwise and run_state.views and not progress.halted:
+        run_state.step_progress = progress.stopped(index)
 
 
 def _gone(run_state: RunState, body: e.Left | e.Lost) -> None:

@@ -19,6 +19,8 @@ SEATS_MAX = 4096
 """Peers that took part in a run and are remembered (state/transitions.py). More are forgotten."""
 SPENT_MAX = 4096
 """Admissions by token that are remembered (state/tokens.py)."""
+STEERED_MAX = 512
+"""Acts that steer the run and are remembered (acts/orders.py)."""
 TOKEN_CHARS_MAX = 2048
 """Characters of a join token with ADDRESSES_MAX addresses of NAME_MAX characters each."""
 ADMIT_BYTES_MAX = 4 << 10

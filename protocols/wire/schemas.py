@@ -36,6 +36,7 @@ from protocols.types.limits import (
     SEATS_MAX,
     SPANS_MAX,
     SPENT_MAX,
+    STEERED_MAX,
     TEXT_MAX,
 )
 from protocols.wire.handshake_schemas import MEETING
@@ -122,6 +123,13 @@ _remaining = struct(s.Remaining)
 _round = {"fragment": _u16, "round": _u32, "attempt": _u16}
 _extent = {"offset_bytes": _u63, "total_bytes": _u63}
 _span = {"start": _u63, "elements": _u63}
+_asked = {
+    "by": peer_id,
+    "why": _words,
+    "signature": _signature,
+    "key": hex_digits(64),
+    "unix_s": _u63,
+}
 
 SHAPES: Mapping[type, Mapping[str, Check]] = {
     ids.Stamp: {"run": _u64, "lineage": _u64, "view": _u32, **_round},
@@ -158,6 +166,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "root": _sha256,
         "voters_issue": flag,
         "voters_revoke": flag,
+        "voters_steer": flag,
     },
     e.Elected: {"peer": peer_id, "ballots": many(struct(e.Ballot), BALLOTS_MAX)},
     e.Voter: {"peer": peer_id, "votes": flag, "why": _words, "key": _sha256},
@@ -221,16 +230,22 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "signature": _signature,
         "proof": _signature,
     },
-    e.Revoked: {"peer": peer_id, "by": peer_id, "why": _words, "signature": _signature},
-    e.TokenRevoked: {
-        "token": hex_digits(32),
-        "by": peer_id,
-        "why": _words,
-        "signature": _signature,
+    e.Revoked: {"peer": peer_id, **_asked},
+    e.TokenRevoked: {"token": hex_digits(32), **_asked},
+    e.Steered: {
+        "what": _name,
+        "subject": _name,
+        "value": _name,
+        "number": _u63,
+        "lineage": _u64,
+        **_asked,
     },
     e.TokenIssued: {"terms": struct(e.TokenTerms)},
-    m.RequestAct: {"entry": _only(e.Revoked, e.TokenRevoked, e.TokenIssued), "force": flag},
-    m.ActRefused: {"subject": _name, "why": _words},
+    m.RequestAct: {
+        "entry": _only(e.Revoked, e.TokenRevoked, e.TokenIssued, e.Steered),
+        "force": flag,
+    },
+    m.ActRefused: {"subject": text(NAME_MAX + 32), "why": _words},
     m.Refused: {"why": _words, "revoked": flag},
     m.Heartbeat: {},
     m.ReadLog: {"index": _u63},
@@ -420,6 +435,9 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "issued": many(_only(e.TokenIssued), SPENT_MAX),
         "mandate": struct(e.Mandate),
         "act_indices": many(_u63, 3 * SPENT_MAX),
+        "steered": many(_only(e.Steered), STEERED_MAX),
+        "steered_indices": many(_u63, STEERED_MAX),
+        "last_rounds": many(_u32, FRAGMENTS_MAX),
     },
     StepProgress: {
         "step": _u32,

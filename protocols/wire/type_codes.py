@@ -98,6 +98,7 @@ ENTRIES: Mapping[int, type] = {
     20: e.Roots,
     21: e.TokenRevoked,
     22: e.TokenIssued,
+    23: e.Steered,
 }
 REPORTS = {code: cls for code, cls in MESSAGES.items() if cls in get_args(m.Reported)}
 CODES: Mapping[type, int] = {cls: code for code, cls in MESSAGES.items()}

@@ -29,6 +29,7 @@ from sims.checkers.revocation_checks import Revocation
 from sims.checkers.rollback import RollbackChecks
 from sims.checkers.sample_checks import SampleChecks
 from sims.checkers.staleness import Staleness
+from sims.checkers.steering_checks import SteeringChecks
 from sims.checkers.transfer_checks import TransferChecks
 from sims.checkers.waits import Waits
 from sims.node.node import Node
@@ -52,6 +53,7 @@ class Checkers:
         self.accounting = Accounting(found, self.agreement)
         self.admission = AdmissionChecks(found)
         self.revocation = Revocation(found)
+        self.steering = SteeringChecks(found)
         self.fencing = Fencing(found)
         self.progress = ProgressChecks(found, self.agreement)
         self.durability = DurabilityChecks(found)
@@ -194,6 +196,7 @@ class Checkers:
         self.samples.check_entry(lineage, entry)
         self.pairs.check_entry(lineage, entry)
         self.revocation.check_entry(index, entry)
+        self.steering.check_entry(lineage, entry)
         self.admission.check_entry(entry)
         if isinstance(entry, e.Run):
             self.samples.began(lineage)

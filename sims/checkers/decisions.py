@@ -157,6 +157,8 @@ class Decisions:
         plan = core.run_state.plan(stamp.fragment, stamp.round)
         if plan is not None and plan.stamp != stamp:
             return  # Its sum may have been under way, but no peer can commit it any more.
+        if plan is None and stamp.round > core.run_state.committed(stamp.fragment):
+            return  # In a pause, by the log that it has read.
         here = node.reductions.keeps(stamp, fetch.part) and sender in core.run_state.receivers
         answered = any(isinstance(x, c.SendResult) and x.peer == sender for x in commands)
         # A sum that was still being made when another attempt followed is dropped: it can never be

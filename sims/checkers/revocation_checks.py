@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protocols.acts import act_statement, subject
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.peer import FAREWELL_S
 from protocols.raft import Voters, voters_after
-from protocols.state import revocation_statement, subject
 from protocols.types import PeerId
 from sims.node.node import Node
 from sims.node.toy_model import toy_signature
@@ -44,7 +44,7 @@ class Revocation:
         """By (peer, its incarnation, revoked peer): when it was first seen to know the
         revocation."""
         self._taken: dict[tuple[PeerId, int, str], float] = {}
-        """By (leader, term, subject): since when the leader has this revocation to append."""
+        """By (leader, term, subject): since when the leader has this act to append."""
         self._looked: dict[PeerId, int] = {}
         """By leader: the index up to which its log was checked."""
 
@@ -70,7 +70,7 @@ class Revocation:
         run = self._run
         if run is None or not run.root:
             return
-        said = toy_signature(run.root, revocation_statement(run.root, entry))
+        said = toy_signature(run.root, act_statement(run.root, entry))
         if entry.signature != said and (entry.signature or not run.voters_revoke):
             self._found(f"{subject(entry)} is revoked without the root key, at {entry.by}")
         elif not entry.signature and entry.by not in self._voted:
@@ -104,10 +104,12 @@ class Revocation:
         log, raft = node.raft.log, node.raft
         led_term = node.core.led_term
         leader = led_term.leader if led_term is not None else None
-        for name in leader.vote_changes.asked if leader is not None and raft.settled else ():
+        for one in leader.vote_changes.asked.values() if leader and raft.settled else ():
+            number = one.entry.number if isinstance(one.entry, e.Steered) else 0
+            name = f"{subject(one.entry)} {number or ''}"
             since = self._taken.setdefault((node.peer, raft.term, name), node.world.now)
             if node.world.now > since + DECIDED_S and node.paused_until < since:
-                self._found(f"{node.peer} leads, and does not append the revocation of {name}")
+                self._found(f"{node.peer} leads, and does not append the act {name}")
         seen = max(self._looked.get(node.peer, 0), log.base)
         self._looked[node.peer] = log.last_index
         if log.reconfigured <= seen:
@@ -164,7 +166,7 @@ def _heard(node: Node) -> set[PeerId]:
 
 
 def _is_revoked(entry: e.Entry) -> bool:
-    return isinstance(entry, e.Voter) and "revoked" in entry.why
+    return isinstance(entry, e.Voter) and "is about to be" in entry.why
 
 
 def _voters_at(node: Node, index: int) -> Voters:

@@ -67,6 +67,8 @@ class StepCheckers(Checkers):
             return
         self.log[index] = entry
         transitions.apply(self._run_state, e.LogEntry(index, 1, entry))
+        self._run_state.lineage = lineage  # The hash is of the entry with its term.
+        self.steering.check_entry(lineage, entry)
         match entry:
             case e.Run():
                 self._begins[lineage], self._views[lineage] = 0, []

@@ -19,6 +19,7 @@ from sims.mutations.owners import OWNER_MUTANTS, OWNER_UNIT_MUTANTS
 from sims.mutations.patch import Mutant, UnplantableError
 from sims.mutations.revocation import REVOCATION_MUTANTS, REVOCATION_UNIT_MUTANTS
 from sims.mutations.rounds import MUTANTS as CORE_MUTANTS
+from sims.mutations.steering import STEERING_MUTANTS, STEERING_UNIT_MUTANTS
 from sims.mutations.steps import STEP_MUTANTS
 from sims.mutations.transfers import TRANSFER_MUTANTS
 from sims.mutations.units import UNIT_MUTANTS
@@ -30,10 +31,14 @@ MUTANTS = (
 )
 UNIT_TESTED = (
     *(*UNIT_MUTANTS, *COMPANY_MUTANTS, *ADMISSION_MUTANTS, *LEADERSHIP_MUTANTS),
-    *(*REVOCATION_UNIT_MUTANTS, *BOUND_UNIT_MUTANTS, *OWNER_UNIT_MUTANTS),
+    *(*REVOCATION_UNIT_MUTANTS, *STEERING_UNIT_MUTANTS),
+    *(*BOUND_UNIT_MUTANTS, *OWNER_UNIT_MUTANTS),
 )
 """Mutants that unit tests catch, and not a sweep."""
-KNOWN = (*MUTANTS, *REVOCATION_MUTANTS, *STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED)
+KNOWN = (
+    *(*MUTANTS, *REVOCATION_MUTANTS, *STEERING_MUTANTS),
+    *(*STEP_MUTANTS, *FORK_MUTANTS, *GOSSIP_MUTANTS, *UNIT_TESTED),
+)
 """All mutants of the protocol core."""
 OF_PAIRS = frozenset(known.name for known in FORK_MUTANTS)
 Kind = Literal["rounds", "steps", "gossip"]

@@ -4,6 +4,7 @@ The sweep catches those of REVOCATION_MUTANTS. Each of REVOCATION_UNIT_MUTANTS b
 named above it, since random seeds seldom produce its situation. Must NOT run anything (mutants.py).
 """
 
+from protocols.acts import authority, statements
 from protocols.leader.decisions import Leader
 from protocols.leader.term import LeadershipTerm
 from protocols.leader.voters import Voters
@@ -11,7 +12,7 @@ from protocols.links import handshake
 from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
 from protocols.peer.revoked_peers import RevokedPeers
-from protocols.state import entry_validation, tokens, transitions
+from protocols.state import entry_validation, transitions
 from protocols.state.tokens import SpentTokens
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
@@ -77,19 +78,19 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "the-signature-is-not-checked",
         "Any 64 bytes count as the operator's order.",
-        Edit(entry_validation.unproved, 'return "" if genuine else', 'return "" if True else'),
+        Edit(authority.not_permitted, 'return "" if genuine else', 'return "" if True else'),
         tests=of("peer/certificates"),
     ),
     Mutant(
         "voters-revoke-in-every-run",
         "The operator wants to revoke alone, and a stolen voter revokes the others.",
-        Edit(entry_validation.unproved, "if run.voters_revoke:", "if True:"),
+        Edit(authority.not_permitted, "run.voters_revoke", "True"),
         tests=of("peer/certificates"),
     ),
     Mutant(
         "an-order-is-good-for-every-peer",
         "A peer that saw one revocation makes another one of its signature.",
-        Edit(tokens.revocation_statement, "kind, subject(entry), entry.why", "kind, entry.why"),
+        Edit(statements.act_statement, '"peer", [peer]', '"peer", []'),
         tests=of("state/tokens"),
     ),
     Mutant(
@@ -97,7 +98,7 @@ REVOCATION_UNIT_MUTANTS = (
         "A lying leader gets a majority for a revocation, and every peer stops at its entry.",
         Edit(
             entry_validation.objection,
-            "or unproved(run_state.run, body, run_state.signatures)",
+            "why = why or unproved(run_state.authority, body, run_state.signatures)",
             "",
         ),
         tests=of("state/log_applier"),
@@ -106,9 +107,9 @@ REVOCATION_UNIT_MUTANTS = (
         "a-snapshot-brings-unproved-revocations",
         "A lying leader revokes in a snapshot.",
         Edit(
-            entry_validation.snapshot_objection,
-            "if any(unproved(run, entry, signatures)",
-            "if any(False and unproved(run, entry, signatures)",
+            entry_validation._acts_of,
+            "if not_permitted(authority, act, signatures):",
+            "if False:",
         ),
         tests=of("state/log_applier"),
     ),
@@ -155,7 +156,7 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "hears-a-revoked-peer",
         "A revoked peer asks for a state, and gets one.",
-        Edit(LeadershipTerm.handle_report, "if peer in self.head.revoked:", "if False:"),
+        Edit(LeadershipTerm.handle_report, "if peer in self.head.revoked or", "if"),
         Edit(RevokedPeers.drops, "revoked and not", "False and not"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from protocols.messages import Append, Appended, Control, Hold, Ready, Restore
 from sims.checkers import World
 from sims.node.node import Node
-from sims.scenarios import multi_step_faults, revocations
+from sims.scenarios import multi_step_faults, revocations, steering
 from sims.scenarios.false_claims import CLAIMS, claim
 
 FaultKind = Literal[
@@ -50,9 +50,10 @@ FaultKind = Literal[
     "liar",  # A peer falsifies results as their owner, or its contribution for peers that check it.
     "claim",  # A peer claims to lead, or newer terms: see false_claims.py.
     "revoke",  # A user revokes certificates: see revocations.py.
+    "steer",  # A user pauses the run, removes a peer, or changes a key: see steering.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
-RARE = ("slow_disk", "hung_disk", "ranks_stall", "liar", "claim", "revoke")
+RARE = ("slow_disk", "hung_disk", "ranks_stall", "liar", "claim", "revoke", "steer")
 ANY: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind not in RARE)
 """Kinds that any seed may draw. Some seeds have rare ones in addition."""
 SLOW_DISKS_EVERY = 160
@@ -113,6 +114,8 @@ them, so that these replay unchanged."""
 REVOKE_PAIRS_EVERY, REVOKE_PAIRS_IN = 144, (64, 96, 128)
 """The same for seeds with two peers."""
 REVOKE_FROM_S = 6.0
+STEER_EVERY, STEER_IN = 104, (21, 33, 37, 50, 61, 68, 73, 85, 99)
+"""The same for seeds in which the run is steered."""
 MIXES = ("any", "any", "rounds", "rounds", "rounds", "elections", "elections")
 """Each seed draws one mix, and then the rate of each kind."""
 
@@ -167,6 +170,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[PlannedFault]:
             )
         )
     faults += [*draw_hangs(seed, until_s=until_s), *draw_revocations(seed, until_s=until_s)]
+    faults += draw_steering(seed, until_s=until_s)
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
@@ -187,6 +191,17 @@ def draw_revocations(seed: int, *, until_s: float) -> list[PlannedFault]:
     times = sorted(source.uniform(REVOKE_FROM_S, until_s) for _ in range(number))
     return [
         PlannedFault(at_s, "revoke", source.randrange(1 << 16), source.randrange(1 << 16), 0.0)
+        for at_s in times
+    ]
+
+
+def draw_steering(seed: int, *, until_s: float) -> list[PlannedFault]:
+    """Draw acts that steer the run, in some seeds only and from a source of their own."""
+    source = random.Random(seed ^ 0x57EE)  # noqa: S311 (a simulation, no secrets)
+    number = source.choice((2, 3, 5, 8)) if seed % STEER_EVERY in STEER_IN else 0
+    times = sorted(source.uniform(REVOKE_FROM_S / 2, until_s) for _ in range(number))
+    return [
+        PlannedFault(at_s, "steer", source.randrange(1 << 16), source.randrange(1 << 16), 0.0)
         for at_s in times
     ]
 
@@ -398,6 +413,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "liar": _liar,
     "claim": _claim,
     "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),
+    "steer": lambda world, fault, victim: steering.steer(world, victim, fault.other),
 }
 
 

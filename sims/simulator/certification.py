@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TypeVar
 
+from protocols.acts import act_statement
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages import Revoked, TokenIssued, TokenSpent
+from protocols.messages import Revoked, Steered, TokenIssued, TokenSpent
 from protocols.messages import peer as m
-from protocols.state import Token, claim, revocation_statement, statement
+from protocols.state import Token, claim, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
 from sims.node.toy_model import key_named, toy_signature
 from sims.simulator.dialled_world import DialledWorld
 
+Signed = TypeVar("Signed", Revoked, Steered)
 USES = (1, 2, 3)
 """How many peers one token admits. More peers than that may come with the same token."""
 PATIENCE_S = 12.0
@@ -64,6 +67,11 @@ class Certification:
         """The run's root key; "" in an open world."""
         return key_named("root key").hex() if self.closed else ""
 
+    @property
+    def voters_steer(self) -> bool:
+        """True if voters may steer the run, as they may revoke."""
+        return self.voters_revoke
+
     def founds(self, founder: Node) -> TokenSpent | None:
         """The founder's own admission, which its disk has from now on; None in an open world."""
         if not self.closed:
@@ -73,9 +81,9 @@ class Certification:
         token = self._new_token(witness=False, by=PeerId(""), uses=1)
         return _entry(_admit(founder, token, root=self.root))
 
-    def signed(self, entry: Revoked) -> Revoked:
-        """The revocation with the signature of the operator."""
-        said = revocation_statement(self.root, entry)
+    def signed(self, entry: Signed) -> Signed:
+        """The act with the signature of the operator."""
+        said = act_statement(self.root, entry)
         return replace(entry, signature=toy_signature(self.root, said))
 
     def shuts_out(self, node: Node) -> bool:
@@ -91,6 +99,12 @@ class Certification:
     def bans(self, node: Node) -> bool:
         """True if the operator wanted to revoke the certificate of this node."""
         return node.peer in self.revoked_at
+
+    def is_kicked(self, node: Node) -> bool:
+        """True if a node's committed log says that this incarnation of the node is removed."""
+        peer, incarnation = node.peer, node.me.incarnation
+        logs = [other.run_state.orders for other in self._world.nodes.values()]
+        return any(orders.kick_of(peer, incarnation) is not None for orders in logs)
 
     def is_revoked(self, peer: PeerId) -> bool:
         """True if a node's committed log says that the peer is revoked."""

@@ -93,6 +93,7 @@ class Operator:
             root=certification.root,
             voters_issue=certification.voters_issue or opened,
             voters_revoke=certification.voters_revoke or opened,
+            voters_steer=certification.voters_steer or opened,
         )
         certification.begins(node)
         node.give(v.RunAccepted(world.rules, world.samples_ahead))

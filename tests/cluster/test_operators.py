@@ -81,7 +81,7 @@ def test_only_the_root_key_revokes_and_through_any_node(run: PacedShell, tmp_pat
         (line,) = told.err.splitlines()
         assert re.match(
             rf"lowcomm: {gamma} cannot be revoked: this run takes revocations of its operator only "
-            r"\(run.revocations\): give `lowcomm revoke` the file of the root key, root-key.pem",
+            r"\(run.revocations\): give --key FILE with the root key of the run \(root-key.pem\)",
             line,
         )
     # Nor has a forged signature.
@@ -147,7 +147,7 @@ def test_what_the_root_key_cannot_sign_is_one_line(run: PacedShell, tmp_path: Pa
     Key.make().save(tmp_path / "other" / ROOT_KEY)
     for key, words in (
         ("nowhere.pem", "--key nowhere.pem does not exist"),
-        (f"other/{ROOT_KEY}", f"--key other/{ROOT_KEY} is the root key of another run"),
+        (f"other/{ROOT_KEY}", f"--key other/{ROOT_KEY} is the key of no operator of this run"),
     ):
         told = run.run("revoke", "alpha", "alpha", "--key", key)
         assert told.popen.returncode == 2, told.out

@@ -43,7 +43,7 @@ class Peer:
         self.up = frozenset((A, C))
         self.now = 0.0
         self.reads(replace(run(outer_steps=outer_steps), gossip=gossip), e.Member(info(A)))
-        self.rounds = FragmentRounds(B, Fence(self.run_state, 0), outer_steps)
+        self.rounds = FragmentRounds(B, Fence(self.run_state, 0))
         for slot, peer in enumerate((B, C), 1):
             version = Version(0, 0, START)
             self.reads(e.Cut(info(peer, slot), (A,), (version,)), e.Member(info(peer, slot)))

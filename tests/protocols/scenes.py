@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from protocols.acts.statements import act_statement
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
@@ -21,7 +22,6 @@ from protocols.raft.log import Log
 from protocols.state import transitions
 from protocols.state.entry_validation import name_of_state
 from protocols.state.run_state import RunState
-from protocols.state.tokens import revocation_statement
 from protocols.types.ids import (
     Contributor,
     FragmentParts,
@@ -144,12 +144,28 @@ def sealed(key_hex: str, statement: bytes) -> bytes:
     return hashlib.sha512(key_hex.encode() + statement).digest()
 
 
-Order = TypeVar("Order", bound=e.Revocation)
+Order = TypeVar("Order", bound=e.SignedAct)
 
 
-def ordered(entry: Order, root: str = "") -> Order:
-    """The revocation with the root key's signature."""
-    return replace(entry, signature=sealed(root, revocation_statement(root, entry)))
+def ordered(entry: Order, key: str = "", *, of: str | None = None) -> Order:
+    """The act with an operator's signature; `of`: the root key, if the operator has another key."""
+    if of is not None:
+        entry = replace(entry, key=key)
+    return replace(entry, signature=sealed(key, act_statement(key if of is None else of, entry)))
+
+
+def steered(
+    what: str,
+    subject: str = "",
+    value: str = "",
+    *,
+    number: int = 1,
+    lineage: int = 0,
+    why: str = "",
+    by: PeerId = A,
+) -> e.Steered:
+    """An act that a person asked for at `by`."""
+    return e.Steered(what, subject, value, number, lineage, by, why)
 
 
 class Scene:

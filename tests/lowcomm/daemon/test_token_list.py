@@ -52,9 +52,9 @@ def test_acts_are_listed_in_the_order_of_the_log() -> None:
     log = log_of(*STORY, token, e.TokenIssued(terms), e.Revoked(C, A, "stolen"))
     acts = json.loads(audit_json(members_of(log)))["acts"]
     assert [list(act.values()) for act in acts] == [
-        [6, "token revoked", TERMS.number, "root key", A, "in a chat", True],
-        [7, "token issued", "bb" * 16, A, A, "", False],
-        [8, "node revoked", C, A, A, "stolen", False],
+        [6, "token revoked", TERMS.number, "root key", A, "in a chat", True, 0],
+        [7, "token issued", "bb" * 16, A, A, "", False, 0],
+        [8, "node revoked", C, A, A, "stolen", False, 0],
     ]
 
 

@@ -122,7 +122,7 @@ async def test_the_last_result_waits_for_samples_while_another_fragment_has_roun
     """Seed 304657047: a Restore found the other one nine rounds back. Of what ranks can train on
     its rounds is all that they have: the anchor's last result brought none."""
     core = made.context.core
-    other = FragmentRounds(core.me.peer, Fence(core.run_state, 1), outer_steps=10)
+    other = FragmentRounds(core.me.peer, Fence(core.run_state, 1))
     other.version = 1
     core.rounds.append(other)
     assert isinstance(made.context.replica, Replica)

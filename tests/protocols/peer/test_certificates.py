@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import pytest
 
+from protocols.acts.statements import subject
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
@@ -14,7 +15,7 @@ from protocols.peer.certificates import ANSWER_S, ASKING_MAX, NO_PROOF, NOT_NOW,
 from protocols.peer.core import PeerCore
 from protocols.peer.revoked_peers import FAREWELL_S
 from protocols.state.entry_validation import refusal
-from protocols.state.tokens import NO_TERMS, renewed, subject
+from protocols.state.tokens import NO_TERMS, renewed
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from tests.protocols.led import Led, leading, written
 from tests.protocols.scenes import (

@@ -1,5 +1,7 @@
 """What a person is told while nothing seems to happen."""
 
+from dataclasses import replace
+
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
@@ -19,6 +21,7 @@ from tests.protocols.scenes import (
     follower,
     info,
     run,
+    steered,
 )
 
 
@@ -205,3 +208,25 @@ def test_the_last_node_of_a_run_that_lost_its_checkpoints_says_so() -> None:
         "node has no complete checkpoint to go on from: put its checkpoints back, or start a node "
         "that has the state or a checkpoint of it again",
     )
+
+
+def test_a_paused_run_names_the_operator_until_it_goes_on() -> None:
+    room = Room("ab")
+    room.all_contribute()
+    lineage = room.peers["a"].run_state.lineage
+    pause = steered("pause", lineage=lineage, why="noon", by=room.ids["a"])
+    room.feed("a", v.ActAsked(pause))
+    paused = f"the run is paused by {room.ids['a']} (noon)"
+    core = room.peers["b"]
+    assert describe(core, room.now).reason == paused
+    room.contribute("b")
+    assert describe(core, room.now).reason == "round 2: a", "the open round ends"
+    room.contribute("a")
+    room.all_contribute()
+    room.wait(2 * RULES.round_grace_s)
+    assert core.run_state.committed(0) == 2
+    wait = describe(core, room.now)
+    assert (wait.phase, wait.reason) == ("waiting", paused)
+    room.feed("b", v.ActAsked(replace(pause, what="continue", number=2, by=room.ids["b"])))
+    room.wait(1.0)
+    assert core.run_state.committed(0) == 3

@@ -29,6 +29,7 @@ from tests.protocols.scenes import (
     members_of,
     ordered,
     run,
+    steered,
     view,
 )
 
@@ -187,12 +188,66 @@ def test_a_snapshot_with_such_a_revocation_is_not_taken(forged: e.Revocation) ->
     image = transitions.image_of(members_of(log_of(*OPERATED)))
     revoked = (forged,) if isinstance(forged, e.Revoked) else ()
     tokens = (forged,) if isinstance(forged, e.TokenRevoked) else ()
-    image = replace(image, revoked=revoked, revoked_tokens=tokens)
+    image = replace(image, revoked=revoked, revoked_tokens=tokens, act_indices=(5,))
     log_applier = LogApplier(C, None, SEALS)
     with pytest.raises(RemoteProtocolError, match="no signature proves"):
         install(log_applier, Snapshot(5, 1, encode_image(image)))
     proved = replace(image, revoked=(ordered(e.Revoked(B, A, "")),), revoked_tokens=())
     assert install(log_applier, Snapshot(5, 1, encode_image(proved)), number=2) == [True]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_captured_act_gets_no_second_acknowledgement(*, applied: bool) -> None:
+    """Also one that is not applied yet counts."""
+    log_applier = begun()
+    pause, on = orders_of(log_applier)
+    for _ in range(2):  # The leader sends them again.
+        log_applier.receive(A, append(pause, on, after=5, commit=7 if applied else 5), 0.0)
+    assert read(log_applier) == ([pause, on] if applied else [])
+    log_applier.receive(A, append(pause, after=9), 0.0)  # It has a gap: refused anyway.
+    with pytest.raises(RemoteProtocolError, match="has the act pause, and another act"):
+        log_applier.receive(A, append(pause, after=7), 0.0)
+    assert log_applier.raft.log.last_index == 7
+
+
+def test_an_act_gets_no_acknowledgement_before_the_one_that_it_follows() -> None:
+    log_applier = begun()
+    _, on = orders_of(log_applier)
+    with pytest.raises(RemoteProtocolError, match="another act or a rollback came between"):
+        log_applier.receive(A, append(on, after=5), 0.0)
+    assert log_applier.raft.log.last_index == 5
+
+
+def begun() -> LogApplier:
+    log_applier = LogApplier(C, None, SEALS)
+    log_applier.receive(A, append(*BEGUN, commit=5), 0.0)
+    read(log_applier)
+    return log_applier
+
+
+def orders_of(log_applier: LogApplier) -> list[e.Steered]:
+    """A pause and its end, signed for this run."""
+    lineage = log_applier.run_state.lineage
+    made = [steered(what, number=n, lineage=lineage) for n, what in ((1, "pause"), (2, "continue"))]
+    return [ordered(act) for act in made]
+
+
+def test_a_snapshot_with_a_forged_pause_is_not_taken() -> None:
+    closed = replace(run(), voters_steer=False)
+    run_state = members_of(log_of(closed, *BEGUN[1:]))
+    pause = ordered(steered("pause", lineage=run_state.lineage))
+    transitions.apply(run_state, e.LogEntry(6, 1, pause))
+    image = transitions.image_of(run_state)
+    for forged, words in (
+        (replace(image, steered=(replace(pause, signature=b""),)), "no signature proves"),
+        (replace(image, steered=(replace(pause, what="continue"),)), "another pause"),
+        (replace(image, last_rounds=()), "another pause"),
+        (replace(image, steered=(pause, pause), steered_indices=(6, 6)), "out of order"),
+        (replace(image, steered_indices=()), "out of order"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=words):
+            install(LogApplier(C, None, SEALS), Snapshot(6, 1, encode_image(forged)))
+    assert install(LogApplier(C, None, SEALS), Snapshot(6, 1, encode_image(image))) == [True]
 
 
 def test_a_snapshot_cannot_change_the_run_so_that_voters_revoke() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.acts.statements import act_statement
 from protocols.messages import log_entries as e
 from protocols.state import entry_validation, tokens, transitions
 from protocols.state.entry_validation import cannot_act, refusal, wrong_role
@@ -18,7 +19,6 @@ from protocols.state.tokens import (
     encode_token,
     renewed,
     revocation,
-    revocation_statement,
     statement,
 )
 from protocols.types.errors import ConfigError, LogError
@@ -325,11 +325,11 @@ def test_an_entry_without_the_signature_that_it_needs_is_not_applied() -> None:
 
 def test_a_signed_revocation_is_of_one_subject_of_one_run() -> None:
     gone = e.Revoked(B, A, "stolen")
-    said = revocation_statement("aa" * 32, gone)
-    assert revocation_statement("aa" * 32, replace(gone, by=C)) == said, "any peer hands it on"
+    said = act_statement("aa" * 32, gone)
+    assert act_statement("aa" * 32, replace(gone, by=C)) == said, "any peer hands it on"
     others = (replace(gone, peer=C), replace(gone, why=""), e.TokenRevoked(B, A, "stolen"))
-    assert said not in {revocation_statement("aa" * 32, other) for other in others}
-    assert said != revocation_statement("bb" * 32, gone)
+    assert said not in {act_statement("aa" * 32, other) for other in others}
+    assert said != act_statement("bb" * 32, gone)
     assert "revoked by the root key, at" in revocation(ordered(gone))
 
 

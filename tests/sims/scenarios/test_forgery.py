@@ -51,7 +51,7 @@ def whole_log(*, stepwise: bool, certified: bool) -> tuple[list[e.LogEntry], Log
         world = Rounds(5, peers=3, outer_steps=8, training=training)
         world.add_peer(witness=True)
     world.at(4.0, lambda: late.append(world.add_peer()))
-    world.at(6.0, lambda: world.restart(world.leaders[0]))
+    world.at(6.0, lambda: world.operator.restart(world.leaders[0]))
     world.at(7.0, lambda: world.kill(world.live[2]))
     world.run(until_s=60.0)
     kept = [disk.saved for disk in world.disks.values() if disk.saved is not None]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from protocols.acts.statements import act_statement
 from protocols.messages import log_entries as e
-from protocols.state.tokens import revocation_statement
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.checkers.revocation_checks import Revocation
@@ -93,7 +93,7 @@ def test_a_revocation_without_the_root_key_or_a_vote_is_found() -> None:
 
     closed = replace(plain, voters_revoke=False)
     gone = e.Revoked(b, a, "")
-    signed = replace(gone, signature=toy_signature(root, revocation_statement(root, gone)))
+    signed = replace(gone, signature=toy_signature(root, act_statement(root, gone)))
     assert found(plain, gone) == found(plain, signed) == found(closed, signed) == []
     for run, entry in ((closed, gone), (plain, replace(gone, signature=b"x"))):
         assert found(run, entry) == ["b.1 is revoked without the root key, at a.1"]
