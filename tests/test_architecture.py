@@ -30,9 +30,9 @@ CLASS_FIELDS_MAX = 12
 LARGE = {
     # The log's state: one record, changed by the functions of transitions.py.
     "protocols/state/run_state.py:RunState",
-    # They compose the parts of a core and of a leader, and pass events on to them.
+    # They compose the parts of a core and of a leader: a field for each part.
     *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
-    # State machines of fewer than 300 lines; their steps read most of their fields.
+    # State machines; each of their steps reads most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
     *("peers/ranks/attempt.py:RankAttempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
     "protocols/raft/node.py:Raft",
@@ -51,7 +51,7 @@ LARGE = {
     # One field for each checker.
     *("sims/checkers/checkers.py:Checkers", "sims/checkers/step_runs.py:StepCheckers"),
 }
-"""Classes that may be larger, as path:name."""
+"""Classes that may have more methods and fields, but not more lines, as path:name."""
 CONSTRUCTOR_ARGUMENTS_MAX = 7
 UNMIRRORED = (
     *("tests/cluster/", "tests/golden/", "tests/test_architecture.py", "tests/test_names.py"),
@@ -129,9 +129,11 @@ def large_classes(source: Source) -> Iterator[str]:
     if source.path.startswith("tests/"):
         return
     for node in source.nodes:
-        if not isinstance(node, ast.ClassDef) or f"{source.path}:{node.name}" in LARGE:
+        if not isinstance(node, ast.ClassDef):
             continue
-        yield from (f"{node.lineno}: {node.name} has {size}" for size in sizes_above(node))
+        is_large = f"{source.path}:{node.name}" in LARGE
+        sizes = [size for size in sizes_above(node) if not is_large or size.endswith(" lines")]
+        yield from (f"{node.lineno}: {node.name} has {size}" for size in sizes)
 
 
 def sizes_above(node: ast.ClassDef) -> Iterator[str]:

@@ -89,7 +89,7 @@ class MemberStatus:
 
     @property
     def is_member(self) -> bool:
-        return self.recovery.is_member
+        return self.run_state.is_member(self.me.peer, self.me.incarnation)
 
     @property
     def catchup(self) -> CatchUp:
@@ -104,7 +104,7 @@ class MemberStatus:
     @property
     def mark(self) -> tuple[object, ...]:
         """A value that changes with whether the state is missing and whether ranks can train."""
-        joint_trainers, catchup = self.joint_trainers, self.catchup
+        joint_trainers, catchup = self.joint_trainers, self.recovery.catchup
         transfer = catchup.transfer.index if catchup.transfer is not None else 0
         could = (joint_trainers.able, joint_trainers.stalled, joint_trainers.started)
         status = catchup.asking, transfer, catchup.complete, self.leaving
@@ -112,7 +112,7 @@ class MemberStatus:
 
     def _reports(self) -> dict[object, Control]:
         """All reports that are true at this moment, by kind."""
-        me, reports, needed = self.me, dict[object, Control](), self.catchup.needed
+        me, reports, needed = self.me, dict[object, Control](), self.recovery.catchup.needed
         lineage = self.run_state.lineage
         is_member = self.is_member
         if me.witness and not self.leaving:
@@ -128,7 +128,8 @@ class MemberStatus:
             if wants is not None:
                 reports[WantSamples] = wants
         out = self.leaving and me.peer not in self.run_state.readers
-        reports |= self.recovery.reports(joins=self.accepted and not out, accepted=self.accepted)
+        joins, accepted = not out, self.accepted
+        self.recovery.add_reports(reports, joins=joins, accepted=accepted, is_member=is_member)
         if self.leaving and me.peer in self.run_state.readers:
             reports[Leave] = Leave(self.leaving)
         return reports

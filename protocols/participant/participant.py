@@ -284,12 +284,12 @@ class Participant:
         steps = self.steps
         if steps is not None:
             return commands + self.state_donor.advance([steps.copy.step], now)
-        lacks_state = self.catchup.needed
+        rounds_of_all, lacks_state = self.all_rounds.of_fragments, self.catchup.needed
         self.all_rounds.watch_state(lacks=lacks_state)
         fit = not lacks_state and not self.member_status.disk_fails
         is_member = self.member_status.is_member
-        commands += training_start.start_training(self.rounds, now, is_member=is_member, fit=fit)
-        versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
+        commands += training_start.start_training(rounds_of_all, now, is_member=is_member, fit=fit)
+        versions = [None if rounds.applying else rounds.version for rounds in rounds_of_all]
         return commands + self.state_donor.advance(versions, now)
 
     def advance_rounds(

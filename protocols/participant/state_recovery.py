@@ -265,18 +265,20 @@ class StateRecovery:
 
     # Reports --------------------------------------------------------------------------------
 
-    def reports(self, *, joins: bool, accepted: bool) -> dict[object, Control]:
-        """The reports about the state that are true at this moment, by kind; the caller sends those
-        that the leader lacks. `joins`: this peer may ask for a place in the run; `accepted`: the
-        shell takes part in it."""
-        me, reports = self._me, dict[object, Control]()
+    def add_reports(
+        self, reports: dict[object, Control], *, joins: bool, accepted: bool, is_member: bool
+    ) -> None:
+        """Add the reports about the state that are true at this moment, by kind; the caller sends
+        those that the leader lacks. `joins`: this peer has a place in the run, or may ask for one;
+        `accepted`: the shell takes part in the run."""
+        me = self._me
         lineage, needed = self._run_state.lineage, self.catchup.needed
-        if joins and self.catchup.asking:
+        if joins and accepted and self.catchup.asking:
             asking, against = self.catchup.asking, self._against
             reports[Join] = Join(me.name, me.incarnation, me.address, asking, against, lineage)
         if self.kept is not None and accepted:
             reports[Kept] = self.kept
-        if (self._asked or not self.is_member) and not (needed or self._load.awaited):
+        if (self._asked or not is_member) and not (needed or self._load.awaited):
             index, cut = self._run_state.cut_of(me.peer)
             if cut is None:
                 index = self._run_state.restored_index
@@ -286,7 +288,6 @@ class StateRecovery:
         for roots in self.state_donor.reports():
             reports[roots.peer] = roots
         self._asked = Join in reports or (self._asked and CaughtUp not in reports)
-        return reports
 
     @property
     def is_member(self) -> bool:

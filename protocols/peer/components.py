@@ -84,7 +84,7 @@ class Components(ABC):
     @property
     def rounds(self) -> list[FragmentRounds]:
         """The rounds of each fragment."""
-        return self.part.rounds
+        return self.all_rounds.of_fragments
 
     @property
     def led_term(self) -> LeadershipTerm | None:

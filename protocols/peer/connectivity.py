@@ -121,8 +121,9 @@ class Connectivity:
 
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """Is the message void, since its sender is revoked or on another branch?"""
-        revoked = self.revoked_peers.drops(peer, message)
-        return revoked or self.other_branches.keeps_out(peer, message)
+        if self._run_state.revoked and self.revoked_peers.drops(peer, message):
+            return True
+        return self.other_branches.keeps_out(peer, message)
 
     def _named(self) -> set[str]:
         """Addresses in uncommitted entries of our log; and of all peers of the run if this peer is

@@ -44,8 +44,9 @@ class RevokedPeers:
     @property
     def deadline(self) -> float:
         """The next time at which `shut_out` has to run without an event."""
-        farewells = (since + FAREWELL_S for since in self._farewells.values())
-        return min(self._barred_at, *farewells, NEVER)
+        if not self._farewells:
+            return self._barred_at  # The usual case.
+        return min(self._barred_at, min(self._farewells.values()) + FAREWELL_S)
 
     def drops(self, peer: PeerId, message: Control) -> bool:
         """Is the message void, since its sender is revoked?"""

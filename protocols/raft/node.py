@@ -25,8 +25,7 @@ from protocols.types.rules import ProtocolConfig
 
 
 class Raft:
-    """The Raft node of one peer. `take_commands` returns the commands that the last calls have led
-    to."""
+    """The Raft node of one peer; `take_commands` returns the commands of the last calls."""
 
     def __init__(
         self,
@@ -89,10 +88,8 @@ class Raft:
     def append(self, body: Entry) -> LogEntry:
         """Append an entry to the log; only a leader may."""
         assert self.leads, "only the leader appends"
-        proofs = self.proofs
-        entry = self.log.append(
-            body, term=self.term, sign=lambda entry: proofs.sign(ChangeStatement(entry))
-        )
+        sign = self.proofs.sign
+        entry = self.log.append(body, term=self.term, sign=lambda x: sign(ChangeStatement(x)))
         self.disk.log_changed(entry.index)
         self._out += self.replication.publish(self._header(), self.up)
         return entry
