@@ -1,5 +1,6 @@
 """An optimizer's state on disk: a restart continues bit by bit, and nothing else is let in."""
 
+import copy
 import json
 import resource
 from collections.abc import Callable, Iterable
@@ -16,11 +17,12 @@ from lowcomm.program.muon import Muon
 from lowcomm.training.rank_checkpoint import (
     HEADER,
     RankFile,
+    RankSaver,
     RankStateError,
     load_rank_state,
-    save_rank_state,
 )
 from tests.lowcomm.forking import run_ranks
+from tests.lowcomm.node_ranks import save_rank_state
 
 Make = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -107,6 +109,28 @@ def test_a_restart_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
     assert load_rank_state(file, parameters_of(again), other)
     assert train(again, other, 3) == train(model, optimizer, 3)
     assert [path.name for path in file.directory.iterdir()] == ["rank-0-of-1.safetensors"]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_training_goes_on_while_the_state_is_written(device: str, tmp_path: Path) -> None:
+    model = build().to(device)
+    optimizer = OPTIMIZERS["adamw_fused"](model.parameters())
+    saver = RankSaver(parameters_of(model), optimizer)
+    files = [RankFile(tmp_path, 0, 1), RankFile(tmp_path / "next", 0, 1)]
+    errors: list[Exception | None] = []
+    losses: list[bytes] = []
+    models: list[nn.Module] = []
+    for file in files:
+        train(model, optimizer, 2)
+        models.append(copy.deepcopy(model))
+        saver.save(file, errors.append)
+        losses.append(train(model, optimizer, 3))
+    saver.wait()
+    assert errors == [None, None]
+    for file, then, expected in zip(files, models, losses, strict=True):
+        other = OPTIMIZERS["adamw_fused"](then.parameters())
+        assert load_rank_state(file, parameters_of(then), other)
+        assert train(then, other, 3) == expected
 
 
 @pytest.mark.deadline(100)
