@@ -8,6 +8,8 @@ asynchronously, and the step's time is the time between two synchronised moments
 import json
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,11 +20,14 @@ from torch.optim import AdamW
 from lowcomm import StreamingDiLoCo, attach
 from lowcomm.config import ModelConfig
 from lowcomm.models import build_model, next_token_loss
+from lowcomm.training import Kind, Peer
 
 ROUND_STEPS = 100
 """Inner steps of a round."""
 WINDOW_STEPS = 25
 """Steps between two synchronised moments."""
+SETTLING_ROUNDS = 2
+"""Rounds at first that are not measured: in the second one the first checkpoint is made."""
 BARE_STEPS = 200
 WARMUP_STEPS = 50
 MODELS = {
@@ -63,6 +68,51 @@ class Sizes:
     """Seconds that an idle node rests in each step."""
 
 
+class TimedDiLoCo(StreamingDiLoCo):
+    """Measures the parts of `step` in the training loop."""
+
+    def __init__(self, model: nn.Module, optimizer: AdamW, peer: Peer) -> None:
+        self.parts: list[tuple[str, int, float]] = []
+        """Name of a part, inner step, seconds."""
+        super().__init__(model, optimizer, peer)
+        self.parts.clear()
+
+    def step(self, *, tokens: int | None = None) -> None:
+        with self._timed("step"):
+            super().step(tokens=tokens)
+
+    def write(self, fragment: int, place: memoryview) -> None:
+        with self._timed("contribute"):
+            super().write(fragment, place)
+
+    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+        with self._timed("take"):
+            super().take(fragment, values, kind, mixing=mixing)
+
+    def snapshot(self, directory: str) -> None:
+        with self._timed("snapshot"):
+            super().snapshot(directory)
+
+    def seconds(self, first: int, last: int) -> dict[str, float]:
+        """Seconds of each part in these steps. "wait": the rest of `step`, in which the rank waits
+        for its daemon."""
+        found: dict[str, float] = {"step": 0.0, "contribute": 0.0, "take": 0.0, "snapshot": 0.0}
+        for name, step, took_s in self.parts:
+            if first < step <= last:
+                found[name] += took_s
+        whole_s = found.pop("step")
+        return found | {"wait": whole_s - sum(found.values())}
+
+    @contextmanager
+    def _timed(self, name: str) -> Generator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            step = self.steps if hasattr(self, "_rank") else 0  # Not before it has joined.
+            self.parts.append((name, step, time.monotonic() - began))
+
+
 class Training:
     """A model on random tokens, with AdamW; on a GPU in bf16 by autocast."""
 
@@ -100,24 +150,21 @@ def train_bare(sizes: Sizes) -> None:
             moments.append(training.now())
         training.step(number)
     moments.append(training.now())
-    _tell(sizes, moments, waits=[])
+    _tell(sizes, moments, {})
 
 
 def train_as_peer(sizes: Sizes) -> None:
-    """The same loop with a method; report the windows, and the seconds of each `method.step()` that
-    waited."""
+    """The same loop with a method; report the windows, and the seconds of `method.step()`."""
     peer = attach()
     training, moments = Training(sizes), list[float]()
-    method = StreamingDiLoCo(training.model, training.optimizer, peer)
-    waits: list[float] = []
+    method = TimedDiLoCo(training.model, training.optimizer, peer)
     for number, _ in enumerate(peer.batches()):
         if number % WINDOW_STEPS == 0:
             moments.append(training.now())
         training.step(number)
-        began = time.monotonic()
         method.step()
-        waits.append(time.monotonic() - began)
-    _tell(sizes, moments, waits)
+    last = (peer.run.outer_steps - 1) * ROUND_STEPS  # At the end it waits for the last results.
+    _tell(sizes, moments, method.seconds(SETTLING_ROUNDS * ROUND_STEPS, last))
 
 
 def rest_as_peer(sizes: Sizes) -> None:
@@ -128,11 +175,11 @@ def rest_as_peer(sizes: Sizes) -> None:
     for _ in peer.batches():
         time.sleep(sizes.step_s)
         method.step()
-    _tell(sizes, [], waits=[])
+    _tell(sizes, [], {})
 
 
-def _tell(sizes: Sizes, moments: list[float], waits: list[float]) -> None:
-    told = {**asdict(sizes), "told": str(sizes.told), "moments": moments, "waits": waits}
+def _tell(sizes: Sizes, moments: list[float], seconds: dict[str, float]) -> None:
+    told = {**asdict(sizes), "told": str(sizes.told), "moments": moments, "seconds": seconds}
     sizes.told.write_text(json.dumps(told), encoding="utf-8")
 
 
