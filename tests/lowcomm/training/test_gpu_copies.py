@@ -117,6 +117,14 @@ def test_what_is_written_beside_the_loop_is_of_the_moment_when_it_began(*, is_pi
             assert (target == turn + number / 8).all()
 
 
+def use_and_forget(gpu: torch.device) -> None:
+    """Queue work on memory that torch may give to others at once."""
+    stale = [torch.full((SIDE_ELEMENTS,), 9.0, device=gpu) for _ in range(SIDE_TENSORS)]
+    torch.cuda._sleep(SPIN_CYCLES)
+    for each in stale:
+        each.add_(1.0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_pinned", [True, False])
 def test_what_is_read_beside_the_loop_is_whole_when_it_is_used(*, is_pinned: bool) -> None:
@@ -126,10 +134,7 @@ def test_what_is_read_beside_the_loop_is_whole_when_it_is_used(*, is_pinned: boo
         sources = host_memory(is_pinned=is_pinned)
         for number, source in enumerate(sources):
             source.fill_(turn + number / 8)
-        stale = [torch.full((SIDE_ELEMENTS,), 9.0, device=gpu) for _ in sources]
-        torch.cuda._sleep(SPIN_CYCLES)
-        torch._foreach_add_(stale, 1.0)  # Still queued when its memory is taken for the copies.
-        stale.clear()
+        use_and_forget(gpu)
         for wait in [copies.read(sources), copies.read(sources)]:
             found = [(there == turn + number / 8).all() for number, there in enumerate(wait())]
             assert all(found)
