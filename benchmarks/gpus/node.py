@@ -168,12 +168,15 @@ def train_as_peer(sizes: Sizes) -> None:
 
 
 def rest_as_peer(sizes: Sizes) -> None:
-    """Contribute the initial parameters again and again, at the pace of the other node."""
+    """Contribute the parameters as they are, at the pace of the other node: as a CPU's copies take
+    long, the rests after them are shorter."""
     peer = attach()
     training = Training(sizes)
     method = StreamingDiLoCo(training.model, training.optimizer, peer)
+    until = time.monotonic()
     for _ in peer.batches():
-        time.sleep(sizes.step_s)
+        until += sizes.step_s
+        time.sleep(max(until - time.monotonic(), 0.0))
         method.step()
     _tell(sizes, [], {})
 
