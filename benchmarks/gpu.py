@@ -22,7 +22,7 @@ import torch
 import typer
 from rich.console import Console
 
-from benchmarks.gpus.node import MODELS, ROUND_STEPS, SETTLING_ROUNDS, WINDOW_STEPS
+from benchmarks.gpus.node import MODELS, ROUND_STEPS, WINDOW_STEPS, measured_steps
 from benchmarks.machine import machine
 from lowcomm.models import build_model
 from lowcomm.reports import Commit, Event, Ready, read_timeline
@@ -61,7 +61,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Throughput of a training loop with a peer attached, from the third round on."""
+    """Throughput of a training loop with a peer attached, from the second round on."""
 
     overlap_steps: int
     checkpoint_rounds: int
@@ -80,7 +80,7 @@ class Trained:
 def main(
     model: Annotated[str, Q(help=f"Model: {', '.join(MODELS)}.")] = "124m",
     device: Annotated[str, Q(help="cuda, or cpu to try the benchmark.")] = "cuda",
-    rounds: Annotated[int, Q(help="Rounds of a run with a peer.", min=4)] = 5,
+    rounds: Annotated[int, Q(help="Rounds of a run with a peer.", min=3)] = 4,
     overlap: Annotated[
         list[int] | None,
         Q(help="Steps between a contribution and its result; may be repeated. Default: 15 and 5."),
@@ -98,7 +98,7 @@ def main(
     \b
     Examples:
       python -m benchmarks gpu --json
-      python -m benchmarks gpu --model small --device cpu --rounds 4
+      python -m benchmarks gpu --model small --device cpu --rounds 3
     """
     if model not in MODELS:
         raise ConfigError(f"--model {model}: known are {', '.join(MODELS)}")
@@ -210,7 +210,7 @@ async def _train(
         config = write_config(there, peers=2, rounds=rounds, method=method)
         found, events = await _attached(there, config, model, device, checkpoint, bare_s[0])
         moments: list[float] = found["moments"]
-        first, last = (each * ROUND_STEPS // WINDOW_STEPS for each in (SETTLING_ROUNDS, rounds - 1))
+        first, last = (step // WINDOW_STEPS for step in measured_steps(rounds))
         steps = WINDOW_STEPS * (last - first)
         trained = Trained(
             overlap_steps=overlap,

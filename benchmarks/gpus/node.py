@@ -26,10 +26,12 @@ ROUND_STEPS = 100
 """Inner steps of a round."""
 WINDOW_STEPS = 25
 """Steps between two synchronised moments."""
-SETTLING_ROUNDS = 2
-"""Rounds at first that are not measured: in the second one the first checkpoint is made."""
-BARE_STEPS = 200
-WARMUP_STEPS = 50
+SETTLING_STEPS = 150
+"""Steps at first that are not measured: the first checkpoint takes longer than others."""
+BARE_STEPS = 150
+WARMUP_STEPS = 25
+PACE = 0.97
+"""A resting node's time for a step, as a share of the bare loop's."""
 MODELS = {
     "124m": ModelConfig(
         vocab_size=32768,
@@ -163,19 +165,24 @@ def train_as_peer(sizes: Sizes) -> None:
             moments.append(training.now())
         training.step(number)
         method.step()
-    last = (peer.run.outer_steps - 1) * ROUND_STEPS  # At the end it waits for the last results.
-    _tell(sizes, moments, method.seconds(SETTLING_ROUNDS * ROUND_STEPS, last))
+    _tell(sizes, moments, method.seconds(*measured_steps(peer.run.outer_steps)))
+
+
+def measured_steps(rounds: int) -> tuple[int, int]:
+    """(steps before the first that is measured, the last one): whole rounds, without the end of the
+    run, where a rank waits for its last results."""
+    return SETTLING_STEPS, SETTLING_STEPS + (rounds - 2) * ROUND_STEPS
 
 
 def rest_as_peer(sizes: Sizes) -> None:
-    """Contribute the parameters as they are, at the pace of the other node: as a CPU's copies take
-    long, the rests after them are shorter."""
+    """Contribute the parameters as they are, a little faster than the other node trains, which so
+    never waits for this one: as a CPU's copies take long, the rests after them are shorter."""
     peer = attach()
     training = Training(sizes)
     method = StreamingDiLoCo(training.model, training.optimizer, peer)
     until = time.monotonic()
     for _ in peer.batches():
-        until += sizes.step_s
+        until += PACE * sizes.step_s
         time.sleep(max(until - time.monotonic(), 0.0))
         method.step()
     _tell(sizes, [], {})

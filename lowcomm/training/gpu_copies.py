@@ -53,6 +53,7 @@ class SideCopies:
         self._is_read = False
         """Whether a copy from the buffer may be under way."""
         self._last: Future[None] | None = None
+        self._fetched: dict[int, tuple[list[Tensor], Future[None]]] = {}
 
     def write(self, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
         """Begin to copy `sources` (on the GPU, as all work that is queued now leaves them) to
@@ -73,17 +74,20 @@ class SideCopies:
 
         self._last = self._thread.submit(follow)
 
-    def read(self, sources: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-        """Begin to copy `sources`, of the host, to the GPU. The returned function waits for the
-        copies, which belong to the stream that is current now."""
-        made = [torch.empty(source.shape, device=self._device) for source in sources]
-        copied = self._submit(sources, made)
+    def fetch(self, key: int, sources: Sequence[Tensor]) -> None:
+        """Begin to copy `sources`, of the host, to the GPU, unless that has begun for this key. The
+        copies belong to the stream that is current now."""
+        if key not in self._fetched:
+            made = [torch.empty(source.shape, device=self._device) for source in sources]
+            self._fetched[key] = made, self._submit(sources, made)
 
-        def wait() -> list[Tensor]:
-            copied.result()
-            return made
-
-        return wait
+    def fetched(self, key: int, sources: Sequence[Tensor]) -> list[Tensor]:
+        """Wait for the copies of `fetch`, if need be begin it. The next ones for this key are
+        others."""
+        self.fetch(key, sources)
+        made, copied = self._fetched.pop(key)
+        copied.result()
+        return made
 
     def check(self) -> None:
         """Raise the error of the last `write` or `then`, if it has ended with one."""

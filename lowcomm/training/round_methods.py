@@ -102,9 +102,8 @@ class Method:
         device = shards[0].local.device
         overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, methods.EagerDiLoCo)
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
-        """With a GPU, if the loop goes on while a result is awaited: see `_fetch`."""
-        self._fetched: dict[int, Callable[[], list[Tensor]]] = {}
-        """By fragment, the result that comes next, on its way to the GPU."""
+        """With a GPU, if the loop goes on while a result is awaited. Its keys are the fragments:
+        what is fetched is the next result."""
         self._rank = RoundRank(peer, self, attached, when_written=self._when_written)
         self._rank.start()
         joins = not kept and self._rank.run_step > 0
@@ -174,8 +173,8 @@ class Method:
         if self._copies is None:
             read_shards(shards, values, kind, mixing=mixing)
             return
-        wait = self._fetched.pop(fragment, None) or self._begin_to_read(fragment, values)
-        for shard, there in zip(shards, wait(), strict=True):
+        fetched = self._copies.fetched(fragment, self._windows(fragment, values))
+        for shard, there in zip(shards, fetched, strict=True):
             apply(shard, there, kind, mixing=mixing)
 
     def snapshot(self, directory: str) -> None:
@@ -206,14 +205,13 @@ class Method:
         self._copies.check()
         client = self._peer.client
         for result in client.arrived():
-            if result.fragment not in self._fetched:
-                begun = self._begin_to_read(result.fragment, client.result(result))
-                self._fetched[result.fragment] = begun
+            windows = self._windows(result.fragment, client.result(result))
+            self._copies.fetch(result.fragment, windows)
 
-    def _begin_to_read(self, fragment: int, values: memoryview) -> Callable[[], list[Tensor]]:
-        assert self._copies is not None
+    def _windows(self, fragment: int, values: memoryview) -> list[Tensor]:
+        """This rank's parts of a result."""
         elements_P = whole(values)
-        return self._copies.read([window(elements_P, shard) for shard in self._shards[fragment]])
+        return [window(elements_P, shard) for shard in self._shards[fragment]]
 
     def _file(self, directory: str) -> RankFile:
         return RankFile(Path(directory), self._peer.rank, self._peer.world_size)

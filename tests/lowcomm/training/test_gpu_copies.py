@@ -135,9 +135,12 @@ def test_what_is_read_beside_the_loop_is_whole_when_it_is_used(*, is_pinned: boo
         for number, source in enumerate(sources):
             source.fill_(turn + number / 8)
         use_and_forget(gpu)
-        for wait in [copies.read(sources), copies.read(sources)]:
-            found = [(there == turn + number / 8).all() for number, there in enumerate(wait())]
-            assert all(found)
+        copies.fetch(0, sources)
+        copies.fetch(1, sources)
+        copies.fetch(0, [torch.zeros(1)])  # It has begun.
+        for key in (0, 1):
+            made = copies.fetched(key, sources)
+            assert all((each == turn + number / 8).all() for number, each in enumerate(made))
 
 
 @pytest.mark.gpu
@@ -162,8 +165,8 @@ def test_a_fragment_beside_the_loop_has_the_bytes_of_one_in_the_loop(
     for kind, mixing in (("full", 0.0), ("delta", 0.0), ("full", 0.3)):
         assert kind in ("full", "delta")
         read_shards(shard_views(models[0], rank=0), rank.result(0, 0), kind, mixing=mixing)
-        wait = copies.read([window(result_P, each) for each in shards])
-        for shard, there in zip(shards, wait(), strict=True):
+        made = copies.fetched(0, [window(result_P, each) for each in shards])
+        for shard, there in zip(shards, made, strict=True):
             apply(shard, there, kind, mixing=mixing)
     assert torch.equal(flat(models[0]), flat(models[1]).cpu())
 
