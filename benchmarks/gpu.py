@@ -22,10 +22,10 @@ import torch
 import typer
 from rich.console import Console
 
-from benchmarks.gpus.node import MODELS, ROUND_STEPS, WINDOW_STEPS, measured_steps
+from benchmarks.gpus.node import MODELS, ROUND_STEPS, WINDOW_STEPS
 from benchmarks.machine import machine
 from lowcomm.models import build_model
-from lowcomm.reports import Commit, Event, Ready, read_timeline
+from lowcomm.reports import Commit, Event, RanksLost, Ready, read_timeline
 from lowcomm.training import pin, read_shards, shard_views, write_shards
 from peers.ipc import Slots, SlotsShape
 from protocols.types import ConfigError, LowcommError
@@ -61,11 +61,13 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Throughput of a training loop with a peer attached, from the second round on."""
+    """Throughput of a training loop with a peer attached."""
 
     overlap_steps: int
     checkpoint_rounds: int
     """Rounds from one checkpoint to the next; 0: there is none."""
+    steps: int
+    """That were measured: fewer than planned, if the other node did not wait for this one."""
     step_s: float
     """Mean."""
     throughput: float
@@ -104,7 +106,7 @@ def main(
         raise ConfigError(f"--model {model}: known are {', '.join(MODELS)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("torch sees no GPU: try the benchmark with --device cpu --model small")
-    progress = Console(stderr=True, highlight=False)
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
     progress.print("copies ...")
     copies = copy_both_ways(model, device)
     settings = list(product(overlap or OVERLAPS, checkpoint or CHECKPOINTS))
@@ -200,7 +202,7 @@ async def _train(
     """(seconds of a step of the loop alone, before and after the runs; the runs)."""
     bare_s = [await _bare(place / "before.json", model, device)]
     tell(f"the loop alone: {bare_s[0]:.5f} s a step")
-    measured: list[tuple[float, Trained]] = []
+    measured: list[Trained] = []
     for number, (overlap, checkpoint) in enumerate(settings):
         there = place / str(number)
         method = (
@@ -210,13 +212,16 @@ async def _train(
         config = write_config(there, peers=2, rounds=rounds, method=method)
         found, events = await _attached(there, config, model, device, checkpoint, bare_s[0])
         moments: list[float] = found["moments"]
-        first, last = (step // WINDOW_STEPS for step in measured_steps(rounds))
-        steps = WINDOW_STEPS * (last - first)
+        if len(moments) < 2:
+            raise LowcommError("the run ended without the node on the GPU: try more rounds")
+        steps = WINDOW_STEPS * (len(moments) - 1)
+        step_s = (moments[-1] - moments[0]) / steps
         trained = Trained(
             overlap_steps=overlap,
             checkpoint_rounds=checkpoint,
-            step_s=(moments[last] - moments[first]) / steps,
-            throughput=0.0,
+            steps=steps,
+            step_s=step_s,
+            throughput=bare_s[0] / step_s,
             seconds={
                 name: round(took_s * ROUND_STEPS / steps, 4)
                 for name, took_s in found["seconds"].items()
@@ -224,11 +229,11 @@ async def _train(
             exchange_s=_exchange_s(events),
             commits=sum(type(event) is Commit for event in events),
         )
-        tell(f"with a peer: {trained}")
-        measured.append((trained.step_s, trained))
+        tell(f"with a peer: {json.dumps(asdict(trained))}")
+        measured.append(trained)
     bare_s.append(await _bare(place / "after.json", model, device))
     mean_s = statistics.mean(bare_s)
-    return bare_s, [replace(run, throughput=mean_s / step_s) for step_s, run in measured]
+    return bare_s, [replace(each, throughput=mean_s / each.step_s) for each in measured]
 
 
 async def _attached(
@@ -251,7 +256,10 @@ async def _attached(
         for node in await cluster.start_all(list(programs), start):
             if await node.child.wait():
                 raise LowcommError(f"{node.name} ended: {node.last_words()}")
-        return _read(told), read_timeline(cluster.nodes[0].directory).events
+        events = read_timeline(cluster.nodes[0].directory).events
+        if any(isinstance(event, RanksLost) for event in events):
+            raise LowcommError(f"the rank on the GPU was lost: {cluster.nodes[0].last_words()}")
+        return _read(told), events
 
 
 def _exchange_s(events: Sequence[Event]) -> float:

@@ -156,7 +156,8 @@ def train_bare(sizes: Sizes) -> None:
 
 
 def train_as_peer(sizes: Sizes) -> None:
-    """The same loop with a method; report the windows, and the seconds of `method.step()`."""
+    """The same loop with a method; report the windows that count, and the seconds that the parts
+    of `method.step()` took in them."""
     peer = attach()
     training, moments = Training(sizes), list[float]()
     method = TimedDiLoCo(training.model, training.optimizer, peer)
@@ -165,13 +166,12 @@ def train_as_peer(sizes: Sizes) -> None:
             moments.append(training.now())
         training.step(number)
         method.step()
-    _tell(sizes, moments, method.seconds(*measured_steps(peer.run.outer_steps)))
-
-
-def measured_steps(rounds: int) -> tuple[int, int]:
-    """(steps before the first that is measured, the last one): whole rounds, without the end of the
-    run, where a rank waits for its last results."""
-    return SETTLING_STEPS, SETTLING_STEPS + (rounds - 2) * ROUND_STEPS
+    # The end of the run, where a rank waits for its last results, is left out. A run in which
+    # others did not wait for this node was shorter for it.
+    planned = (SETTLING_STEPS + (peer.run.outer_steps - 2) * ROUND_STEPS) // WINDOW_STEPS
+    first, last = SETTLING_STEPS // WINDOW_STEPS, min(planned, len(moments) - 1)
+    seconds = method.seconds(WINDOW_STEPS * first, WINDOW_STEPS * last)
+    _tell(sizes, moments[first : last + 1], seconds)
 
 
 def rest_as_peer(sizes: Sizes) -> None:

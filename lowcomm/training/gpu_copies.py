@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 
 _ALIGNED = 64
 """Bytes: where a tensor of any type may begin."""
+_kept: list[memoryview] = []
+"""All that is pinned. If it were unmapped, CUDA would take what is mapped to its address later for
+the same memory, and copy to and from the old pages."""
 
 REGISTER_READ_ONLY = 8
 """cudaHostRegisterReadOnly: the ranks map the daemon's results without the right to write."""
@@ -29,8 +32,8 @@ READ_ONLY_SUPPORTED = 113
 
 
 def pin(buffers: Iterable[memoryview], device: torch.device) -> bool:
-    """Pin buffers that begin at a page and keep their pages until this process ends. Returns
-    whether all of them are pinned; on a CPU, where no buffer is, False."""
+    """Pin buffers that begin at a page, and keep them until this process ends. Returns whether all
+    of them are pinned; on a CPU, where no buffer is, False."""
     if device.type != "cuda":
         return False
     pinned = [_pin(buffer, device) for buffer in buffers]
@@ -189,6 +192,7 @@ def _pin(buffer: memoryview, device: torch.device) -> bool:
     runtime = cast(Any, torch.cuda.cudart())
     error = int(runtime.cudaHostRegister(address, buffer.nbytes, flags))
     if not error:
+        _kept.append(buffer)
         return True
     log.warning(
         "cannot pin %d MiB of shared memory (CUDA error %d): copies between the GPU and the daemon "

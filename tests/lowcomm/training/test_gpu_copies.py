@@ -1,6 +1,9 @@
 """Copies of a GPU: pinned shared memory and ordinary one, in the loop and beside it."""
 
+import gc
+import mmap
 import os
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -61,6 +64,7 @@ def test_a_gpu_writes_and_reads_the_bytes_of_a_cpu(
     for model in models:
         fill(model, start=1.0)
         shards = shard_views(model, rank=0)
+        daemon.contribution(0)[:] = bytes(4 * ELEMENTS)
         write_shards(shards, rank.contribution(0))
         assert daemon.contribution(0) == flat(models[0]).numpy().tobytes()
         values = np.random.default_rng(0).standard_normal(ELEMENTS, dtype=np.float32)
@@ -82,6 +86,16 @@ def test_memory_that_cannot_be_pinned_does_no_harm(caplog: pytest.LogCaptureFixt
     assert not pin([buffer], gpu), "it is pinned already"
     assert "cannot pin 4 MiB" in caplog.text
     assert torch.ones(3, device=gpu).sum().item() == 3
+
+
+@pytest.mark.gpu
+def test_pinned_memory_stays_mapped_and_its_address_is_not_given_to_others() -> None:
+    memory = mmap.mmap(-1, 1 << 16)
+    there = weakref.ref(memory)
+    assert pin([memoryview(memory)], torch.device("cuda", 0))
+    del memory
+    gc.collect()
+    assert there() is not None
 
 
 SIDE_ELEMENTS = 1 << 22

@@ -68,11 +68,12 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def train(model: nn.Module, optimizer: Optimizer, steps: int) -> bytes:
+    device = next(model.parameters()).device
     for step in range(steps):
         optimizer.zero_grad()
-        model(torch.full((2, 3), 0.3 * step)).square().sum().backward()
+        model(torch.full((2, 3), 0.3 * step, device=device)).square().sum().backward()
         optimizer.step()
-    return nn.utils.parameters_to_vector(model.parameters()).detach().numpy().tobytes()
+    return nn.utils.parameters_to_vector(model.parameters()).detach().cpu().numpy().tobytes()
 
 
 def saved(directory: Path, make: Make = OPTIMIZERS["adamw"]) -> RankFile:
