@@ -3,8 +3,9 @@
 import copy
 import json
 import resource
+import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any, cast
 
 import pytest
@@ -132,6 +133,52 @@ def test_training_goes_on_while_the_state_is_written(device: str, tmp_path: Path
         other = OPTIMIZERS["adamw_fused"](then.parameters())
         assert load_rank_state(file, parameters_of(then), other)
         assert train(then, other, 3) == expected
+
+
+def slow_directory(directory: Path, go_on: threading.Event) -> Path:
+    """A directory that is made as soon as `go_on` is set."""
+
+    class Slow(PosixPath):
+        def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+            assert go_on.wait(10)
+            super().mkdir(mode, parents, exist_ok)
+
+    return Slow(directory)
+
+
+def test_a_state_is_of_the_step_at_which_it_was_saved_and_the_next_one_waits(
+    tmp_path: Path,
+) -> None:
+    model = build()
+    parameters, optimizer = parameters_of(model), OPTIMIZERS["sgd_momentum"](model.parameters())
+    saver, go_on = RankSaver(parameters, optimizer), threading.Event()
+    first = RankFile(slow_directory(tmp_path / "first", go_on), 0, 1)
+    second = RankFile(tmp_path / "second", 0, 1)
+    errors: list[Exception | None] = []
+
+    def momentum() -> dict[str, torch.Tensor]:
+        states = {name: optimizer.state[each] for name, each in parameters.items()}
+        return {
+            f"momentum_buffer:{name}": each["momentum_buffer"].clone()
+            for name, each in states.items()
+        }
+
+    train(model, optimizer, 2)
+    then = momentum()
+    saver.save(first, errors.append)
+    train(model, optimizer, 2)
+    again = threading.Thread(target=lambda: saver.save(second, errors.append))
+    again.start()
+    again.join(0.2)
+    assert again.is_alive(), "the first one is not written yet"
+    go_on.set()
+    again.join(10)
+    saver.wait()
+    assert errors == [None, None]
+    for file, expected in ((first, then), (second, momentum())):
+        found = safetensors.torch.load_file(file.path)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], each) for name, each in expected.items())
 
 
 @pytest.mark.deadline(100)
