@@ -57,11 +57,11 @@ class Compiled:
     outer: Loops | None
     codecs: Mapping[str, Kernels | None]
     """Compiled loops by the codec's name."""
-    cosines: dct.Loops | None
+    cosines: dct.DctLoops | None
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class OperationRates:
     """Rates of one operation on arrays of one size, in GB/s of one array, not of all arrays it
     touches."""
 
@@ -83,7 +83,7 @@ def measure(
     *,
     instruction_set: str = INSTALLED,
     repeats: int = REPEATS,
-) -> list[Result]:
+) -> list[OperationRates]:
     """Measure each operation on arrays of this size."""
     random = np.random.default_rng(SEED)
     arrays = [random.standard_normal(mib << 18, np.float32) for _ in range(max(PEERS))]
@@ -102,14 +102,14 @@ def measure(
     for taken in seconds.values():
         del taken[0]
     rates = {key: out.nbytes / 1e9 / statistics.median(taken) for key, taken in seconds.items()}
-    results: list[Result] = []
+    results: list[OperationRates] = []
     for name in (name for way, name in works if way == "numpy"):
         mine, other = seconds.get(("compiled", name)), seconds["numpy", name]
         of_numpy = None
         if mine is not None:
             of_numpy = statistics.median(b / a for a, b in zip(mine, other, strict=True))
         results.append(
-            Result(
+            OperationRates(
                 instruction_set,
                 name,
                 mib,
@@ -202,11 +202,11 @@ def built_for(name: str) -> Compiled:
     return Compiled(
         cast(Loops, modules["lowcomm.numerics._arithmetic"]),
         {one.name: _kernels(kernels, one.name) for one in (Int8, Int4, Fp4)},
-        cast(dct.Loops, modules["lowcomm.numerics._cosines"]),
+        cast(dct.DctLoops, modules["lowcomm.numerics._cosines"]),
     )
 
 
-def _measured_in_a_child(name: str, mib: str, repeats: int) -> list[Result]:
+def _measured_in_a_child(name: str, mib: str, repeats: int) -> list[OperationRates]:
     """Measure in a process in which numpy uses this instruction set and no larger one."""
     (instruction_set,) = (one for one in INSTRUCTION_SETS if one.name == name)
     argv = [sys.executable, "-m", "benchmarks", "arithmetic", "--only", name, "--here", "--json"]
@@ -218,14 +218,14 @@ def _measured_in_a_child(name: str, mib: str, repeats: int) -> list[Result]:
         check=True,
         timeout=CHILD_TIMEOUT_S,
     )
-    return [Result(**each) for each in json.loads(done.stdout)["results"]]
+    return [OperationRates(**each) for each in json.loads(done.stdout)["results"]]
 
 
 def _kernels(module: ModuleType, name: str) -> Kernels:
     return Kernels(getattr(module, f"{name}_encode"), getattr(module, f"{name}_decode"))
 
 
-def table(results: list[Result]) -> str:
+def table(results: list[OperationRates]) -> str:
     """The results as Markdown; docs/arithmetic.md has the same figures."""
     lines = [
         "| instruction set | operation | MiB | compiled GB/s | numpy GB/s | times "
@@ -262,7 +262,7 @@ def main(
     if only not in ("", INSTALLED, *known):
         raise ConfigError(f"--only {only}: this machine has {', '.join([INSTALLED, *known])}")
     names = [only] if only else known or [INSTALLED]
-    results: list[Result] = []
+    results: list[OperationRates] = []
     with bar("arithmetic", len(names)) as (advance, _):
         for name in names:
             if here or name == INSTALLED:

@@ -14,7 +14,7 @@ Verdict = tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Requirement:
     """One requirement."""
 
     name: str
@@ -180,7 +180,7 @@ the time of a commit does not depend on the bytes, so with more bytes the figure
 """
 BARS = (
     *(
-        Bar(
+        Requirement(
             f"shared-{codec}-{peers}{_name(sealed)}",
             f"1 Gbit/s that {peers} peers share, {codec}{_words(sealed)}: at least {least:.0%}",
             f"{SHARED}{sealed} --codec {codec} --peers {peers} --mib {mib}",
@@ -189,57 +189,57 @@ BARS = (
         for codec, peers, mib, least in SHARES
         for sealed in BESIDE
     ),
-    Bar(
+    Requirement(
         "long-64-cold",
         "100 Mbit/s, 100 ms, 64 MiB each way, after 20 s without traffic: at least 85 %",
         f"{COLD} --mib 64",
         share(0.85),
     ),
-    Bar(
+    Requirement(
         "long-64-first",
         "the same, the first over new connections: at least 85 %",
         f"{COLD} --mib 64",
         first_share(0.85),
     ),
-    Bar(
+    Requirement(
         "long-16-cold",
         "the same with 16 MiB, after 20 s without traffic: at least 65 %",
         f"{COLD} --mib 16",
         share(0.65),
     ),
-    Bar(
+    Requirement(
         "long-16-first",
         "the same, the first over new connections: at least 65 %",
         f"{COLD} --mib 16",
         first_share(0.65),
     ),
-    Bar(
+    Requirement(
         "long-16-warm",
         "16 MiB, a round in the last second: at least 80 %",
         f"{LONG} --mib 16 --warmup 2 --rounds 15",
         share(0.8, pause_max_s=1.0),
     ),
-    Bar(
+    Requirement(
         "loss-bbr",
         "64 MiB with 1 % of packets lost, bbr: at least 50 %",
         f"{LONG} --loss 1% --congestion bbr --mib 64 --warmup 1",
         share(0.5),
     ),
-    Bar(
+    Requirement(
         "loss-cubic",
         "1 % lost, cubic: time over that of one TCP connection, at most 0.20",
         f"{LONG.replace('none', 'tcp')} --loss 1% --congestion cubic --mib 32 --warmup 1 --rounds 1"
         " --deadline 600s",
         ratio(0.2),
     ),
-    Bar(
+    Requirement(
         "int8-exact",
         "int8, 2 peers: at most 1.02 bytes an element, rms error 0.0072, mean error below 1e-5",
         f"{INT8} --peers 2 --mib 64",
         int8_exact,
     ),
     *(
-        Bar(
+        Requirement(
             f"int8-{peers}{_name(sealed)}",
             f"int8, {peers} peers, loopback{_words(sealed)}: at most {most} times our fp32",
             f"{INT8}{sealed} --peers {peers} --mib 64",
@@ -248,39 +248,41 @@ BARS = (
         for peers, most in ((2, 1.8), (4, 1.25))
         for sealed in BESIDE
     ),
-    Bar(
+    Requirement(
         "codec-int8",
         "int8, one thread, GB/s of fp32: encode 3.5, decode 8",
         CODECS,
         speed("int8", encode=3.5, decode=8.0),
     ),
-    Bar("codec-fp4", "fp4: encode 1.8, decode 6", CODECS, speed("fp4", encode=1.8, decode=6.0)),
-    Bar(
+    Requirement(
+        "codec-fp4", "fp4: encode 1.8, decode 6", CODECS, speed("fp4", encode=1.8, decode=6.0)
+    ),
+    Requirement(
         "blocked",
         "training is blocked by handing over and taking back 16 MiB: at most 3 ms",
         "exchange --against none --mib 16",
         blocked,
     ),
-    Bar(
+    Requirement(
         "blocked-encrypted",
         "the same, over encrypted links",
         "exchange --against none --encrypted --mib 16",
         blocked,
     ),
-    Bar(
+    Requirement(
         "lag",
         "256 MiB reduced, encrypted: the loop's lag p99 at most 10 ms",
         LAG,
         lag,
     ),
-    Bar(
+    Requirement(
         "heartbeats",
         "the same: heartbeats late by at most 50 ms",
         LAG,
         heartbeats,
     ),
     *(
-        Bar(
+        Requirement(
             f"memory-{codec}{_name(sealed)}",
             f"a peer's memory beyond its outer state, {codec}{_words(sealed)}: at most {most:.0f} "
             "fragments",
@@ -290,14 +292,14 @@ BARS = (
         for codec, most in (("fp32", 4.0), ("int8", 3.0))
         for sealed in BESIDE
     ),
-    Bar(
+    Requirement(
         "memory-growth",
         "from the 10th to the 500th round: under 2 %",
         "memory --mib 4 --rounds 500",
         lambda told: (f"{told['growth']:+.2%}", told["growth"] < 0.02),
     ),
     *(
-        Bar(
+        Requirement(
             f"gloo-{peers}-{mib}",
             f"{mib} MiB fp32, {peers} peers, over gloo's median: at most {most:.2f}; CPU 0.80",
             f"{GLOO} --peers {peers} --mib {mib}",
@@ -306,7 +308,7 @@ BARS = (
         for peers, mib, most in ((2, 64, 0.55), (4, 64, 0.8), (2, 256, 0.55), (4, 256, 0.8))
     ),
     *(
-        Bar(
+        Requirement(
             f"gloo-reno-{peers}-{mib}",
             f"{mib} MiB fp32, {peers} peers, both on reno, over gloo's median: at most {most:.2f}",
             f"{GLOO} --congestion reno --peers {peers} --mib {mib}",
@@ -316,7 +318,7 @@ BARS = (
         for mib in (64, 256)
     ),
     *(
-        Bar(
+        Requirement(
             f"encrypted-{peers}-{mib}",
             f"{mib} MiB fp32, {peers} peers, encrypted over in the clear: at most {most}",
             f"{SEALED} --peers {peers} --mib {mib}",
@@ -325,14 +327,14 @@ BARS = (
         for peers, most in ((2, 1.7), (4, 1.6))
         for mib in (64, 256)
     ),
-    Bar(
+    Requirement(
         "encrypted-4-gloo",
         "64 MiB fp32, 4 peers, encrypted over gloo in the clear: at most 1.0",
         f"{SEALED} --peers 4 --mib 64",
         ratio(1.0, over=2),
     ),
     *(
-        Bar(
+        Requirement(
             f"step-{peers}{_name(sealed)}",
             f"4 KiB per step, {peers} peers{_words(sealed)}, from payload to mean: p50 at most "
             f"{p50_ms} ms, p99 {p99_ms:.0f} ms",
@@ -342,27 +344,27 @@ BARS = (
         for peers, p50_ms, p99_ms in ((2, 0.4, 2.0), (4, 1.0, 4.0))
         for sealed in BESIDE
     ),
-    Bar(
+    Requirement(
         "join",
         "a 64 MiB joiner, from connection to verified state: at most 0.5 s",
         JOINING,
         joiner,
     ),
-    Bar("join-encrypted", "the same, encrypted", f"{JOINING} --encrypted", joiner),
-    Bar(
+    Requirement("join-encrypted", "the same, encrypted", f"{JOINING} --encrypted", joiner),
+    Requirement(
         "join-rounds",
         "the members' rounds meanwhile, with 0.5 s of rest in place of training: at most 1.2 times "
         "as long",
         JOINING,
         slowed("period_ratio"),
     ),
-    Bar(
+    Requirement(
         "join-exchanges",
         "their exchanges alone, with the joiner on the same cores: at most 1.2 times",
         JOINING,
         slowed("ratio"),
     ),
-    Bar(
+    Requirement(
         "others",
         "beside gloo, torchft and hivemind, 2 peers, 16 MiB: the fastest",
         "exchange --mib 16 --against gloo,torchft,hivemind",

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 import xxhash
 
-from benchmarks.asked import BARS, Bar
+from benchmarks.asked import BARS, Requirement
 from benchmarks.exchanging.venvs import cache_directory
 from benchmarks.machine import machine
 from peers.processes import dying_with_us
@@ -61,7 +61,7 @@ def main(
         print(table(rows))
 
 
-def choose(only: str) -> list[Bar]:
+def choose(only: str) -> list[Requirement]:
     """The bars with these names or beginnings of names. Raises ConfigError."""
     wanted = [word for word in only.split(",") if word]
     for word in wanted:
@@ -86,7 +86,7 @@ def measure(command: str, file: Path) -> str:
     return "done"
 
 
-def judged(one: Bar, file: Path) -> dict[str, Any]:
+def judged(one: Requirement, file: Path) -> dict[str, Any]:
     """A row of the table; a bar that could not be measured is not met."""
     row = {"name": one.name, "asked": one.asked, "command": one.command}
     if not file.exists():

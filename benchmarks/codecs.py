@@ -35,7 +35,7 @@ listed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CodecFigures:
     """Figures of one codec. Errors are on N(0, 1): of one peer's values, and of the mean of two
     peers'."""
 
@@ -62,7 +62,7 @@ def measure(
     *,
     repeats: int = REPEATS,
     advance: Callable[[str], None] = lambda _: None,
-) -> tuple[float, list[Result]]:
+) -> tuple[float, list[CodecFigures]]:
     """Return (GB/s of a plain copy, the figures of each codec)."""
     random = np.random.default_rng(SEED)
     mine, other = random.standard_normal((2, elements), np.float32)
@@ -80,7 +80,7 @@ def measure(
         advance(f"turn {turn + 1}")
     rate = mine.nbytes / 1e9
     copy_gb_s = rate / statistics.median(copies[1:])
-    results: list[Result] = []
+    results: list[CodecFigures] = []
     for one, payload in zip(codecs, payloads, strict=True):
         encode = rate / statistics.median(encodes[one.name][1:])
         decode = rate / statistics.median(decodes[one.name][1:])
@@ -89,7 +89,7 @@ def measure(
         result_name = RESULT_CODECS.get(one.name, "bf16")
         two_rms, two_mean = _two_peers(one, result_name, mine, other)
         results.append(
-            Result(
+            CodecFigures(
                 codec=one.name,
                 grain=one.grain,
                 reducible=one.reducible,
@@ -108,7 +108,7 @@ def measure(
     return copy_gb_s, results
 
 
-def table(results: Sequence[Result], copy_gb_s: float) -> str:
+def table(results: Sequence[CodecFigures], copy_gb_s: float) -> str:
     """The results as Markdown; docs/codecs.md has the same figures."""
     lines = [
         f"plain copy: {copy_gb_s:.1f} GB/s; in brackets the fraction of it",

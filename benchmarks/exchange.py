@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.exchanging import lowcomm_system
-from benchmarks.exchanging.figures import Result
+from benchmarks.exchanging.figures import SystemResult
 from benchmarks.exchanging.network import Conditions, default_congestion
 from benchmarks.exchanging.others import others
 from benchmarks.exchanging.payloads import payloads
-from benchmarks.exchanging.rounds import Plan, check_memory, compare
+from benchmarks.exchanging.rounds import RoundsPlan, check_memory, compare
 from benchmarks.exchanging.systems import System, prepared
 from benchmarks.machine import machine
 from peers.processes import available_memory_bytes
@@ -82,7 +82,7 @@ def main(
     conditions.check()
     _check_encryption(conditions, encrypted=encrypted and "clear" not in against.split(","))
     first, *more = dict.fromkeys(codec.split(","))
-    plan = Plan(
+    plan = RoundsPlan(
         encrypted=encrypted,
         peers=peers,
         mib=mib,
@@ -124,7 +124,7 @@ def chosen(names: str) -> list[System]:
     return [known[name] for name in dict.fromkeys(names.split(","))]
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(results: Sequence[SystemResult]) -> Table:
     """The results for people; a figure that no system has is left out."""
     shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     columns = [
@@ -152,7 +152,7 @@ class _Column:
     form: str = "{:.4f}"
     unit: float = 1.0
 
-    def text(self, result: Result) -> str:
+    def text(self, result: SystemResult) -> str:
         value = getattr(result, self.field)
         return "" if value is None else self.form.format(value / self.unit)
 
@@ -172,7 +172,7 @@ _COLUMNS = (
 )
 
 
-def _show(results: Sequence[Result]) -> None:
+def _show(results: Sequence[SystemResult]) -> None:
     console = Console()
     console.print(table(results))
     for one in results:
@@ -189,7 +189,7 @@ def _check_encryption(conditions: Conditions, *, encrypted: bool) -> None:
         )
 
 
-def _told(plan: Plan) -> dict[str, object]:
+def _told(plan: RoundsPlan) -> dict[str, object]:
     """The settings of the measurement, for the JSON output."""
     conditions = plan.conditions
     return {
@@ -210,7 +210,7 @@ def _told(plan: Plan) -> dict[str, object]:
     }
 
 
-def _measured(systems: Sequence[System], plan: Plan) -> list[Result]:
+def _measured(systems: Sequence[System], plan: RoundsPlan) -> list[SystemResult]:
     with bar("exchanges", len(systems) * (plan.warmup + plan.rounds)) as (advance, tell):
         ready = [prepared(one, codec=plan.codec, tell=tell) for one in systems]
         tell(f"starting {', '.join(one.name for one in ready)}: {plan.peers} peers each")
@@ -221,8 +221,8 @@ def _measured(systems: Sequence[System], plan: Plan) -> list[Result]:
 
 
 async def _play(
-    systems: Sequence[System], plan: Plan, advance: Advance, tell: Tell
-) -> list[Result]:
+    systems: Sequence[System], plan: RoundsPlan, advance: Advance, tell: Tell
+) -> list[SystemResult]:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from benchmarks.exchanging import proc
 from benchmarks.exchanging.lowcomm_system import settings
-from benchmarks.joins.figures import Figures, Join, Round, figures, rounds_of
+from benchmarks.joins.figures import JoinMedians, JoinTimes, Round, figures, rounds_of
 from benchmarks.machine import machine
 from lowcomm.reports import EVENTS
 from peers.processes import available_memory_bytes
@@ -155,7 +155,7 @@ class Bench:
         except TimeoutError:
             raise LowcommError(f"no {count} rounds of all members in {within_s:g} s") from None
 
-    async def join(self, cluster: LocalCluster, name: str) -> Join:
+    async def join(self, cluster: LocalCluster, name: str) -> JoinTimes:
         """Start a joiner, wait until it has its state and is a member, and stop it. Raises
         LowcommError."""
         node = self._start(cluster, name)
@@ -177,7 +177,7 @@ class Bench:
         began, state = _kind(events, "start")[0], states[0]
         ended = max(x["t"] for x in _lines(events))
         connected, verified = state["t"] - state["connected_s"], state["t"]
-        return Join(
+        return JoinTimes(
             began=began["exec_t"],
             connected=connected,
             verified=verified,
@@ -221,11 +221,11 @@ def _kind(path: Path, kind: str) -> list[dict[str, Any]]:
 
 async def _play(
     bench: Bench, directory: Path, joins: int, rounds: int, *, advance: Advance, tell: Tell
-) -> Figures:
+) -> JoinMedians:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    found: list[Join] = []
+    found: list[JoinTimes] = []
     async with LocalCluster(directory / "run") as cluster:
         tell(f"starting {bench.peers} members")
         await bench.begin(cluster, directory)
@@ -241,7 +241,7 @@ async def _play(
         return figures(bench.rounds(), found)
 
 
-def _show(found: Figures) -> None:
+def _show(found: JoinMedians) -> None:
     console = Console()
     for name, value in asdict(found).items():
         console.print(f"{name:30} {value}", markup=False, highlight=False)

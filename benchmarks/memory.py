@@ -20,7 +20,7 @@ from benchmarks import footprint
 from benchmarks.exchanging import lowcomm_system, proc
 from benchmarks.exchanging.network import Conditions, network
 from benchmarks.exchanging.payloads import payloads, sign_of
-from benchmarks.exchanging.systems import Order, Peer, Side
+from benchmarks.exchanging.systems import ExchangeOrder, Side, SystemPeer
 from benchmarks.machine import machine
 from protocols.types import LowcommError
 from sims.terminal import Advance, bar, run
@@ -146,7 +146,7 @@ async def _play(
         payloads(peers, mib << 18) as made,
         network(Conditions(), peers) as own,
     ):
-        order = Order(
+        order = ExchangeOrder(
             peers=peers,
             codec=system.codec(codec),
             payloads=made,
@@ -171,7 +171,7 @@ async def _exchange(side: Side, first: int, end: int, advance: Callable[[str], N
     return max(proc.memory(peer.child.pid).rss for peer in side.peers)
 
 
-def _mapped(peer: Peer, mib: int) -> tuple[tuple[str, int, int], ...]:
+def _mapped(peer: SystemPeer, mib: int) -> tuple[tuple[str, int, int], ...]:
     with open(f"/proc/{peer.child.pid}/smaps", encoding="utf-8") as file:
         return tuple(mappings(file, larger_than=mib * MIB // 8))
 

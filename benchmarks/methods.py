@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.comparing.kept import Outcome, check_corpus, kept, name_of
-from benchmarks.comparing.making import Place, make_all
-from benchmarks.comparing.node import Node
+from benchmarks.comparing.making import WorkFiles, make_all
+from benchmarks.comparing.node import ComparedNode
 from benchmarks.comparing.plots import write_plots
 from benchmarks.comparing.rows import (
     BARS,
@@ -103,7 +103,9 @@ class Plan:
             found[name] = Finding(
                 row=by_name[name],
                 point=point,
-                traffic=traffic_of(point.method, Node(settings[0]).layout, nodes=settings[0].nodes),
+                traffic=traffic_of(
+                    point.method, ComparedNode(settings[0]).layout, nodes=settings[0].nodes
+                ),
                 outcomes=[kept(self.outcomes, one) for one in settings],
             )
         return found
@@ -139,7 +141,7 @@ def main(
     sizes = [QUICK] if quick else [FULL, SCRATCH]
     failed: list[str] = []
     if not (listed or as_kept):
-        place = Place(plan.outcomes, cache / "text", jobs)
+        place = WorkFiles(plan.outcomes, cache / "text", jobs)
         failed = _train(plan, sizes, place, corpus)
     check_corpus(_outcomes(plan, sizes), corpus.digest)
     if listed:
@@ -154,7 +156,7 @@ def main(
         raise LowcommError(f"{len(failed)} runs failed; repeat the command to try them again")
 
 
-def _train(plan: Plan, sizes: Sequence[Size], place: Place, corpus: Corpus) -> list[str]:
+def _train(plan: Plan, sizes: Sequence[Size], place: WorkFiles, corpus: Corpus) -> list[str]:
     """Train all settings. If results of another text are kept, refuse before adding any."""
     check_corpus(_outcomes(plan, sizes), corpus.digest)
     failed: list[str] = []

@@ -25,7 +25,7 @@ _LIE = re.compile(r"lie@round=([0-9]{1,9}),percent=([0-9]{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """SIGKILL when `chunk` chunks (contributions and results, all peers) of `round` are sent."""
 
     round: int
@@ -56,7 +56,7 @@ class Lie:
             piece[at] ^= 1
 
 
-def parse_fault(text: str) -> Fault | Lie:
+def parse_fault(text: str) -> InjectedFault | Lie:
     """Parse a documented form. Raises ConfigError for any other text."""
     if (lie := _LIE.fullmatch(text)) is not None and int(lie[1]) >= 1 and int(lie[2]) <= 100:
         return Lie(int(lie[1]), int(lie[2]))
@@ -66,13 +66,13 @@ def parse_fault(text: str) -> Fault | Lie:
             f"--fault {text!r}: write it as kill@round=R,chunk=C with R and C from 1, "
             "for example kill@round=7,chunk=2, or as lie@round=R,percent=P with P from 0 to 100"
         )
-    return Fault(int(match[1]), int(match[2]))
+    return InjectedFault(int(match[1]), int(match[2]))
 
 
 class FaultInjector:
     """Counts the chunks of the fault's round, and dies at the right one."""
 
-    def __init__(self, fault: Fault, before: Callable[[str], None]) -> None:
+    def __init__(self, fault: InjectedFault, before: Callable[[str], None]) -> None:
         """`before` is told what is about to happen; it must reach the disk by itself."""
         self._fault = fault
         self._before = before

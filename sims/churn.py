@@ -50,7 +50,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ChurnOutcome:
     """The outcome of a run."""
 
     seconds: float
@@ -107,7 +107,9 @@ class _Crowd:
         return victim
 
 
-async def play(run_dir: Path, config: Path, *, peers: int, seconds: float, seed: int) -> Played:
+async def play(
+    run_dir: Path, config: Path, *, peers: int, seconds: float, seed: int
+) -> ChurnOutcome:
     """Start the nodes, and replace one after the other for so long. Raises LowcommError."""
     watcher, joined = Watcher(run_dir), list[Joined]()
     drawn = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
@@ -124,7 +126,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, seconds: float, seed:
         watcher.read()
         ended = time.time()
     gap_s = longest_gap(watcher.events, began, ended)
-    return Played(ended - began, tuple(joined), gap_s, have_one_state(watcher.events))
+    return ChurnOutcome(ended - began, tuple(joined), gap_s, have_one_state(watcher.events))
 
 
 async def _replace(watcher: Watcher, crowd: _Crowd, name: str) -> Joined:

@@ -26,14 +26,14 @@ from sims.leader_loss import SWIFT, Watcher, have_one_state, play_once
 from sims.paced.cluster import start_all
 from sims.silent_peer import longest_gap, means_of, network
 from sims.terminal import bar, run
-from sims.wan import SHARE, TIME, Link, Means, parse
+from sims.wan import SHARE, TIME, Means, WanLink, parse
 
 BUSY = "while True: pass"
 LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LossPlan:
     """The conditions of one run."""
 
     seconds: float
@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class FalseLossOutcome:
     """The outcome of a run, from the first round that counted all nodes."""
 
     seconds: float
@@ -65,13 +65,13 @@ class Played:
     digests_equal: bool
 
 
-async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
+async def play(run_dir: Path, config: Path, plan: LossPlan) -> FalseLossOutcome:
     """Start the nodes, and watch them for `plan.seconds`. Raises LowcommError."""
     watcher = Watcher(run_dir)
     async with AsyncExitStack() as stack:
         places = ()
         if plan.loss or plan.delay_s:
-            link = Link(loss=plan.loss, delay_s=plan.delay_s)
+            link = WanLink(loss=plan.loss, delay_s=plan.delay_s)
             places = stack.enter_context(network(link, plan.peers, plan.means)).places
         cluster = await stack.enter_async_context(LocalCluster(run_dir))
         names = [f"p{number}" for number in range(plan.peers)]
@@ -94,10 +94,10 @@ async def _wait(seconds: float) -> None:
             advance(f"{second + 1} s")
 
 
-def _judged(watcher: Watcher, plan: Plan, began: float) -> Played:
+def _judged(watcher: Watcher, plan: LossPlan, began: float) -> FalseLossOutcome:
     events, ended = [x for x in watcher.events if x.t > began], time.time()
     commits = [x for x in events if isinstance(x, Commit)]
-    return Played(
+    return FalseLossOutcome(
         seconds=ended - began,
         load_1min=os.getloadavg()[0],
         lost=tuple(sorted({f"{x.member_name}: {x.why}" for x in events if isinstance(x, Lost)})),
@@ -128,7 +128,7 @@ def main(
       python -m sims.false_loss --load 20 --json
       python -m sims.false_loss --loss 10% --rtt 200ms
     """
-    plan = Plan(
+    plan = LossPlan(
         seconds=60 * minutes,
         peers=peers,
         load=load,

@@ -12,7 +12,7 @@ import typer
 
 from sims import sweep
 from sims.mutations.catalogue import MUTANT_HELP, plant
-from sims.scenarios.fault_plan import Fault
+from sims.scenarios.fault_plan import PlannedFault
 from sims.sweep import (
     AsJson,
     First,
@@ -30,7 +30,7 @@ PEERS = (2, 9)
 """The least and the most peers at the start of a seed."""
 
 
-def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
+def run_seed(seed: int, *, plan: list[PlannedFault] | None = None) -> SeedResult:
     """Run one cluster from start to end."""
     return sweep.run_seed(seed, plan=plan, peers=PEERS, gossip=True)
 

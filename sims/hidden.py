@@ -15,7 +15,7 @@ from protocols.links import Identity
 from protocols.types import PeerId
 from sims.checkers import StepWorld, World
 from sims.node.node import Node
-from sims.scenarios.fault_plan import Fault, draw_plan
+from sims.scenarios.fault_plan import PlannedFault, draw_plan
 from sims.step_sweep import STEPS, has_witness, is_guarded
 from sims.sweep import (
     SAFETY_S,
@@ -42,9 +42,9 @@ LEAVING = ("leave", "sole")
 class HiddenWorld(World):
     """A world in which every other peer, from the second one on, has no address."""
 
-    def start(self, me: Identity) -> Node:
+    def start_node(self, me: Identity) -> Node:
         hidden = int(me.name.removeprefix("p")) % 2 == 1
-        return super().start(replace(me, address="") if hidden else me)
+        return super().start_node(replace(me, address="") if hidden else me)
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         return bool(node.me.address) and super().is_elsewhere(node, peer)
@@ -60,7 +60,9 @@ class HiddenStepWorld(HiddenWorld, StepWorld):
     """The same world for a stepwise run."""
 
 
-def run_seed(seed: int, *, plan: list[Fault] | None = None, stepwise: bool = False) -> SeedResult:
+def run_seed(
+    seed: int, *, plan: list[PlannedFault] | None = None, stepwise: bool = False
+) -> SeedResult:
     """Run one cluster from start to end."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     world = _step_world(seed, source) if stepwise else _world(seed, source)

@@ -31,7 +31,7 @@ SETTLED_COMMITS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StoppedRank:
     """One stopped rank."""
 
     stalled_s: float
@@ -45,18 +45,18 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class HungRankOutcome:
     """The outcome of a run."""
 
-    stops: tuple[Stop, ...]
+    stops: tuple[StoppedRank, ...]
     usual_gap_s: float
     """The longest time between two commits before the first stop."""
     digests_equal: bool
 
 
-async def play(run_dir: Path, config: Path, *, stops: int) -> Played:
+async def play(run_dir: Path, config: Path, *, stops: int) -> HungRankOutcome:
     """Start three nodes, the first with two ranks, of which one is stopped `stops` times."""
-    watcher, found = Watcher(run_dir), list[Stop]()
+    watcher, found = Watcher(run_dir), list[StoppedRank]()
     async with LocalCluster(run_dir) as cluster:
 
         def start(name: str, token: str) -> LocalNode:
@@ -70,16 +70,16 @@ async def play(run_dir: Path, config: Path, *, stops: int) -> Played:
             found.append(await _stop_one(watcher, alpha))
             await watcher.rounds_of_all(len(NAMES), after=time.time(), count=SETTLED_COMMITS)
     watcher.read()
-    return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
+    return HungRankOutcome(tuple(found), usual_gap_s, have_one_state(watcher.events))
 
 
-async def _stop_one(watcher: Watcher, node: LocalNode) -> Stop:
+async def _stop_one(watcher: Watcher, node: LocalNode) -> StoppedRank:
     os.kill(_a_rank_of(node), signal.SIGSTOP)
     moment = time.time()
     stalled = await _first(watcher, RanksStalled, node, moment)
     lost = await _first(watcher, RanksLost, node, moment)
     commit = await watcher.counted_after(lost.t, node.name)
-    return Stop(
+    return StoppedRank(
         stalled_s=stalled.t - moment,
         gap_s=_longest_gap(watcher.events, moment, commit.t),
         lost_s=lost.t - moment,

@@ -69,7 +69,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class LeaderLossOutcome:
     """The outcome of a run."""
 
     peers: int
@@ -145,7 +145,9 @@ class Watcher:
         return await self.until(look, f"a commit that counts {name}")
 
 
-async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: RankSpeed) -> Played:
+async def play(
+    run_dir: Path, config: Path, *, peers: int, kills: int, pace: RankSpeed
+) -> LeaderLossOutcome:
     """Start `peers` nodes, kill the leader `kills` times, and wait for the end of the run."""
     watcher, losses = Watcher(run_dir), list[Loss]()
     async with LocalCluster(run_dir) as cluster:
@@ -171,8 +173,8 @@ async def play(run_dir: Path, config: Path, *, peers: int, kills: int, pace: Ran
     return _judged(watcher.events, peers, losses)
 
 
-def _judged(events: list[Event], peers: int, losses: list[Loss]) -> Played:
-    return Played(
+def _judged(events: list[Event], peers: int, losses: list[Loss]) -> LeaderLossOutcome:
+    return LeaderLossOutcome(
         peers=peers,
         losses=tuple(losses),
         rounds=len({event.round for event in events if isinstance(event, Commit)}),

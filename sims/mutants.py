@@ -100,7 +100,7 @@ class Hunt:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HuntVerdict:
     """The outcome of one hunt."""
 
     name: str
@@ -114,13 +114,13 @@ class Verdict:
     seconds: float
 
 
-def hunt(task: Hunt) -> Verdict:
+def hunt(task: Hunt) -> HuntVerdict:
     """Plant a mutant into this process, which must not be used for others afterwards, and run
     seeds."""
     began = time.monotonic()
 
-    def verdict(seeds: int, seed: int, by: str, *, caught: bool) -> Verdict:
-        return Verdict(task.name, caught, seeds, seed, by, round(time.monotonic() - began, 1))
+    def verdict(seeds: int, seed: int, by: str, *, caught: bool) -> HuntVerdict:
+        return HuntVerdict(task.name, caught, seeds, seed, by, round(time.monotonic() - began, 1))
 
     seed = task.first
     try:
@@ -167,7 +167,7 @@ def cpu_limit(seconds: float) -> Generator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def hunt_all(tasks: list[Hunt], *, jobs: int) -> Iterator[Verdict]:
+def hunt_all(tasks: list[Hunt], *, jobs: int) -> Iterator[HuntVerdict]:
     """Yield the verdicts in the order of their completion. Each hunt has a fresh process, so that
     no two bugs are in one."""
     context = multiprocessing.get_context("spawn")
@@ -188,7 +188,7 @@ def unhealthy(seeds: set[int], kind: Kind, *, jobs: int) -> list[int]:
 
 
 def overlooked_of(
-    verdicts: list[Verdict], kinds: Mapping[str, Kind], *, jobs: int
+    verdicts: list[HuntVerdict], kinds: Mapping[str, Kind], *, jobs: int
 ) -> tuple[list[str], list[int]]:
     """The mutants that were not noticed, and the seeds that fail without a mutant."""
     overlooked, failed = [v.name for v in verdicts if not v.caught], list[int]()
@@ -211,7 +211,7 @@ def last_catches() -> dict[str, int]:
     return caught
 
 
-def remember(verdicts: list[Verdict]) -> None:
+def remember(verdicts: list[HuntVerdict]) -> None:
     """Write the seeds that have caught a mutant to CAUGHT."""
     caught = last_catches() | {v.name: v.seed for v in verdicts if v.caught and v.seeds}
     names = sorted(caught.keys() & {known.name for known in KNOWN})
@@ -271,7 +271,7 @@ def main(
     if kind is None:
         raise ConfigError(f"--runs {runs}: choose one of {', '.join(SEEDS)}")
     tasks = tasks_of(mutant, only, kind=kind, first=first, seeds=seeds)
-    verdicts: list[Verdict] = []
+    verdicts: list[HuntVerdict] = []
     for verdict in hunt_all(tasks, jobs=jobs):
         verdicts.append(verdict)
         print(describe(verdict), file=sys.stderr, flush=True)  # noqa: T201
@@ -290,7 +290,7 @@ def main(
     sys.exit(1 if overlooked else 0)
 
 
-def describe(verdict: Verdict) -> str:
+def describe(verdict: HuntVerdict) -> str:
     """The verdict in one line, for a person."""
     if verdict.caught and not verdict.seeds:
         return f"{verdict.name}: in {verdict.seconds} s: {verdict.by}"

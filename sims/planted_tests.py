@@ -24,7 +24,7 @@ _FAILED = re.compile(r"^FAILED (\S+::\S.*?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PytestRun:
     """One run of pytest, up to its first failure."""
 
     passed: bool
@@ -69,7 +69,7 @@ def _function(test: str) -> str:
     return test.partition("[")[0]
 
 
-def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> Run:
+def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> PytestRun:
     """Run these test files or ids, without tests marked `long`; `stop`: end at the first
     failure."""
     began = time.monotonic()
@@ -83,7 +83,7 @@ def run_tests(tests: Sequence[str], *, mutant: str = "", stop: bool = True) -> R
         timeout=RUN_S,
         check=False,
     )
-    return Run(
+    return PytestRun(
         passed=done.returncode == 0,
         failures=tuple(_FAILED.findall(done.stdout)),
         output="\n".join((done.stdout + done.stderr).strip().splitlines()[-5:]),

@@ -50,7 +50,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ScaleFigures:
     """The figures of one run."""
 
     peers: int
@@ -172,7 +172,7 @@ class CountingWorld(World):
         return known == news
 
 
-def measure(peers: int, rounds: int, *, seed: int = 0) -> Measured:
+def measure(peers: int, rounds: int, *, seed: int = 0) -> ScaleFigures:
     """Run one healthy world. Raises ConfigError if it does not commit all rounds."""
     began, cpu_began = time.monotonic(), time.process_time()
     world = CountingWorld(seed, peers=peers, rounds=rounds)
@@ -187,7 +187,7 @@ def measure(peers: int, rounds: int, *, seed: int = 0) -> Measured:
     ordinary = world.tallies.keys() - world.relays - {world.leader}
     leader = load([world.leader])
     assert leader is not None
-    return Measured(
+    return ScaleFigures(
         peers=peers,
         rounds=rounds,
         wall_s=round(time.monotonic() - began, 1),
@@ -245,7 +245,7 @@ def main(
       python -m sims.scale --peers 200 --rounds 50 --json
       python -m sims.scale --growth --rounds 20
     """
-    results: list[Measured] = []
+    results: list[ScaleFigures] = []
     sizes = GROWTH if growth else (peers,)
     for number, size in enumerate(sizes, start=1):
         if sys.stderr.isatty():
@@ -262,7 +262,7 @@ def main(
     sys.exit(1 if any(result.violations for result in results) else 0)
 
 
-def table(results: Sequence[Measured]) -> str:
+def table(results: Sequence[ScaleFigures]) -> str:
     """The results as a Markdown table, one line per size."""
     lines = [
         "| peers | wall s | ordinary: sent, received | relay: sent, received "

@@ -17,18 +17,18 @@ import typer
 
 from sims.mutants import RAISED, SEED_CPU_S, cpu_limit
 from sims.mutations.catalogue import MUTANT_HELP, plant
-from sims.scenarios.fault_plan import Fault
+from sims.scenarios.fault_plan import PlannedFault
 from sims.scenarios.plan_files import read_plan, write_plan
 from sims.sweep import parse_peers, replay, run_seed
 from sims.terminal import bar, run
 
 SHORTER = (0.0, 0.1, 0.25, 0.5)
 """Shares of the duration of a fault, to try in this order."""
-Plan = list[Fault]
-Fails = Callable[[Sequence[Fault]], bool]
+Plan = list[PlannedFault]
+Fails = Callable[[Sequence[PlannedFault]], bool]
 
 
-def shrink(plan: Sequence[Fault], fails: Fails) -> Plan:
+def shrink(plan: Sequence[PlannedFault], fails: Fails) -> Plan:
     """The smallest plan found. If any one fault of it is dropped, the failure goes away."""
     smallest, size = list(plan), (len(plan) + 1) // 2
     while size >= 1:
@@ -77,7 +77,7 @@ def _kind(violation: str) -> str:
 
 
 def failures(
-    seed: int, *, plan: Sequence[Fault] | None, peers: tuple[int, int]
+    seed: int, *, plan: Sequence[PlannedFault] | None, peers: tuple[int, int]
 ) -> tuple[Plan, list[str]]:
     """The faults of a seed, and the kinds of its violations with them."""
     try:
@@ -119,7 +119,7 @@ def main(
     with bar("runs", None) as (advance, tell):
         tell(f"{len(whole)} faults: {wanted}")
 
-        def fails(faults: Sequence[Fault]) -> bool:
+        def fails(faults: Sequence[PlannedFault]) -> bool:
             nonlocal runs
             runs += 1
             same = wanted in failures(seed, plan=faults, peers=low_high)[1]

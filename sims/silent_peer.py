@@ -30,7 +30,7 @@ from sims.cluster.stopped_thread import resume_thread, stop_thread, thread_of
 from sims.leader_loss import SWIFT, Watcher, agreed_leader, have_one_state, play_once
 from sims.paced.cluster import start_all
 from sims.terminal import run
-from sims.wan import TIME, Link, Means, Wan, parse, why_not
+from sims.wan import TIME, Means, Wan, WanLink, parse, why_not
 
 Fault = Literal["stop", "cut", "disk", "hang"]
 SETTLED_COMMITS = 10
@@ -55,7 +55,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SilenceOutcome:
     """The outcome of a run."""
 
     silences: tuple[Silence, ...]
@@ -65,7 +65,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SilencePlan:
     """The faults of one run."""
 
     fault: Fault = "stop"
@@ -85,13 +85,13 @@ class Plan:
         return self.fault == "cut" or self.delay_s > 0
 
 
-async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
+async def play(run_dir: Path, config: Path, plan: SilencePlan) -> SilenceOutcome:
     """Start the nodes, and silence one of them `times` times. Raises LowcommError."""
     watcher, found = Watcher(run_dir), list[Silence]()
     with ExitStack() as stack:
         wan = None
         if plan.needs_network:
-            link = Link(delay_s=plan.delay_s)
+            link = WanLink(delay_s=plan.delay_s)
             wan = stack.enter_context(network(link, plan.peers, plan.means))
         async with LocalCluster(run_dir) as cluster:
             names = [f"p{number}" for number in range(plan.peers)]
@@ -107,7 +107,7 @@ async def play(run_dir: Path, config: Path, plan: Plan) -> Played:
                 found.append(await _watch(watcher, victim.name, plan, silence, end))
                 await _settled(watcher, nodes, time.time())
     watcher.read()
-    return Played(tuple(found), usual_gap_s, have_one_state(watcher.events))
+    return SilenceOutcome(tuple(found), usual_gap_s, have_one_state(watcher.events))
 
 
 def means_of(text: str) -> Means:
@@ -117,7 +117,7 @@ def means_of(text: str) -> Means:
     return cast(Means, text)
 
 
-def network(link: Link, peers: int, means: Means) -> Wan:
+def network(link: WanLink, peers: int, means: Means) -> Wan:
     """An emulated network with such links. Raises ConfigError if this machine cannot make one."""
     if why := why_not(means):
         raise ConfigError(f"--means {means} does not work here: {why}")
@@ -160,7 +160,7 @@ def _limit_files(pid: int, soft: int, hard: int) -> None:
 async def _watch(
     watcher: Watcher,
     name: str,
-    plan: Plan,
+    plan: SilencePlan,
     silence: Callable[[], None],
     end: Callable[[], None],
 ) -> Silence:
@@ -236,7 +236,7 @@ def main(
         raise ConfigError(f"--fault must be stop, cut, disk or hang, got {fault!r}")
     if peers < 3 and fault not in ("disk", "hang"):
         raise ConfigError("--peers must be 3 or more: one of two peers has no majority")
-    plan = Plan(
+    plan = SilencePlan(
         fault=cast(Fault, fault),
         leader=leader,
         peers=peers,

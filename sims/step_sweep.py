@@ -13,7 +13,7 @@ import typer
 
 from sims.checkers import StepWorld
 from sims.mutations.catalogue import MUTANT_HELP, plant
-from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations
+from sims.scenarios.fault_plan import PlannedFault, draw_plan, draw_revocations
 from sims.sweep import (
     SAFETY_S,
     AsJson,
@@ -41,7 +41,7 @@ GUARDED, GUARDED_SALT = 0.8, 0xA88
 salt of its random source."""
 
 
-def run_seed(seed: int, *, plan: list[Fault] | None = None) -> SeedResult:
+def run_seed(seed: int, *, plan: list[PlannedFault] | None = None) -> SeedResult:
     """Run one cluster from start to end."""
     source = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
     peers, steps = source.randint(*PEERS), source.choice(STEPS)

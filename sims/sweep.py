@@ -31,7 +31,7 @@ from sims.checkers import World
 from sims.mutations.catalogue import MUTANT_HELP, plant
 from sims.node.node import Node
 from sims.node.toy_model import Training
-from sims.scenarios.fault_plan import KINDS, LIARS_EVERY, LIARS_IN, Fault, draw_plan, inject
+from sims.scenarios.fault_plan import KINDS, LIARS_EVERY, LIARS_IN, PlannedFault, draw_plan, inject
 from sims.scenarios.plan_files import read_plan
 from sims.scenarios.two_peers import ForkWorld, draw_faults
 from sims.simulator.limit_values import EXTREME_EVERY, EXTREME_IN
@@ -99,7 +99,7 @@ class SeedResult:
     """Number of events after which a core was compared with its twin, in which all parts run."""
     violations: list[str]
     story: list[str]
-    plan: list[Fault] = field(default_factory=list[Fault])
+    plan: list[PlannedFault] = field(default_factory=list[PlannedFault])
 
 
 def draw_training(seed: int) -> Training:
@@ -132,7 +132,7 @@ def draw_training(seed: int) -> Training:
 def run_seed(
     seed: int,
     *,
-    plan: Sequence[Fault] | None = None,
+    plan: Sequence[PlannedFault] | None = None,
     peers: tuple[int, int] = PEERS,
     log: TextIO | None = None,
     gossip: bool = False,
@@ -166,7 +166,7 @@ def run_seed(
     return play(seed, world, draw(seed, until_s=SAFETY_S) if plan is None else plan)
 
 
-def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
+def play(seed: int, world: World, plan: Sequence[PlannedFault]) -> SeedResult:
     """Run both phases of a world that was drawn from this seed."""
     inject(world, plan)
     world.at(SAFETY_S, world.heal)
@@ -176,7 +176,7 @@ def play(seed: int, world: World, plan: Sequence[Fault]) -> SeedResult:
     except RAISED:
         violations = traceback.format_exc().splitlines()[-8:]
     checkers = world.checkers
-    checkers.ended(world)
+    checkers.run_ended(world)
     world.limit_values.check(world)
     violations += [*checkers.violations, *_unfinished(world)]
     if not world.twin_cores.comparisons:

@@ -46,7 +46,7 @@ class TotalLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class TotalLossOutcome:
     """The outcome of a run."""
 
     losses: tuple[TotalLoss, ...]
@@ -58,7 +58,9 @@ class Played:
     """Samples of the committed rounds at the end, by the events of the commits."""
 
 
-async def play(run_dir: Path, config: Path, *, peers: int, times: int, seed: int) -> Played:
+async def play(
+    run_dir: Path, config: Path, *, peers: int, times: int, seed: int
+) -> TotalLossOutcome:
     """Start the nodes, and kill and resume all of them `times` times. Raises LowcommError."""
     watcher, losses = Watcher(run_dir), list[TotalLoss]()
     drawn = random.Random(seed)  # noqa: S311 (a simulation, no secrets)
@@ -79,7 +81,7 @@ async def play(run_dir: Path, config: Path, *, peers: int, times: int, seed: int
         samples, round_ = await _ledger(cluster)
         watcher.read()
     trained = sum(each.tokens for each in _surviving(watcher.events, round_)) // WINDOW
-    return Played(tuple(losses), have_one_state(watcher.events), samples, trained)
+    return TotalLossOutcome(tuple(losses), have_one_state(watcher.events), samples, trained)
 
 
 async def _kill(watcher: Watcher, nodes: Sequence[LocalNode]) -> int:
@@ -98,7 +100,7 @@ async def _resume(
     nodes: list[LocalNode] = []
     for name in names:
         await asyncio.sleep(drawn.uniform(0, APART_S / len(names)))
-        nodes.append(cluster.start(name, ["resume", str(cluster.run_dir / name)]))
+        nodes.append(cluster.start_node(name, ["resume", str(cluster.run_dir / name)]))
     return nodes, time.time()
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from benchmarks.comparing.node import Node
+from benchmarks.comparing.node import ComparedNode
 from benchmarks.comparing.settings import Setting
 from lowcomm.config import CosineSchedule
 from lowcomm.data import Batches
@@ -18,10 +18,10 @@ from lowcomm.models import Llama
 
 
 class Group(Protocol):
-    """The nodes of a run. Call `advance` for each step of the run; then `evaluated` is up to
+    """The nodes of a run. Call `make_step` for each step of the run; then `evaluated` is up to
     date."""
 
-    def advance(self, step: int) -> None:
+    def make_step(self, step: int) -> None:
         """Make inner step `step`, from 0 on, and the method's work that follows it."""
         ...
 
@@ -71,12 +71,12 @@ class Pace:
         self.schedule = CosineSchedule(wanted.warmup_steps, setting.steps, wanted.lr_final)
         self.taken: list[float] = []
 
-    def train(self, node: Node, tokens_BT1: torch.Tensor, factor: float) -> None:
+    def train(self, node: ComparedNode, tokens_BT1: torch.Tensor, factor: float) -> None:
         """Make one inner step of a node, and record its CPU time; `factor` scales the learning
         rate."""
         start = time.thread_time()
         node.backward(tokens_BT1)
-        node.step(factor)
+        node.inner_step(factor)
         self.taken.append(time.thread_time() - start)
 
     @property

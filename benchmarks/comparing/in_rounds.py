@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.comparing.groups import Feed, Pace
-from benchmarks.comparing.node import Node, State, fragment_slices
+from benchmarks.comparing.node import ComparedNode, State, fragment_slices
 from benchmarks.comparing.settings import Setting
 from benchmarks.comparing.virtual_time import changes, clocks
 from lowcomm.config import warmup
@@ -34,7 +34,7 @@ class Meetings(Protocol):
         """Do all nodes wait for the exchange that follows this many steps?"""
         ...
 
-    def after(self, own_step: int, nodes: Mapping[int, Node]) -> None:
+    def after(self, own_step: int, nodes: Mapping[int, ComparedNode]) -> None:
         """Do all work that is due after so many steps of the method; `nodes`: the present ones."""
         ...
 
@@ -48,7 +48,7 @@ class Meetings(Protocol):
 class WholeRounds:
     """Rounds in which the model is one fragment, and all present nodes wait for each result."""
 
-    def __init__(self, setting: Setting, node: Node) -> None:
+    def __init__(self, setting: Setting, node: ComparedNode) -> None:
         """All nodes begin with the parameters of this one."""
         method = setting.method
         assert isinstance(method, RoundMethod)
@@ -63,7 +63,7 @@ class WholeRounds:
     def waits(self, own_step: int) -> bool:
         return own_step % self._inner_steps == 0
 
-    def after(self, own_step: int, nodes: Mapping[int, Node]) -> None:
+    def after(self, own_step: int, nodes: Mapping[int, ComparedNode]) -> None:
         if own_step % self._inner_steps:
             return
         given = {
@@ -71,7 +71,7 @@ class WholeRounds:
             for number, node in nodes.items()
             if node.steps
         }
-        taken, _ = self._lockstep.exchange(0, given)
+        taken, _ = self._lockstep.exchange_round(0, given)
         for number, node in nodes.items():
             if taken[number].counted:
                 node.params_P[:] = taken[number].values_P
@@ -89,7 +89,7 @@ class WholeRounds:
 class NodeState:
     """A node as lowcomm.training.interfaces.RoundState."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ComparedNode) -> None:
         self._node = node
         self._slices = fragment_slices(node.layout)
 
@@ -98,7 +98,7 @@ class NodeState:
 
     copy = write
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         local_P = self._node.params_P[self._slices[fragment]]
         new_P = np.frombuffer(values, np.float32)
         if kind == "delta":
@@ -113,10 +113,10 @@ class NodeState:
         """No daemon asks for a snapshot."""
 
 
-class RankRounds:
+class ComparedRankRounds:
     """Any method of rounds, with ranks as under a daemon: all nodes are equal, and none is lost."""
 
-    def __init__(self, setting: Setting, nodes: Mapping[int, Node]) -> None:
+    def __init__(self, setting: Setting, nodes: Mapping[int, ComparedNode]) -> None:
         layout = [TensorPlace(t.fragment, t.name, t.shape, t.offset) for t in nodes[0].layout]
         self._tokens = setting.step_tokens
         # Each node waits for a run's last results, during which no node trains on.
@@ -128,7 +128,7 @@ class RankRounds:
     def waits(self, own_step: int) -> bool:
         return False  # Equal nodes make their steps at the same time.
 
-    def after(self, own_step: int, nodes: Mapping[int, Node]) -> None:
+    def after(self, own_step: int, nodes: Mapping[int, ComparedNode]) -> None:
         for each in self._lockstep.nodes:
             each.step(tokens=self._tokens)
         # The first node may wait for the contribution of the last one.
@@ -154,14 +154,14 @@ class RoundGroup:
         method, first = setting.method, 0 if state is None else setting.warm_steps
         assert isinstance(method, RoundMethod)
         self._first = first
-        self.nodes = {number: Node(setting) for number in range(setting.nodes)}
+        self.nodes = {number: ComparedNode(setting) for number in range(setting.nodes)}
         if state is not None:
             for node in self.nodes.values():
                 node.begin(state, steps=first)
-        self._judge = Node(setting)
+        self._judge = ComparedNode(setting)
         self._judge.params_P[:] = self.nodes[0].params_P
         self._meetings: Meetings = (
-            RankRounds(setting, self.nodes)
+            ComparedRankRounds(setting, self.nodes)
             if setting.world == "equal"
             else WholeRounds(setting, self._judge)
         )
@@ -173,13 +173,13 @@ class RoundGroup:
         self._changes = (
             changes(setting.nodes, rounds=rounds, inner_steps=method.inner_steps) if churns else []
         )
-        self._away: dict[int, Node] = {}
+        self._away: dict[int, ComparedNode] = {}
         self._joined: dict[int, int] = {}
         """For each joiner, its own steps since it joined."""
         self._own_steps = 0
         self._tokens = 0
 
-    def advance(self, step: int) -> None:
+    def make_step(self, step: int) -> None:
         own = step - self._first
         while self._changes and self._changes[0].time <= own:
             change = self._changes.pop(0)
@@ -231,6 +231,6 @@ class RoundGroup:
         """Add a new node, which has the outer parameters and nothing else."""
         node = self._away.pop(number)
         node.params_P[:] = self._meetings.outer()
-        node.forget()
+        node.renew_optimizer()
         node.steps, node.tokens = 0, 0
         self.nodes[number], self._joined[number] = node, 0

@@ -26,7 +26,7 @@ LINE_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkFiles:
     """Files, and the number of processes."""
 
     outcomes: Path
@@ -47,7 +47,7 @@ class Job:
     """Number of tokens that it trains on."""
 
 
-def make_all(settings: Sequence[Setting], place: Place, corpus: Corpus) -> list[str]:
+def make_all(settings: Sequence[Setting], place: WorkFiles, corpus: Corpus) -> list[str]:
     """Train all settings that are not kept, warm starts first. Returns one line for each failure; a
     setting without a kept outcome is tried again in the next call."""
     missing = [one for one in settings if kept(place.outcomes, one) is None]
@@ -77,7 +77,7 @@ def make_all(settings: Sequence[Setting], place: Place, corpus: Corpus) -> list[
     return failed
 
 
-def _job(setting: Setting, place: Place, *, warm: bool) -> Job:
+def _job(setting: Setting, place: WorkFiles, *, warm: bool) -> Job:
     argv = [
         *(sys.executable, "-m", MODULE, *(["--warm"] if warm else [])),
         *(json.dumps(recorded(setting)), str(place.outcomes), str(place.text)),

@@ -27,8 +27,9 @@ State = Mapping[str, Tensor]
 """The state of a warm start: `parameter:NAME`, and each of AdamW's moments as `exp_avg:NAME`."""
 
 
-class Node:
-    """Call `backward`, then `step`, repeatedly; `steps` and `tokens` count until they are reset."""
+class ComparedNode:
+    """Call `backward`, then `inner_step`, repeatedly; `steps` and `tokens` count until
+    they are reset."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -45,12 +46,12 @@ class Node:
             start += parameter.numel()
         self.params_P: F32 = flat_P.numpy()
         """fp32 [P], fragment after fragment; writing to it changes the model."""
-        self.forget()
+        self.renew_optimizer()
         self.steps = 0
         """Inner steps since the last contribution; `tokens` counts since then too."""
         self.tokens = 0
 
-    def forget(self) -> None:
+    def renew_optimizer(self) -> None:
         """Make a fresh inner optimizer, as a joiner has it."""
         self._optimizer = make_optimizer(self.model, self._setting.run)
 
@@ -58,7 +59,7 @@ class Node:
         """Add `share` of the gradient of the mean loss to the gradients."""
         (next_token_loss(self.model, tokens_BT1) * share).backward()
 
-    def step(self, factor: float) -> None:
+    def inner_step(self, factor: float) -> None:
         """Make one inner step with the present gradients; `factor` scales the learning rate."""
         self._clip()
         for group in self._optimizer.param_groups:

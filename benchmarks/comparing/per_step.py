@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.comparing.groups import Feed, Pace
-from benchmarks.comparing.node import Node, State
+from benchmarks.comparing.node import ComparedNode, State
 from benchmarks.comparing.settings import Setting
 from lowcomm.data import Batches
 from lowcomm.flexdemo import MomentumExchange
@@ -28,14 +28,14 @@ class _StepGroup(ABC):
         """`state`: of the warm start, if the setting has one."""
         first = 0 if state is None else setting.warm_steps
         self._setting = setting
-        self.node = Node(setting)
+        self.node = ComparedNode(setting)
         if state is not None:
             self.node.begin(state, steps=first)
         self._feed = Feed(setting, batches, first_step=first)
         self._pace = Pace(setting)
         self._steps = 0
 
-    def advance(self, step: int) -> None:
+    def make_step(self, step: int) -> None:
         start = time.thread_time()
         self._step(self._pace.schedule(step))
         self._pace.taken.append((time.thread_time() - start) / self._setting.nodes)
@@ -78,7 +78,7 @@ class AllReduceGroup(_StepGroup):
         nodes = self._setting.nodes
         for _ in range(nodes):
             self.node.backward(self._feed.draw(), share=1 / nodes)
-        self.node.step(factor)
+        self.node.inner_step(factor)
 
 
 class FlexDeMoGroup(_StepGroup):
@@ -98,7 +98,7 @@ class FlexDeMoGroup(_StepGroup):
             raise ConfigError(f'flexdemo steps by sgd here: method.step is "{method.step}"')
         self._method = method
         self._together = StepLockstep(method, layout, seed=setting.seed)
-        replication = method.exchange(
+        replication = method.make_exchange(
             [Parameter(each.name, each.shape) for each in layout], seed=setting.seed
         )
         self._payload_bytes = replication.payload_bytes
@@ -119,7 +119,7 @@ class FlexDeMoGroup(_StepGroup):
             each_lr = [rates.lr] * len(gradients_RC)
             compression.write(gradients_RC, each_lr, number, memoryview(payload))
             written.append(payload)
-        update_P = torch.from_numpy(self._together.exchange(written))
+        update_P = torch.from_numpy(self._together.make_step(written))
         for node in self._together.counted:
             self._compressions[node].counted(number)
         if self._method.sign == "after":

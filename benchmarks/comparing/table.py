@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.comparing.kept import Outcome
 from benchmarks.comparing.rows import BASELINE, Bar, Point, Row, base_of
 from benchmarks.comparing.settings import said
-from benchmarks.comparing.traffic import Traffic
+from benchmarks.comparing.traffic import NodeTraffic
 from lowcomm.methods import FlexDeMo
 from lowcomm.reports import decimal_bytes_text, seconds_text
 
@@ -33,7 +33,7 @@ class Finding:
 
     row: Row
     point: Point
-    traffic: Traffic
+    traffic: NodeTraffic
     outcomes: Sequence[Outcome | None]
     """Outcomes by seed, in the same order in all findings; None: not trained yet."""
 

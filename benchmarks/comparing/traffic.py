@@ -12,7 +12,7 @@ from protocols.types import TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class NodeTraffic:
     """Bytes of one node while each fragment is exchanged once. Tuples are by fragment."""
 
     sent: tuple[int, ...]
@@ -57,16 +57,16 @@ class Traffic:
 
 def traffic_of(
     method: RoundMethod | StepMethod, layout: Sequence[TensorSpec], *, nodes: int
-) -> Traffic:
+) -> NodeTraffic:
     """Count the bytes of a method. `layout`: of the model. Raises LayoutError."""
     others, fragments = nodes - 1, fragment_elements(layout)
     if isinstance(method, StepMethod):
         parameters = [Parameter(tensor.name, tensor.shape) for tensor in layout]
-        payload = method.exchange(parameters, seed=0).payload_bytes
+        payload = method.make_exchange(parameters, seed=0).payload_bytes
         sent, ring = others * payload, 2 * others * payload // nodes
         if _can_be_summed(method):
-            return Traffic(sent=(sent,), least=(ring,), line=(ring,))
-        return Traffic(sent=(sent,), least=(payload,), line=(sent,))
+            return NodeTraffic(sent=(sent,), least=(ring,), line=(ring,))
+        return NodeTraffic(sent=(sent,), least=(payload,), line=(sent,))
     payloads = [method.codec.encoded_bytes(elements) for elements in fragments]
     mean = method.mean_codec
     if not method.replicas_equal:
@@ -78,7 +78,7 @@ def traffic_of(
         both = zip(payloads, map(mean.encoded_bytes, fragments), strict=True)
         sent = tuple(others * (payload + result) // nodes for payload, result in both)
         least = sent
-    return Traffic(
+    return NodeTraffic(
         sent=sent,
         least=least,
         line=sent,

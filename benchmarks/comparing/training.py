@@ -83,7 +83,7 @@ def warm_start(setting: Setting, corpus: Corpus, directory: Path) -> State:
     if not path.exists():
         group = AllReduceGroup(setting.warm, _batches(setting, corpus), None)
         for step in range(setting.warm_steps):
-            group.advance(step)
+            group.make_step(step)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
         safetensors.torch.save_file(group.node.state(), beside)
@@ -101,7 +101,7 @@ def _run(setting: Setting, group: Group, corpus: Corpus) -> tuple[list[tuple[int
     curve = [(setting.warm_steps, _loss(setting, group, corpus))]
     for step in range(setting.warm_steps, setting.steps):
         try:
-            group.advance(step)
+            group.make_step(step)
         except LowcommError as error:
             return curve, str(error)
         done = step + 1

@@ -59,7 +59,7 @@ def clocks(nodes: int, *, unequal: bool, seed: int) -> list[Clock]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NodeChange:
     """The loss or the join of one node, at a moment of virtual time."""
 
     time: float
@@ -67,13 +67,13 @@ class Change:
     joins: bool
 
 
-def changes(nodes: int, *, rounds: int, inner_steps: int) -> list[Change]:
+def changes(nodes: int, *, rounds: int, inner_steps: int) -> list[NodeChange]:
     """Changes by time: one loss and one join in each CHURN_ROUNDS rounds, or in all rounds if they
     are fewer."""
-    found: list[Change] = []
+    found: list[NodeChange] = []
     for number, first in enumerate(range(min(rounds, CHURN_ROUNDS) // 3, rounds, CHURN_ROUNDS)):
         node = (nodes - 1 - number) % nodes
-        found.append(Change((first + 0.5) * inner_steps, node, joins=False))
+        found.append(NodeChange((first + 0.5) * inner_steps, node, joins=False))
         if first + AWAY_ROUNDS < rounds:
-            found.append(Change(float((first + AWAY_ROUNDS) * inner_steps), node, joins=True))
+            found.append(NodeChange(float((first + AWAY_ROUNDS) * inner_steps), node, joins=True))
     return found

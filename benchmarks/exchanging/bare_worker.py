@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.exchanging.worker import F32, Marks, Task, connected, main, now, signed_source
+from benchmarks.exchanging.worker import F32, Marks, WorkerTask, connected, main, now, signed_source
 from lowcomm.numerics import operations
 from peers.connections import RECEIVE_BYTES_MAX, SEND_BYTES_MAX
 from peers.exchange import digest_of, spans
@@ -22,7 +22,7 @@ AHEAD = 2
 small window keeps the data to sum in a cache, and not in the kernel's buffers."""
 
 
-class Link:
+class BareLink:
     """The link with one other peer: it owns `theirs`, this peer owns `ours`, both cut into
     pieces."""
 
@@ -52,7 +52,7 @@ class Bare:
     """A mean computed by part owners, and a step by it; the result is copied into a separate
     buffer."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self._task = task
         borders = [task.elements * node // task.peers for node in range(task.peers + 1)]
         parts = [slice(*pair) for pair in pairwise(borders)]
@@ -64,7 +64,7 @@ class Bare:
         """Number of pieces of our part that are summed."""
         self._weights, self._inverse = operations.mean_weights((1,) * task.peers)
         self._links = {
-            other: Link(connection, parts[other], parts[task.node])
+            other: BareLink(connection, parts[other], parts[task.node])
             for other, connection in connected(task, "bare").items()
         }
         for link in self._links.values():
@@ -91,7 +91,7 @@ class Bare:
             data_path_s=moved - handed,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._outer_P[block] - self._result_P[block]
 
     def _move(self) -> None:
@@ -111,14 +111,14 @@ class Bare:
                     if events & selectors.EVENT_WRITE:
                         self._send(key.data)
 
-    def _has_more(self, link: Link) -> bool:
+    def _has_more(self, link: BareLink) -> bool:
         return bool(link.outgoing) or link.sent < self._summed or self._may_contribute(link)
 
-    def _may_contribute(self, link: Link) -> bool:
+    def _may_contribute(self, link: BareLink) -> bool:
         window = link.returned + AHEAD if link.returned else len(link.theirs)
         return link.contributed < min(window, len(link.theirs))
 
-    def _send(self, link: Link) -> None:
+    def _send(self, link: BareLink) -> None:
         budget = SEND_BYTES_MAX
         while budget > 0:
             if not link.outgoing and not self._next(link):
@@ -133,7 +133,7 @@ class Bare:
             if count:
                 link.outgoing[0] = link.outgoing[0][count:]
 
-    def _next(self, link: Link) -> bool:
+    def _next(self, link: BareLink) -> bool:
         """Take the next piece to send; results go first, as in lowcomm."""
         if link.sent < self._summed:
             kind, piece_P = b"r", self._mean_P[link.ours[link.sent]]
@@ -153,7 +153,7 @@ class Bare:
         operations.pseudo_gradient(self._outer_P[here], local_P, local_P)
         return local_P
 
-    def _receive(self, link: Link) -> None:
+    def _receive(self, link: BareLink) -> None:
         budget = RECEIVE_BYTES_MAX
         try:
             while budget > 0:
@@ -171,13 +171,13 @@ class Bare:
         except BlockingIOError:
             return
 
-    def _room(self, link: Link, *, is_result: bool) -> memoryview:
+    def _room(self, link: BareLink, *, is_result: bool) -> memoryview:
         if is_result:
             return self._mean_P[link.theirs[link.returned]].data.cast("B")
         here, first = link.ours[link.came], link.ours[0].start
         return link.slice_P[here.start - first : here.stop - first].data.cast("B")
 
-    def _arrived(self, link: Link, *, is_result: bool) -> None:
+    def _arrived(self, link: BareLink, *, is_result: bool) -> None:
         if is_result:
             here = link.theirs[link.returned]
             link.returned += 1

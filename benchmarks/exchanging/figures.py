@@ -53,7 +53,7 @@ def data_path_s(marks: Sequence[Marks]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BusiestLine:
     """The busiest line, in one exchange."""
 
     rate_bps: float
@@ -64,7 +64,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SystemResult:
     """The result of one system. A figure that could not be measured is None; `error` or `note` says
     why."""
 
@@ -126,7 +126,9 @@ class Result:
     one."""
 
 
-def with_figures(result: Result, exchanges: Sequence[Exchanged], *, line: Line | None) -> Result:
+def with_figures(
+    result: SystemResult, exchanges: Sequence[Exchanged], *, line: BusiestLine | None
+) -> SystemResult:
     """Return the result with the figures of its exchanges, at least one. `line`: the shaped line,
     if any."""
     times = [one.seconds for one in exchanges]
@@ -188,7 +190,9 @@ def _most(exchanges: Sequence[Exchanged], of: Callable[[Marks], float | None]) -
     return max(_known(told), default=None)
 
 
-def share(line: Line | None, carried_bytes: int | None, seconds: float | None) -> float | None:
+def share(
+    line: BusiestLine | None, carried_bytes: int | None, seconds: float | None
+) -> float | None:
     """The share of the line's capacity that was used in this time."""
     if line is None or carried_bytes is None or not seconds:
         return None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.exchanging.worker import F32, Marks, Task, main, now, signed_source
+from benchmarks.exchanging.worker import F32, Marks, WorkerTask, main, now, signed_source
 
 TIMEOUT = timedelta(minutes=30)  # The timeout of the harness is shorter.
 
@@ -15,7 +15,7 @@ TIMEOUT = timedelta(minutes=30)  # The timeout of the harness is shorter.
 class Gloo:
     """The sum over all workers, divided by their number: each worker's tensor has the mean."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = task.device
         dist.init_process_group(
             "gloo",
@@ -43,7 +43,7 @@ class Gloo:
             reduced=reduced,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._values_P[block]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.exchanging.worker import F32, Marks, Task, hear, main, now, say, signed_source
+from benchmarks.exchanging.worker import F32, Marks, WorkerTask, hear, main, now, say, signed_source
 
 CONTACT = "contact"
 COMPRESSIONS = {
@@ -21,7 +21,7 @@ COMPRESSIONS = {
 class Hivemind:
     """The averager's own shared tensor is the buffer, so no values are copied."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         hivemind: Any = import_module("hivemind")
         # hivemind leaves some sockets behind; here they are removed with the directory.
         import_module("hivemind.p2p").P2P._UNIX_SOCKET_PREFIX = f"/unix{task.directory}/"
@@ -54,7 +54,7 @@ class Hivemind:
         group = self._averager.step(gather=self._task.node)
         return Marks(handed=handed, received=now(), contributors=len(group) if group else 1)
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._values_P[block]
 
 

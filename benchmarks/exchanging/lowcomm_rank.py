@@ -9,7 +9,7 @@ from benchmarks.exchanging.worker import (
     BLOCK_ELEMENTS,
     F32,
     Marks,
-    Task,
+    WorkerTask,
     blocks,
     main,
     now,
@@ -21,11 +21,11 @@ from peers.ipc import Result
 from sims.paced import FRAGMENT, tensors
 
 
-class Rank:
+class ExchangingRank:
     """A rank that exchanges on order. The outer optimizer has a learning rate of 1 and no momentum,
     so the outer parameters move by minus the mean of the contributions."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._peer = attach()
         self._before_P = np.zeros(task.elements, np.float32)
@@ -65,7 +65,7 @@ class Rank:
             copy_out_s=received - published,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._before_P[block] - self._theta_P[block]
 
     def _write(self) -> None:
@@ -88,4 +88,4 @@ class Rank:
 
 
 if __name__ == "__main__":
-    main(Rank)
+    main(ExchangingRank)

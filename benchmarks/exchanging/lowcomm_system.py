@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.codecs import RESULT_CODECS
-from benchmarks.exchanging.systems import Order, Peer, Side, System, new_gate, opened
+from benchmarks.exchanging.systems import ExchangeOrder, Side, System, SystemPeer, new_gate, opened
 from benchmarks.exchanging.worker import Marks
 from lowcomm.cli import ask
 from lowcomm.codecs import codec
@@ -67,7 +67,7 @@ def system(only: str = "", *, overrides: Sequence[str] = ()) -> System:
 def in_the_clear() -> System:
     """lowcomm without encryption, to show the cost of encryption beside the encrypted one."""
 
-    def start(order: Order) -> AbstractAsyncContextManager[Side]:
+    def start(order: ExchangeOrder) -> AbstractAsyncContextManager[Side]:
         return _start(replace(order, encrypted=False), overrides=())
 
     return replace(system(), name="lowcomm-clear", start=start, note="the same, not encrypted")
@@ -149,7 +149,7 @@ def _codec(name: str) -> str:
 
 
 @asynccontextmanager
-async def _start(order: Order, *, overrides: Sequence[str]) -> AsyncGenerator[Side]:
+async def _start(order: ExchangeOrder, *, overrides: Sequence[str]) -> AsyncGenerator[Side]:
     config = write_config(order.directory, peers=order.peers, rounds=ROUNDS_MAX)
     async with AsyncExitStack() as stack:
         gate = await stack.enter_async_context(new_gate(order, "lowcomm"))
@@ -172,7 +172,9 @@ async def _start(order: Order, *, overrides: Sequence[str]) -> AsyncGenerator[Si
 
         nodes = await cluster.start_all(list(places), start)
         journals = Journals([node.directory for node in nodes])
-        peers = tuple(Peer(node.child, node.directory / LOG, is_daemon=True) for node in nodes)
+        peers = tuple(
+            SystemPeer(node.child, node.directory / LOG, is_daemon=True) for node in nodes
+        )
         side = Side(gate, peers, journals.complete)
         await opened(side)
         yield side

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protocols.types import ConfigError
-from sims.wan import Link, Means, Place, Wan, all_pairs, why_not
+from sims.wan import Means, Place, Wan, WanLink, all_pairs, why_not
 
 ALGORITHMS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 ALGORITHM = "/proc/sys/net/ipv4/tcp_congestion_control"
@@ -57,7 +57,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class SystemNetwork:
     """The network of one system."""
 
     places: tuple[Place, ...]
@@ -88,20 +88,20 @@ def default_congestion() -> str:
 
 
 @contextlib.contextmanager
-def network(conditions: Conditions, peers: int) -> Generator[Network]:
+def network(conditions: Conditions, peers: int) -> Generator[SystemNetwork]:
     """Set up a network. Raises WanError if this machine cannot provide the conditions."""
     if conditions.plain and why_not("loopback"):
         places = tuple(Place(peer, (), "127.0.0.1:0", "", (), {}) for peer in range(peers))
-        yield Network(places, "lo", "", own=False)
+        yield SystemNetwork(places, "lo", "", own=False)
         return
     means: Means = "netns" if conditions.routed else "loopback"
-    link = Link(rate_bps=conditions.rate_bps, delay_s=conditions.rtt_s / 2, loss=conditions.loss)
+    link = WanLink(rate_bps=conditions.rate_bps, delay_s=conditions.rtt_s / 2, loss=conditions.loss)
     links = dict.fromkeys(all_pairs(peers), link)
     if conditions.slow_bps:
         slow = replace(link, rate_bps=conditions.slow_bps)
         links |= {pair: slow for pair in links if peers - 1 in pair}
     with Wan(links, peers=peers, means=means) as wan:
-        found = Network(
+        found = SystemNetwork(
             wan.places, "wan" if conditions.routed else "lo", conditions.congestion, own=True
         )
         if conditions.congestion:

@@ -7,7 +7,7 @@ import importlib.metadata
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from benchmarks.exchanging.systems import Order, Side, System, workers
+from benchmarks.exchanging.systems import ExchangeOrder, Side, System, workers
 from protocols.types import ConfigError
 
 TORCHFT = ("torchft-nightly==2026.10.26",)
@@ -71,7 +71,7 @@ def others() -> dict[str, System]:
     return {one.name: one for one in (gloo, tcp, bare, torchft, hivemind)}
 
 
-def _starts(name: str) -> Callable[[Order], AbstractAsyncContextManager[Side]]:
+def _starts(name: str) -> Callable[[ExchangeOrder], AbstractAsyncContextManager[Side]]:
     return lambda order: workers(order, f"benchmarks.exchanging.{name}_worker", name=name)
 
 

@@ -28,7 +28,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Payloads:
+class PayloadFiles:
     """By node: arrays fp32 [elements], and the paths under which other processes open them."""
 
     sources: tuple[F32, ...]
@@ -57,7 +57,7 @@ class Payloads:
 
 
 @contextlib.contextmanager
-def payloads(peers: int, elements: int) -> Generator[Payloads]:
+def payloads(peers: int, elements: int) -> Generator[PayloadFiles]:
     """Sources of normal numbers, N(0, 1), the same in every run, and empty results."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_file(4 * elements)) for _ in range(2 * peers)]
@@ -65,7 +65,7 @@ def payloads(peers: int, elements: int) -> Generator[Payloads]:
         paths = tuple(path for _, path in files)
         for node, source in enumerate(arrays[:peers]):
             np.random.default_rng((SEED, node)).standard_normal(out=source, dtype=np.float32)
-        yield Payloads(arrays[:peers], arrays[peers:], paths[:peers], paths[peers:])
+        yield PayloadFiles(arrays[:peers], arrays[peers:], paths[:peers], paths[peers:])
 
 
 @contextlib.contextmanager

@@ -11,11 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.exchanging import proc
-from benchmarks.exchanging.figures import Exchanged, Line, Result, seconds, with_figures
+from benchmarks.exchanging.figures import (
+    BusiestLine,
+    Exchanged,
+    SystemResult,
+    seconds,
+    with_figures,
+)
 from benchmarks.exchanging.gate import GateError
-from benchmarks.exchanging.network import Conditions, Network, network
-from benchmarks.exchanging.payloads import Payloads, sign_of
-from benchmarks.exchanging.systems import Order, Side, System
+from benchmarks.exchanging.network import Conditions, SystemNetwork, network
+from benchmarks.exchanging.payloads import PayloadFiles, sign_of
+from benchmarks.exchanging.systems import ExchangeOrder, Side, System
 from benchmarks.exchanging.worker import Marks
 from protocols.types import ConfigError, LowcommError
 
@@ -31,7 +37,7 @@ COPIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RoundsPlan:
     """The settings of a measurement."""
 
     peers: int
@@ -57,8 +63,8 @@ class Contestant:
     """A system in this run."""
 
     system: System
-    result: Result
-    network: Network
+    result: SystemResult
+    network: SystemNetwork
     running: AsyncExitStack
     """Closing it ends all processes of the system."""
     side: Side | None = None
@@ -74,7 +80,7 @@ class Contestant:
         await self.running.aclose()
 
 
-def check_memory(systems: Sequence[System], plan: Plan, *, free_bytes: int) -> None:
+def check_memory(systems: Sequence[System], plan: RoundsPlan, *, free_bytes: int) -> None:
     """Raise ConfigError if the run needs more memory than is free, so that the kernel need not kill
     processes."""
     copies = COPIES + sum(one.copies for one in systems)
@@ -89,13 +95,13 @@ def check_memory(systems: Sequence[System], plan: Plan, *, free_bytes: int) -> N
 
 async def compare(
     systems: Sequence[System],
-    plan: Plan,
-    payloads: Payloads,
+    plan: RoundsPlan,
+    payloads: PayloadFiles,
     directory: Path,
     *,
     advance: Callable[[str], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
-) -> list[Result]:
+) -> list[SystemResult]:
     """Return the result of each system, in their order. Raises WanError."""
     contestants: list[Contestant] = []
     async with AsyncExitStack() as stack:
@@ -123,15 +129,17 @@ async def compare(
     return [one.result for one in contestants]
 
 
-def _no_result(system: System) -> Result:
-    return Result(system=system.name, version=system.version, note=system.note)
+def _no_result(system: System) -> SystemResult:
+    return SystemResult(system=system.name, version=system.version, note=system.note)
 
 
-async def _start(one: Contestant, plan: Plan, payloads: Payloads, directory: Path) -> None:
+async def _start(
+    one: Contestant, plan: RoundsPlan, payloads: PayloadFiles, directory: Path
+) -> None:
     try:
         if one.system.missing:
             raise GateError(one.system.missing)
-        order = Order(
+        order = ExchangeOrder(
             peers=plan.peers,
             codec=one.system.codec(plan.codec),
             payloads=payloads,
@@ -146,7 +154,7 @@ async def _start(one: Contestant, plan: Plan, payloads: Payloads, directory: Pat
         await one.failed(str(error))
 
 
-async def _turn(one: Contestant, plan: Plan, payloads: Payloads, *, timed: bool) -> None:
+async def _turn(one: Contestant, plan: RoundsPlan, payloads: PayloadFiles, *, timed: bool) -> None:
     try:
         exchanged = await _exchange(one, plan, payloads, timed=timed)
     except (GateError, OSError) as error:
@@ -157,7 +165,7 @@ async def _turn(one: Contestant, plan: Plan, payloads: Payloads, *, timed: bool)
 
 
 async def _exchange(
-    one: Contestant, plan: Plan, payloads: Payloads, *, timed: bool
+    one: Contestant, plan: RoundsPlan, payloads: PayloadFiles, *, timed: bool
 ) -> Exchanged | None:
     """Run one exchange; None if it was not timed."""
     assert one.side is not None
@@ -209,7 +217,7 @@ async def _idle(pids: Sequence[int]) -> None:
         before = now
 
 
-def _told(one: Contestant, plan: Plan) -> Result:
+def _told(one: Contestant, plan: RoundsPlan) -> SystemResult:
     assert one.side is not None
     memories = [
         proc.together([proc.memory(pid) for pid in peer.exchanging()]) for peer in one.side.peers
@@ -223,7 +231,7 @@ def _told(one: Contestant, plan: Plan) -> Result:
     return with_figures(result, one.exchanges, line=_line(one, plan))
 
 
-def _line(one: Contestant, plan: Plan) -> Line | None:
+def _line(one: Contestant, plan: RoundsPlan) -> BusiestLine | None:
     """The line that all peers share, or one direction between two peers; each peer owns an equal
     part."""
     rate_bps, shared = plan.conditions.rate_bps, not plan.conditions.routed
@@ -233,4 +241,4 @@ def _line(one: Contestant, plan: Plan) -> Line | None:
     if payload_bytes is not None:
         ways = plan.peers - 1 if shared else 1 / plan.peers
         payload_bytes = round(ways * payload_bytes)
-    return Line(rate_bps, shared, payload_bytes)
+    return BusiestLine(rate_bps, shared, payload_bytes)

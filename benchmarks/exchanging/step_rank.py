@@ -37,12 +37,12 @@ class TimedSteps:
         np.frombuffer(payload, np.float32)[:] = self._values_P
         self._values_P += np.float32(1 / 64)
 
-    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
+    def apply_mean(self, mean: memoryview, step: int, *, counted: bool) -> None:
         del step, counted
         self._mean_P[:] = np.frombuffer(mean, np.float32)
         self.seconds.append(time.perf_counter() - self._handed)
 
-    def keep(self, directory: str, step: int) -> None:
+    def save_state(self, directory: str, step: int) -> None:
         return  # No state is kept after the measurement.
 
     def write_state(self, state: memoryview) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import benchmarks
 from benchmarks.exchanging.gate import Gate, GateError
-from benchmarks.exchanging.network import Network
-from benchmarks.exchanging.payloads import Payloads
+from benchmarks.exchanging.network import SystemNetwork
+from benchmarks.exchanging.payloads import PayloadFiles
 from benchmarks.exchanging.venvs import python_with
-from benchmarks.exchanging.worker import Marks, Task
+from benchmarks.exchanging.worker import Marks, WorkerTask
 from peers.processes import Child, start_child
 from protocols.types import LowcommError
 from sims.cluster import descendants
@@ -29,13 +29,13 @@ LOG_LINES_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ExchangeOrder:
     """One exchange: the peers, the payloads and the network."""
 
     peers: int
     codec: str
-    payloads: Payloads
-    network: Network
+    payloads: PayloadFiles
+    network: SystemNetwork
     directory: Path
     """A directory of this system alone; it exists."""
     python: str
@@ -46,8 +46,8 @@ class Order:
     def elements(self) -> int:
         return self.payloads.sources[0].size
 
-    def task(self, node: int) -> Task:
-        return Task(
+    def task(self, node: int) -> WorkerTask:
+        return WorkerTask(
             node=node,
             peers=self.peers,
             elements=self.elements,
@@ -62,7 +62,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class SystemPeer:
     """One peer of a running system."""
 
     child: Child
@@ -89,7 +89,7 @@ class Side:
     """A running system: its workers wait at the gate."""
 
     gate: Gate
-    peers: tuple[Peer, ...]
+    peers: tuple[SystemPeer, ...]
     complete: Complete = tuple
     """Adds to the marks of an exchange the fields that workers cannot know."""
 
@@ -112,7 +112,7 @@ class System:
 
     name: str
     version: str
-    start: Callable[[Order], AbstractAsyncContextManager[Side]]
+    start: Callable[[ExchangeOrder], AbstractAsyncContextManager[Side]]
     """Starts the workers, and ends them with the context. Raises LowcommError."""
     codec: Callable[[str], str]
     """The codec that it sends if asked for this one; raises ConfigError if there is no comparable
@@ -146,7 +146,7 @@ def prepared(system: System, *, codec: str, tell: Callable[[str], None]) -> Syst
 
 
 @asynccontextmanager
-async def workers(order: Order, module: str, *, name: str) -> AsyncGenerator[Side]:
+async def workers(order: ExchangeOrder, module: str, *, name: str) -> AsyncGenerator[Side]:
     """Start one process for each peer, which runs a module of this package."""
     path = os.environ.get("PYTHONPATH", "")
     env = {
@@ -156,7 +156,7 @@ async def workers(order: Order, module: str, *, name: str) -> AsyncGenerator[Sid
     }
     async with AsyncExitStack() as stack:
         gate = await stack.enter_async_context(new_gate(order, name))
-        peers: list[Peer] = []
+        peers: list[SystemPeer] = []
         for place in order.network.places:
             log = order.directory / f"{place.peer}.log"
             argv = [sys.executable, "-m", "sims.logged", str(log), order.python, "-m", module]
@@ -164,13 +164,13 @@ async def workers(order: Order, module: str, *, name: str) -> AsyncGenerator[Sid
             guard = [sys.executable, "-m", "benchmarks.exchanging.guard", str(os.getpid())]
             child = start_child([*guard, *place.command(argv)], env=env)
             stack.push_async_callback(child.stop)
-            peers.append(Peer(child, log))
+            peers.append(SystemPeer(child, log))
         side = Side(gate, tuple(peers))
         await opened(side)
         yield side
 
 
-def new_gate(order: Order, name: str) -> Gate:
+def new_gate(order: ExchangeOrder, name: str) -> Gate:
     return Gate(order.directory / "gate", system=name, workers=order.peers)
 
 

@@ -8,7 +8,7 @@ import selectors
 
 import numpy as np
 
-from benchmarks.exchanging.worker import F32, Marks, Task, connected, main, now, signed_source
+from benchmarks.exchanging.worker import F32, Marks, WorkerTask, connected, main, now, signed_source
 
 RECEIVED_BYTES = 1 << 20
 
@@ -16,7 +16,7 @@ RECEIVED_BYTES = 1 << 20
 class Tcp:
     """The mean of all contributions, summed in the order of the nodes."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._values_P = np.zeros(task.elements, np.float32)
         self._mean_P = np.zeros(task.elements, np.float32)
@@ -41,7 +41,7 @@ class Tcp:
             handed=handed, received=received, contributors=self._task.peers, reduced=received
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._mean_P[block]
 
     def _move(self) -> None:

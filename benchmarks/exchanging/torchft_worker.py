@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from benchmarks.exchanging.worker import F32, Marks, Task, hear, main, now, say, signed_source
+from benchmarks.exchanging.worker import F32, Marks, WorkerTask, hear, main, now, say, signed_source
 
 LIGHTHOUSE = "lighthouse"
 TIMEOUT = timedelta(minutes=30)  # The timeout of the harness is shorter.
@@ -21,7 +21,7 @@ TIMEOUT = timedelta(minutes=30)  # The timeout of the harness is shorter.
 class Torchft:
     """One replica group of one rank; the first worker also runs the lighthouse."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: WorkerTask) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = task.device
         coordination = import_module("torchft.coordination")
         self._lighthouse: Any = None
@@ -72,7 +72,7 @@ class Torchft:
             data_path_s=reduced - agreed,
         )
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         return self._values_P[block]
 
 

@@ -26,7 +26,7 @@ now = time.monotonic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class WorkerTask:
     """The arguments of a worker, passed as JSON at its start."""
 
     node: int
@@ -86,16 +86,16 @@ class Exchanger(Protocol):
 
     def exchange(self) -> Marks: ...
 
-    def result(self, block: slice) -> F32:
+    def mean_block(self, block: slice) -> F32:
         """A block of the mean, as this worker has it after `exchange`."""
         ...
 
 
-def main(make: Callable[[Task], Exchanger], argv: Sequence[str] = ()) -> None:
+def main(make: Callable[[WorkerTask], Exchanger], argv: Sequence[str] = ()) -> None:
     """Make the exchanger, connect to the gate, and carry out orders until the harness ends the
     process."""
     values: dict[str, Any] = json.loads((argv or sys.argv)[1])
-    task = Task(**values)
+    task = WorkerTask(**values)
     exchanger = make(task)
     with socket.socket(socket.AF_UNIX) as gate:
         gate.connect(task.gate)
@@ -160,7 +160,7 @@ def hear(directory: str, name: str) -> str:
         return file.read()
 
 
-def connected(task: Task, name: str) -> dict[int, socket.socket]:
+def connected(task: WorkerTask, name: str) -> dict[int, socket.socket]:
     """Open a TCP connection with each other worker of the system `name`, which does the same."""
     links: dict[int, socket.socket] = {}
     with socket.create_server((task.host, 0)) as server:
@@ -176,11 +176,11 @@ def connected(task: Task, name: str) -> dict[int, socket.socket]:
     return links
 
 
-def _keep(exchanger: Exchanger, task: Task) -> None:
+def _keep(exchanger: Exchanger, task: WorkerTask) -> None:
     # Written, not mapped: a mapping would count as memory of this worker.
     with open(task.result, "r+b", buffering=0) as file:
         for block in blocks(task.elements):
-            data = np.ascontiguousarray(exchanger.result(block)).data.cast("B")
+            data = np.ascontiguousarray(exchanger.mean_block(block)).data.cast("B")
             written = file.write(data)
             assert written == len(data), "the result's file is full"
 

@@ -87,9 +87,9 @@ class TimedDiLoCo(StreamingDiLoCo):
         with self._timed("contribute"):
             super().write(fragment, place)
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         with self._timed("take"):
-            super().take(fragment, values, kind, mixing=mixing)
+            super().take_result(fragment, values, kind, mixing=mixing)
 
     def snapshot(self, directory: str) -> None:
         with self._timed("snapshot"):
@@ -115,7 +115,7 @@ class TimedDiLoCo(StreamingDiLoCo):
             self.parts.append((name, step, time.monotonic() - began))
 
 
-class Training:
+class GpuTraining:
     """A model on random tokens, with AdamW; on a GPU in bf16 by autocast."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -129,7 +129,7 @@ class Training:
         batches = torch.randint(0, config.vocab_size, shape, generator=random)
         self._batches_NBT1 = batches.to(self.device)
 
-    def step(self, number: int) -> None:
+    def inner_step(self, number: int) -> None:
         tokens_BT1: Tensor = self._batches_NBT1[number % len(self._batches_NBT1)]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_gpu):
             loss = next_token_loss(self.model, tokens_BT1)  # pyright: ignore[reportArgumentType]
@@ -146,11 +146,11 @@ class Training:
 
 def train_bare(sizes: Sizes) -> None:
     """Report the seconds of each window of steps."""
-    training, moments = Training(sizes), list[float]()
+    training, moments = GpuTraining(sizes), list[float]()
     for number in range(WARMUP_STEPS + BARE_STEPS):
         if number >= WARMUP_STEPS and (number - WARMUP_STEPS) % WINDOW_STEPS == 0:
             moments.append(training.now())
-        training.step(number)
+        training.inner_step(number)
     moments.append(training.now())
     _tell(sizes, moments, {})
 
@@ -159,12 +159,12 @@ def train_as_peer(sizes: Sizes) -> None:
     """The same loop with a method; report the windows that count, and the seconds that the parts
     of `method.step()` took in them."""
     peer = attach()
-    training, moments = Training(sizes), list[float]()
+    training, moments = GpuTraining(sizes), list[float]()
     method = TimedDiLoCo(training.model, training.optimizer, peer)
     for number, _ in enumerate(peer.batches()):
         if number % WINDOW_STEPS == 0:
             moments.append(training.now())
-        training.step(number)
+        training.inner_step(number)
         method.step()
     # The end of the run, where a rank waits for its last results, is left out. A run in which
     # others did not wait for this node was shorter for it.
@@ -178,7 +178,7 @@ def rest_as_peer(sizes: Sizes) -> None:
     """Contribute the parameters as they are, a little faster than the other node trains, which so
     never waits for this one: as a CPU's copies take long, the rests after them are shorter."""
     peer = attach()
-    training = Training(sizes)
+    training = GpuTraining(sizes)
     method = StreamingDiLoCo(training.model, training.optimizer, peer)
     until = time.monotonic()
     for _ in peer.batches():

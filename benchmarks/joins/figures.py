@@ -25,7 +25,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinTimes:
     """One joiner; times are in unix seconds."""
 
     began: float
@@ -49,7 +49,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class JoinMedians:
     """Medians, unless stated otherwise. None: nothing was measured."""
 
     joins: int
@@ -96,7 +96,7 @@ def rounds_of(told: Iterable[Sequence[Mapping[str, float]]]) -> list[Round]:
     ]
 
 
-def figures(rounds: Sequence[Round], joins: Sequence[Join]) -> Figures:
+def figures(rounds: Sequence[Round], joins: Sequence[JoinTimes]) -> JoinMedians:
     """Compute the figures. Rounds that overlap a joiner's lifetime but not its transfer are not
     counted: its process starts and ends on the same machine."""
     exchanges = [(x.began, x.ended) for x in rounds]
@@ -109,7 +109,7 @@ def figures(rounds: Sequence[Round], joins: Sequence[Join]) -> Figures:
     gave = [sorted((size for size in join.donor_bytes if size), reverse=True) for join in joins]
     most = max(map(len, gave), default=0)
     shares = [[*sizes, *[0] * (most - len(sizes))] for sizes in gave]
-    return Figures(
+    return JoinMedians(
         joins=len(joins),
         connection_to_verified_s=_median(join.seconds for join in joins),
         connection_to_verified_max_s=max((join.seconds for join in joins), default=None),
@@ -130,7 +130,7 @@ def figures(rounds: Sequence[Round], joins: Sequence[Join]) -> Figures:
 
 
 def _compared(
-    spans: Sequence[Span], joins: Sequence[Join]
+    spans: Sequence[Span], joins: Sequence[JoinTimes]
 ) -> tuple[list[float], list[float], float | None]:
     """(seconds of the spans without a joiner, of those during a transfer, the ratio of their
     medians)."""

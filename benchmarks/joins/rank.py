@@ -16,7 +16,7 @@ from peers.ipc import Result
 from sims.paced import FRAGMENT, tensors
 
 
-class Rank:
+class JoinRank:
     """Contributes every `train_s` seconds, until its daemon ends."""
 
     def __init__(self, *, elements: int, train_s: float, told: Path) -> None:
@@ -64,4 +64,4 @@ class Rank:
 
 
 if __name__ == "__main__":
-    Rank(elements=int(sys.argv[1]), train_s=float(sys.argv[2]), told=Path(sys.argv[3])).run()
+    JoinRank(elements=int(sys.argv[1]), train_s=float(sys.argv[2]), told=Path(sys.argv[3])).run()

@@ -84,7 +84,7 @@ class PeerCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class CheckpointCut:
     """The run at one index of its log."""
 
     log_index: int
@@ -127,7 +127,7 @@ class _Record:
     """The content of `cut.json`, except the digest over all of it."""
 
     schema: int
-    cut: Cut
+    cut: CheckpointCut
     layout: tuple[tuple[LayoutEntry, ...], ...]
     model: _FileDigest
     momentum: _FileDigest
@@ -137,7 +137,7 @@ class _Record:
 
 def write_checkpoint(
     directory: Path,
-    cut: Cut,
+    cut: CheckpointCut,
     layout: Layout,
     outer: Sequence[F32],
     momentum: Sequence[F32],
@@ -200,7 +200,7 @@ def newest_checkpoint(directory: Path) -> tuple[Path | None, list[str]]:
     return None, reasons
 
 
-def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]]:
+def read_checkpoint(path: Path) -> tuple[CheckpointCut, Layout, tuple[FragmentArrays, ...]]:
     """Load a checkpoint into fresh arrays, one pair for each fragment.
 
     Raises CheckpointError unless the files' digests and each fragment's state digest are right.
@@ -217,7 +217,7 @@ def read_checkpoint(path: Path) -> tuple[Cut, Layout, tuple[FragmentArrays, ...]
     return record.cut, record.layout, arrays
 
 
-def read_cut(path: Path) -> Cut:
+def read_cut(path: Path) -> CheckpointCut:
     """Read a checkpoint's cut, without its arrays. Raises CheckpointError if the checkpoint is not
     complete."""
     return _inspect(path, digests=False).cut
@@ -380,7 +380,7 @@ def _digest_of(state: FragmentArrays) -> str:
     return found.hexdigest()
 
 
-def _check_states(cut: Cut, arrays: Iterable[FragmentArrays]) -> None:
+def _check_states(cut: CheckpointCut, arrays: Iterable[FragmentArrays]) -> None:
     for fragment, (place, state) in enumerate(zip(cut.fragments, arrays, strict=True)):
         if place.state_digest == gossip_pairs.state_digest(place.version):
             continue  # A digest of the round number only; the files' own digests were checked.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lowcomm.config.schema import FileConfig
     from lowcomm.startup.start_options import StartOptions
-    from peers.sockets import Listening
+    from peers.sockets import ListeningSocket
     from protocols.state import Token
 
     class Life(Protocol):
@@ -336,7 +336,7 @@ def _way_in(
 def _run_daemon(config: "FileConfig", directory: Path, start: "StartOptions") -> NoReturn:
     """Run a node's daemon; exit with its code."""
 
-    def make(listening: "Listening", rejoins_at: str) -> "Life":
+    def make(listening: "ListeningSocket", rejoins_at: str) -> "Life":
         from lowcomm.daemon.daemon import Daemon
         from lowcomm.startup.start_options import StartOptions
 
@@ -352,7 +352,7 @@ def _run_witness(
 ) -> NoReturn:
     """Run a witness; exit with its code."""
 
-    def make(listening: "Listening", rejoins_at: str) -> "Life":
+    def make(listening: "ListeningSocket", rejoins_at: str) -> "Life":
         from lowcomm.daemon.witness import WitnessDaemon
 
         where, how = rejoins_at or address, None if rejoins_at else token
@@ -364,7 +364,7 @@ def _run_witness(
 
 
 def _live(
-    make: "Callable[[Listening, str], Life]",
+    make: "Callable[[ListeningSocket, str], Life]",
     directory: Path,
     config: "FileConfig",
     *,
@@ -385,7 +385,9 @@ def _live(
         # Peers may dial while the rest is imported.
         listening = listen(listen_at(config.node, contact), before=before)
 
-        async def life(listening: "Listening" = listening, at: str = rejoins_at) -> tuple[int, str]:
+        async def life(
+            listening: "ListeningSocket" = listening, at: str = rejoins_at
+        ) -> tuple[int, str]:
             daemon = make(listening, at)
             return await daemon.run(), daemon.rejoins_at
 

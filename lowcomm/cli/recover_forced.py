@@ -70,7 +70,7 @@ def seize(directory: Path, wal: Wal, me: PeerId, log_applier: LogApplier, fork: 
     """Append the fork to the log of this node, fsync it, and write an event. Raises WalError."""
     raft = log_applier.raft
     raft.seize(0.0, fork, after=raft.log.last_index)
-    for command in raft.take(0.0):
+    for command in raft.take_commands(0.0):
         if isinstance(command, Persist):
             wal.write(command)
     name = log_applier.run_state.seats[me].name

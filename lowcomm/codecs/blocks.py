@@ -54,7 +54,7 @@ def compiled(name: str) -> Kernels | None:
     return Kernels(getattr(loops, f"{name}_encode"), getattr(loops, f"{name}_decode"))
 
 
-class Scratch:
+class BlockScratch:
     """Scratch arrays for one piece of R blocks. Pages that are never touched cost nothing."""
 
     def __init__(self, elements: int) -> None:
@@ -90,12 +90,12 @@ class BlockCodec:
     reducible = True
 
     def encode_blocks(
-        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+        self, values_RB: F32, records_R: Array, scratch: BlockScratch, filled: int
     ) -> None:
         """Fill the records. `filled`: values that are sent of each block; the others are zeros."""
         raise NotImplementedError
 
-    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: BlockScratch) -> None:
         raise NotImplementedError
 
     def check_blocks(self, records_R: Array) -> None:
@@ -141,7 +141,7 @@ class BlockCodec:
         if self.kernels is not None:
             self.kernels.encode(values_RB, records_R)
             return
-        scratch = Scratch(min(WORK_ELEMENTS, values_RB.size))
+        scratch = BlockScratch(min(WORK_ELEMENTS, values_RB.size))
         with np.errstate(all="ignore"):
             for piece in self._pieces(len(records_R)):
                 self.encode_blocks(values_RB[piece], records_R[piece], scratch, filled)
@@ -150,7 +150,7 @@ class BlockCodec:
         if self.kernels is not None:
             self.kernels.decode(records_R, out_RB)
             return
-        scratch = Scratch(min(WORK_ELEMENTS, out_RB.size))
+        scratch = BlockScratch(min(WORK_ELEMENTS, out_RB.size))
         with np.errstate(all="ignore"):
             for piece in self._pieces(len(records_R)):
                 self.decode_blocks(records_R[piece], out_RB[piece], scratch)
@@ -200,7 +200,7 @@ def scales(largest_R: U32, levels: int) -> tuple[F32, F32, npt.NDArray[np.bool_]
     return scale_R, inverse_R, void_R
 
 
-def to_units(values_RB: F32, levels: int, scratch: Scratch) -> tuple[F32, F32]:
+def to_units(values_RB: F32, levels: int, scratch: BlockScratch) -> tuple[F32, F32]:
     """(values divided by their block's scale, [R, B], in `scratch`; scales, [R]). A block to be
     sent without values becomes zeros."""
     units_RB = scratch.floats(values_RB.shape)
@@ -220,7 +220,7 @@ def scale_rows(units_RB: F32, scale_R: Array, out_RB: F32) -> None:
     np.multiply(units_RB, out_RB, out=out_RB)
 
 
-def take_values(table: Array, packed: Array, out_RB: F32, scratch: Scratch) -> None:
+def take_values(table: Array, packed: Array, out_RB: F32, scratch: BlockScratch) -> None:
     """Unpack by table: each number in `packed` selects one entry, which is several values wide."""
     index = scratch.indices(packed.shape)
     np.copyto(index, packed)
@@ -254,7 +254,7 @@ def pack_quarters(codes_RB: U8, out_RC: U8) -> None:
     np.copyto(out_RC, fours, casting="unsafe")
 
 
-def unpack_nibbles(packed_RC: Array, scratch: Scratch) -> U8:
+def unpack_nibbles(packed_RC: Array, scratch: BlockScratch) -> U8:
     """Unpack the codes of `pack_nibbles`, uint8 [R, B], in `scratch`."""
     shape = (packed_RC.shape[0], 2 * packed_RC.shape[1])
     codes_RB, spare_RB = scratch.bytes(0, shape), scratch.bytes(1, shape)

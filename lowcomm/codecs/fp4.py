@@ -15,7 +15,7 @@ from lowcomm.codecs.blocks import (
     U8,
     Array,
     BlockCodec,
-    Scratch,
+    BlockScratch,
     compiled,
     pack_nibbles,
     scale_rows,
@@ -42,7 +42,7 @@ class Fp4(BlockCodec):
     kernels = compiled("fp4")
 
     def encode_blocks(
-        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+        self, values_RB: F32, records_R: Array, scratch: BlockScratch, filled: int
     ) -> None:
         del filled  # Padding zeros do not raise a scale.
         units_RB, records_R["scale"] = to_units(values_RB, 1, scratch)
@@ -58,7 +58,7 @@ class Fp4(BlockCodec):
         np.bitwise_or(codes_RB, sign_RB, out=codes_RB)
         pack_nibbles(codes_RB, records_R["codes"])
 
-    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: BlockScratch) -> None:
         words_RB = scratch.floats(out_RB.shape).view(np.uint32)
         np.copyto(words_RB, unpack_nibbles(records_R["codes"], scratch))
         # The sign moves to bit 31, the code to the exponent: 2**120 too small, and 0 for code 0.

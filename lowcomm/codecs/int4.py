@@ -11,7 +11,7 @@ import numpy as np
 from lowcomm.codecs.blocks import (
     Array,
     BlockCodec,
-    Scratch,
+    BlockScratch,
     compiled,
     pack_nibbles,
     scale_rows,
@@ -34,7 +34,7 @@ class Int4(BlockCodec):
     kernels = compiled("int4")
 
     def encode_blocks(
-        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+        self, values_RB: F32, records_R: Array, scratch: BlockScratch, filled: int
     ) -> None:
         del filled  # Padding zeros do not raise a scale.
         units_RB, records_R["scale"] = to_units(values_RB, LEVELS, scratch)
@@ -44,7 +44,7 @@ class Int4(BlockCodec):
         np.add(codes_RB, np.uint8(OFFSET), out=codes_RB)
         pack_nibbles(codes_RB, records_R["codes"])
 
-    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: BlockScratch) -> None:
         units_RB = scratch.floats(out_RB.shape)
         codes_RB = unpack_nibbles(records_R["codes"], scratch)
         np.subtract(codes_RB, np.uint8(OFFSET), out=codes_RB)

@@ -8,7 +8,7 @@ the rounding: there is no dither.
 
 import numpy as np
 
-from lowcomm.codecs.blocks import Array, BlockCodec, Scratch, compiled, scale_rows, to_units
+from lowcomm.codecs.blocks import Array, BlockCodec, BlockScratch, compiled, scale_rows, to_units
 from lowcomm.numerics.operations import F32
 
 LEVELS = 127
@@ -24,14 +24,14 @@ class Int8(BlockCodec):
     kernels = compiled("int8")
 
     def encode_blocks(
-        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+        self, values_RB: F32, records_R: Array, scratch: BlockScratch, filled: int
     ) -> None:
         del filled  # Padding zeros do not raise a scale.
         units_RB, records_R["scale"] = to_units(values_RB, LEVELS, scratch)
         np.rint(units_RB, out=units_RB)  # Halfway between two integers, to the even one.
         np.copyto(records_R["codes"], units_RB, casting="unsafe")
 
-    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: BlockScratch) -> None:
         units_RB = scratch.floats(out_RB.shape)
         np.copyto(units_RB, records_R["codes"])
         scale_rows(units_RB, records_R["scale"], out_RB)

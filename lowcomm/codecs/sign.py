@@ -16,7 +16,7 @@ from lowcomm.codecs.blocks import (
     NAN,
     Array,
     BlockCodec,
-    Scratch,
+    BlockScratch,
     scale_rows,
     take_values,
     value_table,
@@ -34,7 +34,7 @@ class Sign(BlockCodec):
     bits = 1
 
     def encode_blocks(
-        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+        self, values_RB: F32, records_R: Array, scratch: BlockScratch, filled: int
     ) -> None:
         magnitude_RB = np.abs(values_RB, out=scratch.floats(values_RB.shape))
         scale_R = (ordered_sum(magnitude_RB.astype(np.float64)) / filled).astype(np.float32)
@@ -45,7 +45,7 @@ class Sign(BlockCodec):
         records_R["scale"] = scale_R
         records_R["signs"] = signs_RC
 
-    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: BlockScratch) -> None:
         units_RB = scratch.floats(out_RB.shape)
         take_values(_table(), records_R["signs"], units_RB, scratch)
         scale_rows(units_RB, records_R["scale"], out_RB)

@@ -18,7 +18,7 @@ from lowcomm.codecs.bits import counted_bits
 from lowcomm.codecs.blocks import (
     Array,
     BlockCodec,
-    Scratch,
+    BlockScratch,
     largest,
     pack_quarters,
     scale_rows,
@@ -45,7 +45,7 @@ class Ternary(BlockCodec):
         self.key = key
 
     def encode_blocks(
-        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+        self, values_RB: F32, records_R: Array, scratch: BlockScratch, filled: int
     ) -> None:
         chance_RB = scratch.floats(values_RB.shape)
         peak_R = largest(values_RB, chance_RB.view(np.uint32))
@@ -66,7 +66,7 @@ class Ternary(BlockCodec):
         codes_RB <<= np.signbit(values_RB).view(np.uint8)  # 1 is s, 2 is -s.
         pack_quarters(codes_RB, records_R["codes"])
 
-    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: BlockScratch) -> None:
         units_RB = scratch.floats(out_RB.shape)
         take_values(_table(), records_R["codes"], units_RB, scratch)
         scale_rows(units_RB, records_R["scale"], out_RB)

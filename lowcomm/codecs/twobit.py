@@ -17,7 +17,7 @@ from lowcomm.codecs.blocks import (
     NAN,
     Array,
     BlockCodec,
-    Scratch,
+    BlockScratch,
     pack_quarters,
 )
 from lowcomm.numerics.kernels import ordered_sum
@@ -36,7 +36,7 @@ class TwoBit(BlockCodec):
     bits = 2
 
     def encode_blocks(
-        self, values_RB: F32, records_R: Array, scratch: Scratch, filled: int
+        self, values_RB: F32, records_R: Array, scratch: BlockScratch, filled: int
     ) -> None:
         terms_RB = values_RB.astype(np.float64)
         mean_R = ordered_sum(terms_RB.copy()) / filled
@@ -53,7 +53,7 @@ class TwoBit(BlockCodec):
         records_R["means"] = means_R4
         pack_quarters(codes_RB, records_R["codes"])
 
-    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: Scratch) -> None:
+    def decode_blocks(self, records_R: Array, out_RB: F32, scratch: BlockScratch) -> None:
         means_R4 = records_R["means"].astype(np.float32)
         packed_RC = records_R["codes"]
         index_RC = scratch.indices(packed_RC.shape)

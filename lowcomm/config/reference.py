@@ -55,7 +55,7 @@ KIND = "name"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class DocumentedKey:
     """A key of a table."""
 
     name: str
@@ -77,7 +77,7 @@ class Section:
 
     title: str
     text: str
-    keys: Sequence[Key] = ()
+    keys: Sequence[DocumentedKey] = ()
 
     def __str__(self) -> str:
         table = f"\n{HEAD}{''.join(key.row for key in self.keys)}" if self.keys else ""
@@ -101,11 +101,11 @@ def sections() -> Iterator[Section]:
     yield Section("## `[node]`", first_words(NodeConfig), keys(NodeConfig))
 
 
-def keys(table: type[Any]) -> list[Key]:
+def keys(table: type[Any]) -> list[DocumentedKey]:
     """The keys of this table, without those that are tables themselves."""
     hints, texts = get_type_hints(table), _docstrings(table)
     return [
-        Key(each.name, _type(hints[each.name]), _default(each), texts.get(each.name, ""))
+        DocumentedKey(each.name, _type(hints[each.name]), _default(each), texts.get(each.name, ""))
         for each in fields(table)
         if not _tables(hints[each.name])
     ]

@@ -101,7 +101,7 @@ def _hold(
     if isinstance(replica, Replica):
         driver.data_plane.work = replica
     else:
-        driver.begin_steps(ranks.steps.begin(replica))
+        driver.begin_steps(ranks.steps.make_orders(replica))
     context.event_log.write("layout", params=sum(replica.sizes))
     gc.freeze()  # These objects live on; each collection of them takes 20 to 50 ms.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from lowcomm.checkpoints.checkpoint import CHECKPOINTS, Cut
+from lowcomm.checkpoints.checkpoint import CHECKPOINTS, CheckpointCut
 from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig
 from lowcomm.daemon.acts import act_json
@@ -31,7 +31,7 @@ from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
 from peers.ipc import ListActs, ListTokens, Question, Status
-from peers.sockets import Listening, known_congestion
+from peers.sockets import ListeningSocket, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -51,7 +51,12 @@ class Daemon:
     peers.exchange.interfaces.Listener."""
 
     def __init__(
-        self, config: FileConfig, *, directory: Path, start: StartOptions, listening: Listening
+        self,
+        config: FileConfig,
+        *,
+        directory: Path,
+        start: StartOptions,
+        listening: ListeningSocket,
     ) -> None:
         """Lock the node's directory and open its log. Raises ConfigError."""
         self._directory = NodeDirectory(directory)
@@ -114,7 +119,7 @@ class Daemon:
         driver.use(context.mesh)
         self.shutdown = Shutdown(core, driver, self.node_admission)
         self.ranks = RankControl(
-            context, command=start.command, stop=self.shutdown.stop, answer=self.answer
+            context, command=start.command, stop=self.shutdown.end_daemon, answer=self.answer
         )
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self._caught_up = False
@@ -181,7 +186,7 @@ class Daemon:
         """Do a command of the core that does not move bytes."""
         event_log, rounds = self.context.event_log, self.ranks.rounds
         match command:
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 self.node_admission.do(command)
             case c.Resume():
                 rounds.resume(command)
@@ -193,7 +198,7 @@ class Daemon:
                 event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
                 self.rejoins_at = contact
-                self.shutdown.stop(why, outcome)
+                self.shutdown.end_daemon(why, outcome)
 
     def applied(self, stamp: Stamp, state_digest: str) -> None:
         """The outer step of this committed round is done."""
@@ -217,9 +222,9 @@ class Daemon:
                 lineage=f"{stamp.lineage:016x}",
             )
         if fragment == 0 and context.checkpoint_schedule.is_due(round_):
-            context.checkpoint_schedule.begin(core, context.replica)
+            context.checkpoint_schedule.begin_writing(core, context.replica)
 
-    def _checkpointed(self, path: Path, cut: Cut) -> None:
+    def _checkpointed(self, path: Path, cut: CheckpointCut) -> None:
         event_log, driver = self.context.event_log, self.context.driver
         event_log.write("checkpoint", path=str(path), round=cut.round)
         driver.feed(v.Checkpointed(startup.kept_in(cut)))
@@ -238,7 +243,7 @@ class Daemon:
         assert context.replica is not None
         self.ranks.provide(core.run_state.seats[core.me.peer].slot)
         # If all nodes die, the state is on disk.
-        context.checkpoint_schedule.begin(core, context.replica)
+        context.checkpoint_schedule.begin_writing(core, context.replica)
 
     def _tell(self, command: c.Applied) -> None:
         """Write an applied log entry to the event log, and do what follows from it for checkpoints
@@ -247,7 +252,7 @@ class Daemon:
         if isinstance(entry, e.Run) and context.founds:
             assert context.replica is not None
             # The initial state.
-            context.checkpoint_schedule.begin(core, context.replica)
+            context.checkpoint_schedule.begin_writing(core, context.replica)
         if isinstance(entry, e.Restore):
             ended = {f"{branch.lineage:016x}" for branch in core.run_state.branches}
             context.checkpoint_schedule.take_back(entry.versions[0].round, ended=ended)

@@ -38,7 +38,7 @@ class Shutdown:
         self._admission = admission
         self._signal = 0
 
-    def stop(
+    def end_daemon(
         self, why: str, outcome: c.Outcome, *, contact: str = "", code: int | None = None
     ) -> None:
         """End this daemon. `contact`: the address at which to join again, if any; `code`: the exit
@@ -54,11 +54,11 @@ class Shutdown:
         try:
             await life
         except ConfigError as error:
-            self.stop(str(error), "failed", code=EXIT_CONFIG)
+            self.end_daemon(str(error), "failed", code=EXIT_CONFIG)
         except RefusedError as error:
-            self.stop(str(error), "refused")
+            self.end_daemon(str(error), "refused")
         except (LowcommError, OSError) as error:
-            self.stop(str(error), "failed")
+            self.end_daemon(str(error), "failed")
 
     def listen_for_signals(self) -> None:
         """From now on, leave the run at SIGINT and SIGTERM. Call this in the event loop."""
@@ -72,7 +72,9 @@ class Shutdown:
             return
         self._signal = number
         if not self._admission.entered:
-            self.stop(number.name, "left")  # No peer knows us yet, and nothing is sent unencrypted.
+            self.end_daemon(
+                number.name, "left"
+            )  # No peer knows us yet, and nothing is sent unencrypted.
             return
         self._driver.feed(v.LeaveRequested(number.name))
-        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.stop, number.name, "left")
+        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.end_daemon, number.name, "left")

@@ -25,7 +25,7 @@ from peers.connections import Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.ipc import Question, serve
-from peers.sockets import Listening
+from peers.sockets import ListeningSocket
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import Identity
@@ -49,7 +49,7 @@ class WitnessDaemon:
         directory: Path,
         address: str,
         token: Token | None,
-        listening: Listening,
+        listening: ListeningSocket,
     ) -> None:
         """Lock the directory and open its log. `address`: the address of any peer of the run;
         `token`: the token to join with, if this node has no certificate.
@@ -161,7 +161,7 @@ class WitnessDaemon:
                 self._record.remember_bus(endpoint)
                 await serve(bus, answer, left)
         except (ConfigError, OSError) as error:
-            self._shutdown.stop(f"its bus cannot be made: {error}", "failed")
+            self._shutdown.end_daemon(f"its bus cannot be made: {error}", "failed")
 
     async def _report(self) -> None:
         """Write traffic events until cancelled, and serve Prometheus if configured."""
@@ -174,7 +174,7 @@ class WitnessDaemon:
             async with served(self._metrics, self.event_log, figures):
                 await report_traffic(self.event_log, self._driver.counters)
         except ConfigError as error:
-            self._shutdown.stop(str(error), "failed")
+            self._shutdown.end_daemon(str(error), "failed")
 
     async def _drive(self) -> None:
         try:
@@ -182,11 +182,11 @@ class WitnessDaemon:
             self._driver.feed(v.DeadlineReached())  # The core starts to dial.
             await self._driver.run()
         except ConfigError as error:
-            self._shutdown.stop(str(error), "failed")
+            self._shutdown.end_daemon(str(error), "failed")
         except RefusedError as error:
-            self._shutdown.stop(str(error), "refused")
+            self._shutdown.end_daemon(str(error), "refused")
         except (LowcommError, OSError) as error:
-            self._shutdown.stop(str(error), "failed")
+            self._shutdown.end_daemon(str(error), "failed")
 
     # The listener's side --------------------------------------------------------------------
 
@@ -200,20 +200,20 @@ class WitnessDaemon:
                 f"{directory.path} holds another run: give this node a "
                 "directory of its own (--set node.directory=PATH)"
             )
-            self._shutdown.stop(why, "refused")
+            self._shutdown.end_daemon(why, "refused")
             return
         self._record.remember_run(run.run)
         try:
             agreed = agreement.agreed_run(run, None)
         except RefusedError as error:
-            self._shutdown.stop(str(error), "refused")
+            self._shutdown.end_daemon(str(error), "refused")
         else:
             self._agreed = agreed
             self._driver.feed(v.RunAccepted(agreed.protocol))
 
     def handle(self, command: Told) -> None:
         match command:
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 self._node_admission.do(command)
             case c.Applied():
                 core, agreed = self.core, self._agreed
@@ -224,7 +224,7 @@ class WitnessDaemon:
             case c.Note(kind=kind, text=text):
                 self.event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
-                self._shutdown.stop(why, outcome, contact=contact)
+                self._shutdown.end_daemon(why, outcome, contact=contact)
             case c.Resume() | c.Leased():
                 raise AssertionError("a witness has no ranks")
 

@@ -30,7 +30,7 @@ def witness_bus() -> Generator[tuple[Bus, str]]:
     and OSError if the bus cannot be made."""
     directory = SocketDirectory()
     endpoint = f"ipc://{directory.path}/bus"
-    directory.open()
+    directory.make_directory()
     try:
         bus = Bus(endpoint)
         try:

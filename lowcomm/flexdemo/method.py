@@ -46,7 +46,7 @@ class FlexDeMo(StepTrainer):
         shards, peer, method = self._shards, self._peer, self._method
         parameters = [Parameter(shard.place.name, shard.place.shape) for shard in shards]
         self._compression = MomentumExchange(
-            method.exchange(parameters, seed=peer.run.seed),
+            method.make_exchange(parameters, seed=peer.run.seed),
             momentum=method.momentum,
             rank=peer.rank,
             world_size=peer.world_size,
@@ -76,7 +76,7 @@ class FlexDeMo(StepTrainer):
 
     # StepState ------------------------------------------------------------------------------
 
-    def keep(self, directory: str, step: int) -> None:
+    def save_state(self, directory: str, step: int) -> None:
         kept = self._compression.kept(step)
         if kept is None:
             return
@@ -96,7 +96,7 @@ class FlexDeMo(StepTrainer):
         reshard(self._model)
 
     @torch.no_grad()
-    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
+    def apply_mean(self, mean: memoryview, step: int, *, counted: bool) -> None:
         if counted:
             self._compression.counted(step)
         mean_P, method = whole(mean), self._method

@@ -133,7 +133,7 @@ class MomentumExchange:
             start = (span.first - first) * grid.chunk
             here = slice(start, start + span.count * span.rows)
             values_GRC = values_RC[here].reshape(span.count, span.rows, grid.columns)
-            records_GS, said_GRC = self._twin.encode(values_GRC, grid, turn)
+            records_GS, said_GRC = self._twin.encode_groups(values_GRC, grid, turn)
             written[tensor.place(span, self._replication.replicator)] = records_GS.reshape(-1).cpu()
             all_said_RC[here] = said_GRC.reshape(-1, grid.columns)
         return all_said_RC

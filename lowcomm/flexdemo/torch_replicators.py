@@ -37,7 +37,7 @@ class TorchReplicator:
         assert isinstance(replicator, Demo | Random | Striding | Full)
         self.replicator: Demo | Random | Striding | Full = replicator
 
-    def encode(self, values_GRC: Tensor, grid: Grid, turn: Turn) -> tuple[Tensor, Tensor]:
+    def encode_groups(self, values_GRC: Tensor, grid: Grid, turn: Turn) -> tuple[Tensor, Tensor]:
         """(records, uint8 [G, bytes of a group]; the values that they contain, fp32 [G, R, C])."""
         groups, rows, _ = values_GRC.shape
         tiles_NX = self._analyse(values_GRC, grid)

@@ -37,7 +37,7 @@ class AllReduce(StepMethod):
                 "which keeps the rest"
             )
 
-    def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> CodedExchange:
+    def make_exchange(self, parameters: Sequence[Parameter], *, seed: int) -> CodedExchange:
         elements = sum(math.prod(each.shape) for each in parameters)
         return CodedExchange(codec(self.contribution_codec), elements)
 

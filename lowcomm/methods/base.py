@@ -343,7 +343,7 @@ class StepMethod(ABC):
             )
 
     @abstractmethod
-    def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> StepExchange:
+    def make_exchange(self, parameters: Sequence[Parameter], *, seed: int) -> StepExchange:
         """The exchange of payloads between the daemons, for a model with these parameters in layout
         order. `seed`: the run's."""
         ...

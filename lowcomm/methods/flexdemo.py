@@ -88,7 +88,7 @@ class FlexDeMo(StepMethod):
         multiply by the rate once more."""
         return self.sign == "none" and self.replicator != "full"
 
-    def exchange(self, parameters: Sequence[Parameter], *, seed: int) -> PayloadMean:
+    def make_exchange(self, parameters: Sequence[Parameter], *, seed: int) -> PayloadMean:
         made = self._replicator()
         tensors = tensors_of([each.shape for each in parameters], made, self.chunk)
         return PayloadMean(made, tensors, seed=seed, contributors=self.mean == "contributors")

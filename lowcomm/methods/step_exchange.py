@@ -28,11 +28,11 @@ class StepExchange(Protocol):
         """Bytes of each payload, as it is sent."""
         ...
 
-    def payload(self, written: Payload) -> Payload:
+    def make_payload(self, written: Payload) -> Payload:
         """The payload of the bytes that the ranks wrote, in memory of its own."""
         ...
 
-    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
+    def write_mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
         """Write the mean of these payloads, in this order, with the same bits on every peer. A
         payload that is malformed or not finite does not count; since all peers have the same bytes,
         it counts for none of them. Returns the numbers of the payloads that count."""
@@ -51,7 +51,7 @@ class CodedExchange:
         self._scratch: list[F32] = []
         """Decoded payloads, fp32 [P] each."""
 
-    def payload(self, written: Payload) -> Payload:
+    def make_payload(self, written: Payload) -> Payload:
         payload = memoryview(bytearray(self.payload_bytes))
         values_P = np.frombuffer(written, np.float32)
         to_encode_P = direct.to_encode(self._codec, payload, values_P)
@@ -60,7 +60,7 @@ class CodedExchange:
         direct.encode(self._codec, values_P, payload)
         return payload
 
-    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
+    def write_mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
         terms = dict[int, F32]()
         for number, payload in enumerate(payloads):
             term_P = self._decoded(payload, len(terms))

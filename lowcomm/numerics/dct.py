@@ -25,7 +25,7 @@ _VECTORS_AT_ONCE = 1024
 than all vectors at once (measured)."""
 
 
-class Loops(Protocol):
+class DctLoops(Protocol):
     """The interface of the compiled loops."""
 
     def each_axis(
@@ -44,10 +44,10 @@ class Loops(Protocol):
 
 
 @cache
-def compiled() -> Loops | None:
+def compiled() -> DctLoops | None:
     """The compiled loops; None if this installation has none."""
     try:
-        return cast(Loops, import_module("lowcomm.numerics._cosines"))
+        return cast(DctLoops, import_module("lowcomm.numerics._cosines"))
     except ImportError:
         return None
 
@@ -62,7 +62,7 @@ def inverse(tiles_NX: F32, chunk: int) -> F32:
     return each_axis(tiles_NX, chunk, inverse=True, loops=compiled())
 
 
-def each_axis(tiles_NX: F32, chunk: int, *, inverse: bool, loops: Loops | None) -> F32:
+def each_axis(tiles_NX: F32, chunk: int, *, inverse: bool, loops: DctLoops | None) -> F32:
     """The transform of each tile along all its axes, or the inverse one, fp32 [N, X]. If `loops` is
     None, numpy alone computes it."""
     dimensions = 1 if tiles_NX.shape[1] == chunk else 2

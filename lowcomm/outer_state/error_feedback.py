@@ -6,8 +6,8 @@ parameters, and would be sent twice if it were in the residue too. Must NOT know
 change with the round, the residue is unweighted.
 
 A residue is never written to after it is complete, so a contribution keeps a reference to the one
-that it was encoded with. `begin` and `encode` are called in the event loop's thread, all else in
-the worker thread, which alone changes the residue. Arrays are fp32, P elements.
+that it was encoded with. `begin_contribution` and `encode` are called in the event loop's
+thread, all else in the worker thread, which alone changes the residue. Arrays are fp32, P elements.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ class ErrorFeedback:
         self._newest: _Encoded | None = None
         """The contribution that `encode` makes."""
 
-    def begin(self, manifest: str) -> None:
+    def begin_contribution(self, manifest: str) -> None:
         """Begin the next contribution of this node, which has this name."""
         for older in list(self._encoded)[: 1 - ENCODED_MAX]:
             self._encoded.pop(older, None)  # No commit counts it any more.
@@ -88,7 +88,7 @@ class ErrorFeedback:
                 change_P = np.subtract(encoded.after_P, encoded.before_P)
                 self.residue_P = np.add(self.residue_P, change_P, out=change_P)
 
-    def forget(self, kept_P: F32 | None = None) -> None:
+    def replace_residue(self, kept_P: F32 | None = None) -> None:
         """The outer state was replaced: continue with the residue that was kept with the new state,
         or with zeros. Contributions that were encoded before no longer change the residue."""
         self._encoded.clear()

@@ -17,7 +17,7 @@ from lowcomm.methods.base import RoundMethod
 from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.error_feedback import ErrorFeedback
-from lowcomm.outer_state.results import Scratch
+from lowcomm.outer_state.results import PieceScratch
 from lowcomm.outer_state.versions import OuterState
 from peers.ipc import Slots
 from protocols.types import Contributor
@@ -38,7 +38,9 @@ class Contribution:
 class LocalContributions:
     """What the ranks of one node contributed last, by fragment, and the error feedback on it."""
 
-    def __init__(self, method: RoundMethod, states: Sequence[OuterState], scratch: Scratch) -> None:
+    def __init__(
+        self, method: RoundMethod, states: Sequence[OuterState], scratch: PieceScratch
+    ) -> None:
         """`states`: the outer state, by fragment; `scratch`: that of the event loop's thread."""
         self.slots: Slots | None = None
         """The shared memory of the ranks; None until there is one."""
@@ -74,7 +76,7 @@ class LocalContributions:
             return self._finite[fragment]
         return operations.all_finite(self._local.get(fragment, _NOTHING))
 
-    def drop(self, fragment: int) -> None:
+    def drop_contribution(self, fragment: int) -> None:
         """The ranks get a result, which they continue with."""
         self._local.pop(fragment, None)
 
@@ -85,15 +87,15 @@ class LocalContributions:
         needed_P = given.local_P if encoding and given is not None else self._local.get(fragment)
         return needed_P is not None and np.may_share_memory(needed_P, np.asarray(local))
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
-        """As RoundWork.begin."""
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
+        """As RoundWork.begin_contribution."""
         local_P, state = self._local.get(fragment), self._states[fragment]
         assert local_P is not None, "nothing was contributed"
         self._given[fragment] = Contribution(state.base_P, local_P, manifest)
         if not state.compared and state.base_P is not state.outer_P:
             state.carry(local_P)
         if self._feedback:
-            self._feedback[fragment].begin(manifest)
+            self._feedback[fragment].begin_contribution(manifest)
             return None
         return direct.in_place(self._method.codec, local_P)
 
@@ -148,4 +150,4 @@ class LocalContributions:
         if checkpoints is not None:
             elements = self._states[fragment].outer_P.size
             kept_P = find_residue(checkpoints, fragment, version, digest, elements=elements)
-        self._feedback[fragment].forget(kept_P)
+        self._feedback[fragment].replace_residue(kept_P)

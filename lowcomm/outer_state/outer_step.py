@@ -12,7 +12,7 @@ from lowcomm.methods.base import RoundMethod
 from lowcomm.numerics import state_digests
 from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.operations import F32
-from lowcomm.outer_state.results import Results, Scratch
+from lowcomm.outer_state.results import PieceScratch, Results
 from lowcomm.outer_state.versions import Committed, FinishedAhead, OuterState
 from peers.exchange import PIECE_ELEMENTS, Bytes
 
@@ -24,7 +24,7 @@ class OuterStep:
     def __init__(self, method: RoundMethod, results: Results) -> None:
         self._method = method
         self._results = results
-        self._scratch = Scratch()
+        self._scratch = PieceScratch()
 
     def make_rest(self, state: OuterState, made: FinishedAhead, of: Committed) -> None:
         """Make all missing pieces of the next version. Its momentum is not made yet; it becomes
@@ -79,7 +79,7 @@ class OuterStep:
         state.momentum_P = next_momentum_P
 
     def make_piece(
-        self, state: OuterState, made: FinishedAhead, start: int, mean_C: F32, scratch: Scratch
+        self, state: OuterState, made: FinishedAhead, start: int, mean_C: F32, scratch: PieceScratch
     ) -> None:
         """Make a piece of the next version, from the fragment's element `start` on. The next
         momentum is not kept, because the present one is needed until the commit; only its digest

@@ -25,7 +25,7 @@ from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.outer_state.local_contributions import LocalContributions
 from lowcomm.outer_state.outer_step import OuterStep
-from lowcomm.outer_state.results import Results, Scratch
+from lowcomm.outer_state.results import PieceScratch, Results
 from lowcomm.outer_state.state_moment import FIRST_LINEAGE, FragmentMoment, Moment
 from lowcomm.outer_state.versions import Committed, OuterState, SharedPlaces
 from peers.exchange import Bytes, no_matter
@@ -72,7 +72,7 @@ class Replica:
         """By fragment; empty if the method needs no norms of whole tensors."""
         self._step = OuterStep(method, self._results)
         """The outer step; it contains the worker thread's scratch."""
-        self._looping = Scratch()
+        self._looping = PieceScratch()
         self.contributions = LocalContributions(method, self._states, self._looping)
         self._slots: Slots | None = None
         self.in_flight = min(method.in_flight(len(self.sizes)), len(self.sizes))
@@ -122,7 +122,7 @@ class Replica:
         """Place the parameters that the ranks continue with: the outer parameters (`full`), or the
         change of these since the ranks' base. They stay in their place until the next result."""
         state = self._states[fragment]
-        self.contributions.drop(fragment)
+        self.contributions.drop_contribution(fragment)
         with state.lock:
             if full and not state.is_shown:
                 self._step.settle(state)
@@ -165,8 +165,8 @@ class Replica:
 
     # Work -----------------------------------------------------------------------------------
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
-        return self.contributions.begin(fragment, manifest)
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
+        return self.contributions.begin_contribution(fragment, manifest)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
         self.contributions.encode(fragment, start, stop, out)

@@ -21,7 +21,7 @@ from peers.exchange import PIECE_ELEMENTS, Bytes, SlicesError
 from protocols.types import Contributor
 
 
-class Scratch:
+class PieceScratch:
     """Arrays for pieces, allocated when they are first needed."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Results:
         first, last = layers * self.layer_bytes(start), layers * self.layer_bytes(stop)
         return memoryview(part)[first:last]
 
-    def check(self, piece: Bytes, elements: int, scratch: Scratch) -> None:
+    def check(self, piece: Bytes, elements: int, scratch: PieceScratch) -> None:
         """Raises LowcommError for a piece that does not decode."""
         if self._result is None:
             self.gathered(piece, elements, scratch)
@@ -71,7 +71,7 @@ class Results:
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
         out: memoryview,
-        scratch: Scratch,
+        scratch: PieceScratch,
     ) -> None:
         """Fill `out` with the result of these slices of a piece, in this order.
 
@@ -93,7 +93,11 @@ class Results:
         direct.encode(self._result, mean_P, out)
 
     def mean(
-        self, piece: Bytes, elements: int, contributors: Sequence[Contributor], scratch: Scratch
+        self,
+        piece: Bytes,
+        elements: int,
+        contributors: Sequence[Contributor],
+        scratch: PieceScratch,
     ) -> F32:
         """The mean that a piece of a result contains, fp32 [P]: in the first array of `scratch`, or
         the piece's own memory."""
@@ -103,7 +107,7 @@ class Results:
         self._combine(self.gathered(piece, elements, scratch), contributors, mean_P, scratch)
         return mean_P
 
-    def gathered(self, piece: Bytes, elements: int, scratch: Scratch) -> list[F32]:
+    def gathered(self, piece: Bytes, elements: int, scratch: PieceScratch) -> list[F32]:
         """The decoded contributions of a gathered piece, in their order; the first array of
         `scratch` stays free."""
         size, view = self.layer_bytes(elements), memoryview(piece)
@@ -115,7 +119,7 @@ class Results:
         values: Sequence[F32],
         contributors: Sequence[Contributor],
         mean_P: F32,
-        scratch: Scratch,
+        scratch: PieceScratch,
     ) -> None:
         """Write the mean of the values. The values use the arrays of `scratch` up to index
         len(values)."""
@@ -124,7 +128,7 @@ class Results:
             values, contributors, mean_P, lambda number: scratch.piece(first + number, elements)
         )
 
-    def _sound(self, elements: int, slices: Sequence[Bytes], scratch: Scratch) -> list[F32]:
+    def _sound(self, elements: int, slices: Sequence[Bytes], scratch: PieceScratch) -> list[F32]:
         """The decoded slices, as from `_decoded`; raises SlicesError."""
         found: list[F32] = []
         for number, piece in enumerate(slices):
@@ -135,7 +139,7 @@ class Results:
                 raise SlicesError((number,), str(error)) from error
         return found
 
-    def _decoded(self, elements: int, slices: Sequence[Bytes], scratch: Scratch) -> list[F32]:
+    def _decoded(self, elements: int, slices: Sequence[Bytes], scratch: PieceScratch) -> list[F32]:
         """The decoded slices, fp32 [P] each; the first array of `scratch` stays free."""
         return [
             direct.decoded(self._contribution, piece, scratch.piece(number + 1, elements))

@@ -50,7 +50,7 @@ class StepReplica:
     """Copies of one node's state. They exist as long as the node's daemon."""
 
     def __init__(self, method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> None:
-        """There is no state until `keep` or `adopt_state`. `seed`: the run's. Raises
+        """There is no state until `keep_copy` or `adopt_state`. `seed`: the run's. Raises
         LayoutError."""
         self.method = method
         self.layout = tuple(layout)
@@ -96,12 +96,12 @@ class StepReplica:
 
     # StepWork -------------------------------------------------------------------------------
 
-    def payload(self, written: Bytes) -> Bytes:
-        return self._exchange.payload(written[: self._exchange.written_bytes])
+    def make_payload(self, written: Bytes) -> Bytes:
+        return self._exchange.make_payload(written[: self._exchange.written_bytes])
 
-    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
+    def write_mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
         mean_P = np.frombuffer(out, np.float32)[: self._elements]
-        return self._exchange.mean(step, payloads, mean_P)
+        return self._exchange.write_mean(step, payloads, mean_P)
 
     def state_digest(self, state: Bytes, before_cell: Callable[[], None] = no_matter) -> str:
         made = xxhash.xxh3_128()
@@ -110,7 +110,7 @@ class StepReplica:
             made.update(cell)
         return made.hexdigest()
 
-    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+    def keep_copy(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
         self._copies[step] = _Copy(state, digest, lineage)
 
     def base(self, step: int) -> Bytes:
@@ -168,4 +168,4 @@ class StepReplica:
 
 
 def _exchange(method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> StepExchange:
-    return method.exchange([Parameter(each.name, each.shape) for each in layout], seed=seed)
+    return method.make_exchange([Parameter(each.name, each.shape) for each in layout], seed=seed)

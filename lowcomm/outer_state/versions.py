@@ -65,7 +65,7 @@ class SharedPlaces:
         """Index of the place that is this array; None if ranks cannot read the array."""
         return next((i for i, place_P in enumerate(self.outer) if place_P is array_P), None)
 
-    def begin(self, place: int) -> None:
+    def mark_torn(self, place: int) -> None:
         """Mark the place as torn, so that a rank that reads there from now on rejects the
         content."""
         self._slots.begin_result(self._fragment, place)
@@ -75,13 +75,13 @@ class SharedPlaces:
         thread."""
         self._slots.give_memory(self._fragment, place)
 
-    def forget(self, place: int) -> None:
+    def free_place(self, place: int) -> None:
         """Free the memory of a place that no rank reads any more."""
         self._slots.forget_result(self._fragment, place)
 
     def move(self) -> F32:
         """The place for the change of the parameters, fp32 [P], marked as torn."""
-        self.begin(MOVE)
+        self.mark_torn(MOVE)
         return self._array(MOVE)
 
     def _array(self, place: int) -> F32:
@@ -183,7 +183,7 @@ class OuterState:
             place = next((place for place in self._unlent(places) if place not in used), None)
         if places is not None and place is not None:
             self.next_outer_P = places.outer[place]
-            places.begin(place)
+            places.mark_torn(place)
         elif is_kept:
             self.next_outer_P = zeros(self.outer_P.size)
 
@@ -241,7 +241,7 @@ class OuterState:
             # Prefer a place without an unfinished next version. At most one place is lent.
             is_next = [self.next_outer_P is outer_P for outer_P in places.outer]
             place = min(self._unlent(places), key=is_next.__getitem__)
-            places.begin(place)
+            places.mark_torn(place)
             places.outer[place][:] = self.outer_P
             if is_next[place]:
                 self._ahead = None
@@ -270,7 +270,7 @@ class OuterState:
         kept = (places.number(self.outer_P), places.number(self.base_P))
         for place in self._unlent(places):
             if place not in kept:
-                places.forget(place)
+                places.free_place(place)
 
     def expect_next(self) -> None:
         """Allocate memory for the next version, which will be made soon."""

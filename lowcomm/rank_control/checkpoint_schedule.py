@@ -16,8 +16,8 @@ from typing import Protocol, TypeVar
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
     RANK_STATES,
+    CheckpointCut,
     CheckpointError,
-    Cut,
     FragmentCut,
     Layout,
     PeerCut,
@@ -59,7 +59,7 @@ class CheckpointSchedule:
         *,
         every_rounds: int,
         compute: Compute,
-        written: Callable[[Path, Cut], None],
+        written: Callable[[Path, CheckpointCut], None],
         failed: Callable[[str], None] = complain,
     ) -> None:
         """`written` and `failed` are called in the event loop's thread: with the path and the cut
@@ -89,7 +89,7 @@ class CheckpointSchedule:
         """The directory for the state that ranks need to go on after this round."""
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
-    def begin(self, core: PeerCore, replica: Replica | StepReplica) -> None:
+    def begin_writing(self, core: PeerCore, replica: Replica | StepReplica) -> None:
         """Lend the replica's state in a job of the worker thread, and start writing it. In a
         stepwise run, that is the newest committed state (the base).
 
@@ -163,7 +163,9 @@ class CheckpointSchedule:
             return self.rank_state(round_).name
         return self.kept_rank_state.name if self.kept_rank_state is not None else ""
 
-    def _job(self, cut: Cut, layout: Layout, moment: Moment, log: bytes) -> Callable[[], Path]:
+    def _job(
+        self, cut: CheckpointCut, layout: Layout, moment: Moment, log: bytes
+    ) -> Callable[[], Path]:
         def own(place: Path) -> list[Path]:
             return write_residues(place, cut.fragments, moment.residues)
 
@@ -178,7 +180,7 @@ class CheckpointSchedule:
 
         return write
 
-    async def _write(self, job: Callable[[], Path], cut: Cut, life: int) -> None:
+    async def _write(self, job: Callable[[], Path], cut: CheckpointCut, life: int) -> None:
         try:
             path = await asyncio.get_running_loop().run_in_executor(self._thread, job)
         except CheckpointError as error:
@@ -204,12 +206,12 @@ class CheckpointSchedule:
 
 def _cut(
     core: PeerCore, moment: Moment, rank_state: str, remaining: Remaining, arrays: tuple[str, ...]
-) -> Cut:
+) -> CheckpointCut:
     """The content of the log at that moment; the log may have gone on since."""
     run_state, me = core.run_state, core.me
     assert run_state.run is not None
     inner_step, tokens = progress_at(run_state, moment.round)
-    return Cut(
+    return CheckpointCut(
         log_index=run_state.index,
         lineage=f"{run_state.lineage:016x}",
         run_digest=f"{run_state.run.run:016x}",

@@ -101,7 +101,7 @@ class RankRounds:
         if command.finish:
             attempt.over.add(fragment)
         self.finishing = len(attempt.over) == len(replica.sizes)
-        self.clock.begin(asyncio.get_running_loop().time(), joins=command.first)
+        self.clock.begin_round(asyncio.get_running_loop().time(), joins=command.first)
         self._group.post_result(
             Result(
                 fragment=fragment,

@@ -23,7 +23,7 @@ class RankSteps:
         self._context = context
         self._group = group
 
-    def begin(self, replica: StepReplica) -> StepShell:
+    def make_orders(self, replica: StepReplica) -> StepShell:
         """Create the object that gives our ranks orders in a stepwise run."""
         context = self._context
         self.shell = StepShell(
@@ -34,7 +34,7 @@ class RankSteps:
     def _based(self, step: int) -> None:
         context = self._context
         if self._is_kept(step) and context.replica is not None:
-            context.checkpoint_schedule.begin(context.core, context.replica)
+            context.checkpoint_schedule.begin_writing(context.core, context.replica)
 
     def _is_kept(self, step: int) -> bool:
         """Whether a checkpoint is made of the state after this step, once it is committed."""

@@ -26,7 +26,7 @@ class RoundClock:
         """Number of the ranks' last step before the round; None until the first question."""
         self._joins = False
 
-    def begin(self, now: float, *, joins: bool) -> None:
+    def begin_round(self, now: float, *, joins: bool) -> None:
         """The ranks begin a round with a result. `joins`: they have not contributed to any round
         yet."""
         self._since, self._steps_before, self._joins = now, None, joins

@@ -70,7 +70,7 @@ class PayloadMean:
     def turn(self, step: int, tensor: Tensor) -> Turn:
         return Turn(self._seed, step, tensor.number)
 
-    def payload(self, written: Payload) -> Payload:
+    def make_payload(self, written: Payload) -> Payload:
         return bytes(memoryview(written)[: self.payload_bytes])
 
     def check(self, step: int, payload: Payload) -> None:
@@ -78,7 +78,7 @@ class PayloadMean:
         for _ in self._decoded(step, payload):
             pass
 
-    def mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
+    def write_mean(self, step: int, payloads: Sequence[Payload], out_P: F32) -> Sequence[int]:
         counted = [at for at, payload in enumerate(payloads) if self._counts(step, payload)]
         if not counted:
             out_P[:] = 0
@@ -107,7 +107,7 @@ class PayloadMean:
             turn = self.turn(step, tensor)
             for span in tensor.grid.spans(0, tensor.grid.groups):
                 records_GS = bytes_S[tensor.place(span, self.replicator)].reshape(span.count, -1)
-                found = self.replicator.decode(records_GS, tensor.grid, span, turn)
+                found = self.replicator.decode_groups(records_GS, tensor.grid, span, turn)
                 yield _Said(tensor, span, *found)
 
     def _mean_of(self, said: "Sequence[_Said]") -> F32:

@@ -156,8 +156,8 @@ class Wire:
 
 
 class Replicator(ABC):
-    """The replicator of a run. `encode`, `decode` and `synthesise` process the groups of one
-    span."""
+    """The replicator of a run. `encode_groups`, `decode_groups` and `synthesise` process the groups
+    of one span."""
 
     has_momentum = True
     """If True, the part that is not sent stays in the node's momentum. If False, the node sends its
@@ -194,7 +194,7 @@ class Replicator(ABC):
         tiles, _, kept = self.tiling(grid, rows)
         return tiles * self._record_bytes(kept)
 
-    def encode(self, values_GRC: F32, grid: Grid, turn: Turn) -> tuple[U8, F32]:
+    def encode_groups(self, values_GRC: F32, grid: Grid, turn: Turn) -> tuple[U8, F32]:
         """(records, uint8 [G, bytes of a group]; the values that count as sent, fp32 [G, R, C])."""
         groups, rows, _ = values_GRC.shape
         tiles_NX = self.analyse(values_GRC, grid)
@@ -208,7 +208,9 @@ class Replicator(ABC):
         said = self.synthesise(said_NX, grid, Span(0, groups, rows))
         return packed_NS.reshape(groups, -1), said
 
-    def decode(self, records_GS: U8, grid: Grid, span: Span, turn: Turn) -> tuple[Places, F32]:
+    def decode_groups(
+        self, records_GS: U8, grid: Grid, span: Span, turn: Turn
+    ) -> tuple[Places, F32]:
         """(places, [N, K] or [1, K]; values, fp32 [N, K]). Raises CodecError."""
         tiles, width, kept = self.tiling(grid, span.rows)
         records_NS = records_GS.reshape(span.count * tiles, -1)

@@ -34,11 +34,11 @@ from lowcomm.reports.figure_texts import bytes_text, count_text, seconds_text
 from lowcomm.reports.process_lifetimes import ProcessLifetime, find_lives, first_commits, run_begin
 from lowcomm.reports.summary import key_figures
 from lowcomm.reports.svg_charts import (
+    BytePair,
+    ChartPhase,
+    ChartRow,
     Mark,
-    Pair,
-    Row,
     Series,
-    Span,
     gantt,
     line_chart,
     nice_stride,
@@ -113,10 +113,10 @@ def flatten(table: Mapping[str, Any], at: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def phases(lifetime: ProcessLifetime, *, until: float, t0: float) -> list[Span]:
+def phases(lifetime: ProcessLifetime, *, until: float, t0: float) -> list[ChartPhase]:
     """Return the phases of one process as spans without gaps, in seconds since `t0`. `until`: the
     end of the last span, if the process has not ended; `until` and `t0` are unix seconds."""
-    spans: list[Span] = []
+    spans: list[ChartPhase] = []
     css, why, since, trains = "joining", "starting", lifetime.begin_t, False
     end = until if lifetime.end_t is None else lifetime.end_t
     for event in lifetime.events:
@@ -220,9 +220,9 @@ def _phase_after(event: Event, css: str, *, trains: bool) -> tuple[str, str] | N
             return None
 
 
-def _span(css: str, why: str, begin_s: float, end_s: float) -> Span:
+def _span(css: str, why: str, begin_s: float, end_s: float) -> ChartPhase:
     title = f"{css} {seconds_text(end_s - begin_s)}" + (f" ({why})" if why else "")
-    return Span(begin_s, end_s, css, title)
+    return ChartPhase(begin_s, end_s, css, title)
 
 
 def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, dict[str, Markup]]:
@@ -235,7 +235,7 @@ def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, di
     ticks = [(commit.t - t0, str(commit.round)) for commit in shown]
     css = peer_css(summary)
     pairs = [
-        Pair(
+        BytePair(
             peer["name"],
             css[peer["peer"]],
             peer["bytes_sent"],
@@ -268,15 +268,15 @@ def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, di
 
 def _gantt_rows(
     events: Sequence[Event], summary: Mapping[str, Any]
-) -> tuple[list[Row], list[Mark]]:
+) -> tuple[list[ChartRow], list[Mark]]:
     lives = find_lives(events)
     t0, wall_s = run_begin(lives), summary["wall_s"] or 0.0
     joined = {(join["peer"], join["t_s"]) for join in summary["joins"]}
     css = peer_css(summary)
-    rows: list[Row] = []
+    rows: list[ChartRow] = []
     marks: list[Mark] = []
     for number, peer in enumerate(summary["peers"]):
-        spans: list[Span] = []
+        spans: list[ChartPhase] = []
         mine = [lifetime for lifetime in lives if lifetime.peer == peer["peer"]]
         for lifetime, later in zip(mine, [*mine[1:], None], strict=True):
             begin_s = lifetime.begin_t - t0
@@ -286,9 +286,9 @@ def _gantt_rows(
                 marks.append(Mark(begin_s, number, "join", "joins", before=True))
             if lifetime.end_t is not None and lifetime.end != "finished":
                 end_s = lifetime.end_t - t0
-                spans.append(Span(end_s, until_s, "gone", lifetime.end))
+                spans.append(ChartPhase(end_s, until_s, "gone", lifetime.end))
                 marks.append(Mark(end_s, number, "kill", lifetime.end))
-        rows.append(Row(peer["name"], css[peer["peer"]], spans))
+        rows.append(ChartRow(peer["name"], css[peer["peer"]], spans))
     return rows, marks
 
 

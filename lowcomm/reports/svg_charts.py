@@ -45,7 +45,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ChartPhase:
     """A phase of a row, in seconds since the start of the run."""
 
     begin_s: float
@@ -67,14 +67,14 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChartRow:
     label: str
     css: str
-    spans: Sequence[Span]
+    spans: Sequence[ChartPhase]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class BytePair:
     """Two amounts in bytes, which a chart compares by their ratio."""
 
     label: str
@@ -144,7 +144,7 @@ def line_chart(
 
 
 def gantt(
-    rows: Sequence[Row],
+    rows: Sequence[ChartRow],
     *,
     width: int,
     end_s: float,
@@ -188,7 +188,7 @@ def gantt(
     return _svg(width, bottom + 26, "state of each peer over time", parts)
 
 
-def ratio_chart(pairs: Sequence[Pair], *, width: int, actual: str, other: str) -> Markup:
+def ratio_chart(pairs: Sequence[BytePair], *, width: int, actual: str, other: str) -> Markup:
     """Draw for each pair one dot for the actual and one for the other amount, and their ratio, on a
     logarithmic axis of bytes. `actual` and `other`: names of the two amounts."""
     drawn = [pair for pair in pairs if pair.actual > 0 and pair.other > 0]
@@ -274,7 +274,7 @@ def thin(points: Sequence[tuple[float, float]], *, limit: int) -> list[tuple[flo
     ]
 
 
-def coalesce(spans: Sequence[Span]) -> list[Span]:
+def coalesce(spans: Sequence[ChartPhase]) -> list[ChartPhase]:
     """Return at most SPANS_MAX spans. More spans are replaced by SPANS_MAX slots of equal length,
     each with the phase that takes most of its time."""
     if len(spans) <= SPANS_MAX:
@@ -287,17 +287,17 @@ def coalesce(spans: Sequence[Span]) -> list[Span]:
         for slot in range(int(first), min(int(last) + 1, SPANS_MAX)):
             share = min(last, slot + 1.0) - max(first, float(slot))
             shares[slot][span.css] = shares[slot].get(span.css, 0.0) + share
-    kept: list[Span] = []
+    kept: list[ChartPhase] = []
     for slot, share in enumerate(shares):
         begin_s, css = begin + slot * slot_s, max(share, key=share.__getitem__, default="")
         if kept and css in (kept[-1].css, ""):
             kept[-1] = replace(kept[-1], end_s=begin_s + slot_s)
         else:
-            kept.append(Span(begin_s, begin_s + slot_s, css, f"mostly {css}"))
+            kept.append(ChartPhase(begin_s, begin_s + slot_s, css, f"mostly {css}"))
     return kept
 
 
-def _spans(spans: Sequence[Span], place: Callable[[float], float], y: float) -> list[Markup]:
+def _spans(spans: Sequence[ChartPhase], place: Callable[[float], float], y: float) -> list[Markup]:
     parts: list[Markup] = []
     for span in spans:
         x = place(span.begin_s)

@@ -88,7 +88,7 @@ class NodeAdmission:
             if opened is None:
                 made.save(self._directory / ROOT_KEY)
             own = OwnKey(self._directory)
-            own.keep(made.certificate(me.peer, own.key.public))
+            own.store_certificate(made.certificate(me.peer, own.key.public))
         except (OSError, ValueError) as error:
             raise ConfigError(f"no certificate can be made in {self._directory}: {error}") from None
         certificate = own.certificate(me.peer)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from peers.fault_injection import Fault, Lie
+from peers.fault_injection import InjectedFault, Lie
 from protocols.state import Token
 
 
@@ -23,4 +23,4 @@ class StartOptions:
     """The directory in which `lowcomm init` made the root key of a new run."""
     command: tuple[str, ...] = ()
     """Command line of the user's own training program; empty: the built-in one."""
-    fault: Fault | Lie | None = None
+    fault: InjectedFault | Lie | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
     RANK_STATES,
-    Cut,
+    CheckpointCut,
     newest_checkpoint,
     read_cut,
 )
@@ -192,7 +192,7 @@ def whole_log(me: PeerId, saved: Saved) -> LogApplier:
     return log_applier
 
 
-def kept_in(cut: Cut) -> Kept:
+def kept_in(cut: CheckpointCut) -> Kept:
     """The part of a checkpoint's cut that is reported to other peers."""
     versions = tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments))
     anchor = cut.fragments[0]

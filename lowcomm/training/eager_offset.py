@@ -46,7 +46,7 @@ class EagerOffset:
         self._carries = False
         """The last contribution was not counted, so the next one includes it."""
 
-    def take(self, result: Result, values: memoryview) -> None:
+    def take_result(self, result: Result, values: memoryview) -> None:
         """Take the run's new parameters. The rank's own parameters follow with the next
         contribution, which comes at once; or now, if the result replaces the work of the ranks."""
         new_P = np.frombuffer(values, np.float32)
@@ -73,7 +73,7 @@ class EagerOffset:
             fresh_P += self._given_P
         # The daemon subtracts the written parameters from S.
         np.subtract(self._shared_P, fresh_P, out=self._start_P)
-        self._state.take(fragment, _bytes(self._start_P), "full", mixing=0.0)
+        self._state.take_result(fragment, _bytes(self._start_P), "full", mixing=0.0)
         self._state.write(fragment, place)
         share = np.float32(1 / self._replicas)
         drive_P = self._given_P
@@ -87,7 +87,7 @@ class EagerOffset:
     def _begin(self) -> None:
         """Begin the next steps at S + O."""
         np.add(self._shared_P, self._offset_P, out=self._start_P)
-        self._state.take(FRAGMENT, _bytes(self._start_P), "full", mixing=0.0)
+        self._state.take_result(FRAGMENT, _bytes(self._start_P), "full", mixing=0.0)
 
 
 def _bytes(values_P: F32) -> memoryview:

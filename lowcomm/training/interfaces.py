@@ -18,7 +18,7 @@ class RoundState(Protocol):
         """Write all parameters that this rank holds to `place`, which only this rank uses."""
         ...
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         """Continue with these values: "full" replaces the parameters but for the share `mixing` of
         them, "delta" is added to them."""
         ...

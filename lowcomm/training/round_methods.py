@@ -167,7 +167,7 @@ class Method:
         reshard(self._model)
         write_shards(self._shards[fragment], place, everything=True)
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         reshard(self._model)
         shards = self._shards[fragment]
         if self._copies is None:

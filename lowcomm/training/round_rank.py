@@ -118,7 +118,7 @@ class RoundRank:
 
     def following(self) -> Iterator[int]:
         """Do all that is due before the next inner step. Yields the fragment of each result that
-        must be taken first: `take` it, then continue the iteration."""
+        must be taken first: give it to `take_result`, then continue the iteration."""
         round_schedule = self._round_schedule
         if self._initial:
             self._initial = False
@@ -135,12 +135,12 @@ class RoundRank:
             (self._offset or self._state).write(chosen, self._client.contribution(chosen))
             self._contribute(chosen, steps=steps, tokens=tokens)
 
-    def take(self, result: Result) -> None:
+    def take_result(self, result: Result) -> None:
         """Continue from this result of the fragment that `following` yielded."""
         fragment, finish, lease = result.fragment, result.finish, self._peer.lease
         counted = result.counted and not finish
         if self._offset is not None and not finish:
-            self._offset.take(result, self._client.result(result))
+            self._offset.take_result(result, self._client.result(result))
             self._client.check_untorn(result)
         else:
             self._use(result, mixing=self._method.mixing if counted else 0.0)
@@ -178,12 +178,12 @@ class RoundRank:
 
     def _use(self, result: Result, *, mixing: float) -> None:
         client = self._peer.client
-        self._state.take(result.fragment, client.result(result), result.kind, mixing=mixing)
+        self._state.take_result(result.fragment, client.result(result), result.kind, mixing=mixing)
         client.check_untorn(result)
 
     def _follow(self) -> None:
         for fragment in self.following():
-            self.take(self._client.wait_result(fragment))
+            self.take_result(self._client.wait_result(fragment))
 
     def _choose(self) -> int | None:
         """The fragment to contribute now; None if there is none."""

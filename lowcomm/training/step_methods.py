@@ -113,8 +113,8 @@ class StepTrainer(ABC):
         return
 
     def _recall(self, directory: str) -> None:
-        """Load the data that `keep` saved to `directory` in an earlier incarnation of this node, if
-        any."""
+        """Load the data that `save_state` saved to `directory` in an earlier incarnation of this
+        node, if any."""
         return
 
     # StepState ------------------------------------------------------------------------------
@@ -123,9 +123,9 @@ class StepTrainer(ABC):
     def write_payload(self, payload: memoryview) -> None: ...
 
     @abstractmethod
-    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None: ...
+    def apply_mean(self, mean: memoryview, step: int, *, counted: bool) -> None: ...
 
-    def keep(self, directory: str, step: int) -> None:
+    def save_state(self, directory: str, step: int) -> None:
         return  # All nodes have the same state, and no more.
 
     def write_state(self, state: memoryview) -> None:
@@ -199,7 +199,7 @@ class AllReduce(StepTrainer):
         reshard(self._model)
 
     @torch.no_grad()
-    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
+    def apply_mean(self, mean: memoryview, step: int, *, counted: bool) -> None:
         optimizer = self._peer.run.optimizer
         mean_P, clip = whole(mean), optimizer.grad_clip
         factor = 1.0

@@ -20,13 +20,13 @@ class StepState(Protocol):
         """Write this step's payload, uint8, in the format of the method's exchange."""
         ...
 
-    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
+    def apply_mean(self, mean: memoryview, step: int, *, counted: bool) -> None:
         """Complete the step with the mean of all nodes' payloads: fp32 [elements], maybe followed
         by more, with the same bits on all nodes. `counted`: the mean contains the payload that this
         node wrote last. It does not if that payload was not finite."""
         ...
 
-    def keep(self, directory: str, step: int) -> None:
+    def save_state(self, directory: str, step: int) -> None:
         """Save to `directory` the data after this step that only this node has, if any."""
         ...
 
@@ -72,9 +72,9 @@ class StepRank:
                 case "load":
                     self._state.read_state(memory.given)
                 case "apply":
-                    self._state.apply(memory.mean, order.step, counted=order.counted)
+                    self._state.apply_mean(memory.mean, order.step, counted=order.counted)
                     if order.snapshot:
-                        self._state.keep(order.snapshot, order.step)
+                        self._state.save_state(order.snapshot, order.step)
                 case "finish":
                     peer.finish(evaluate=order.evaluate)
                     return

@@ -29,7 +29,7 @@ Answer = tuple[PeerId, PeerId]
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingAnswer:
     """An answer that is under way."""
 
     parts: tuple[tuple[int, int], ...]
@@ -55,7 +55,7 @@ class Check:
 
     stamp: Stamp
     sample: tuple[PartSample, ...]
-    incoming: dict[Answer, Incoming] = field(default_factory=dict[Answer, Incoming])
+    incoming: dict[Answer, IncomingAnswer] = field(default_factory=dict[Answer, IncomingAnswer])
     blocks: dict[Answer, dict[int, memoryview]] = field(
         default_factory=dict[Answer, dict[int, memoryview]]
     )
@@ -112,11 +112,11 @@ class BlockChecks:
                     differing = [x for x in command.contributors if self._differs(check, owner, x)]
                     self._feed(v.CopiesCompared(stamp, owner, tuple(differing)))
 
-    def drop(self, fragment: int) -> None:
+    def drop_fragment(self, fragment: int) -> None:
         """The fragment's round is committed."""
         self._open.pop(fragment, None)
 
-    def received(self, peer: PeerId, message: m.Blocks) -> None:
+    def blocks_received(self, peer: PeerId, message: m.Blocks) -> None:
         """A piece of an answer. Only pieces in order, of answers that were asked for, get
         memory."""
         check, key = self._of(message.stamp), (peer, message.contributor)
@@ -163,7 +163,7 @@ class BlockChecks:
             (each.of.part, DIGEST_BYTES if self._gathers else size(each.elements))
             for each in sample
         )
-        check.incoming[peer, contributor] = Incoming(parts)
+        check.incoming[peer, contributor] = IncomingAnswer(parts)
         wanted = tuple(each.of for each in sample)
         self._send(peer, m.BlocksWanted(check.stamp, contributor, wanted))
 
@@ -223,7 +223,9 @@ class BlockChecks:
             # that the owner had to sum them. Or a contributor sends such values to us only.
             return None
         block_bytes = size_of(sample.block)
-        differing = sample.differing(made, sample.cut(result.buffer, block_bytes), block_bytes)
+        differing = sample.differing(
+            made, sample.cut_blocks(result.buffer, block_bytes), block_bytes
+        )
         if not differing:
             return None
         return v.WrongPart(PartBlocks(sample.of.part, differing[:NAMED_MAX]))
@@ -276,7 +278,7 @@ class BlockChecks:
         if encoding is None:
             return None
         block_bytes = self._work.contribution_bytes(stamp.fragment, sample.block)
-        return sample.cut(encoding.cut(sample.start, sample.stop), block_bytes)
+        return sample.cut_blocks(encoding.cut(sample.start, sample.stop), block_bytes)
 
     def _copied(self, stamp: Stamp, sample: PartSample, contributor: Contributor) -> bytes | None:
         """Blocks of a contribution that we have received as an owner."""
@@ -284,4 +286,4 @@ class BlockChecks:
         if payload is None:
             return None
         block_bytes = self._work.contribution_bytes(stamp.fragment, sample.block)
-        return sample.cut(payload.buffer, block_bytes)
+        return sample.cut_blocks(payload.buffer, block_bytes)

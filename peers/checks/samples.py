@@ -50,7 +50,7 @@ class PartSample:
         blocks = -(-(self.stop - self.start) // self.block)
         return replace(self, of=PartBlocks(self.of.part, draw(blocks, wanted)))
 
-    def cut(self, payload: Bytes, block_bytes: int) -> bytes:
+    def cut_blocks(self, payload: Bytes, block_bytes: int) -> bytes:
         """The blocks in the payload of the whole part."""
         size, view = block_bytes, memoryview(payload)
         return b"".join([view[i * size : (i + 1) * size] for i in self.of.blocks])

@@ -84,7 +84,7 @@ class Acceptor:
             self._bound = None
         tasks = [one.task for one in self._strangers if one.task is not None]
         for unknown in list(self._strangers):
-            self._end(unknown, "closing")
+            self._end_unknown(unknown, "closing")
         if tasks:
             await asyncio.wait(tasks)
 
@@ -126,7 +126,9 @@ class Acceptor:
         self._wait_for(unknown, connection, len(MAGIC))
         if len(self._strangers) > STRANGERS_MAX:
             # The oldest one makes room: idle connections cannot fill the table.
-            self._end(next(iter(self._strangers)), "too many connections without a handshake")
+            self._end_unknown(
+                next(iter(self._strangers)), "too many connections without a handshake"
+            )
 
     def _wait_for(self, unknown: UnknownConnection, connection: socket.socket, size: int) -> None:
         """Call `_look` when so many bytes have arrived, or no more will come."""
@@ -140,29 +142,29 @@ class Acceptor:
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(unknown, str(error))
+            self._end_unknown(unknown, str(error))
             return
         if first[: len(MAGIC)] not in KINDS:
             if len(first) < len(MAGIC):
-                self._end(unknown, "end of stream")
+                self._end_unknown(unknown, "end of stream")
                 return
-            self._take(unknown, connection)
+            self._hand_over(unknown, connection)
             self._make_link(unknown, connection)
         elif len(first) < OPENING_BYTES:
             # Wait once more; if nothing has come since then, the stream has ended.
             if connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == OPENING_BYTES:
-                self._end(unknown, "end of stream")
+                self._end_unknown(unknown, "end of stream")
                 return
             self._wait_for(unknown, connection, OPENING_BYTES)
         else:
             connection.recv(OPENING_BYTES)
-            self._take(unknown, connection)
+            self._hand_over(unknown, connection)
             self._forget(unknown)
             kind, ticket = first[: len(MAGIC)], first[len(MAGIC) :]
             came = self._host.bulk_came if kind == MAGIC else self._host.tunnel_end_came
             came(connection, ticket)
 
-    def _take(self, unknown: UnknownConnection, connection: socket.socket) -> None:
+    def _hand_over(self, unknown: UnknownConnection, connection: socket.socket) -> None:
         """The kind of the connection is known: hand it over."""
         asyncio.get_running_loop().remove_reader(connection)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -195,14 +197,14 @@ class Acceptor:
         if unknown.timer is not None:
             unknown.timer.cancel()
         loop = asyncio.get_running_loop()
-        unknown.timer = loop.call_later(timeout_s, self._end, unknown, why)
+        unknown.timer = loop.call_later(timeout_s, self._end_unknown, unknown, why)
 
     def _forget(self, unknown: UnknownConnection) -> None:
         self._strangers.pop(unknown, None)
         if unknown.timer is not None:
             unknown.timer.cancel()
 
-    def _end(self, unknown: UnknownConnection, why: str) -> None:
+    def _end_unknown(self, unknown: UnknownConnection, why: str) -> None:
         self._forget(unknown)
         if unknown.link is not None and unknown.link.is_open:
             unknown.link.close(why)

@@ -197,7 +197,7 @@ class Bulk:
                 count = self.connection.sendmsg(pending)
             except BlockingIOError:
                 return True
-            self._untold_bytes += self._writer.sent(count)
+            self._untold_bytes += self._writer.mark_sent(count)
             self.sent_bytes += count
             budget -= count
         return False
@@ -218,7 +218,7 @@ class Bulk:
     def _begin(self, chunk: Chunk, payload: bytes | bytearray | memoryview) -> None:
         self._tell_sent()
         self._outgoing = chunk
-        self._writer.begin(chunk, memoryview(payload))
+        self._writer.begin_frame(chunk, memoryview(payload))
         if self.on_chunk_sent is not None:
             self.on_chunk_sent(chunk)
 

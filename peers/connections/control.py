@@ -202,7 +202,7 @@ class Link(asyncio.BufferedProtocol):
         """Take whole messages from the stage, and keep the rest."""
         used = 0
         try:
-            while self.is_open and not self._paused and (taken := self._take(used)):
+            while self.is_open and not self._paused and (taken := self._take_message(used)):
                 used += taken
         except WireError as error:
             self.close(f"its bytes are no message: {error}")
@@ -213,7 +213,7 @@ class Link(asyncio.BufferedProtocol):
             self._stage[:left] = bytes(self._stage[used : self._staged])
         self._staged = left
 
-    def _take(self, start: int) -> int:
+    def _take_message(self, start: int) -> int:
         """Take a message; returns its number of bytes, 0 if more must come first."""
         if self._staged - start < PREFIX.size:
             return 0

@@ -99,7 +99,7 @@ class Seal:
         encrypted."""
         self._cipher.encrypt_into(self._nonce(), data, beside, out)
 
-    def open(self, sealed: memoryview, beside: memoryview, out: memoryview) -> None:
+    def decrypt(self, sealed: memoryview, beside: memoryview, out: memoryview) -> None:
         """Decrypt `sealed` into `out`. Raises WireError if it is not authentic; `out` is undefined
         then."""
         try:
@@ -132,7 +132,7 @@ class SealedWriter:
         self._payload = memoryview(b"")
         """The payload that is not encrypted yet."""
 
-    def begin(self, chunk: Chunk, payload: memoryview) -> None:
+    def begin_frame(self, chunk: Chunk, payload: memoryview) -> None:
         head = codec.encode(chunk)
         payload = payload.cast("B")
         self._prefix = memoryview(PREFIX.pack(len(head), payload.nbytes))
@@ -151,7 +151,7 @@ class SealedWriter:
             self._start, self._stop = 0, self._seal_next(0)
         return [self._buffer[self._start : self._stop]] if self._stop else []
 
-    def sent(self, count: int) -> int:
+    def mark_sent(self, count: int) -> int:
         before, self._start = self._start, self._start + count
         first, last = self._data
         return max(min(self._start, last) - max(before, first), 0)
@@ -231,7 +231,7 @@ class SealedReader:
             return 0
         self._prefix[:] = self._stage[start : start + PREFIX.size]
         head = memoryview(bytearray(head_bytes))
-        self._seal.open(self._stage[start + PREFIX.size : start + size], self._prefix, head)
+        self._seal.decrypt(self._stage[start + PREFIX.size : start + size], self._prefix, head)
         self._chunk = decode_head(head)
         self._missing, self._filled = payload_bytes, 0
         if len(self._record) < self._record_bytes:
@@ -252,7 +252,7 @@ class SealedReader:
         else:
             start = len(self._place) - self._missing
             out = self._place[start : start + size]
-        self._seal.open(sealed, self._prefix, out)
+        self._seal.decrypt(sealed, self._prefix, out)
         self._filled = 0
         self._missing -= size
         if not self._missing:

@@ -51,7 +51,7 @@ class Reader(Protocol):
 class Writer(Protocol):
     """Encodes frames into a stream, one after the other."""
 
-    def begin(self, chunk: Chunk, payload: memoryview) -> None:
+    def begin_frame(self, chunk: Chunk, payload: memoryview) -> None:
         """Begin the next frame; the last one must be sent completely."""
         ...
 
@@ -59,7 +59,7 @@ class Writer(Protocol):
         """The buffers to send next; empty if the frame is sent completely."""
         ...
 
-    def sent(self, count: int) -> int:
+    def mark_sent(self, count: int) -> int:
         """`count` bytes of `pending` were sent; returns how many of them are payload."""
         ...
 
@@ -136,7 +136,7 @@ class PlainWriter:
     def __init__(self) -> None:
         self._pending: list[memoryview] = []
 
-    def begin(self, chunk: Chunk, payload: memoryview) -> None:
+    def begin_frame(self, chunk: Chunk, payload: memoryview) -> None:
         head = codec.encode(chunk)
         prefix = PREFIX.pack(len(head), payload.nbytes)
         self._pending = [memoryview(prefix + head), payload]
@@ -144,7 +144,7 @@ class PlainWriter:
     def pending(self) -> list[memoryview]:
         return self._pending
 
-    def sent(self, count: int) -> int:
+    def mark_sent(self, count: int) -> int:
         pending = self._pending
         head = pending[0].nbytes if len(pending) > 1 else 0
         payload = max(count - head, 0)

@@ -50,7 +50,7 @@ class Mesh:
         self._certificate_requests = CertificateRequests(owner, self._acceptor.extend)
         self._tunnel_service = TunnelService(self.sessions, owner, self._acceptor.meet)
         self._dialer = Dialer(
-            self, owner, tunnel=self._tunnel_service.open, tls=tls.dialling if tls else None
+            self, owner, tunnel=self._tunnel_service.open_tunnel, tls=tls.dialling if tls else None
         )
         self._bulk_connections = BulkConnections(
             self.sessions,
@@ -90,13 +90,13 @@ class Mesh:
         """Close the session with the peer, and stop dialling it."""
         self._dialer.forget(peer)
         self._half_open.drop(peer, why)
-        self.drop(peer, why)
+        self.drop_session(peer, why)
 
-    def drop(self, peer: PeerId, why: str) -> None:
+    def drop_session(self, peer: PeerId, why: str) -> None:
         """Close the session with the peer; the side that dialled dials again."""
         session = self.sessions.get(peer)
         if session is not None:
-            self._end(session, why)
+            self._end_session(session, why)
 
     def send(self, peer: PeerId, message: Control) -> bool:
         """Send a message; False if the peer's outbox is full."""
@@ -158,7 +158,7 @@ class Mesh:
             return
         session = self.sessions.get(PeerId(link.peer))
         if self._is_uncertified(link):
-            self._certificate_requests.take(link, message)
+            self._certificate_requests.handle_message(link, message)
         elif isinstance(message, Hello):
             self._half_open.take_hello(link, message, certified=self._tls is not None)
         elif not link.peer:
@@ -167,7 +167,7 @@ class Mesh:
             if isinstance(message, BulkKeys | WantBulk):
                 self._bulk_connections.widen(session, message)
             elif isinstance(message, TUNNELLING):
-                self._tunnel_service.take(session.hello.peer, message)
+                self._tunnel_service.handle_message(session.hello.peer, message)
             else:
                 self._owner.received(session.hello.peer, message)
 
@@ -181,7 +181,7 @@ class Mesh:
         self._half_open.take(link)
         session = self.sessions.get(PeerId(link.peer))
         if session is not None and session.control is link:
-            self._end(session, why)
+            self._end_session(session, why)
 
     def _over(self, connection: Link | Bulk) -> None:
         self._moved[0] += connection.sent_bytes
@@ -196,24 +196,24 @@ class Mesh:
     def _attach(self, session: Session, bulk: socket.socket, keys: Keys) -> None:
         """Control and bulk connection are open: they replace earlier ones."""
         peer, control = session.hello.peer, session.control
-        self.drop(peer, "it connected again")
+        self.drop_session(peer, "it connected again")
         self._half_open.drop(peer, "it connected again")
         control.become(peer)
         self._acceptor.known(control)
         self.sessions[peer] = session
         session.far = is_far(bulk)
-        self._owner.connected(session.hello)
+        self._owner.peer_connected(session.hello)
         self._bulk_connections.add(session, bulk, keys)
         control.resume()
         self._bulk_connections.tune()
 
-    def _end(self, session: Session, why: str) -> None:
+    def _end_session(self, session: Session, why: str) -> None:
         peer = session.hello.peer
         if self.sessions.get(peer) is not session:
             return
         del self.sessions[peer]
         self._tickets.void(session.control)
-        self._tunnel_service.gone(peer)
+        self._tunnel_service.disconnected(peer)
         for each in (session.control, *session.bulks):
             each.close(why)
         if not self._closing:
@@ -238,7 +238,7 @@ class Mesh:
         self._over(bulk)
         session = self.sessions.get(bulk.peer)
         if session is not None and bulk in session.bulks:
-            self._end(session, why)
+            self._end_session(session, why)
 
     # Dialling's side ------------------------------------------------------------------------
 

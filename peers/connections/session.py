@@ -42,7 +42,7 @@ class MeshOwner(BulkOwner, Protocol):
         """Why the sender of a hello is refused; "" if it is not."""
         ...
 
-    def connected(self, hello: Hello) -> None: ...
+    def peer_connected(self, hello: Hello) -> None: ...
 
     def disconnected(self, peer: PeerId, why: str) -> None: ...
 
@@ -204,7 +204,7 @@ class CertificateRequests:
     def __len__(self) -> int:
         return len(self._asking)
 
-    def take(self, link: Link, message: Control) -> None:
+    def handle_message(self, link: Link, message: Control) -> None:
         """Handle the only message of a connection without a certificate."""
         if not isinstance(message, Admit) or link in self._asking.values():
             link.close("it has no certificate, and asks for none, or twice")

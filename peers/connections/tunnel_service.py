@@ -13,7 +13,7 @@ from protocols.messages import Control, NoTunnel, TunnelTicket, WantTunnel
 from protocols.types import PeerId
 
 TUNNELLING = (WantTunnel, TunnelTicket, NoTunnel)
-"""Messages that `take` handles."""
+"""Messages that `handle_message` handles."""
 
 
 class TunnelService:
@@ -38,26 +38,26 @@ class TunnelService:
         """The number of tunnels of other peers through this one, open or granted."""
         return len(self._tunnel_relay)
 
-    async def open(self, peer: PeerId, relay: PeerId) -> socket.socket:
+    async def open_tunnel(self, peer: PeerId, relay: PeerId) -> socket.socket:
         """Open a connection with a peer that cannot be dialled. Raises OSError."""
-        return await self._tunnels.open(peer, relay=relay)
+        return await self._tunnels.open_tunnel(peer, relay=relay)
 
-    def take(self, peer: PeerId, message: WantTunnel | TunnelTicket | NoTunnel) -> None:
+    def handle_message(self, peer: PeerId, message: WantTunnel | TunnelTicket | NoTunnel) -> None:
         if self._closing:
             return
         if isinstance(message, WantTunnel):
             self._tunnel_relay.want(peer, message)
         else:
-            self._tunnels.take(peer, message)
+            self._tunnels.handle_message(peer, message)
 
     def end_came(self, connection: socket.socket, ticket: bytes) -> None:
         """A connection has shown a ticket for an end of a tunnel; this object owns it now."""
         self._tunnel_relay.came(connection, ticket)
 
-    def gone(self, peer: PeerId) -> None:
+    def disconnected(self, peer: PeerId) -> None:
         """The session with this peer has ended: close its tunnels."""
-        self._tunnels.gone(peer)
-        self._tunnel_relay.gone(peer)
+        self._tunnels.disconnected(peer)
+        self._tunnel_relay.disconnected(peer)
 
     async def close(self) -> None:
         """End all tunnels. Idempotent."""

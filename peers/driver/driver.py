@@ -84,7 +84,7 @@ class Driver:
         if isinstance(event, v.TrainersLost):
             self._round_jobs.ranks_lost()
         if self._waiting and isinstance(event, AT_ONCE) and self._inbox.empty():
-            self._take(event)
+            self._handle_event(event)
             if self.core.stopped or self.core.deadline < self._wakes_at:
                 self._inbox.put_nowait(v.DeadlineReached())
         else:
@@ -155,9 +155,9 @@ class Driver:
             except TimeoutError:
                 event = v.DeadlineReached()
             assert self._waiting, "an event that was handled at once has failed"
-            self._take(event)
+            self._handle_event(event)
 
-    def _take(self, event: v.Event) -> None:
+    def _handle_event(self, event: v.Event) -> None:
         """Handle an event and do its commands; not reentrant (`_waiting`)."""
         self._waiting = False
         now = asyncio.get_running_loop().time()
@@ -198,7 +198,7 @@ class Driver:
                 self.data_plane.reduce(command)
             case c.DropSlices(fragment=fragment, round=round_):
                 self.data_plane.drop_slices(fragment, round_)
-                self.mesh_shell.block_checks.drop(fragment)
+                self.mesh_shell.block_checks.drop_fragment(fragment)
             case c.DropResult(stamp=stamp, part=part):
                 self.data_plane.drop_result(stamp, part)
             case c.Discard():
@@ -211,7 +211,7 @@ class Driver:
                 self._step(command)
             case c.Note() | c.Stop():
                 self._listener.handle(command)
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 self._listener.handle(command)
             case _:  # A TransferCommand: there is no other one.
                 self.snapshots.do(command)

@@ -12,7 +12,7 @@ from peers.connections.mesh import Mesh
 from peers.exchange.data_plane import DataPlane
 from peers.exchange.interfaces import Listener
 from peers.metrics.counters import Counters
-from peers.steps.payload_store import StepPayloads
+from peers.steps.payload_store import PayloadStore
 from peers.transfer.state_transfer import StateTransfers
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -38,7 +38,7 @@ class MeshShell:
     ) -> None:
         self.mesh: Mesh | None = None
         """Made after this object, before the first event."""
-        self.step_payloads: StepPayloads | None = None
+        self.step_payloads: PayloadStore | None = None
         """The payloads of a stepwise run, once its sizes are known."""
         self.block_checks = BlockChecks(core, data_plane, send=self.send, feed=feed)
         self.counters = Counters()
@@ -72,7 +72,7 @@ class MeshShell:
     def sent(self, peer: PeerId, fits: bool) -> None:
         """A peer with a full outbox gets a new connection, and everything that it needs again."""
         if not fits and self.mesh is not None:
-            self.mesh.drop(peer, "too slow: its outbox is full")
+            self.mesh.drop_session(peer, "too slow: its outbox is full")
 
     def refuse_all(self, why: str) -> None:
         """Accept no peer any more: connected ones get the reason now, others when they connect."""
@@ -104,12 +104,12 @@ class MeshShell:
         life = core.links.life(hello.peer, 0)
         return refusal(hello, me=core.me, run=core.raft.run, run_state=core.run_state, life=life)
 
-    def connected(self, hello: m.Hello) -> None:
+    def peer_connected(self, hello: m.Hello) -> None:
         assert self.mesh is not None
         session = self.mesh.sessions[hello.peer]
         self.counters.follow(hello.peer, session.control, session)
         self._data_plane.meet(hello.peer, hello.incarnation, far=session.far)
-        self._snapshots.connected()
+        self._snapshots.peer_connected()
         self._feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
     def disconnected(self, peer: PeerId, why: str) -> None:
@@ -122,7 +122,7 @@ class MeshShell:
 
     def received(self, peer: PeerId, message: m.Control) -> None:
         if isinstance(message, m.Blocks):
-            self.block_checks.received(peer, message)  # The core knows nothing of bytes.
+            self.block_checks.blocks_received(peer, message)  # The core knows nothing of bytes.
         else:
             self._feed(v.MessageReceived(peer, message))
 
@@ -169,7 +169,7 @@ class MeshShell:
         return self._data_plane.padding_bytes(peer)
 
     def payload_sent(self, peer: PeerId, chunk: m.Chunk, size: int) -> None:
-        self.counters.sent(peer, chunk, size)
+        self.counters.count_sent(peer, chunk, size)
 
     def place(self, peer: PeerId, chunk: m.Chunk, size: int) -> memoryview | None:
         if isinstance(chunk, m.StateChunk):
@@ -186,7 +186,7 @@ class MeshShell:
         return place
 
     def payload_received(self, peer: PeerId, chunk: m.Chunk, size: int, *, kept: bool) -> None:
-        self.counters.received(peer, chunk, size, kept=kept or isinstance(chunk, m.Padding))
+        self.counters.count_received(peer, chunk, size, kept=kept or isinstance(chunk, m.Padding))
 
     def chunk_received(self, peer: PeerId, chunk: m.Chunk) -> None:
         if isinstance(chunk, m.StateChunk):

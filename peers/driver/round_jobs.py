@@ -96,7 +96,7 @@ class RoundJobs:
                 self._buffer_releases.make(fragment)  # The next result is applied as it arrives.
                 # After the outer steps on which it builds. No two contributions have the same name.
                 name = secrets.token_hex(16)
-                self._jobs.in_turn(lambda: self._data_plane.encode(fragment, round_, name))
+                self._jobs.in_turn(lambda: self._data_plane.begin_encoding(fragment, round_, name))
             case c.ApplyRound():
                 self._apply(command)
             case c.SkipRound(stamp=stamp):
@@ -143,4 +143,4 @@ class RoundJobs:
 
     def _restored(self) -> None:
         """Drop the payloads of all other lineages: they are old."""
-        self._data_plane.restored(self._run_state.lineage)
+        self._data_plane.lineage_changed(self._run_state.lineage)

@@ -62,7 +62,7 @@ class DataPlane:
 
     # Commands -------------------------------------------------------------------------------
 
-    def encode(self, fragment: int, round_: int, manifest: str) -> None:
+    def begin_encoding(self, fragment: int, round_: int, manifest: str) -> None:
         """Give the ranks' contribution its name; its pieces are encoded when they are first
         needed."""
         run_state, work = self._core.run_state, self.work
@@ -72,7 +72,7 @@ class DataPlane:
         now = asyncio.get_running_loop().time()
         elements = run.fragment_elements[fragment]
         encoding = Encoding(work, fragment, elements, self._pool, manifest=manifest)
-        self.own.begin(fragment, round_, encoding, now)
+        self.own.begin_contribution(fragment, round_, encoding, now)
         self.feed(v.Encoded(fragment, round_, manifest))
 
     def send_slice(self, command: c.SendSlice) -> bool:
@@ -118,11 +118,11 @@ class DataPlane:
         result = Payload(elements, size_of, buffer, layers=layers)
         result.terms = command.contributors
         self.inbound.results[ResultKey(stamp, part)] = result
-        self.reducer.begin(work, me.peer, command, slices, result)
+        self.reducer.begin_sum(work, me.peer, command, slices, result)
 
     def drop_slices(self, fragment: int, round_: int) -> None:
         """The round is committed: free its contributions."""
-        self._end(fragment, round_, released=False)
+        self._end_round(fragment, round_, released=False)
 
     def drop_result(self, stamp: Stamp, part: int) -> None:
         """Drop a result of a peer that does not own the part. Its memory is not reused, since a
@@ -132,19 +132,19 @@ class DataPlane:
 
     def release(self, fragment: int, round_: int) -> None:
         """Free everything of this round and all earlier ones."""
-        self._end(fragment, round_, released=True)
+        self._end_round(fragment, round_, released=True)
         run_state = self._core.run_state
         run = run_state.run
         self._pool.round_over(len(run.fragment_elements) if run is not None else 1)
         self.own.forget_times(fragment, round_)
 
-    def _end(self, fragment: int, round_: int, *, released: bool) -> None:
+    def _end_round(self, fragment: int, round_: int, *, released: bool) -> None:
         self.reducer.drop(fragment, round_)
         self.outbounds.drop(fragment, round_, released=released)
         self.inbound.end(fragment, round_, released=released)
         self.own.end(fragment, round_)
 
-    def restored(self, lineage: int) -> None:
+    def lineage_changed(self, lineage: int) -> None:
         """The run is in this lineage: drop payloads of all others. Their memory is not reused,
         since a step may still read a result."""
         self.reducer.keep(lineage)
@@ -164,7 +164,7 @@ class DataPlane:
         if wanted and run_state.run is not None:
             held = self._core.rounds[stamp.fragment].exchange.held
             if isinstance(event, v.ResultReceived):
-                wanted = held.result(stamp, part) == PartResult.of(event)
+                wanted = held.result(stamp, part) == PartResult.from_event(event)
             else:
                 kind = held.slices if isinstance(event, v.SliceReceived) else held.begun
                 slices = kind.get((stamp.round, stamp.view, part), {})

@@ -75,12 +75,13 @@ class StateStore(Protocol):
 class RoundWork(StateStore, Protocol):
     """The arithmetic of a run.
 
-    `begin`, `encode`, `reduce`, `check_result` and `ahead` are called in the event loop's thread,
-    for a piece at a time, and take about a millisecond; all others run in one worker thread, in the
-    order of calls. Returned buffers are never written to again. Sizes are in fp32 elements.
+    `begin_contribution`, `encode`, `reduce`, `check_result` and `ahead` are called in the event
+    loop's thread, for a piece at a time, and take about a millisecond; all others run in one worker
+    thread, in the order of calls. Returned buffers are never written to again. Sizes are in fp32
+    elements.
     """
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
         """From now on `encode` is about the ranks' last contribution. `manifest`: its name, as
         `apply` gets it if it counts. Returns the buffer to encode it into, each piece once: the
         ranks' own; None if the encoded size differs, so that another buffer is needed."""
@@ -175,16 +176,16 @@ class StepWork(StateStore, Protocol):
         """Bytes of each payload."""
         ...
 
-    def payload(self, written: Bytes) -> Bytes:
+    def make_payload(self, written: Bytes) -> Bytes:
         """The payload of the ranks' written data, in a buffer of its own."""
         ...
 
     @property
     def mean_bytes(self) -> int:
-        """Bytes of the result of `mean`."""
+        """Bytes of the result of `write_mean`."""
         ...
 
-    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
+    def write_mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
         """Write the mean of these payloads of a step, in this order, as fp32 to the beginning of
         `out`.
 
@@ -195,7 +196,7 @@ class StepWork(StateStore, Protocol):
 
     def state_digest(self, state: Bytes) -> str: ...
 
-    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+    def keep_copy(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
         """Keep a copy of the state after this step, which may become the base. `lineage`: the one
         of the step; 0 for the initial state."""
         ...

@@ -37,7 +37,7 @@ class Stream(Protocol):
         ...
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         """Is everything sent?"""
         ...
 
@@ -55,7 +55,7 @@ class _Cursor:
         self._next = 0
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         return self._next == len(self._places)
 
     def _step(self) -> tuple[int, int]:
@@ -142,7 +142,7 @@ class Outbound:
         """Add a payload; False if too many wait, i.e. the peer is too slow."""
         if len(self._streams) >= STREAMS_MAX:
             return False
-        if not stream.over:
+        if not stream.is_complete:
             self._streams.append(stream)
             self._streams.sort(key=self._order)  # The sort is stable: first come, first served.
         return True
@@ -158,7 +158,7 @@ class Outbound:
         for stream in self._streams:
             frame = stream.next()
             if frame is not None:
-                if stream.over:
+                if stream.is_complete:
                     self._streams.remove(stream)
                 return frame
         return None
@@ -266,7 +266,7 @@ class CellStream:
         return chunk, cell
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         return not self._left
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:

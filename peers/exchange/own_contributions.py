@@ -18,7 +18,9 @@ class OwnContributions:
         self._times: dict[tuple[int, int], tuple[float, float]] = {}
         """By (fragment, round), the times when encoding began and when the result grew last."""
 
-    def begin(self, fragment: int, round_: int, encoding: Encoding, now: float) -> None:
+    def begin_contribution(
+        self, fragment: int, round_: int, encoding: Encoding, now: float
+    ) -> None:
         """The contribution has its name now; its pieces are encoded when they are first needed."""
         self._times[fragment, round_] = (now, now)
         self.encoded[fragment, round_] = encoding

@@ -195,7 +195,7 @@ class Encoding:
         self, work: RoundWork, fragment: int, elements: int, pool: Pool, *, manifest: str = ""
     ) -> None:
         """The ranks' parameters must not change until `release`."""
-        place = work.begin(fragment, manifest)
+        place = work.begin_contribution(fragment, manifest)
         self.manifest = manifest
         self._work = work
         self._fragment = fragment

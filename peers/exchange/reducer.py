@@ -74,7 +74,7 @@ class Reducer:
         self._due: set[ResultKey] = set()
         """Sums that are scheduled for another turn."""
 
-    def begin(
+    def begin_sum(
         self,
         work: RoundWork,
         me: PeerId,

@@ -123,7 +123,7 @@ class SlotMemory:
             ) from error
         self._given.add(start)
 
-    def take(self, start: int, size: int) -> None:
+    def take_slot(self, start: int, size: int) -> None:
         """From the slot that begins there in the file."""
         self._given.discard(start)
         at = 0
@@ -279,7 +279,7 @@ class Slots:
         if self.shape.is_lasting or self.fd < 0:
             return
         self._words[self._generation(fragment, place)] = 0
-        self._take(fragment, self.shape.result_offset(place))
+        self._take_fragment(fragment, self.shape.result_offset(place))
 
     def expect_contribution(self, fragment: int) -> None:
         """The ranks will write there: take memory now, so that they need not wait for its zeros.
@@ -293,7 +293,7 @@ class Slots:
         """The contribution in this place is not needed any more, and ranks do not write there until
         they are told to: give the memory back, unless all of it lasts."""
         if not self.shape.is_lasting and self.fd >= 0:
-            self._take(fragment, self.shape.contribution_offset(place))
+            self._take_fragment(fragment, self.shape.contribution_offset(place))
 
     def publish_result(self, fragment: int, place: int, generation: int) -> None:
         """After the last byte."""
@@ -308,7 +308,7 @@ class Slots:
         """A rank's sign of life, for the daemon's watch; one store."""
         self._words[LINE_BYTES // 8 * (1 + rank)] = step
 
-    def step(self, rank: int) -> int:
+    def step_of_rank(self, rank: int) -> int:
         """The last step that this rank counted, 0 at the start of an attempt."""
         return self._words[LINE_BYTES // 8 * (1 + rank)]
 
@@ -342,9 +342,9 @@ class Slots:
         """To a fragment among those that begin there in the file."""
         self._memory.give(first + self._starts[fragment], self.shape.fragment_bytes[fragment])
 
-    def _take(self, fragment: int, first: int) -> None:
+    def _take_fragment(self, fragment: int, first: int) -> None:
         """From a fragment among those that begin there in the file."""
-        self._memory.take(first + self._starts[fragment], self.shape.fragment_bytes[fragment])
+        self._memory.take_slot(first + self._starts[fragment], self.shape.fragment_bytes[fragment])
 
     def _flags(self, fragment: int) -> int:
         """Offset of the fragment's words."""

@@ -35,7 +35,7 @@ GONE = PeerId("")
 """The row of all peers without a row of their own."""
 
 
-class Connection(Protocol):
+class CountedConnection(Protocol):
     """A connection, as far as it is counted."""
 
     @property
@@ -44,7 +44,7 @@ class Connection(Protocol):
         ...
 
 
-class ControlConnection(Connection, Protocol):
+class ControlConnection(CountedConnection, Protocol):
     sent_bytes: int
     received_bytes: int
 
@@ -89,7 +89,7 @@ class _Counts:
     stalled_s: float = 0.0
     stalled: bool = False
     control: ControlConnection | None = None
-    bulk: Connection | None = None
+    bulk: CountedConnection | None = None
     seen: tuple[int, int] = (0, 0)
     """Bytes (sent, received) of the control connection that are in `sent` and `received`
     already."""
@@ -157,7 +157,7 @@ class Counters:
 
     # Events ---------------------------------------------------------------------------------
 
-    def follow(self, peer: PeerId, control: ControlConnection, bulk: Connection) -> None:
+    def follow(self, peer: PeerId, control: ControlConnection, bulk: CountedConnection) -> None:
         """The peer is connected: sample its connections until `unfollow`."""
         counts = self._of(peer)
         counts.control, counts.bulk, counts.seen = control, bulk, (0, 0)
@@ -170,12 +170,12 @@ class Counters:
             counts.take_control()
             counts.control, counts.bulk, counts.stalled = None, None, False
 
-    def sent(self, peer: PeerId, chunk: Message, size: int) -> None:
+    def count_sent(self, peer: PeerId, chunk: Message, size: int) -> None:
         purpose = _purpose(chunk)
         self._of(peer).sent[purpose] += size
         self._payload_moved |= purpose == "payload"
 
-    def received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
+    def count_received(self, peer: PeerId, chunk: Chunk, size: int, *, kept: bool) -> None:
         """A chunk arrived; `kept`: it was not dropped."""
         counts, purpose = self._of(peer), _purpose(chunk)
         counts.received[purpose] += size

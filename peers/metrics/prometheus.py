@@ -189,16 +189,16 @@ class _Asker(asyncio.Protocol):
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method != b"GET":
-            self._end(_response("405 Method Not Allowed", b"GET only\n", "text/plain"))
+            self._respond(_response("405 Method Not Allowed", b"GET only\n", "text/plain"))
         elif path != PATH.encode():
-            self._end(_response("404 Not Found", f"only {PATH}\n".encode(), "text/plain"))
+            self._respond(_response("404 Not Found", f"only {PATH}\n".encode(), "text/plain"))
         else:
             self._page.text().add_done_callback(self._tell)
 
     def _tell(self, text: asyncio.Future[bytes]) -> None:
-        self._end(_response("200 OK", text.result(), CONTENT_TYPE_PLAIN_0_0_4))
+        self._respond(_response("200 OK", text.result(), CONTENT_TYPE_PLAIN_0_0_4))
 
-    def _end(self, response: bytes) -> None:
+    def _respond(self, response: bytes) -> None:
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.write(response)

@@ -66,7 +66,7 @@ class _Rank:
     """The fragments of which it awaits a result."""
 
 
-class Attempt:
+class RankAttempt:
     """Ranks are numbered 0 to ranks - 1; `tick` is to be called every `tick_s` seconds.
 
     Time is counted in ticks, not read from a clock: a node that was stopped as a whole and

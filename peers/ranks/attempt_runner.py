@@ -13,9 +13,9 @@ from peers.ipc.messages import Attached, Configured, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.process_handles import is_stopped
 from peers.processes.supervisor import Exit, NotRunnable, Spawner, SpawnError
-from peers.ranks.attempt import Attempt, RankFault, Stage
+from peers.ranks.attempt import RankAttempt, RankFault, Stage
 from peers.ranks.events import ProgramFailed
-from peers.ranks.lasting_faults import Fault
+from peers.ranks.lasting_faults import AttemptFault
 from peers.ranks.stall_watch import TICK_S, StallWatch
 from protocols.types import ConfigError, LowcommError
 
@@ -33,7 +33,7 @@ class AttemptRunner:
     """One attempt: its book, its connections, its processes, and its end."""
 
     def __init__(
-        self, attempt: Attempt, *, spawner: Spawner, on_stall: Callable[[str], None]
+        self, attempt: RankAttempt, *, spawner: Spawner, on_stall: Callable[[str], None]
     ) -> None:
         """`on_stall`: called with a reason when a rank stalls, and with "" when all ranks make
         steps again."""
@@ -71,7 +71,7 @@ class AttemptRunner:
         return self._reason or self._hint
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> AttemptFault | None:
         """The fault that ended it; None if the daemon did."""
         if self._ordered:
             return None
@@ -79,7 +79,7 @@ class AttemptRunner:
         whose = steps[end.rank] if end is not None and end.rank is not None else max(steps)
         code = None if end is None else end.returncode
         said = self._line if end is not None or not self._reason else ""
-        return Fault(why=self.why, code=code, line=said or self.why, step=whose)
+        return AttemptFault(why=self.why, code=code, line=said or self.why, step=whose)
 
     def rank_of(self, link: DaemonSocket) -> int | None:
         """The rank at the other end; None for a stranger, or a rank of another attempt."""

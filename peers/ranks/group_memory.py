@@ -74,7 +74,7 @@ class GroupMemory:
 
     def steps(self, ranks: int) -> list[int]:
         """The step counters of so many ranks."""
-        return [0 if self.slots is None else self.slots.step(rank) for rank in range(ranks)]
+        return [0 if self.slots is None else self.slots.step_of_rank(rank) for rank in range(ranks)]
 
     def void(self) -> None:
         """An attempt is over: none of its flags counts any more."""

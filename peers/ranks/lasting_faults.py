@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class AttemptFault:
     """The end of an attempt that the ranks did not finish."""
 
     why: str
@@ -44,7 +44,7 @@ class Fault:
             return True
         return bool(_PASSING.search(self.line))
 
-    def is_like(self, other: "Fault") -> bool:
+    def is_like(self, other: "AttemptFault") -> bool:
         """The same exit status and exception at the same step. Numbers in the exception's text may
         differ: they are addresses, times and process ids as often as not."""
         codes = self.code == other.code or None in (self.code, other.code)
@@ -55,11 +55,11 @@ class RepeatedFaults:
     """Counts faults that are alike."""
 
     def __init__(self) -> None:
-        self.fault: Fault | None = None
+        self.fault: AttemptFault | None = None
         """The last fault, or a similar one with an exit status."""
         self._count = 0
 
-    def count(self, fault: Fault | None) -> int:
+    def count(self, fault: AttemptFault | None) -> int:
         """How many attempts in a row ended like this one. None: the daemon ended it, which tells
         nothing about the program."""
         if fault is None or fault.passes:
@@ -72,7 +72,7 @@ class RepeatedFaults:
         return self._count
 
 
-def same_again(program: str, fault: Fault, *, attempts: int) -> str:
+def same_again(program: str, fault: AttemptFault, *, attempts: int) -> str:
     """For a person: why there is no further attempt."""
     said = "" if fault.line in fault.why else f"; its last line: {fault.line}"
     return (

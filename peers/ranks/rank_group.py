@@ -35,7 +35,7 @@ from peers.ipc.msgpack_records import LinkError
 from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.supervisor import Spawner
-from peers.ranks.attempt import Attempt, RankFault, Stage, layout_in
+from peers.ranks.attempt import RankAttempt, RankFault, Stage, layout_in
 from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
@@ -55,7 +55,7 @@ from peers.ranks.events import (
     StopAsked,
 )
 from peers.ranks.group_memory import GroupMemory
-from peers.ranks.lasting_faults import Fault
+from peers.ranks.lasting_faults import AttemptFault
 from peers.ranks.rendezvous import Rendezvous
 from peers.ranks.restarts import Restarts
 from protocols.types import ConfigError, LowcommError
@@ -101,7 +101,7 @@ class RankGroup:
         return self._memory.slots
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> AttemptFault | None:
         """How the last attempt was lost; None before that, or if the daemon gave it up."""
         return self._restarts.fault
 
@@ -181,7 +181,7 @@ class RankGroup:
         However it ends, no process, socket or directory of the ranks is left.
         """
         with contextlib.ExitStack() as stack:
-            self.rendezvous.open()
+            self.rendezvous.make_directory()
             stack.callback(self.rendezvous.close)
             stack.callback(self._memory.close)
             # Late ones of a dead attempt, and foreign processes.
@@ -211,7 +211,7 @@ class RankGroup:
         for number in itertools.count():
             if self._refusal:
                 break
-            attempt = Attempt(
+            attempt = RankAttempt(
                 number,
                 ranks=self._config.ranks,
                 hang_timeout_s=self._config.hang_timeout_s,
@@ -321,7 +321,7 @@ class RankGroup:
         self._memory.attach(running)
 
     def _take_report(
-        self, attempt: Attempt, rank: int, message: Metrics | Evaluated | Snapshotted
+        self, attempt: RankAttempt, rank: int, message: Metrics | Evaluated | Snapshotted
     ) -> None:
         attempt.check_attached(rank, type(message).__name__)
         if isinstance(message, Metrics):

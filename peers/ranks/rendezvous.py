@@ -9,7 +9,7 @@ from peers.ranks.socket_directory import SocketDirectory
 
 
 class Rendezvous:
-    """The addresses of one group: `open`, then `close`."""
+    """The addresses of one group: `make_directory`, then `close`."""
 
     def __init__(self, config: RanksConfig) -> None:
         self._config = config
@@ -19,9 +19,9 @@ class Rendezvous:
         """The endpoint of the bus while the group runs; known from the start."""
         self._port = 0
 
-    def open(self) -> None:
+    def make_directory(self) -> None:
         """Make the directory. Raises OSError."""
-        self._directory.open()
+        self._directory.make_directory()
 
     def close(self) -> None:
         self._directory.close()

@@ -5,7 +5,7 @@ Must NOT start an attempt, nor wait.
 
 from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.events import ProgramFailed, RanksFailed
-from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, RepeatedFaults, same_again
+from peers.ranks.lasting_faults import SAME_FAULTS_MAX, AttemptFault, RepeatedFaults, same_again
 from protocols.types import LowcommError
 
 RESTART_DELAYS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -16,7 +16,7 @@ class Restarts:
     """Counts the lost attempts of one group."""
 
     def __init__(self, restarts_max: int) -> None:
-        self.fault: Fault | None = None
+        self.fault: AttemptFault | None = None
         """How the last attempt was lost; None before that, or if the daemon gave it up."""
         self._restarts_max = restarts_max
         self._fruitless = 0

@@ -26,14 +26,14 @@ YOUNG_S = 60.0
 
 
 class SocketDirectory:
-    """One such directory: `open`, then `close`. Its path is known from the start."""
+    """One such directory: `make_directory`, then `close`. Its path is known from the start."""
 
     def __init__(self, parent: str = "") -> None:
         """`parent`: as RanksConfig.directory. Raises ConfigError."""
         self.path = free_directory(parent)
         self._lock = -1
 
-    def open(self) -> None:
+    def make_directory(self) -> None:
         """Make the directory, and remove those of killed daemons beside it. Raises OSError."""
         remove_stale(Path(self.path).parent)
         os.mkdir(self.path, 0o700)

@@ -47,7 +47,7 @@ class AdmissionShell:
         match command:
             case c.CheckProof():
                 self._feed(_checked(command))
-            case c.Answer(number=number, certificates=certificates, why=why, final=final):
+            case c.AdmissionAnswer(number=number, certificates=certificates, why=why, final=final):
                 self._mesh.answer(
                     number, m.NotAdmitted(why, final) if why else m.Admitted(certificates)
                 )

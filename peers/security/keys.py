@@ -133,12 +133,12 @@ class OwnKey:
             )
         try:
             made = self.key.own_certificate(peer)
-            self.keep(made)
+            self.store_certificate(made)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be made: {error}") from error
         return made
 
-    def keep(self, certificate: bytes) -> None:
+    def store_certificate(self, certificate: bytes) -> None:
         """Store this node's certificate (DER). Raises OSError."""
         write_private(self._directory / OWN, pem(certificate))
 

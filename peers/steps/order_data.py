@@ -59,7 +59,7 @@ class OrderData:
 
     def write_mean(self, task: Task) -> Sequence[int]:
         memory = self._ranks.memory
-        return self._work.mean(task.step, task.payloads, memory.mean)
+        return self._work.write_mean(task.step, task.payloads, memory.mean)
 
     def write_base(self, task: Task) -> str:
         (base,) = task.payloads
@@ -70,7 +70,7 @@ class OrderData:
     def take_payload(self, task: Task) -> tuple[str, Bytes]:
         del task
         memory = self._ranks.memory
-        payload = self._work.payload(memory.payload)
+        payload = self._work.make_payload(memory.payload)
         return digest_of(payload), payload
 
     def take_state(self, task: Task) -> tuple[str, Bytes | None]:

@@ -77,7 +77,7 @@ class _Arriving:
         return self._hash.hexdigest() == self.first.digest
 
 
-class StepPayloads:
+class PayloadStore:
     """The payloads of one peer: its own and those of others."""
 
     def __init__(
@@ -161,7 +161,7 @@ class StepPayloads:
         elif payload is not None:
             self.held.setdefault(event.digest, payload)
 
-    def keep(self, digest: str, payload: Bytes) -> None:
+    def keep_own(self, digest: str, payload: Bytes) -> None:
         """Keep a payload of our own under its digest."""
         self.held.setdefault(digest, payload)
 
@@ -199,7 +199,7 @@ class StepStream:
         return header, self._payload[start:stop]
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         return self._next == len(self._payload)
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:

@@ -17,7 +17,7 @@ from peers.exchange.interfaces import Bytes, StepWork
 from peers.exchange.outbound import Stream
 from peers.ipc.step_orders import Order, StepSlots
 from peers.steps.order_data import OrderData, Task
-from peers.steps.payload_store import StepPayloads, StepStream
+from peers.steps.payload_store import PayloadStore, StepStream
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import StepChunk, step_progress
@@ -87,7 +87,7 @@ class StepShell:
         based: Callable[[int], None],
     ) -> None:
         """`based(step)`: called when the base is the committed state after this step."""
-        self.payloads = StepPayloads(self._may_come, shell.feed)
+        self.payloads = PayloadStore(self._may_come, shell.feed)
         self._core = core
         self._work = work
         self._ranks = ranks
@@ -316,7 +316,7 @@ class StepShell:
     def _made(self, task: Task, made: tuple[str, Bytes]) -> None:
         digest, payload = made
         self._newest = digest
-        self.payloads.keep(digest, payload)
+        self.payloads.keep_own(digest, payload)
         event = v.StepMade(task.step, task.batch, digest)
         if task.ahead:
             self._at.made = event
@@ -328,7 +328,7 @@ class StepShell:
         digest, kept = seen
         if kept is not None:
             lineage = task.lineage
-            self._work.keep(task.step, kept, digest, lineage=lineage)
+            self._work.keep_copy(task.step, kept, digest, lineage=lineage)
         if task.shown is not None:
             self._at.digest = digest
             self._over(task)

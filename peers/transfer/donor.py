@@ -72,7 +72,7 @@ class StateLender:
         self._sent_bytes: dict[tuple[PeerId, int], int] = {}
         """Sent bytes by (receiver, cut)."""
 
-    def copy(self, command: c.CopyState, *, run: int, lineage: int) -> None:
+    def copy_state(self, command: c.CopyState, *, run: int, lineage: int) -> None:
         """Borrow the state, or share a copy of the same version."""
         of = (run, lineage, command.fragment, command.round)
         for known in self._copies:

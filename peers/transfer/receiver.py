@@ -26,7 +26,7 @@ Cell = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Incoming:
+class IncomingFragment:
     """The arriving state of a fragment."""
 
     elements: int
@@ -35,7 +35,7 @@ class Incoming:
     """Cells that are missing and may come."""
 
 
-class StateReceiver:
+class IncomingTransfer:
     """The transfer to this peer, for all of its cuts: cells of one cut may belong to the next one
     too."""
 
@@ -59,7 +59,7 @@ class StateReceiver:
         self._fragments = 0
         """Number of fragments that are not adopted yet."""
         self._donors: tuple[PeerId, ...] = ()
-        self._incoming: dict[int, Incoming] = {}
+        self._incoming: dict[int, IncomingFragment] = {}
         self._coming: dict[tuple[PeerId, Cell], memoryview] = {}
         self._here: dict[tuple[PeerId, Cell], memoryview] = {}
         """Cells that are hashed or being hashed, and not handled by the core yet."""
@@ -79,7 +79,7 @@ class StateReceiver:
         size = self._states().state_bytes(command.fragment)
         incoming = self._incoming.get(command.fragment)
         if incoming is None:
-            incoming = Incoming(size // ELEMENT_BYTES, fresh(size))
+            incoming = IncomingFragment(size // ELEMENT_BYTES, fresh(size))
             self._incoming[command.fragment] = incoming
         incoming.lacking = {x for span in command.cells for x in range(span.first, span.stop)}
 

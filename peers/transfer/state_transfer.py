@@ -12,7 +12,7 @@ from peers.exchange.data_plane import DataPlane
 from peers.exchange.interfaces import Listener, StateStore, StateTaken
 from peers.exchange.outbound import Stream
 from peers.transfer.donor import StateLender
-from peers.transfer.receiver import StateReceiver
+from peers.transfer.receiver import IncomingTransfer
 from peers.transfer.tree_hashing import TreeHashing
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -50,9 +50,9 @@ class StateTransfers:
         self._tree_hashing = TreeHashing()
         self.pace = BackgroundRate(self._outbounds.wake_all)
         self.state_lender = StateLender(self, self._tree_hashing, self.pace)
-        self.transfer = StateReceiver(lambda: shell.states, shell.feed, self._tree_hashing)
+        self.transfer = IncomingTransfer(lambda: shell.states, shell.feed, self._tree_hashing)
 
-    def connected(self) -> None:
+    def peer_connected(self) -> None:
         """Another peer is connected."""
         if self.connected_at is None:
             self.connected_at = asyncio.get_running_loop().time()
@@ -65,7 +65,7 @@ class StateTransfers:
         match command:
             case c.CopyState():
                 raft, lineage = self._core.raft, self._run_state.lineage
-                self.state_lender.copy(command, run=raft.run, lineage=lineage)
+                self.state_lender.copy_state(command, run=raft.run, lineage=lineage)
             case c.HashState():
                 self.state_lender.hash(command)
             case c.ServeCells():

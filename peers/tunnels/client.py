@@ -41,7 +41,8 @@ class TunnelHost(Protocol):
 
 
 class Tunnels:
-    """Tunnels of one peer: `open` on the requesting end; the other end only calls `take`."""
+    """Tunnels of one peer: `open_tunnel` on the requesting end; the other end only calls
+    `handle_message`."""
 
     def __init__(self, host: TunnelHost) -> None:
         self._host = host
@@ -50,12 +51,12 @@ class Tunnels:
         """By number of the request: the asked peer, and the future of its ticket."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, peer: PeerId, *, relay: PeerId) -> socket.socket:
+    async def open_tunnel(self, peer: PeerId, *, relay: PeerId) -> socket.socket:
         """Connect with the peer through the relay. The caller sets a deadline. Raises OSError."""
         ticket = await self._ask(relay, peer)
-        return await self._end(relay, ticket)
+        return await self._open_end(relay, ticket)
 
-    def take(self, relay: PeerId, message: TunnelTicket | NoTunnel) -> None:
+    def handle_message(self, relay: PeerId, message: TunnelTicket | NoTunnel) -> None:
         """An answer to our request, or a ticket for a tunnel that another peer requested."""
         if isinstance(message, TunnelTicket) and not message.number:
             if len(self._tasks) < OPENING_MAX:
@@ -72,7 +73,7 @@ class Tunnels:
         else:
             answer.set_exception(TunnelError(f"{relay} gives no tunnel: {message.why}"))
 
-    def gone(self, relay: PeerId) -> None:
+    def disconnected(self, relay: PeerId) -> None:
         """The relay is disconnected: it answers no request."""
         for asked, answer in self._answers.values():
             if asked == relay and not answer.done():
@@ -100,10 +101,10 @@ class Tunnels:
     async def _meet(self, relay: PeerId, ticket: bytes) -> None:
         with suppress(OSError):  # The other peer tries again, or another relay.
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                connection = await self._end(relay, ticket)
+                connection = await self._open_end(relay, ticket)
             self._host.tunnel_came(connection)
 
-    async def _end(self, relay: PeerId, ticket: bytes) -> socket.socket:
+    async def _open_end(self, relay: PeerId, ticket: bytes) -> socket.socket:
         """Our end of a tunnel through this peer. Raises OSError."""
         connection = await connect(self._host.remote(relay))
         show(connection, TUNNEL, ticket)

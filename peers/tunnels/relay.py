@@ -49,7 +49,7 @@ class _Joint:
 
 
 class TunnelRelay:
-    """All tunnels through this peer: `want`, `came` and `gone`, then `close`."""
+    """All tunnels through this peer: `want`, `came` and `disconnected`, then `close`."""
 
     def __init__(self, host: RelayHost) -> None:
         self._host = host
@@ -72,7 +72,7 @@ class TunnelRelay:
         for end, ticket in enumerate(tickets):
             self._tickets[ticket] = joint, end
         loop = asyncio.get_running_loop()
-        joint.timer = loop.call_later(WAIT_S, self._end, joint)
+        joint.timer = loop.call_later(WAIT_S, self._end_tunnel, joint)
         self._host.send(asker, TunnelTicket(wanted.peer, wanted.number, tickets[0]))
         self._host.send(wanted.peer, TunnelTicket(asker, 0, tickets[1]))
 
@@ -96,14 +96,14 @@ class TunnelRelay:
         joint.splice = BytePump(*ends, moved=moved, ended=lambda _: self._forget(joint))
         joint.splice.start()
 
-    def gone(self, peer: PeerId) -> None:
+    def disconnected(self, peer: PeerId) -> None:
         """The peer is disconnected: close all of its tunnels."""
         for joint in [each for each in self._joints if peer in each.peers]:
-            self._end(joint)
+            self._end_tunnel(joint)
 
     def close(self) -> None:
         for joint in list(self._joints):
-            self._end(joint)
+            self._end_tunnel(joint)
 
     def _refusal(self, asker: PeerId, to: PeerId) -> str:
         """Why there can be no tunnel between these peers; "" if there can."""
@@ -117,7 +117,7 @@ class TunnelRelay:
             return f"{asker} has {TUNNELS_PER_PEER_MAX} tunnels already"
         return ""
 
-    def _end(self, joint: _Joint) -> None:
+    def _end_tunnel(self, joint: _Joint) -> None:
         if joint.splice is not None:
             joint.splice.close()  # `_forget` follows.
             return

@@ -340,7 +340,7 @@ class CheckProof:
 
 
 @record
-class Answer:
+class AdmissionAnswer:
     """Answer the request of this number: admitted, or the reason why not."""
 
     number: int
@@ -439,8 +439,8 @@ Command = (
     | Stop
     | Leased
     | CheckProof
-    | Answer
+    | AdmissionAnswer
     | Trust
 )
-AtTheGate = CheckProof | Answer | Trust
+AtTheGate = CheckProof | AdmissionAnswer | Trust
 """Commands that occur in encrypted runs only."""

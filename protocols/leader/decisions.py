@@ -221,7 +221,7 @@ class RoundDecisions:
     def _next_first_round(self, fragment: int) -> int:
         """The first round of the next view: an open round with contributions goes on in the old
         view if it can."""
-        plan, reports = self.reports.open(fragment)
+        plan, reports = self.reports.open_round(fragment)
         committed = self.run_state.committed(fragment)
         if plan is None or reports is None or not reports.ready:
             return committed + 1
@@ -295,7 +295,7 @@ class Leader:
     def accounts(self) -> Accounts:
         return self.joins.accounts
 
-    def take(self, peer: PeerId, message: Control, now: float) -> str:
+    def handle_report(self, peer: PeerId, message: Control, now: float) -> str:
         """Remember a report. Returns how the peer's state differs from the majority's; "" if it
         does not.
 
@@ -309,11 +309,11 @@ class Leader:
             case ReportsComplete(term=term):
                 # Otherwise it was meant for an earlier leader, perhaps for us.
                 if term == self.raft.term:
-                    self.accounts.of(peer).told = True
+                    self.accounts.for_peer(peer).told = True
             case Kept() if peer in self.run_state.seats and is_sound(message.remaining):
                 self.rollback.kept[peer] = message
             case Durable(works=works, why=why):
-                self.accounts.of(peer).broken = "" if works else why or "its disk fails"
+                self.accounts.for_peer(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
                 self.joins.witnesses[peer] = message
             case CaughtUp(lineage=of) if of == here:
@@ -323,7 +323,7 @@ class Leader:
             case Leave():
                 self.lose(peer, message.why, left=True)
             case CutRoots():
-                self.root_agreement.take(peer, message)
+                self.root_agreement.add_roots(peer, message)
             case Have() if peer in self.run_state.receivers:
                 return self.reports.has(peer, message)
             case Hold() if peer in self.run_state.receivers:
@@ -367,9 +367,9 @@ class Leader:
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
         """The peer is gone, or wants to leave. A peer that wants to leave may still be needed: the
         leader must know what it holds, or that it lacks a state as all others do."""
-        self.accounts.drop(peer)
+        self.accounts.forget(peer)
         if left and peer in self.run_state.readers:
-            self.accounts.of(peer).going = True
+            self.accounts.for_peer(peer).going = True
         else:
             self.joins.gone(peer)
         self.step_views.forget(peer)
@@ -426,7 +426,7 @@ class Leader:
     def hopeless(self, now: float) -> bool:
         """No peer has the run's state, and none will."""
         patience_s = self.rules.silence_timeout_s
-        return self.rollback.over(now, patience_s=patience_s) and self.informed(now)
+        return self.rollback.run_is_lost(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Have all connected peers repeated their reports in this term, or had the time to? What

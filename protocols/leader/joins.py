@@ -195,7 +195,7 @@ class Joins:
             return None  # A copy would give a majority to one of the peers that differ.
         versions, busy = self.donors.versions(), self.donors.busy()
         for peer, join in list(self.joins.items()):
-            able = self.donors.of(peer, versions) if not self._goes(peer, join) else ()
+            able = self.donors.with_versions(peer, versions) if not self._goes(peer, join) else ()
             donors = [donor for donor in able if donor not in busy]
             if len(donors) < min(WORDS_NEEDED, len(able)):
                 continue  # It waits for its turn: if all joined at once, none would be in time.

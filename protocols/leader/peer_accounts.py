@@ -35,7 +35,7 @@ class Accounts:
     links: Connections = field(default_factory=Connections)
     _of: dict[PeerId, Account] = field(default_factory=dict[PeerId, Account])
 
-    def of(self, peer: PeerId) -> Account:
+    def for_peer(self, peer: PeerId) -> Account:
         """The record of the present incarnation, for changes."""
         known, life = self._of.get(peer), self.links.life(peer, 0)
         if known is None or known.incarnation != life:
@@ -64,7 +64,7 @@ class Accounts:
         """Peers that want to leave."""
         return {x for x, known in self._of.items() if known.going and self._is_present(x, known)}
 
-    def drop(self, peer: PeerId) -> None:
+    def forget(self, peer: PeerId) -> None:
         """The peer is gone."""
         self._of.pop(peer, None)
 

@@ -76,7 +76,7 @@ class Donors:
             for f, r in enumerate(rounds)
         )
 
-    def of(self, joiner: PeerId, versions: tuple[Version, ...]) -> tuple[PeerId, ...]:
+    def with_versions(self, joiner: PeerId, versions: tuple[Version, ...]) -> tuple[PeerId, ...]:
         """Live members that hold exactly these versions, confirmed by another member.
 
         The donor that failed the joiner last time comes last; the leader has no preference.
@@ -148,7 +148,7 @@ class Rollback:
         self.hopeless_since = NEVER
         return best(usable)
 
-    def over(self, now: float, *, patience_s: float) -> bool:
+    def run_is_lost(self, now: float, *, patience_s: float) -> bool:
         """As `restore`, but there is no checkpoint, so the run is lost. Not while a witness keeps
         the log for peers that trained and are all out: they may return."""
         late = now >= self.hopeless_since + patience_s
@@ -181,7 +181,7 @@ class Rollback:
         if self.run_state.is_over and all(states):
             # A peer has the final state, and its ranks have ended: no round is repeated.
             return False
-        return not any(self.donors.of(peer, versions) for peer in receivers)
+        return not any(self.donors.with_versions(peer, versions) for peer in receivers)
 
     def _makes_a_step(self, peer: PeerId) -> bool:
         """Is its last report believed, and not of the last committed round?"""

@@ -333,12 +333,12 @@ class Reports:
         """The open rounds with reports."""
         found: list[OpenRound] = []
         for fragment in range(self.run_state.fragments) if self.said.rounds else ():
-            plan, reports = self.open(fragment)
+            plan, reports = self.open_round(fragment)
             if plan is not None and reports is not None:
                 found.append((fragment, plan, reports))
         return found
 
-    def open(self, fragment: int) -> tuple[RoundPlan | None, RoundReports | None]:
+    def open_round(self, fragment: int) -> tuple[RoundPlan | None, RoundReports | None]:
         """The open round of a fragment with its reports, if there are any."""
         plan = self.run_state.open_plan(fragment)
         if plan is None:

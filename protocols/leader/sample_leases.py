@@ -63,10 +63,10 @@ class SampleLeases:
         info, wants = run_state.members.get(peer), self.wants[peer]
         if info is None:
             return 0
-        left = count(run_state.ledger.of(peer, info.incarnation)) - wants.carried
+        left = count(run_state.ledger.held_by(peer, info.incarnation)) - wants.carried
         return max(wants.ahead - left, 0)
 
     def _from_free(self, run_state: RunState, peer: PeerId, free: Samples, lack: int) -> Samples:
         info = run_state.members[peer]
-        ranges = len(run_state.ledger.of(peer, info.incarnation))
+        ranges = len(run_state.ledger.held_by(peer, info.incarnation))
         return first(free, lack, ranges_max=max(FREE_RANGES_MAX - ranges, 0))

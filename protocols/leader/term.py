@@ -138,7 +138,7 @@ class LeadershipTerm:
         self.relay_plan.disconnected(peer)
         self._raft.serve(self.readers(), begin_from={peer: index})
 
-    def take(self, peer: PeerId, message: Control, now: float) -> list[tuple[PeerId, str]]:
+    def handle_report(self, peer: PeerId, message: Control, now: float) -> list[tuple[PeerId, str]]:
         """Handle a report, or several from a relay. Returns peers that differ from the majority,
         and how.
 
@@ -149,13 +149,13 @@ class LeadershipTerm:
         if self._is_of_earlier_life(peer):
             return []
         if not isinstance(message, PassedReports):
-            diverged = self.leader.take(peer, message, now)
+            diverged = self.leader.handle_report(peer, message, now)
             return [(peer, diverged)] if diverged else []
         found: list[tuple[PeerId, str]] = []
         wrong: list[RemoteProtocolError] = []
         for report in self.relay_plan.reported(peer, message):
             try:
-                found += self.take(report.peer, report.message, now)
+                found += self.handle_report(report.peer, report.message, now)
             except RemoteProtocolError as error:
                 wrong.append(error)
         if wrong:

@@ -61,7 +61,9 @@ class Voters:
 
     # Revocations ----------------------------------------------------------------------------
 
-    def take(self, asked: Mapping[str, RequestAct], now: float) -> list[tuple[RequestAct, str]]:
+    def accept_acts(
+        self, asked: Mapping[str, RequestAct], now: float
+    ) -> list[tuple[RequestAct, str]]:
         """Accept every act of `asked`: a revocation if it leaves a majority, together with the
         others.
 

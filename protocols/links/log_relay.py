@@ -65,7 +65,7 @@ class LogRelay:
         self.via = None
         self._flushed()
 
-    def take(self, peer: PeerId, message: Control, now: float) -> None:
+    def handle_message(self, peer: PeerId, message: Control, now: float) -> None:
         """Handle a message of the leader, of our relay or of one of our learners; drop those of
         other peers."""
         if isinstance(message, Relay | Via):
@@ -116,7 +116,7 @@ class LogRelay:
 
     # Actions --------------------------------------------------------------------------------
 
-    def advance(self, now: float, leader: PeerId | None) -> list[Command]:
+    def relay_entries(self, now: float, leader: PeerId | None) -> list[Command]:
         """Send committed entries to our learners, and their reports to the leader."""
         if not self._current:
             return []

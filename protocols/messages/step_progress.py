@@ -40,7 +40,7 @@ class StepProgress:
         course = replace(self, step=step, digest=digest, view=commit.view)
         return replace(course, base=step, base_digest=digest) if keeps(run, step) else course
 
-    def restored(self, version: Version, *, drawn: int) -> "StepProgress":
+    def after_rollback(self, version: Version, *, drawn: int) -> "StepProgress":
         """The progress after a rollback to this version. `drawn`: batches drawn until then."""
         step, digest = version.round, version.state_digest
         return StepProgress(step=step, digest=digest, base=step, base_digest=digest, drawn=drawn)

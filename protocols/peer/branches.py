@@ -101,7 +101,7 @@ class Branches:
         alone = self._alone_since + self._rules.lonely_after_s
         return min(alone, self._met_at + self._rules.silence_timeout_s, self._gives_up_at)
 
-    def connected(self, peer: PeerId) -> list[Command]:
+    def first_message(self, peer: PeerId) -> list[Command]:
         """The first message on a new connection."""
         self._theirs.pop(peer, None)
         self._said.pop(peer, None)

@@ -78,7 +78,7 @@ class Certificates:
 
     # Events ---------------------------------------------------------------------------------
 
-    def take(
+    def handle_event(
         self,
         event: v.GateEvent,
         leader: PeerId | None,
@@ -92,14 +92,16 @@ class Certificates:
             case v.AdmitAsked(number=number, admit=admit):
                 if admit.protocol != PROTOCOL_VERSION:
                     why = other_version(admit.peer, admit.protocol)
-                    return [c.Answer(number, (), why, final=True)]
+                    return [c.AdmissionAnswer(number, (), why, final=True)]
                 if self._is_admitted(admit):
                     # It asks again: an answer was lost, or it trusts too few peers to get in.
-                    return [c.Answer(number, self._certificates_of_voters(), "", final=False)]
+                    return [
+                        c.AdmissionAnswer(number, self._certificates_of_voters(), "", final=False)
+                    ]
                 if leader == self._me:
                     return [self._check((self._me, number), admit)]
                 if leader not in self._links.up or len(self._handed_on) >= ASKING_MAX:
-                    return [c.Answer(number, (), NOT_NOW, final=False)]
+                    return [c.AdmissionAnswer(number, (), NOT_NOW, final=False)]
                 assert leader is not None, "a connected leader is a peer"
                 self._handed_on[number] = now + ANSWER_S
                 return [c.Send(leader, m.HandOn(number, admit))]
@@ -133,7 +135,7 @@ class Certificates:
             case m.Decided(number=number):
                 if self._handed_on.pop(number, None) is None:
                     return []  # It came too late: the node was told to try again.
-                return [c.Answer(number, message.certificates, message.why, message.final)]
+                return [c.AdmissionAnswer(number, message.certificates, message.why, message.final)]
             case m.RequestAct(entry=entry):
                 # Only a member may ask; and a former leader does not pass it on.
                 if not isinstance(entry, e.TokenIssued):
@@ -153,7 +155,7 @@ class Certificates:
         commands += self._acts_due(led_term, leader, now)
         for number in [n for n, until in self._handed_on.items() if now >= until]:
             del self._handed_on[number]
-            commands.append(c.Answer(number, (), NOT_NOW, final=False))
+            commands.append(c.AdmissionAnswer(number, (), NOT_NOW, final=False))
         return [command for command in commands if command is not None]
 
     def _trust(self) -> c.Trust | None:
@@ -208,7 +210,7 @@ class Certificates:
         refused: list[tuple[m.RequestAct, str]] = []
         if led_term is not None:
             vote_changes = led_term.leader.vote_changes
-            refused = vote_changes.take(self.acts, now)
+            refused = vote_changes.accept_acts(self.acts, now)
         commands = [x for asked, why in refused for x in self._refuse(asked, one_line(why))]
         hears = leader if leader in self._links.up else None
         if now >= self._acts_at or hears != self._asked_of:
@@ -284,7 +286,7 @@ class Certificates:
     ) -> c.Command:
         peer, number = asker
         if peer == self._me:
-            return c.Answer(number, certificates, why, final)
+            return c.AdmissionAnswer(number, certificates, why, final)
         return c.Send(peer, m.Decided(number, certificates, why, final))
 
 

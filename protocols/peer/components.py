@@ -225,7 +225,7 @@ class Components(ABC):
 
     def _write(self, now: float) -> None:
         """Send new entries of the log; then apply committed ones."""
-        for command in self.raft.take(now):
+        for command in self.raft.take_commands(now):
             self._emit(command, now)
         self._due[wakeups.RAFT] = self.raft.deadline  # Of a write that was handed over.
         before = self.run_state.index
@@ -261,7 +261,7 @@ class Components(ABC):
     def _exchange_some(self, now: float) -> None:
         """The rounds of the woken fragments."""
         before = self.member_status.mark
-        commands, moved = self.part.exchange(now, self.links.up, self._hears)
+        commands, moved = self.part.advance_rounds(now, self.links.up, self._hears)
         self._ours(commands, before, now)
         self._due[wakeups.ROUNDS] = self.part.rounds_deadline
         if moved:
@@ -299,7 +299,7 @@ class Components(ABC):
             self.raised |= wakeups.ALL
 
     def _relay(self, now: float) -> None:
-        for command in self.log_relay.advance(now, self._leader_here):
+        for command in self.log_relay.relay_entries(now, self._leader_here):
             self._emit(command, now)
         self._due[wakeups.LOG_RELAY] = self.log_relay.deadline
 

@@ -42,7 +42,7 @@ FAREWELL_S = 1.0
 FROM_REVOKED = (Appended, Heartbeat, HeartbeatReply)
 """Messages of a revoked peer that are accepted so that it can read on; all others are dropped."""
 CONNECTIVITY = (Heartbeat, HeartbeatReply, OnBranch, FindLeader, LeaderAddress)
-"""Messages that `take` handles."""
+"""Messages that `handle_message` handles."""
 
 
 class Connectivity:
@@ -80,7 +80,7 @@ class Connectivity:
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
         peer = event.peer
         self._links.connected(event, now)
-        commands = self.other_branches.connected(peer)
+        commands = self.other_branches.first_message(peer)
         self._raft.connected(peer, now)
         if peer == self._raft.leader:
             self._said_missed = UNSAID  # Reports on the last connection are forgotten.
@@ -325,7 +325,7 @@ class Connectivity:
         known = readers.get(leader) or connected.get(leader)
         return known.address if known is not None else ""
 
-    def take(
+    def handle_message(
         self,
         peer: PeerId,
         message: Heartbeat | HeartbeatReply | OnBranch | FindLeader | LeaderAddress,

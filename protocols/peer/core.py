@@ -127,7 +127,7 @@ class PeerCore(Components):
             case v.DeadlineReached():
                 pass
             case _ if isinstance(event, v.GateEvent):
-                self._out += self.certificates.take(event, self.leader_id, now)
+                self._out += self.certificates.handle_event(event, self.leader_id, now)
             case v.BlocksReceived():
                 self._out += self.part.local(event, now)
                 if self.part.woken:
@@ -139,7 +139,7 @@ class PeerCore(Components):
         self.raft.run = event.run.run
         try:
             own = [event.admission] if event.admission is not None else []
-            self.raft.begin(now, [event.run, *own, e.Member(self.me.info(0))])
+            self.raft.found_run(now, [event.run, *own, e.Member(self.me.info(0))])
         except LogError as error:
             self._stop(c.Stop(str(error), "failed"))
             return
@@ -162,7 +162,7 @@ class PeerCore(Components):
         elif self.connectivity.keeps_out(peer, message):
             pass
         elif isinstance(message, CONNECTIVITY):
-            self._out += self.connectivity.take(peer, message, now)
+            self._out += self.connectivity.handle_message(peer, message, now)
             if not isinstance(message, HEARTBEATS):
                 self.raised |= (
                     wakeups.ALL if isinstance(message, m.OnBranch) else wakeups.CONNECTIVITY
@@ -202,14 +202,14 @@ class PeerCore(Components):
             if self.leadership.is_led_by(peer):  # The leader sends it once.
                 self.part.hurried(message.stamp)
         elif self.led_term is None or isinstance(message, RELAY):
-            self.log_relay.take(peer, message, now)
+            self.log_relay.handle_message(peer, message, now)
             if isinstance(message, m.Relay | m.Via):
                 self.raised |= wakeups.ALL  # Another peer gets our reports from now on.
             elif isinstance(message, RELAY) or peer in self.log_relay.share:
                 self.raised |= wakeups.RELAYED
         else:
             self.raised |= wakeups.MISSED if isinstance(message, LINKS) else wakeups.REPORTED
-            for found, diverged in self.led_term.take(peer, message, now):
+            for found, diverged in self.led_term.handle_report(peer, message, now):
                 self._out.append(c.Note("diverged", f"{self.name_of(found)} {diverged}"))
 
     # The log --------------------------------------------------------------------------------

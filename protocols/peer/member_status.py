@@ -221,7 +221,9 @@ class MemberStatus:
         elif not joint_trainers.started and all(r.version >= 0 for r in rounds):
             joint_trainers.started = True
             first = self.me.peer not in views[-1].roster
-            return [command for r in rounds for command in r.work.start(r.version, first=first)]
+            return [
+                command for r in rounds for command in r.work.start_ranks(r.version, first=first)
+            ]
         return []
 
     def _keeps_pace(self, rounds: Sequence[FragmentRounds], now: float) -> bool:

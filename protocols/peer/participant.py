@@ -184,7 +184,7 @@ class Participant:
     def payload(self, event: v.SliceBegun | v.SliceReceived | v.ResultReceived) -> list[c.Command]:
         """A payload of another peer: keep it, or drop and count it (I3)."""
         known = event.sender in self.run_state.receivers
-        all_rounds = self.of(event.stamp) if known else []
+        all_rounds = self.rounds_of(event.stamp) if known else []
         if not any(rounds.exchange.received(event, rounds.version) for rounds in all_rounds):
             return [c.Discard(event)]
         fragment = event.stamp.fragment
@@ -203,7 +203,7 @@ class Participant:
 
     def hurried(self, stamp: Stamp) -> None:
         """The leader asks for an early contribution."""
-        for rounds in self.of(stamp):
+        for rounds in self.rounds_of(stamp):
             rounds.work.hurried = stamp
 
     def asked(self, peer: PeerId, message: Asked | Given, now: float) -> list[c.Command]:
@@ -213,7 +213,7 @@ class Participant:
             case Fetch() | FetchSteps():
                 return self.fetched(peer, message)
             case BlocksWanted(stamp=stamp):
-                known = self.of(stamp) if peer in self.run_state.members else []
+                known = self.rounds_of(stamp) if peer in self.run_state.members else []
                 return [x for rounds in known for x in rounds.exchange.blocks_wanted(peer, message)]
             case FetchState() | FetchLeaves():
                 return self.state_donor.asked(peer, message, now)
@@ -241,7 +241,7 @@ class Participant:
                 for command in steps.payload_fetch.give(peer, message, steps.payloads)
             ]
         stamp, part = message.stamp, message.part
-        return [x for r in self.of(stamp) for x in r.exchange.fetched(peer, stamp, part)]
+        return [x for r in self.rounds_of(stamp) for x in r.exchange.fetched(peer, stamp, part)]
 
     def reconnected(self, peer: PeerId) -> None:
         """A new connection: messages under way are lost in both directions."""
@@ -264,7 +264,7 @@ class Participant:
         for steps in self._steps:
             steps.forget_reports()
 
-    def of(self, stamp: Stamp) -> list[FragmentRounds]:
+    def rounds_of(self, stamp: Stamp) -> list[FragmentRounds]:
         return self.rounds[stamp.fragment : stamp.fragment + 1]
 
     def rules(self, rules: ProtocolConfig) -> None:
@@ -399,7 +399,7 @@ class Participant:
         versions = [None if rounds.applying else rounds.version for rounds in self.rounds]
         return commands + self.state_donor.advance(versions, now)
 
-    def exchange(
+    def advance_rounds(
         self, now: float, connected: Set[PeerId], leader: PeerId | None
     ) -> tuple[list[c.Command], bool]:
         """Commands of the rounds of woken fragments, and whether any of them moved. `leader`:
@@ -426,7 +426,7 @@ class Participant:
         self, now: float, connected: Set[PeerId], leader: PeerId | None
     ) -> tuple[list[c.Command], bool]:
         """Commands of a stepwise run, and whether our status has changed. `leader` as in
-        `exchange`."""
+        `advance_rounds`."""
         steps, catchup = self.steps, self.catchup
         joint_trainers = self.member_status.joint_trainers
         assert steps is not None, "no steps are made in a run of rounds"

@@ -29,7 +29,7 @@ class SampleRequests:
         if not self.ahead or self.anchor is None:
             return []
         ledger = self._run_state.ledger
-        held = ledger.of(self._me.peer, self._me.incarnation)
+        held = ledger.held_by(self._me.peer, self._me.incarnation)
         left = self.anchor.left(held)
         if left == self._told:
             return []

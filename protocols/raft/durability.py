@@ -106,7 +106,7 @@ class Durability:
         persist = Persist(
             self.write_number, term, vote, first, entries, self._snapshot, self.failures
         )
-        self._writes.begin(self.write_number, first, log.last_index, now)
+        self._writes.begin_write(self.write_number, first, log.last_index, now)
         self._votes_changed, self._first, self._snapshot = False, None, None
         return persist
 

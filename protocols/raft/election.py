@@ -169,13 +169,13 @@ class Election:
         self._disk.mute()
         self._timer.deadline = NEVER
         self._quorum_at = now + self.rules.election_timeout_s
-        self._replication.begin()
+        self._replication.begin_term()
 
     def vote(self, term: int, vote: str) -> None:
         """Begin this term, or give our vote in it ("": to no peer yet)."""
         if term != self.state.term:
             self.claims.granted = {}
-        self.state.begin(term, vote)
+        self.state.begin_term(term, vote)
         self._disk.vote_changed()
 
     def step_down(self, now: float, *, term: int = 0) -> None:

@@ -25,7 +25,8 @@ from protocols.types.rules import ProtocolConfig
 
 
 class Raft:
-    """The Raft node of one peer. `take()` returns the commands that the last calls have led to."""
+    """The Raft node of one peer. `take_commands` returns the commands that the last calls have led
+    to."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Raft:
         """The same object; code that runs with each event reads it, not the properties below."""
         if saved is None:
             return
-        self.term_state.begin(saved.term, saved.vote)
+        self.term_state.begin_term(saved.term, saved.vote)
         if saved.snapshot is not None:
             self.log.begin_at(saved.snapshot.index, saved.snapshot.term, voters)
             self.commit_index = saved.snapshot.index
@@ -64,7 +65,7 @@ class Raft:
 
     # Interface ------------------------------------------------------------------------------
 
-    def begin(self, now: float, entries: Iterable[Entry]) -> None:
+    def found_run(self, now: float, entries: Iterable[Entry]) -> None:
         """Found a run: the first entry names us as the only voter, so we lead at once."""
         assert self.log.last_index == 0, "this log has begun"
         self.election.vote(1, self.me)
@@ -79,7 +80,7 @@ class Raft:
         self.term_state.become(Role.CANDIDATE, None)
         self._lead(now, first=(fork,))
 
-    def take(self, now: float) -> list[Command]:
+    def take_commands(self, now: float) -> list[Command]:
         """Commands since the last call; changes that must survive a crash are in a Persist."""
         out, state = self._out.copy(), self.term_state
         self._out.clear()

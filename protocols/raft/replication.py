@@ -60,7 +60,7 @@ class Replication:
     """Relayed readers that had not got the log in time."""
     _readers: dict[PeerId, Progress] = field(default_factory=dict[PeerId, Progress])
 
-    def begin(self) -> None:
+    def begin_term(self) -> None:
         """We lead now, and do not know the position of any reader."""
         self._told_durable = 0
         self._readers.clear()

@@ -37,7 +37,7 @@ class IncomingSnapshot:
     """(sender, term, index)."""
     _image: bytearray = field(default_factory=bytearray)
 
-    def take(self, peer: PeerId, piece: Install) -> Snapshot | None:
+    def add_piece(self, peer: PeerId, piece: Install) -> Snapshot | None:
         """Add a piece; returns the snapshot with its last one. Raises RemoteProtocolError if it is
         too large."""
         if piece.total_bytes > SNAPSHOT_BYTES_MAX:

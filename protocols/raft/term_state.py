@@ -70,7 +70,7 @@ class TermState:
     heard_at: float = -NEVER
     """When a leader was heard last, seconds."""
 
-    def begin(self, term: int, vote: str) -> None:
+    def begin_term(self, term: int, vote: str) -> None:
         """A term begins, or this peer gives its vote in it."""
         if term != self.term:
             self.proved = None

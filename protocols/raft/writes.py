@@ -48,7 +48,7 @@ class Writes:
         """Is there a write with this number or a lower one?"""
         return any(each <= number for each in self._writes)
 
-    def begin(self, number: int, first: int, end: int, now: float) -> None:
+    def begin_write(self, number: int, first: int, end: int, now: float) -> None:
         self._writes[number] = Write(first, end, now)
 
     def log_changed(self, index: int) -> None:

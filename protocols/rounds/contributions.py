@@ -39,7 +39,7 @@ class OwnContribution:
     """Bytes a second of this peer's line (see ContributionReady)."""
 
     @classmethod
-    def of(
+    def from_event(
         cls, made: ContributionReady, round_: int, samples: Samples, now: float
     ) -> "OwnContribution":
         """`samples`: those of its steps and of earlier work that no round has counted."""
@@ -63,7 +63,7 @@ class PartResult:
     """The peer that sent it."""
 
     @classmethod
-    def of(cls, event: ResultReceived) -> "PartResult":
+    def from_event(cls, event: ResultReceived) -> "PartResult":
         return cls(event.contributors, event.digest, event.sender)
 
 

@@ -176,7 +176,7 @@ class FragmentRounds:
             commands.append(Send(hears, have))
         plan = self.run_state.open_plan(self.fragment) if not self.finished else None
         if plan is not None:
-            commands += exchange.advance(plan, self.version, connected, leader)
+            commands += exchange.advance_round(plan, self.version, connected, leader)
         return commands + exchange.complain(plan, now, leader)
 
     def _apply(self, now: float, connected: Set[PeerId]) -> list[Command]:

@@ -53,7 +53,7 @@ class LocalWork:
         if self.base == NO_RANKS:
             return []  # It is of ranks that are gone.
         seen, round_ = union(self.carried, made.samples), self.next_round
-        self.own = OwnContribution.of(made, round_, seen, now)
+        self.own = OwnContribution.from_event(made, round_, seen, now)
         if version < 0:
             self.own.round = 0  # The ranks wait for the same state as this peer.
             return []
@@ -80,7 +80,7 @@ class LocalWork:
         if self.given is not None and self.given.round == round_:
             self.given.manifest = manifest
 
-    def start(self, version: int, *, first: bool) -> list[Command]:
+    def start_ranks(self, version: int, *, first: bool) -> list[Command]:
         """Give newly attached ranks their first parameters."""
         self.own = None
         return self.resume("anew", version, first=first)

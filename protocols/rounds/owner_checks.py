@@ -66,7 +66,7 @@ class OwnerChecks:
 
     # Inputs ---------------------------------------------------------------------------------
 
-    def received(self, event: BlocksReceived, plan: RoundPlan | None) -> bool:
+    def blocks_received(self, event: BlocksReceived, plan: RoundPlan | None) -> bool:
         """A peer has sent blocks that this one asked for. True if the check may go on."""
         if event.stamp == self.attempt:
             self.here.add((event.sender, event.contributor))
@@ -141,7 +141,7 @@ class OwnerChecks:
 
     # Next actions ---------------------------------------------------------------------------
 
-    def advance(
+    def advance_checks(
         self,
         plan: RoundPlan,
         terms: tuple[Contributor, ...],

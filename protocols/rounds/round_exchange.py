@@ -64,7 +64,7 @@ class RoundExchange:
             return may and add(stamp, part, event.contributor)
         if stamp.round <= version or not self.fence.may_result(stamp, part, sender):
             return False
-        return self.held.add_result(stamp, part, PartResult.of(event))
+        return self.held.add_result(stamp, part, PartResult.from_event(event))
 
     def part_reduced(self, event: PartReduced) -> None:
         """Our own sum is ready, or cannot be made; ignored if its plan is void."""
@@ -77,7 +77,7 @@ class RoundExchange:
         plan = self.fence.run_state.open_plan(self.fence.fragment)
         match event:
             case BlocksReceived():
-                return self.checks.received(event, plan)
+                return self.checks.blocks_received(event, plan)
             case BlocksCompared():
                 self.checks.compared(event)
             case CopiesCompared():
@@ -142,7 +142,7 @@ class RoundExchange:
 
     # Next actions ---------------------------------------------------------------------------
 
-    def advance(
+    def advance_round(
         self, plan: RoundPlan, version: int, connected: Set[PeerId], leader: PeerId | None
     ) -> list[Command]:
         """Do everything that is possible in the open round and not done yet."""
@@ -204,7 +204,7 @@ class RoundExchange:
         if not digest:
             return []
         terms = self.held.results[plan.stamp][0].contributors
-        commands = self.checks.advance(plan, terms, connected, leader, self.done)
+        commands = self.checks.advance_checks(plan, terms, connected, leader, self.done)
         passed = self.checks.passed(plan)
         if deed is not None and leader is not None and passed and self.done.once(*deed):
             commands.append(Send(leader, Hold(plan.stamp, digest)))

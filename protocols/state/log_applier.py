@@ -100,7 +100,7 @@ class LogApplier:
             return False
         if not raft.election.is_near(piece.term, now, raises=True):
             return False
-        snapshot = raft.incoming.take(peer, piece)
+        snapshot = raft.incoming.add_piece(peer, piece)
         if snapshot is None:
             return False
         try:

@@ -55,7 +55,7 @@ class SampleLedger:
 
     # Queries --------------------------------------------------------------------------------
 
-    def of(self, peer: PeerId, incarnation: int) -> Samples:
+    def held_by(self, peer: PeerId, incarnation: int) -> Samples:
         """Samples that this incarnation may train; also while it is lost, since it may return with
         its work."""
         held = self.held.get(peer)

@@ -127,7 +127,9 @@ def _restore(run_state: RunState, index: int, restore: e.Restore) -> None:
     run_state.returned = {}
     if run_state.stepwise:
         drawn = restore.remaining.frontier
-        run_state.step_progress = run_state.step_progress.restored(restore.versions[0], drawn=drawn)
+        run_state.step_progress = run_state.step_progress.after_rollback(
+            restore.versions[0], drawn=drawn
+        )
 
 
 def _fork(run_state: RunState, restore: e.Restore) -> None:

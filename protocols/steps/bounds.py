@@ -173,7 +173,7 @@ class StepBounds:
         view = self.own_view
         if view is None or (stamp.view, stamp.round) != (view.view, step):
             return False
-        return len(payloads.of(view.view, step)) < len(view.roster)
+        return len(payloads.of_step(view.view, step)) < len(view.roster)
 
     def reach_target(self, step: int, payloads: Payloads) -> bool:
         """Is it certain that no other peer is beyond this step?"""

@@ -60,7 +60,7 @@ class OwnPayloads:
             return []
         own, batch = self.newest, reach.batch(step)
         if own is not None and own.step == step and own.batch == batch:
-            if self.me not in payloads.of(view, step):
+            if self.me not in payloads.of_step(view, step):
                 payloads.add(view, step, self.me, own.digest)
                 self.unsent = True
             return []
@@ -87,7 +87,7 @@ class OwnPayloads:
         step apart.
         """
         self.unsent = False
-        digest = payloads.of(view.view, step).get(self.me)
+        digest = payloads.of_step(view.view, step).get(self.me)
         if digest is None:
             return []
         stamp, lacking = self.bounds.stamp(view.view, step), self.receivers

@@ -83,7 +83,7 @@ class PayloadFetch:
             stamp = self._bounds.stamp(view.view, step)
             commands += [
                 SendStep((peer,), stamp, maker, digest)
-                for maker, digest in sorted(payloads.of(view.view, step).items())
+                for maker, digest in sorted(payloads.of_step(view.view, step).items())
                 if not message.peers or maker in message.peers
             ]
         return commands

@@ -34,17 +34,17 @@ class Payloads:
             return True
         return held.setdefault(peer, digest) == digest
 
-    def of(self, view: int, step: int) -> dict[PeerId, str]:
+    def of_step(self, view: int, step: int) -> dict[PeerId, str]:
         return self.held.get((view, step), {})
 
     def missing(self, view: View, step: int) -> tuple[PeerId, ...]:
         """The peers with missing payloads, in the order of the roster."""
-        held = self.of(view.view, step)
+        held = self.of_step(view.view, step)
         return tuple(peer for peer in view.roster if peer not in held)
 
     def listed(self, view: int, first: int, count: int) -> tuple[StepPayloads, ...]:
         """The held payloads of some steps."""
-        found = ((step, self.of(view, step)) for step in range(first, first + count))
+        found = ((step, self.of_step(view, step)) for step in range(first, first + count))
         return tuple(StepPayloads(step, tuple(sorted(held))) for step, held in found if held)
 
     def newest(self, view: int) -> Mapping[PeerId, int]:

@@ -90,7 +90,7 @@ class StepMachine:
         kept = self.payloads.add(stamp.view, stamp.round, maker, event.digest)
         if usual and steady is not None:
             if ahead == 1:
-                held = self.payloads.of(stamp.view, stamp.round)
+                held = self.payloads.of_step(stamp.view, stamp.round)
                 self.awake = len(held) == len(steady.view.roster)
             return kept
         self._steady = None
@@ -214,7 +214,7 @@ class StepMachine:
             commands += self.own.send(view, step, self.payloads)
         if applying:
             return commands
-        held = self.payloads.of(view.view, step)
+        held = self.payloads.of_step(view.view, step)
         if len(held) == len(view.roster) and step <= reach.last:
             commands += self._apply(view, reach)
         elif self.me in held:
@@ -301,7 +301,7 @@ class StepMachine:
         """Have the ranks apply the next step of this view as soon as all of its payloads are
         here."""
         step = self.version + 1
-        held = self.payloads.of(view.view, step) if view is not None else {}
+        held = self.payloads.of_step(view.view, step) if view is not None else {}
         if view is None or len(held) < len(view.roster):
             return []
         terms = tuple([(peer, held[peer]) for peer in view.roster if peer in held])
@@ -319,7 +319,7 @@ class StepMachine:
         """Report the peers that are awaited for too long, so that the leader excludes the right
         one."""
         step = self.version + 1
-        held = self.payloads.of(reach.view.view, step) if reach is not None else {}
+        held = self.payloads.of_step(reach.view.view, step) if reach is not None else {}
         waits = self.me in held and self.applying is None
         if leader is None or reach is None or not waits or not self.missing():
             self.stall.over()

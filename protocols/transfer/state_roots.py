@@ -32,7 +32,7 @@ class RootAgreement:
         self._said: dict[tuple[PeerId, int], dict[PeerId, tuple[str, ...]]] = {}
         """By (joiner, log index of its cut): the roots that each donor reported."""
 
-    def take(self, donor: PeerId, report: CutRoots) -> None:
+    def add_roots(self, donor: PeerId, report: CutRoots) -> None:
         """A donor reports the roots of a cut, or that it cannot give the state."""
         index, cut = self.run_state.cut_of(report.peer)
         if cut is not None and index == report.index and donor in cut.donors and not cut.roots:

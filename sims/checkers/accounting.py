@@ -11,7 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.types import PeerId, Stamp
 from sims.checkers.agreement import Agreement
 from sims.node.node import Node
-from sims.node.toy_model import PRIME, Contribution
+from sims.node.toy_model import PRIME, ToyContribution
 
 Counted = dict[PeerId, int]
 """For each peer, the number of its steps that are counted, or were given up before counted ones."""
@@ -25,7 +25,7 @@ class Accounting:
         """All commits, by (lineage, fragment, round)."""
         self._found = found
         self._agreement = agreement
-        self.contributions: dict[str, Contribution] = {}
+        self.contributions: dict[str, ToyContribution] = {}
         """All encoded contributions, by manifest."""
         self._contributed: set[tuple[PeerId, int, int, int, int]] = set()
         """(peer, incarnation, lineage, fragment, round) of each contribution."""
@@ -37,7 +37,7 @@ class Accounting:
         self.counted_at: dict[tuple[int, int, int], Counted] = {}
         """The counted steps after each round, by (lineage, fragment, round)."""
 
-    def encoded(self, manifest: str, made: Contribution) -> None:
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
         """Check that a contribution holds exactly the steps since the last counted one (rebase,
         I5)."""
         self.contributions[manifest] = made

@@ -17,7 +17,7 @@ from protocols.types import PeerId
 from sims.node.node import Node
 
 
-class Admission:
+class AdmissionChecks:
     """Compares the answers of peers, and the entries of the log, with the token uses in the log."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
@@ -34,7 +34,7 @@ class Admission:
 
     # Answers --------------------------------------------------------------------------------
 
-    def handled(self, node: Node, event: object, commands: Sequence[c.Command]) -> None:
+    def check_event(self, node: Node, event: object, commands: Sequence[c.Command]) -> None:
         """Check each answer that a peer gives as the leader, but not one that it only relays."""
         if isinstance(event, v.AdmitAsked):
             self._asks[node.peer, node.peer, event.number] = event.admit.peer
@@ -45,7 +45,7 @@ class Admission:
             if isinstance(command, c.Send) and isinstance(command.message, m.Decided):
                 said = command.message
                 self._answers(node, command.peer, said.number, said.why)
-            elif isinstance(command, c.Answer) and not _is_relayed(event):
+            elif isinstance(command, c.AdmissionAnswer) and not _is_relayed(event):
                 self._answers(node, node.peer, command.number, command.why)
 
     def _answers(self, node: Node, asked: PeerId, number: int, why: str) -> None:
@@ -55,7 +55,7 @@ class Admission:
 
     # The log --------------------------------------------------------------------------------
 
-    def applied(self, entry: e.Entry) -> None:
+    def check_entry(self, entry: e.Entry) -> None:
         """The first peer applies an entry."""
         self._voters = voters_after(self._voters, entry)
         match entry:

@@ -29,7 +29,7 @@ class Agreement:
         self.origins: dict[tuple[int, int], int] = {}
         """By (lineage, fragment): the lineage in which its initial state was made."""
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> bool:
+    def check_entry(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> bool:
         """Check an entry that a peer applies. False if a peer applied this index before."""
         if index in self.log:
             first = self.log[index]
@@ -46,7 +46,7 @@ class Agreement:
         return True
 
     @property
-    def restored(self) -> int:
+    def rollbacks(self) -> int:
         """The number of times that the run went back to a checkpoint."""
         return len(self._parents)
 

@@ -25,7 +25,7 @@ HEALED_S = 60.0
 SLACK_S = 0.01
 
 
-class Branches:
+class BranchChecks:
     """Checks forks and their end. `on`: the branch of the entry that each peer applied last."""
 
     def __init__(self, found: Callable[[str], None], on: Mapping[PeerId, Name]) -> None:
@@ -121,7 +121,7 @@ class Branches:
         elif stop.outcome == "finished" and node.world.now > self._healed + HEALED_S:
             self._finished_late.add(node.peer)
 
-    def ended(self) -> None:
+    def run_ended(self) -> None:
         """The run is over."""
         late = self._finished_late
         if len({self._on[peer] for peer in late}) > 1:

@@ -13,26 +13,26 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId, Stamp
 from sims.checkers.accounting import Accounting
-from sims.checkers.admission import Admission
+from sims.checkers.admission import AdmissionChecks
 from sims.checkers.agreement import Agreement
 from sims.checkers.containment import Containment
 from sims.checkers.decisions import Decisions
 from sims.checkers.disks import Disks
-from sims.checkers.durability import Durability
+from sims.checkers.durability import DurabilityChecks
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.hold_down import HoldDown
 from sims.checkers.owners import Owners
 from sims.checkers.pairs import Pairs
-from sims.checkers.progress import Progress
+from sims.checkers.progress import ProgressChecks
 from sims.checkers.revocation import Revocation
-from sims.checkers.rollback import Rollback
-from sims.checkers.samples import Samples
+from sims.checkers.rollback import RollbackChecks
+from sims.checkers.samples import SampleChecks
 from sims.checkers.staleness import Staleness
 from sims.checkers.transfers import TransferChecks
 from sims.checkers.waits import Waits
 from sims.node.node import Node
-from sims.node.toy_model import Contribution
+from sims.node.toy_model import ToyContribution
 from sims.node.world_view import WorldView
 
 SUMMED = (v.SliceBegun, v.SliceReceived, v.ResultReceived)
@@ -50,20 +50,20 @@ class Checkers:
         found = self.found
         self.agreement = Agreement(found)
         self.accounting = Accounting(found, self.agreement)
-        self.admission = Admission(found)
+        self.admission = AdmissionChecks(found)
         self.revocation = Revocation(found)
         self.fencing = Fencing(found)
-        self.progress = Progress(found, self.agreement)
-        self.durability = Durability(found)
+        self.progress = ProgressChecks(found, self.agreement)
+        self.durability = DurabilityChecks(found)
         self.elections = Elections(found)
         self.decisions = Decisions(found)
         self.disks = Disks(found)
         self.hold_down = HoldDown(found)
         self.containment = Containment(found)
         self.transfers = TransferChecks(found)
-        self.rollback = Rollback(found, self.agreement, self.containment, self.transfers)
+        self.rollback = RollbackChecks(found, self.agreement, self.containment, self.transfers)
         self.staleness = Staleness(found, self.accounting)
-        self.samples = Samples(self.violations)
+        self.samples = SampleChecks(self.violations)
         self.pairs = Pairs(found)
         self.waits = Waits(found)
         self.owners = Owners(found)
@@ -88,9 +88,9 @@ class Checkers:
         return len(self.commits)
 
     @property
-    def restored(self) -> int:
+    def rollbacks(self) -> int:
         """The number of times that the run went back to a checkpoint."""
-        return self.agreement.restored
+        return self.agreement.rollbacks
 
     @property
     def corrupted(self) -> bool:
@@ -124,10 +124,10 @@ class Checkers:
     def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event; its commands are not carried out yet."""
         if isinstance(event, SUMMED):
-            self.fencing.received(node, event, commands)
+            self.fencing.check_payload(node, event, commands)
         elif isinstance(event, v.MessageReceived):
             if isinstance(event.message, REPLICATED):
-                self.elections.received(node, event)
+                self.elections.note_message(node, event)
             elif isinstance(event.message, m.Have):
                 self.decisions.hears_state(node, event.peer, event.message)
             elif isinstance(event.message, m.Fetch):
@@ -144,12 +144,12 @@ class Checkers:
             if given is not None and given.manifest == event.manifest:
                 self.accounting.contributed(node, event.fragment, event.round)
         if node.certificates.secure:
-            self.admission.handled(node, event, commands)
-            self.revocation.handled(node, event)
-        self.transfers.handled(node, event, commands)
-        self.disks.handled(node)
-        self.hold_down.handled(node, event)
-        self.rollback.handled(node, event)
+            self.admission.check_event(node, event, commands)
+            self.revocation.check_event(node, event)
+        self.transfers.check_event(node, event, commands)
+        self.disks.check_event(node)
+        self.hold_down.check_event(node, event)
+        self.rollback.check_event(node, event)
         for command in commands:
             if isinstance(command, c.ReleaseRound):
                 self.decisions.released(node, command)
@@ -182,19 +182,19 @@ class Checkers:
 
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         """A peer is about to apply an entry, which must survive any crash."""
-        self.durability.applied(node, index, entry)
+        self.durability.check_entry(node, index, entry)
         if index not in self.log and isinstance(entry, e.Commit):
             members = len(node.run_state.members)
             self.progress.named(node.world, entry, members=members)
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """A peer applies an entry of the log."""
-        if not self.agreement.applied(peer, lineage, index, entry):
+        if not self.agreement.check_entry(peer, lineage, index, entry):
             return
-        self.samples.applied(lineage, entry)
-        self.pairs.applied(lineage, entry)
-        self.revocation.applied(index, entry)
-        self.admission.applied(entry)
+        self.samples.check_entry(lineage, entry)
+        self.pairs.check_entry(lineage, entry)
+        self.revocation.check_entry(index, entry)
+        self.admission.check_entry(entry)
         if isinstance(entry, e.Run):
             self.samples.began(lineage)
         elif isinstance(entry, e.Restore):
@@ -208,7 +208,7 @@ class Checkers:
         elif isinstance(entry, e.Lost):
             self.owners.struck(entry)
 
-    def encoded(self, manifest: str, made: Contribution) -> None:
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
         """A peer encoded a contribution of its ranks."""
         self.accounting.encoded(manifest, made)
 
@@ -273,8 +273,8 @@ class Checkers:
         """No fault happens from now on."""
         self.progress.healed(world)
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """The run is over, finished or not."""
-        self.progress.ended(world)
-        self.revocation.ended(world)
+        self.progress.run_ended(world)
+        self.revocation.run_ended(world)
         self.samples.at_the_end(world.nodes.values())

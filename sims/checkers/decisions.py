@@ -14,7 +14,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.rounds import KEEP_ROUNDS, Fence
 from protocols.types import PeerId, Stamp
-from sims.checkers.elections import Reign
+from sims.checkers.elections import LeaderRecord
 from sims.node.node import Node
 
 Life = tuple[PeerId, int]
@@ -170,7 +170,7 @@ class Decisions:
 
     # Entries of leaders ---------------------------------------------------------------------
 
-    def made(self, node: Node, reign: Reign) -> None:
+    def made(self, node: Node, reign: LeaderRecord) -> None:
         """Check the entries that a leader appended since the last check."""
         log, seen = node.raft.log, reign.seen
         if log.last_index <= seen:
@@ -209,7 +209,7 @@ class Decisions:
             self._found(f"{node.peer} changes the votes of {sorted(changed)} at once")
 
     def _is_held(
-        self, node: Node, reign: Reign, commit: e.Commit, later: Sequence[e.Entry]
+        self, node: Node, reign: LeaderRecord, commit: e.Commit, later: Sequence[e.Entry]
     ) -> None:
         """Check that two live members hold a committed result, or the only one with a disk that
         works; until the reduction timeout, all contributors that still count must hold it."""
@@ -219,7 +219,7 @@ class Decisions:
         head, stamp = core.led_term.head, Fence(core.run_state, commit.fragment).stamp_of(commit)
         said = self._held.get((stamp, commit.result_digest), set())
         holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
-        for rounds in core.part.of(stamp):  # A witness has no rounds.
+        for rounds in core.part.rounds_of(stamp):  # A witness has no rounds.
             held = rounds.exchange.held
             mine = held.digest(stamp, len(commit.borders) - 1)
             if mine == commit.result_digest or rounds.version >= commit.round:
@@ -246,7 +246,7 @@ class Decisions:
         if lacking and (head.gossip or node.world.now < planned_at + patience_s):
             self._found(f"round {commit.round} is committed at once, and {lacking} lack it")
 
-    def _is_told(self, node: Node, reign: Reign, body: e.Entry) -> None:
+    def _is_told(self, node: Node, reign: LeaderRecord, body: e.Entry) -> None:
         """Check that a new leader waits for the reports of all connected members, at most for one
         election timeout, before it decides about rounds."""
         core, rules = node.core, node.core.rules

@@ -37,7 +37,7 @@ class Disks:
         self._due: dict[PeerId, Since] = {}
         """By leader: the votes that it should end or give, and since when."""
 
-    def handled(self, node: Node) -> None:
+    def check_event(self, node: Node) -> None:
         """A core handled an event."""
         if not _writes(node):
             self._tries_again(node)

@@ -15,7 +15,7 @@ from protocols.types import PeerId
 from sims.node.node import Node
 
 
-class Durability:
+class DurabilityChecks:
     """Checks votes, acknowledgements and applied entries against the disks."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
@@ -83,7 +83,7 @@ class Durability:
             )
         self._acknowledged[key] = max(before, index)
 
-    def applied(self, node: Node, index: int, entry: e.Entry) -> None:
+    def check_entry(self, node: Node, index: int, entry: e.Entry) -> None:
         """Check that no election can lose an entry that the first peer applies."""
         if index <= self._applied:
             return

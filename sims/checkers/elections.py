@@ -23,7 +23,7 @@ ASLEEP_S = 2.5
 
 
 @dataclass(slots=True)
-class Reign:
+class LeaderRecord:
     """The record of one leader in one term."""
 
     node: Node
@@ -52,7 +52,7 @@ class Elections:
     def __init__(self, found: Callable[[str], None]) -> None:
         self.leaders: dict[int, PeerId] = {}
         """The leader of each term."""
-        self.reigns: dict[PeerId, Reign] = {}
+        self.reigns: dict[PeerId, LeaderRecord] = {}
         """The reign of each peer that led at its last event."""
         self._found = found
         self._votes: dict[tuple[PeerId, int], PeerId] = {}
@@ -69,7 +69,7 @@ class Elections:
 
     # Votes ----------------------------------------------------------------------------------
 
-    def received(self, node: Node, event: v.MessageReceived) -> None:
+    def note_message(self, node: Node, event: v.MessageReceived) -> None:
         """Record an append of a leader, an acknowledgement or a hand-over."""
         raft, now = node.raft, node.world.now
         if isinstance(event.message, m.Append):
@@ -147,7 +147,7 @@ class Elections:
 
     # Leaders --------------------------------------------------------------------------------
 
-    def led(self, node: Node, event: v.Event, log: Mapping[int, e.Entry]) -> Reign | None:
+    def led(self, node: Node, event: v.Event, log: Mapping[int, e.Entry]) -> LeaderRecord | None:
         """A core handled an event: the reign of its peer; None if the peer does not lead any
         more."""
         raft, now = node.raft, node.world.now
@@ -157,7 +157,7 @@ class Elections:
             return None
         if reign is None or reign.node is not node or reign.term != raft.term:
             seen, committed = raft.log.last_index, raft.commit_index
-            reign = Reign(node, raft.term, now, now, seen, committed, now)
+            reign = LeaderRecord(node, raft.term, now, now, seen, committed, now)
             self.reigns[node.peer] = reign
             self._elected(node, log)
         if now > reign.looked_at + ASLEEP_S:
@@ -186,7 +186,7 @@ class Elections:
         if raft.log.last_index < last:
             self._found(f"{node.peer} leads without entry {last}, which is committed")
 
-    def _is_followed(self, reign: Reign) -> None:
+    def _is_followed(self, reign: LeaderRecord) -> None:
         """Check that a leader steps down if no majority answers: else it would block the run for
         ever."""
         node, now = reign.node, reign.looked_at
@@ -205,7 +205,7 @@ class Elections:
             self._found(f"{node.peer} leads, and only {sorted(heard)} of {len(voters)} answer")
             reign.since = now  # Report it once.
 
-    def _counts(self, reign: Reign) -> None:
+    def _counts(self, reign: LeaderRecord) -> None:
         """Check that copies of an entry of an earlier term do not commit it (Raft, figure 8)."""
         raft = reign.node.raft
         if raft.commit_index > reign.commit_index:

@@ -18,7 +18,7 @@ class Fencing:
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
 
-    def received(
+    def check_payload(
         self,
         node: Node,
         event: v.SliceBegun | v.SliceReceived | v.ResultReceived,

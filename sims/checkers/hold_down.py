@@ -18,7 +18,7 @@ from sims.node.node import Node
 
 
 @dataclass(slots=True)
-class Reign:
+class TermRequests:
     """The requests to a leader and its entries in one term."""
 
     term: int
@@ -35,9 +35,9 @@ class HoldDown:
 
     def __init__(self, found: Callable[[str], None]) -> None:
         self._found = found
-        self._reigns: dict[PeerId, Reign] = {}
+        self._reigns: dict[PeerId, TermRequests] = {}
 
-    def handled(self, node: Node, event: v.Event) -> None:
+    def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
         raft, led_term = node.raft, node.core.led_term
         if led_term is None:
@@ -45,7 +45,7 @@ class HoldDown:
         head, last, reign = led_term.head, raft.log.last_index, self._reigns.get(node.peer)
         if reign is None or reign.term != raft.term:
             # Entries of its first event as leader are not checked.
-            reign = Reign(raft.term, last, set(head.receivers), head.losses)
+            reign = TermRequests(raft.term, last, set(head.receivers), head.losses)
             self._reigns[node.peer] = reign
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Join):
             reign.asked.setdefault(event.peer, node.world.now)
@@ -54,7 +54,9 @@ class HoldDown:
                 self._wrote(node, reign, entry.body, head.losses)
             reign.seen, reign.losses = last, dict(head.losses)
 
-    def _wrote(self, node: Node, reign: Reign, body: e.Entry, losses: Mapping[PeerId, int]) -> None:
+    def _wrote(
+        self, node: Node, reign: TermRequests, body: e.Entry, losses: Mapping[PeerId, int]
+    ) -> None:
         match body:
             case e.Lost(peer=peer) | e.Left(peer=peer):
                 reign.inside.discard(peer)
@@ -70,7 +72,7 @@ class HoldDown:
             case _:
                 pass
 
-    def _lets_in(self, node: Node, reign: Reign, peer: PeerId, times: int) -> None:
+    def _lets_in(self, node: Node, reign: TermRequests, peer: PeerId, times: int) -> None:
         asked = reign.asked.pop(peer, None)
         if asked is None or times < 2:
             return

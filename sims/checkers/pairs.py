@@ -22,7 +22,7 @@ class Pairs:
         self._rosters: dict[tuple[int, int], tuple[PeerId, ...]] = {}
         """The roster of each view, by (lineage, view)."""
 
-    def applied(self, lineage: int, entry: e.Entry) -> None:
+    def check_entry(self, lineage: int, entry: e.Entry) -> None:
         """The first peer applies an entry of the log."""
         if isinstance(entry, e.Run):
             self._gossip = entry.gossip

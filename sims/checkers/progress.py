@@ -18,7 +18,7 @@ CORRUPT_ROUNDS_MAX = 3
 state; a diverged peer asks for it then."""
 
 
-class Progress:
+class ProgressChecks:
     """Checks the world as a whole."""
 
     def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
@@ -47,7 +47,7 @@ class Progress:
             for node in held:
                 node.corrupt.pop(fragment, None)
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """The run is over: check that no corrupted state has lasted too long. Only rounds after
         which most members held one state count. There are others: a holder of the true state may
         have been dead and not yet excluded, or receiving another state."""

@@ -50,7 +50,7 @@ class Revocation:
 
     # The log --------------------------------------------------------------------------------
 
-    def applied(self, index: int, entry: e.Entry) -> None:
+    def check_entry(self, index: int, entry: e.Entry) -> None:
         """The first peer applies an entry."""
         self._voters = voters_after(self._voters, entry)
         self._voted.update(self._voters)
@@ -78,7 +78,7 @@ class Revocation:
 
     # Cores ----------------------------------------------------------------------------------
 
-    def handled(self, node: Node, event: v.Event) -> None:
+    def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
         core, now = node.core, node.world.now
         if core.leads:
@@ -130,7 +130,7 @@ class Revocation:
 
     # The end --------------------------------------------------------------------------------
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """Check that all peers that finished know each revocation that they read."""
         for node in world.nodes.values():
             run_state = node.run_state

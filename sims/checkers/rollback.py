@@ -25,7 +25,7 @@ Life = tuple[PeerId, int]
 
 
 @dataclass(slots=True)
-class Reign:
+class TermReports:
     """The reports to a leader in one term, and the progress of the run at the last check."""
 
     term: int
@@ -39,7 +39,7 @@ class Reign:
     """Incarnations of members that asked for a state: the run cannot go on from theirs."""
 
 
-class Rollback:
+class RollbackChecks:
     """Checks the Restores of all leaders."""
 
     def __init__(
@@ -55,9 +55,9 @@ class Rollback:
         self._agreement = agreement
         self._containment = containment
         self._transfers = transfers
-        self._reigns: dict[PeerId, Reign] = {}
+        self._reigns: dict[PeerId, TermReports] = {}
 
-    def handled(self, node: Node, event: v.Event) -> None:
+    def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
         raft, led_term = node.raft, node.core.led_term
         run = led_term.head.run if led_term is not None else None
@@ -66,7 +66,7 @@ class Rollback:
         head, reign = led_term.head, self._reigns.get(node.peer)
         if reign is None or reign.term != raft.term:
             # Entries of its first event as leader are not checked.
-            reign = Reign(raft.term, raft.log.last_index, head.lineage, _committed(head))
+            reign = TermReports(raft.term, raft.log.last_index, head.lineage, _committed(head))
             self._reigns[node.peer] = reign
         if raft.log.last_index > reign.seen:
             for entry in raft.log.since(max(reign.seen, raft.log.base) + 1):
@@ -76,7 +76,7 @@ class Rollback:
             reign.lineage = head.lineage
         self._hears(node, reign, event)
 
-    def _hears(self, node: Node, reign: Reign, event: v.Event) -> None:
+    def _hears(self, node: Node, reign: TermReports, event: v.Event) -> None:
         """Record a report, after the check of new entries: these can rest only on earlier
         events."""
         if not isinstance(event, v.MessageReceived):
@@ -90,7 +90,7 @@ class Rollback:
         elif isinstance(message, m.Join):
             reign.asking.add(life)
 
-    def _goes_back(self, node: Node, reign: Reign, restore: e.Restore) -> None:
+    def _goes_back(self, node: Node, reign: TermReports, restore: e.Restore) -> None:
         if self._containment.corrupted:
             return  # Then it is not clear which state is right: see containment.py.
         for peer in sorted(node.raft.up):
@@ -118,7 +118,7 @@ class Rollback:
         return True
 
     def _is_newest(
-        self, node: Node, reign: Reign, have: Sequence[m.Have | None], peer: PeerId
+        self, node: Node, reign: TermReports, have: Sequence[m.Have | None], peer: PeerId
     ) -> bool:
         led_term = node.core.led_term
         assert led_term is not None, "it has just written an entry"

@@ -33,7 +33,7 @@ class Made:
     """The newest view when its peer left or began another incarnation: no later view counts it."""
 
 
-class Samples:
+class SampleChecks:
     """Checks the samples of a run. It gets each entry of the log once, in order, and appends to
     `violations`."""
 
@@ -69,7 +69,7 @@ class Samples:
         self._lineage = lineage
         self.spent_at[lineage, 0] = frozenset()
 
-    def applied(self, lineage: int, entry: e.Entry) -> None:
+    def check_entry(self, lineage: int, entry: e.Entry) -> None:
         match entry:
             case e.View():
                 self._views.append(entry)

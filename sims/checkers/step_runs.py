@@ -52,12 +52,12 @@ class StepCheckers(Checkers):
     def num_commits(self) -> int:
         return len(self.step_commits)
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """Nothing is left to check: each step was checked when it was made."""
 
     # The log --------------------------------------------------------------------------------
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """Check that all peers have one log (I1), and that its entries fit the steps of the
         peers."""
         if index in self.log:
@@ -162,10 +162,13 @@ class StepCheckers(Checkers):
     # Peers ----------------------------------------------------------------------------------
 
     def made(self, digest: str, value: Value, batch: int) -> None:
-        """A peer made a payload of this batch; `step` checks that others add the same value."""
+        """A peer made a payload of this batch; `step_made` checks that others add the same
+        value."""
         self._made[digest], self._batches[digest] = value, batch
 
-    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
+    def step_made(
+        self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value
+    ) -> None:
         """Check a step that a node made: all nodes add the same payloads, to the state after the
         step before."""
         lineage, view, step = key = (stamp.lineage, stamp.view, stamp.round)

@@ -14,7 +14,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.transfer import REFILL_CELLS
 from protocols.types import PeerId
-from sims.checkers.elections import Reign
+from sims.checkers.elections import LeaderRecord
 from sims.node.node import Node
 
 Cells = set[tuple[int, int]]
@@ -54,7 +54,7 @@ class TransferChecks:
         self._lies.add((joiner, cell))
         self.liars.add(cell.sender)
 
-    def handled(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
+    def check_event(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event."""
         life = (node.peer, node.me.incarnation)
         for command in commands:
@@ -156,7 +156,7 @@ class TransferChecks:
             if value is None or digest != version.state_digest:
                 self._found(f"{node.peer} reports the roots of another state than the cut's")
 
-    def made(self, node: Node, reign: Reign) -> None:
+    def made(self, node: Node, reign: LeaderRecord) -> None:
         """Check that two donors reported the roots that a leader appends, or that the leader did,
         and all other donors have reported."""
         core, key = node.core, (node.peer, reign.term)

@@ -55,7 +55,7 @@ class Watch:
     """Number of the first signal; 0: none."""
     on_event: Callable[[Event], None] = lambda _: None
 
-    def stop(self, number: int) -> None:
+    def note_signal(self, number: int) -> None:
         """Note a signal. The first one decides the exit status."""
         self.signalled = self.signalled or number
         self.stopped.set()
@@ -75,7 +75,7 @@ async def supervise(
     """
     watch = Watch(LocalCluster(run_dir), Follower(run_dir))
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, watch.stop, number)
+        asyncio.get_running_loop().add_signal_handler(number, watch.note_signal, number)
     watch.follower.read_all()  # Events of earlier incarnations are not shown.
     with LiveView(console, run.name) as view:
         async with watch.cluster:
@@ -203,9 +203,9 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
 
     async def start(watch: Watch) -> None:
         cluster = watch.cluster
-        first = cluster.start(names[0], ["resume", str(run_dir / names[0])])
+        first = cluster.start_node(names[0], ["resume", str(run_dir / names[0])])
         token = await cluster.token_of(first)
         for name in names[1:] if token else ():
-            cluster.start(name, ["resume", str(run_dir / name)], token=token)
+            cluster.start_node(name, ["resume", str(run_dir / name)], token=token)
 
     return await supervise(run_dir, run, start, console=console)

@@ -77,7 +77,7 @@ class LocalCluster:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def start(
+    def start_node(
         self, name: str, arguments: Sequence[str], *, token: str = "", place: Place | None = None
     ) -> LocalNode:
         """Start `lowcomm <arguments>`; its output goes to daemon.log in the node's directory.
@@ -126,7 +126,7 @@ class LocalCluster:
             arguments += ["--set", override]
         arguments += ["--fault", fault] if fault else []
         arguments += ["--", *command] if command else []
-        return self.start(name, arguments, token=join, place=place)
+        return self.start_node(name, arguments, token=join, place=place)
 
     async def start_all(
         self, names: Sequence[str], start: Callable[[str, str], LocalNode]

@@ -49,7 +49,8 @@ class RoundResult:
 
 
 class Lockstep:
-    """Call `begin`, then `exchange` for each round; `close` once no result is read any more."""
+    """Call `begin`, then `exchange_round` for each round; `close` once no result is read any
+    more."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Lockstep:
             replica.place_result(fragment, full=True)
         return self._digest(fragment)
 
-    def exchange(
+    def exchange_round(
         self, fragment: int, given: Mapping[int, LocalContribution]
     ) -> tuple[list[RoundResult], str]:
         """Make one round of the nodes with these numbers; the other nodes are still training.

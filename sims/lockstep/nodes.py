@@ -70,7 +70,7 @@ class LockstepNode:
         while self._awaits is not None:
             if not self._results[self._awaits]:
                 return False
-            self.rank.take(self.wait_result(self._awaits))
+            self.rank.take_result(self.wait_result(self._awaits))
             self._awaits = next(self._following, None)
         return not self.finished
 
@@ -196,7 +196,7 @@ class LockstepNodes:
         waiting[number] = given
         if len(waiting) < len(self.nodes):
             return
-        taken, digest = self._lockstep.exchange(fragment, waiting)
+        taken, digest = self._lockstep.exchange_round(fragment, waiting)
         if fragment == ANCHOR:
             self.inner_step += max(each.steps for each in waiting.values())
         waiting.clear()

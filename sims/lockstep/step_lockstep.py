@@ -17,7 +17,7 @@ from protocols.types import TensorSpec
 
 
 class StepLockstep:
-    """Makes one step after the other with `exchange`."""
+    """Makes one step after the other with `make_step`."""
 
     def __init__(self, method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> None:
         """`seed`: the run's seed. Raises LayoutError."""
@@ -30,12 +30,12 @@ class StepLockstep:
         self.counted: tuple[int, ...] = ()
         """Nodes with payloads in the last mean; a payload that is not finite is left out."""
 
-    def exchange(self, written: Sequence[Bytes]) -> F32:
+    def make_step(self, written: Sequence[Bytes]) -> F32:
         """Make the next step. `written`: the bytes that the ranks of each node in the roster wrote,
         in roster order. Returns the mean, fp32 [elements]."""
         self.step += 1
-        payloads = [self._replica.payload(memoryview(each)) for each in written]
+        payloads = [self._replica.make_payload(memoryview(each)) for each in written]
         self.payload_bytes += self._replica.payload_bytes * len(payloads)
         mean = memoryview(bytearray(self._replica.mean_bytes))
-        self.counted = tuple(self._replica.mean(self.step, payloads, mean))
+        self.counted = tuple(self._replica.write_mean(self.step, payloads, mean))
         return np.frombuffer(mean, np.float32)

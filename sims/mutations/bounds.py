@@ -139,7 +139,7 @@ BOUND_UNIT_MUTANTS = (
     Mutant(
         "a-relay-forwards-nothing",
         "Learners that read the log through a relay read nothing.",
-        Edit(LogRelay.advance, "self._forward() if self.share else []", "[]"),
+        Edit(LogRelay.relay_entries, "self._forward() if self.share else []", "[]"),
         tests=("tests/protocols/links/test_log_relay.py",),
     ),
     Mutant(

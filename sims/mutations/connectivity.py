@@ -20,13 +20,13 @@ COMPANY_MUTANTS = (
     Mutant(
         "words-of-an-earlier-life-count",
         "A restarted peer counts as having a state that only its earlier incarnation had.",
-        Edit(LeadershipTerm.take, "if self._is_of_earlier_life(peer):", "if False:"),
+        Edit(LeadershipTerm.handle_report, "if self._is_of_earlier_life(peer):", "if False:"),
         tests=of("leader/term"),
     ),
     Mutant(
         "words-to-an-earlier-leader-count",
         "A peer that leads again uses reports that it got in its earlier term.",
-        Edit(Leader.take, "if term == self.raft.term:", "if True:"),
+        Edit(Leader.handle_report, "if term == self.raft.term:", "if True:"),
         tests=of("leader/decisions"),
     ),
     Mutant(

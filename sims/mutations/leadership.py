@@ -77,7 +77,7 @@ LEADERSHIP_MUTANTS = (
     Mutant(
         "a-peer-of-another-branch-is-waited-for",
         "Each round waits for a member to which no peer listens.",
-        Edit(Connectivity.take, "if away and led_term is not None", "if False"),
+        Edit(Connectivity.handle_message, "if away and led_term is not None", "if False"),
         tests=LIARS,
     ),
 )

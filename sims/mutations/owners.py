@@ -90,7 +90,7 @@ OWNER_UNIT_MUTANTS = (
     Mutant(
         "a-late-answer-counts-for-another-attempt",
         "A result is compared with blocks that are not of its sample.",
-        Edit(OwnerChecks.received, "if event.stamp == self.attempt:", "if True:"),
+        Edit(OwnerChecks.blocks_received, "if event.stamp == self.attempt:", "if True:"),
         tests=of("rounds/owner_checks"),
     ),
 )

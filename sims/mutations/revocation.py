@@ -151,7 +151,7 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "hears-a-revoked-peer",
         "A revoked peer asks for a state, and gets one.",
-        Edit(LeadershipTerm.take, "if peer in self.head.revoked:", "if False:"),
+        Edit(LeadershipTerm.handle_report, "if peer in self.head.revoked:", "if False:"),
         Edit(Connectivity.keeps_out, "if revoked and not", "if False and not"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),

@@ -173,7 +173,7 @@ LEADER_MUTANTS = (
     Mutant(
         "joiner-receives-nothing",
         "Results that are committed during a transfer do not reach the joiner.",
-        Edit(RoundExchange.advance, "run_state.receivers", "run_state.members"),
+        Edit(RoundExchange.advance_round, "run_state.receivers", "run_state.members"),
         Edit(Participant.fetched, "self.run_state.receivers", "self.run_state.members"),
     ),
     Mutant(

@@ -135,7 +135,7 @@ TRANSFER_MUTANTS = (
     Mutant(
         "words-of-an-earlier-cut-count",
         "Roots of a state that is rounds behind become those of the new cut.",
-        Edit(RootAgreement.take, " and index == report.index", ""),
+        Edit(RootAgreement.add_roots, " and index == report.index", ""),
         tests=of("transfer/state_roots"),
     ),
     Mutant(

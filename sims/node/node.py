@@ -20,14 +20,14 @@ from protocols.peer import PeerCore
 from protocols.state import checkpoint_progress
 from protocols.types import PeerId, Stamp, Version, digest_text, limits
 from protocols.wire import codec
-from sims.node.owner_checks import OwnerChecks
-from sims.node.ranks import Handed, Ranks, Result
+from sims.node.owner_checks import SimulatedOwnerChecks
+from sims.node.ranks import Handed, PendingResult, Ranks
 from sims.node.reductions import Reductions
-from sims.node.state_transfer import StateTransfers
-from sims.node.storage import Disk, Store
-from sims.node.toy_model import Contribution, ToySignatures, Value
+from sims.node.state_transfer import SimulatedTransfers
+from sims.node.storage import SimulatedDisk, Store
+from sims.node.toy_model import ToyContribution, ToySignatures, Value
 from sims.node.turns import Turns
-from sims.node.wal_writer import WalWriter
+from sims.node.wal_writer import SimulatedWalWriter
 from sims.node.world_view import WorldView
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
@@ -40,7 +40,13 @@ class Node:
     """One incarnation of one peer. After `kill` or Stop, actions scheduled for it are not run."""
 
     def __init__(
-        self, world: WorldView[Node], me: Identity, disk: Disk, *, contact: str, speed: float
+        self,
+        world: WorldView[Node],
+        me: Identity,
+        disk: SimulatedDisk,
+        *,
+        contact: str,
+        speed: float,
     ) -> None:
         """`contact`: the address at which this peer joins; "": this peer founds the run."""
         self.world = world
@@ -85,15 +91,15 @@ class Node:
         """By fragment: the round after which its state was changed by a fault that the core does
         not know of."""
         self.store = Store()
-        self.transfers = StateTransfers(self)
+        self.transfers = SimulatedTransfers(self)
         self.reductions = Reductions(self)
-        self.owner_checks = OwnerChecks(self)
+        self.owner_checks = SimulatedOwnerChecks(self)
         self.ranks = Ranks(self, world.training)
         self.dials: set[str] = set()
         """Addresses to which this peer wants a connection."""
         self.dialling: set[str] = set()
         """Addresses that are being dialled at present."""
-        self.wal_writer = WalWriter(self)
+        self.wal_writer = SimulatedWalWriter(self)
         self._lineage = 0
         """Lineage of the last applied entry."""
         self._losses = 0
@@ -122,11 +128,11 @@ class Node:
             self.reductions.forget(event.peer)
             self.transfers.disconnected(event.peer)
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Blocks):
-            self.owner_checks.received(event.peer, event.message)
+            self.owner_checks.blocks_received(event.peer, event.message)
             return  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
-    def take(self, event: v.Event, value: Value) -> None:
+    def handle_event(self, event: v.Event, value: Value) -> None:
         """Let the core handle an event, and carry out all its commands. Called by `turns`."""
         limit_values = self.world.limit_values
         before, event = self.run_state.lineage, limit_values.event(event)
@@ -224,7 +230,7 @@ class Node:
                 self.turns.in_turn(lambda: sample_leases.leased(samples))
             case c.Applied(entry=entry, index=index):
                 self.observer.survives(self, index, entry)
-                self.observer.applied(self.peer, command.lineage, index, entry)
+                self.observer.entry_applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
                 elif isinstance(entry, e.Lost):
@@ -241,13 +247,13 @@ class Node:
                 world.lost_state()
                 # Its last messages still arrive: a process that ends by itself closes its
                 # connections in order.
-                world.at(world.network.slowest_s, lambda: world.dialer.gone(self))
+                world.at(world.network.slowest_s, lambda: world.dialer.process_ended(self))
             case c.Note(kind=kind, text=text):
                 world.tell(f"{self.peer} notes {kind}: {text}")
                 self.observer.note(kind, text)
-            case c.CheckProof() | c.Answer() | c.Trust():
+            case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 certification = world.dialer.certification
-                certification.do(self, command)
+                certification.carry_out(self, command)
             case c.DropSlices() | c.DropResult():
                 self.reductions.drop(command)
             case c.ReleaseRound():
@@ -255,7 +261,7 @@ class Node:
             case c.Discard():
                 world.happened["discard"] += 1  # `_keep` dropped the payload.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case _:
                 self._payload(command)
 
@@ -272,9 +278,9 @@ class Node:
             case c.ReducePart():
                 self.reductions.reduce(command)
             case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
-                self.owner_checks.do(command)
+                self.owner_checks.carry_out(command)
             case c.AskCopies() | c.CompareCopies():
-                self.owner_checks.do(command)
+                self.owner_checks.carry_out(command)
             case c.Encode(fragment=fragment, round=round_):
                 self.reductions.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
@@ -285,9 +291,9 @@ class Node:
             case c.SkipRound(stamp=stamp):
                 self.job(lambda: self._skip(stamp))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.ServeCells() | c.ReleaseCopy():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self._adopt_kept(fragment, round_))
             case c.Resume():
@@ -357,7 +363,7 @@ class Node:
             return
         so_far = checkpoint_progress.progress_at(run_state, versions[0].round)
         kept = Kept(run_state.lineage, tuple(versions), *so_far, remaining)
-        self.disk.keep(kept, tuple(self.outers))
+        self.disk.keep_checkpoint(kept, tuple(self.outers))
         self.give(v.Checkpointed(kept))
 
     def send(self, to: PeerId, message: Control) -> None:
@@ -381,7 +387,7 @@ class Node:
         values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
-        made = Contribution(self.peer, fragment, delta, *steps, expected, sent, base)
+        made = ToyContribution(self.peer, fragment, delta, *steps, expected, sent, base)
         self.observer.encoded(manifest, made)
         if fragment == 0:
             self.observer.samples_of(self, manifest, round_, handed.samples)
@@ -438,7 +444,7 @@ class Node:
             # If the result has waited, the outer parameter contains later rounds too. The core does
             # not know this: by the command's round, it finds the ranks' work too old.
             outer, samples = self.outers[fragment], ranks.sample_leases.lease
-            ranks.result(Result(command, outer, lineage, samples, excused))
+            ranks.result(PendingResult(command, outer, lineage, samples, excused))
 
         def is_last() -> bool:
             return command.finish and all(one.needs_no_steps for one in self.core.rounds[1:])

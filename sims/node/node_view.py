@@ -15,7 +15,7 @@ from protocols.messages import Control
 from protocols.peer import PeerCore
 from protocols.state import RunState
 from protocols.types import PeerId, Stamp
-from sims.node.storage import Disk, Store
+from sims.node.storage import SimulatedDisk, Store
 from sims.node.toy_model import Value
 from sims.node.world_view import Observer, WorldView
 
@@ -65,7 +65,7 @@ class NodeView(Protocol):
     def run_state(self) -> RunState: ...
 
     @property
-    def disk(self) -> Disk: ...
+    def disk(self) -> SimulatedDisk: ...
 
     @property
     def store(self) -> Store: ...
@@ -85,7 +85,7 @@ class NodeView(Protocol):
         """Queue an event for the core."""
         ...
 
-    def take(self, event: v.Event, value: Value) -> None:
+    def handle_event(self, event: v.Event, value: Value) -> None:
         """Let the core handle an event, and carry out all its commands."""
         ...
 

@@ -23,7 +23,7 @@ BLOCKS_SHARE = 0.01
 
 
 @dataclass(slots=True)
-class Check:
+class SimulatedCheck:
     """The check of one attempt."""
 
     stamp: Stamp
@@ -36,7 +36,7 @@ class Check:
     """By (sender, contributor)."""
 
 
-class OwnerChecks:
+class SimulatedOwnerChecks:
     """The checks of one incarnation of a peer."""
 
     def __init__(self, node: NodeView) -> None:
@@ -47,7 +47,7 @@ class OwnerChecks:
         self.false_blocks: dict[tuple[Stamp, int], frozenset[int]] = {}
         """By result of this owner, the falsified blocks."""
         self._node = node
-        self._checks: dict[int, Check] = {}
+        self._checks: dict[int, SimulatedCheck] = {}
         """By fragment, as in the real shell: an attempt of another fragment leaves it alone."""
 
     # Lies -----------------------------------------------------------------------------------
@@ -78,11 +78,13 @@ class OwnerChecks:
 
     # The check ------------------------------------------------------------------------------
 
-    def do(self, command: c.BlockCommand) -> None:
+    def carry_out(self, command: c.BlockCommand) -> None:
         match command:
             case c.AskBlocks(peer=peer, stamp=stamp):
                 if (check := self._of(stamp)) is None:
-                    check = self._checks[stamp.fragment] = Check(stamp, self._drawn(command))
+                    check = self._checks[stamp.fragment] = SimulatedCheck(
+                        stamp, self._drawn(command)
+                    )
                 self._ask(check, peer, peer, check.sample)
             case c.AskCopies(peer=owner, contributor=contributor, sample=sample):
                 if (check := self._of(command.stamp)) is not None:
@@ -98,14 +100,14 @@ class OwnerChecks:
                     differing = tuple(x for x in contributors if self._differs(check, owner, x))
                     self._node.give(v.CopiesCompared(stamp, owner, differing))
 
-    def received(self, sender: PeerId, message: m.Blocks) -> None:
+    def blocks_received(self, sender: PeerId, message: m.Blocks) -> None:
         check, key = self._of(message.stamp), (sender, message.contributor)
         if check is not None and key in check.asked:
             check.asked.discard(key)
             check.answers[key] = int(message.piece)
             self._node.give(v.BlocksReceived(sender, message.stamp, message.contributor))
 
-    def _of(self, stamp: Stamp) -> Check | None:
+    def _of(self, stamp: Stamp) -> SimulatedCheck | None:
         """The check of this attempt; None if another one is open."""
         check = self._checks.get(stamp.fragment)
         return check if check is not None and check.stamp == stamp else None
@@ -130,7 +132,11 @@ class OwnerChecks:
         return -(-(stop - start) // block_elements(run.grain))
 
     def _ask(
-        self, check: Check, peer: PeerId, contributor: PeerId, sample: tuple[PartBlocks, ...]
+        self,
+        check: SimulatedCheck,
+        peer: PeerId,
+        contributor: PeerId,
+        sample: tuple[PartBlocks, ...],
     ) -> None:
         check.asked.add((peer, contributor))
         self._node.send(peer, m.BlocksWanted(check.stamp, contributor, sample))
@@ -154,14 +160,14 @@ class OwnerChecks:
         text = str(value).encode()
         node.send(command.peer, m.Blocks(stamp, who.peer, 0, len(text), text))
 
-    def _own(self, check: Check, contributor: PeerId) -> Value | None:
+    def _own(self, check: SimulatedCheck, contributor: PeerId) -> Value | None:
         """A contribution, by its contributor's word; None if our own is not here any more."""
         if contributor != self._node.peer:
             return check.answers[contributor, contributor]
         found = self._node.store.encoded.get((check.stamp.fragment, check.stamp.round))
         return found[1] if found is not None else None
 
-    def _wrong(self, check: Check, command: c.CompareBlocks) -> list[v.WrongPart]:
+    def _wrong(self, check: SimulatedCheck, command: c.CompareBlocks) -> list[v.WrongPart]:
         node, stamp = self._node, command.stamp
         terms: list[tuple[int, Value]] = []
         for term in command.contributors:
@@ -186,6 +192,6 @@ class OwnerChecks:
                 found.append(v.WrongPart(PartBlocks(each.part, tuple(sorted(wrong))[:8])))
         return found
 
-    def _differs(self, check: Check, owner: PeerId, contributor: PeerId) -> bool:
+    def _differs(self, check: SimulatedCheck, owner: PeerId, contributor: PeerId) -> bool:
         own = self._own(check, contributor)
         return own is not None and own != check.answers[owner, contributor]

@@ -16,7 +16,7 @@ from protocols.interface import events as v
 from protocols.rounds import next_fragment
 from protocols.types import LowcommError, Samples
 from sims.node.node_view import NodeView
-from sims.node.samples import SampleLeases
+from sims.node.samples import SimulatedLeases
 from sims.node.toy_model import STEP_SAMPLES, Training, Value
 
 STEP_TOKENS = 16
@@ -61,7 +61,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PendingResult:
     """A result on its way to the ranks."""
 
     resume: c.Resume
@@ -85,14 +85,14 @@ class Ranks:
         self.last = node.world.steps_of(node.peer)
         """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
-        self.sample_leases = SampleLeases(training.interval_samples)
+        self.sample_leases = SimulatedLeases(training.interval_samples)
         self.crashed: set[int] = set()
         """Fragments with work since the last result that is lost, or belongs to no lineage."""
         self.life = 0
         """Rises when the ranks restart. Actions scheduled by earlier ranks are not run."""
         self.stalled_until = 0.0
         """Until this time (virtual seconds) the ranks make no step."""
-        self._results: dict[int, Result] = {}
+        self._results: dict[int, PendingResult] = {}
         """By fragment: results that wait for the step at which they are taken."""
         self._without = set(range(training.fragments))
         """Fragments of which the ranks have no parameters yet."""
@@ -109,7 +109,7 @@ class Ranks:
         self.life += 1
         self.stalled_until = 0.0
         self.set_back()
-        self.sample_leases.stop()
+        self.sample_leases.drop_all()
         self._results.clear()
         for work in self.works:
             work.handed = None  # New ranks wait for no result of old contributions.
@@ -127,7 +127,7 @@ class Ranks:
         assert work.handed is not None, "nothing was contributed"
         return work.handed, work.first
 
-    def result(self, result: Result) -> None:
+    def result(self, result: PendingResult) -> None:
         """Put a result into shared memory. The ranks take it when its step has come."""
         self._results[result.resume.fragment] = result
         self._go_on()
@@ -227,7 +227,7 @@ class Ranks:
             for work in self.works:
                 move = world.model.move(self._name, work.local, world.random)
                 work.local, work.moved = world.model.fold(work.local + move), work.moved + move
-            self.sample_leases.step()
+            self.sample_leases.count_step()
             self.works[0].samples += drawn
             world.count_step(self._node.peer, self.last)
             self._look()
@@ -247,7 +247,7 @@ class Ranks:
         asked = early and bool(choices) and works[next_fragment(works, choices)].others_wait
         self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
 
-    def _take(self, result: Result) -> None:
+    def _take(self, result: PendingResult) -> None:
         """Go on from a result, with the work that it does not contain."""
         resume, observer, fold = result.resume, self._node.observer, self._model.fold
         work = self.works[resume.fragment]
@@ -276,7 +276,7 @@ class Ranks:
         self._first = resume.first
         self._without.discard(resume.fragment)
 
-    def _go_from(self, work: Work, handed: Handed, result: Result) -> None:
+    def _go_from(self, work: Work, handed: Handed, result: PendingResult) -> None:
         """Go on from a result that contains our contribution. The steps made since the contribution
         stay in the parameters, unless the run discards them."""
         if self.last == handed.last or self._training.discards_overlap:
@@ -288,12 +288,12 @@ class Ranks:
         work.moved -= handed.moved
         del work.samples[: len(handed.samples)]
 
-    def _restart(self, work: Work, result: Result) -> None:
+    def _restart(self, work: Work, result: PendingResult) -> None:
         """Go on from the outer parameter alone. The samples of dropped steps may be drawn again."""
         work.local, work.first, work.moved, work.samples = result.outer, self.last, 0, []
         work.oldest_round = result.resume.round
 
-    def _excused(self, result: Result, work: Work) -> bool:
+    def _excused(self, result: PendingResult, work: Work) -> bool:
         """True if the loss of the uncounted work is no violation. The work's age is measured by the
         log's committed rounds, not by the rounds that this peer holds: the ledger has given the
         samples of such work to other peers."""

@@ -118,7 +118,7 @@ class Reductions:
                 store.results.pop((stamp, part), None)
             case c.DropSlices(fragment=fragment, round=round_):
                 store.drop_slices(fragment, round_)
-                self._end(fragment, round_)
+                self._end_round(fragment, round_)
 
     def put_off(self, release: c.ReleaseRound) -> None:
         """Release a round after the time that the ranks need to copy its result, of which they
@@ -150,7 +150,7 @@ class Reductions:
     def _release(self, fragment: int, round_: int) -> None:
         store = self._node.store
         store.release(fragment, round_)
-        self._end(fragment, round_)
+        self._end_round(fragment, round_)
 
     def keep(self, lineage: int) -> None:
         """Drop sums of all other lineages."""
@@ -158,7 +158,7 @@ class Reductions:
             if key[0].lineage != lineage:
                 self._forget_sum(key)
 
-    def _end(self, fragment: int, round_: int) -> None:
+    def _end_round(self, fragment: int, round_: int) -> None:
         for key in [*self._waiting, *self._receivers]:
             if key[0].fragment == fragment and key[0].round <= round_:
                 self._forget_sum(key)

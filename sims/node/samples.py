@@ -12,7 +12,7 @@ from protocols.types import Samples, count
 
 
 @dataclass(slots=True)
-class SampleLeases:
+class SimulatedLeases:
     """The node's and the ranks' leases. A result of the anchor waits until the lease has enough
     samples; until then, the ranks draw from the lease of the last result."""
 
@@ -47,7 +47,7 @@ class SampleLeases:
         for post, is_last in waiting:
             self.post(post, is_last)
 
-    def stop(self) -> None:
+    def drop_all(self) -> None:
         """Drop everything: the ranks are gone."""
         self._waiting.clear()
         self._ranks = NodeLease()
@@ -71,7 +71,7 @@ class SampleLeases:
         left."""
         return self._ranks.draw(wanted)
 
-    def step(self) -> None:
+    def count_step(self) -> None:
         """Count the samples of the oldest batch as used by a step."""
         self._ranks.step()
 

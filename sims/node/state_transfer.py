@@ -32,7 +32,7 @@ def leaf(value: Value, cell: int) -> bytes:
     return hashlib.sha256(f"{value} {cell}".encode()).digest()
 
 
-class StateTransfers:
+class SimulatedTransfers:
     """Transfers of one incarnation of one peer, as donor and as joiner."""
 
     def __init__(self, node: NodeView) -> None:
@@ -52,7 +52,7 @@ class StateTransfers:
         self._cut = 0
         self.cells: dict[tuple[int, int], Value] = {}
 
-    def do(self, command: c.TransferCommand) -> None:
+    def carry_out(self, command: c.TransferCommand) -> None:
         """Carry out a command of the core."""
         node = self._node
         match command:

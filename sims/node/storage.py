@@ -52,7 +52,7 @@ class Store:
 
 
 @dataclass(slots=True)
-class Disk:
+class SimulatedDisk:
     """The data that survives the end of a peer's process: its log and its newest checkpoint.
 
     Synced data is permanent. A crash of the machine may lose all data that was written but not
@@ -78,7 +78,7 @@ class Disk:
     trusts: set[PeerId] = field(default_factory=set[PeerId])
     """The peers with certificates that this peer trusts."""
 
-    def keep(self, kept: Kept, outers: tuple[Value, ...]) -> None:
+    def keep_checkpoint(self, kept: Kept, outers: tuple[Value, ...]) -> None:
         """Make a complete checkpoint the newest one."""
         if self.kept is not None:
             self.older = self.kept, self.outers

@@ -19,7 +19,7 @@ Value = float
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class ToyContribution:
     """An encoded contribution: the inner steps [first, last) of its peer, numbered through all
     incarnations, which add up to `delta`."""
 

@@ -63,7 +63,7 @@ class Turns:
 
     def _take(self, event: v.Event, value: Value) -> None:
         self._waiting = False
-        self._node.take(event, value)
+        self._node.handle_event(event, value)
         self._waiting = True
 
     # Callbacks ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from protocols.interface import events as v
 from sims.node.node_view import NodeView
 
 
-class WalWriter:
+class SimulatedWalWriter:
     """The WAL writer of one incarnation of one peer."""
 
     def __init__(self, node: NodeView) -> None:

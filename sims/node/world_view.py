@@ -18,8 +18,8 @@ from protocols.messages import Control
 from protocols.messages import log_entries as e
 from protocols.peer import PeerCore
 from protocols.types import PeerId, ProtocolConfig, Stamp
-from sims.node.storage import Disk
-from sims.node.toy_model import Contribution, Model, Training, Value
+from sims.node.storage import SimulatedDisk
+from sims.node.toy_model import Model, ToyContribution, Training, Value
 
 NodeT = TypeVar("NodeT")
 ActorT_contra = TypeVar("ActorT_contra", contravariant=True)
@@ -52,7 +52,7 @@ class NetworkView(Protocol):
 class CertificationView(Protocol[ActorT_contra]):
     """Admission to the run."""
 
-    def do(self, node: ActorT_contra, command: c.AtTheGate) -> None:
+    def carry_out(self, node: ActorT_contra, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
         ...
 
@@ -69,7 +69,7 @@ class DialerView(Protocol[ActorT_contra]):
 
     def hang_up(self, node: ActorT_contra, other: PeerId) -> None: ...
 
-    def gone(self, node: ActorT_contra) -> None:
+    def process_ended(self, node: ActorT_contra) -> None:
         """End every connection of a node after the end of its process."""
         ...
 
@@ -77,7 +77,7 @@ class DialerView(Protocol[ActorT_contra]):
 class TwinCoresView(Protocol[ActorT_contra]):
     """Second cores, with which the cores of nodes are compared."""
 
-    def born(self, core: PeerCore, disk: Disk, *, contact: str) -> None:
+    def born(self, core: PeerCore, disk: SimulatedDisk, *, contact: str) -> None:
         """Begin an incarnation of a peer with this core and this disk."""
         ...
 
@@ -115,7 +115,7 @@ class WorldView(Protocol[NodeT]):
     """Cells of a fragment's state."""
     nodes: dict[PeerId, NodeT]
     """The newest incarnation of each peer."""
-    disks: dict[PeerId, Disk]
+    disks: dict[PeerId, SimulatedDisk]
     happened: Counter[str]
     """Number of faults that took place, and of their outcomes, by kind."""
     traps: dict[str, int]
@@ -164,7 +164,7 @@ class WorldView(Protocol[NodeT]):
         """Deliver an event to the node of another peer. `purpose`: "control" or "bulk"."""
         ...
 
-    def sync_s(self, disk: Disk) -> float:
+    def sync_s(self, disk: SimulatedDisk) -> float:
         """Seconds that a write takes."""
         ...
 
@@ -248,7 +248,7 @@ class Observer(Protocol[NodeT]):
         """A peer is about to apply an entry, which must survive any crash."""
         ...
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         """A peer applies an entry of the log."""
         ...
 
@@ -271,7 +271,7 @@ class Observer(Protocol[NodeT]):
         as corrupt too."""
         ...
 
-    def encoded(self, manifest: str, made: Contribution) -> None:
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
         """A peer encoded a contribution of its ranks."""
         ...
 

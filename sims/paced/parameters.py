@@ -48,7 +48,7 @@ class PacedParameters:
     def copy(self, fragment: int, place: memoryview) -> None:
         self._write(fragment, place, slice(0, self.theta_P.size))
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         published_P = np.frombuffer(values, np.float32)
         for here, there, size in self._tensors[fragment]:
             local_P, new_P = self.theta_P[here : here + size], published_P[there : there + size]

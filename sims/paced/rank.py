@@ -92,7 +92,7 @@ class PacedTrainer:
         layout = pace.layout(method)
         self._parameters = PacedParameters(layout, seed=peer.run.seed, ours=ours)
         held = self._parameters
-        self.write, self.copy, self.take = held.write, held.copy, held.take
+        self.write, self.copy, self.take_result = held.write, held.copy, held.take_result
         self._peer, self._data = peer, peer.run.data
         self._pace = pace
         self._reported = (0, time.monotonic())

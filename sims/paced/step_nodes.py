@@ -79,7 +79,7 @@ class FlexNode:
             raise ConfigError(f'paced nodes need run.method.step = "sgd", got "{method.step}"')
         parameters = [Parameter(str(number), shape) for number, shape in enumerate(shapes)]
         self._method = method
-        self._exchange = method.exchange(parameters, seed=seed)
+        self._exchange = method.make_exchange(parameters, seed=seed)
         self._elements = sum(tensor.elements for tensor in self._exchange.tensors)
         self.state_AP: F32 = initial_parameters(self._elements, seed=seed)[None].copy()
         self.momentum_P: F32 = np.zeros(self._elements, np.float32)
@@ -109,7 +109,7 @@ class FlexNode:
                 start = tensor.first_element + span.first * grid.chunk * grid.columns
                 here = slice(start, start + span.count * span.rows * grid.columns)
                 values_GRC = values_P[here].reshape(span.count, span.rows, grid.columns)
-                records_GS, said_GRC = replicator.encode(values_GRC, grid, turn)
+                records_GS, said_GRC = replicator.encode_groups(values_GRC, grid, turn)
                 written[tensor.place(span, replicator)] = records_GS.reshape(-1)
                 if replicator.has_momentum:
                     after_P[here] = (values_GRC - said_GRC).reshape(-1)

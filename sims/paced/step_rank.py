@@ -66,12 +66,12 @@ class PacedSteps:
         here = self._share(len(written))
         payload[here] = written[here]
 
-    def apply(self, mean: memoryview, step: int, *, counted: bool) -> None:
+    def apply_mean(self, mean: memoryview, step: int, *, counted: bool) -> None:
         elements = len(self._node.state_AP[0])
         mean_P = np.frombuffer(mean, np.float32)[:elements]
         self._node.apply(mean_P, step, counted=counted)
 
-    def keep(self, directory: str, step: int) -> None:
+    def save_state(self, directory: str, step: int) -> None:
         if isinstance(self._node, FlexNode):
             Path(directory).mkdir(parents=True, exist_ok=True)
             np.savez(self._file(directory), step=step, momentum_P=self._node.momentum_P)

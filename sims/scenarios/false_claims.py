@@ -32,7 +32,7 @@ def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
             if not (other.peer in liar.links.up and world.network.line(liar.peer, other.peer).up):
                 continue
             if over and how == "branch":
-                world.cut(liar, other)  # Its true messages were void as long as it lied.
+                world.cut_connection(liar, other)  # Its true messages were void as long as it lied.
             for message in () if over else _claims(liar, other, how):
                 event = v.MessageReceived(liar.peer, message)
                 world.carry(liar.peer, other.peer, "control", event)

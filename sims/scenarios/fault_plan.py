@@ -118,7 +118,7 @@ MIXES = ("any", "any", "rounds", "rounds", "rounds", "elections", "elections")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """A fault. At `at_s` (virtual seconds) it hits the peer of this number, modulo the number of
     live peers; `other` and `duration_s` (seconds) are used as the kind needs."""
 
@@ -129,7 +129,7 @@ class Fault:
     duration_s: float
 
 
-def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
+def draw_plan(seed: int, *, until_s: float) -> list[PlannedFault]:
     """Draw the faults of a seed. Each seed draws its own rates too (swarm testing): some kinds
     never happen, some often."""
     source = random.Random(seed ^ 0x5EED)  # noqa: S311 (a simulation, no secrets)
@@ -144,7 +144,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
         rates = [*(0.5 for _ in kinds[1:]), source.choice([0.0, 0.1, 0.5])]
     if seed % LIARS_EVERY in LIARS_IN:
         kinds, rates, durations_s = LIAR_MIX, [0.6, 0.1, 0.1, 0.1, 0.1], LIE_S
-    faults: list[Fault] = []
+    faults: list[PlannedFault] = []
     if seed % SLOW_DISKS_EVERY in SLOW_DISKS_IN:
         own = random.Random(seed ^ 0xD15C)  # noqa: S311 (a simulation, no secrets)
         faults += _draw_rare(own, "slow_disk", SLOW_DISK_S, most=SLOW_DISKS_MAX, until_s=until_s)
@@ -158,7 +158,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     while any(rates) and (at_s := at_s + source.expovariate(per_s)) < until_s:
         (kind,) = source.choices(kinds, rates)
         faults.append(
-            Fault(
+            PlannedFault(
                 at_s=at_s,
                 kind=kind,
                 peer=source.randrange(1 << 16),
@@ -170,7 +170,7 @@ def draw_plan(seed: int, *, until_s: float) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
-def draw_hangs(seed: int, *, until_s: float) -> list[Fault]:
+def draw_hangs(seed: int, *, until_s: float) -> list[PlannedFault]:
     """Draw disks that hang, in some seeds only."""
     if seed % HUNG_EVERY not in HUNG_IN:
         return []
@@ -178,7 +178,7 @@ def draw_hangs(seed: int, *, until_s: float) -> list[Fault]:
     return _draw_rare(source, "hung_disk", HUNG_S, most=HUNG_MAX, until_s=until_s)
 
 
-def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
+def draw_revocations(seed: int, *, until_s: float) -> list[PlannedFault]:
     """Draw revocations, in some seeds only and from a random source of their own, so that all other
     seeds replay unchanged."""
     alone, pairs = seed % REVOKE_EVERY in REVOKE_IN, seed % REVOKE_PAIRS_EVERY in REVOKE_PAIRS_IN
@@ -186,7 +186,7 @@ def draw_revocations(seed: int, *, until_s: float) -> list[Fault]:
     number = source.choice((1, 1, 2, 3)) if alone or pairs else 0
     times = sorted(source.uniform(REVOKE_FROM_S, until_s) for _ in range(number))
     return [
-        Fault(at_s, "revoke", source.randrange(1 << 16), source.randrange(1 << 16), 0.0)
+        PlannedFault(at_s, "revoke", source.randrange(1 << 16), source.randrange(1 << 16), 0.0)
         for at_s in times
     ]
 
@@ -198,11 +198,11 @@ def _draw_rare(
     *,
     most: int,
     until_s: float,
-) -> list[Fault]:
+) -> list[PlannedFault]:
     """Draw 1 to `most` faults of a rare kind, from a random source of their own, so that seeds
     without them replay unchanged."""
     return [
-        Fault(
+        PlannedFault(
             at_s=source.uniform(2.0, until_s),
             kind=kind,
             peer=source.randrange(1 << 16),
@@ -213,7 +213,7 @@ def _draw_rare(
     ]
 
 
-def inject(world: World, plan: Sequence[Fault]) -> None:
+def inject(world: World, plan: Sequence[PlannedFault]) -> None:
     """Schedule the faults of a plan in a world."""
     world.spring = lambda kind, joiner, donor: _spring(world, kind, joiner, donor)
     waiting = Counter[FaultKind]()
@@ -222,7 +222,7 @@ def inject(world: World, plan: Sequence[Fault]) -> None:
         world.at(fault.at_s, lambda fault=fault: _happen(world, fault, waiting))
 
 
-def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
+def _happen(world: World, fault: PlannedFault, waiting: Counter[FaultKind]) -> None:
     """Carry a fault out, and count it once it is certain to happen."""
     live = world.live
     if fault.kind in AMBUSHES or fault.kind == "unread":
@@ -251,27 +251,27 @@ def _happen(world: World, fault: Fault, waiting: Counter[FaultKind]) -> None:
         ACTIONS[fault.kind](world, fault, live[fault.peer % len(live)])
 
 
-def _other(world: World, fault: Fault, victim: Node) -> Node:
+def _other(world: World, fault: PlannedFault, victim: Node) -> Node:
     others = [node for node in world.live if node is not victim]
     return others[fault.other % len(others)] if others else victim
 
 
-def _cut(world: World, fault: Fault, victim: Node) -> None:
-    world.cut(victim, _other(world, fault, victim))
+def _cut(world: World, fault: PlannedFault, victim: Node) -> None:
+    world.cut_connection(victim, _other(world, fault, victim))
 
 
-def _stall(world: World, fault: Fault, victim: Node) -> None:
+def _stall(world: World, fault: PlannedFault, victim: Node) -> None:
     other, until = _other(world, fault, victim), world.now + fault.duration_s
     world.network.stall(victim.peer, other.peer, until)
     world.network.stall(other.peer, victim.peer, until)
 
 
-def _one_way(world: World, fault: Fault, victim: Node) -> None:
+def _one_way(world: World, fault: PlannedFault, victim: Node) -> None:
     other = _other(world, fault, victim)
     world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
 
 
-def _partition(world: World, fault: Fault, victim: Node) -> None:
+def _partition(world: World, fault: PlannedFault, victim: Node) -> None:
     """Split the peers; the bits of `other` choose the peers on the victim's side."""
     group = [n for i, n in enumerate(world.live) if n is victim or fault.other >> i & 1]
     world.tell(f"partition for {fault.duration_s} s: {' '.join(n.peer for n in group)}")
@@ -283,7 +283,7 @@ def _partition(world: World, fault: Fault, victim: Node) -> None:
                 world.network.stall(other.peer, node.peer, until)
 
 
-def _lonely(world: World, fault: Fault, victim: Node) -> None:
+def _lonely(world: World, fault: PlannedFault, victim: Node) -> None:
     if fault.other % 2:
         multi_step_faults.hears_nobody(world, victim, fault.duration_s)
         return
@@ -293,55 +293,55 @@ def _lonely(world: World, fault: Fault, victim: Node) -> None:
             world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
 
 
-def _full_disk(world: World, fault: Fault, victim: Node) -> None:
+def _full_disk(world: World, fault: PlannedFault, victim: Node) -> None:
     world.tell(f"the disk of {victim.peer} is full for {fault.duration_s} s")
     victim.disk.full_until = world.now + fault.duration_s
 
 
-def _leader_or(world: World, fault: Fault, victim: Node) -> Node:
+def _leader_or(world: World, fault: PlannedFault, victim: Node) -> Node:
     """In half of the cases a leader: a leader counts its own copy of an entry."""
     return world.leaders[0] if world.leaders and fault.other % 2 else victim
 
 
-def _hung_disk(world: World, fault: Fault, victim: Node) -> None:
+def _hung_disk(world: World, fault: PlannedFault, victim: Node) -> None:
     node = _leader_or(world, fault, victim)
     world.tell(f"the disk of {node.peer} hangs for {fault.duration_s} s")
     node.disk.hung_until = max(node.disk.hung_until, world.now + fault.duration_s)
 
 
-def _slow_disk(world: World, fault: Fault, victim: Node) -> None:
+def _slow_disk(world: World, fault: PlannedFault, victim: Node) -> None:
     node = _leader_or(world, fault, victim)
     world.tell(f"the disk of {node.peer} is slow for {fault.duration_s} s")
     node.disk.slow_until = world.now + fault.duration_s
 
 
-def _crowd(world: World, fault: Fault, victim: Node) -> None:
+def _crowd(world: World, fault: PlannedFault, victim: Node) -> None:
     for i, node in enumerate(world.live):
         if node is victim or fault.other >> i & 1:
             world.kill(node)
             world.revive(node, fault.duration_s * ((fault.other >> 4) % 7 + i) / 7)
 
 
-def _slow(world: World, fault: Fault, victim: Node) -> None:
+def _slow(world: World, fault: PlannedFault, victim: Node) -> None:
     line = world.network.line(victim.peer, _other(world, fault, victim).peer)
     line.slow_until, line.slow_s = world.now + fault.duration_s, fault.duration_s / 2
 
 
-def _pause(world: World, fault: Fault, victim: Node) -> None:
+def _pause(world: World, fault: PlannedFault, victim: Node) -> None:
     world.pause(victim, fault.duration_s)
 
 
-def _trainers(world: World, fault: Fault, victim: Node) -> None:
+def _trainers(world: World, fault: PlannedFault, victim: Node) -> None:
     world.tell(f"the ranks of {victim.peer} crash")
     victim.after(0.0, lambda: victim.lose_trainers(fault.duration_s))
 
 
-def _ranks_stall(world: World, fault: Fault, victim: Node) -> None:
+def _ranks_stall(world: World, fault: PlannedFault, victim: Node) -> None:
     world.tell(f"the ranks of {victim.peer} make no step for {fault.duration_s} s")
     victim.after(0.0, lambda: victim.stall_trainers(fault.duration_s))
 
 
-def _liar(world: World, fault: Fault, victim: Node) -> None:
+def _liar(world: World, fault: PlannedFault, victim: Node) -> None:
     """Let a peer lie, unless another one does: two liars may blame an honest peer together."""
     if any(node.owner_checks.lies_until > world.now for node in world.nodes.values()):
         return
@@ -350,7 +350,7 @@ def _liar(world: World, fault: Fault, victim: Node) -> None:
     victim.owner_checks.lie(how, fault.duration_s)
 
 
-def _claim(world: World, fault: Fault, victim: Node) -> None:
+def _claim(world: World, fault: PlannedFault, victim: Node) -> None:
     if not world.dialer.certification.closed:
         return  # Without keys nothing is proved, and any claim counts.
     how = CLAIMS[fault.other % len(CLAIMS)]
@@ -359,7 +359,7 @@ def _claim(world: World, fault: Fault, victim: Node) -> None:
     claim(world, victim, how, fault.duration_s)
 
 
-def _corrupt(world: World, fault: Fault, victim: Node) -> None:
+def _corrupt(world: World, fault: PlannedFault, victim: Node) -> None:
     """Corrupt the victim's state, but not the states of most holders (if half of them differ, the
     run goes back to an agreed state), nor a state after a fragment's last round, which no later
     round could reveal."""
@@ -373,7 +373,7 @@ def _corrupt(world: World, fault: Fault, victim: Node) -> None:
     multi_step_faults.corrupt(world, victim, 1 + fault.other, fragment=fragment)
 
 
-Action = Callable[[World, Fault, Node], None]
+Action = Callable[[World, PlannedFault, Node], None]
 ACTIONS: Mapping[FaultKind, Action] = {
     "kill": lambda world, _, victim: world.kill(victim),
     "restart": lambda world, _, victim: world.restart(victim),
@@ -420,7 +420,7 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
         world.kill(donor)
     else:
         world.happened["break"] += 1
-        world.cut(joiner, donor)
+        world.cut_connection(joiner, donor)
 
 
 def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Control) -> None:
@@ -466,7 +466,7 @@ def _crash(_: World, victim: Node) -> None:
 def _unheard(world: World, sender: Node) -> None:
     leader = world.nodes.get(sender.raft.leader or sender.peer)
     if leader is not None:
-        world.cut(sender, leader)
+        world.cut_connection(sender, leader)
 
 
 Strike = Callable[[World, Node], None]

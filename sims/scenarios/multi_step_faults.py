@@ -73,7 +73,7 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         world.kill(node)
         if node not in late:
             world.revive(node, world.random.uniform(0.05, 1.0))
-    restored = world.checkers.restored
+    restored = world.checkers.rollbacks
 
     def goes_on_again() -> None:
         """Wait for a commit: until then the peers keep the checkpoint that the log went back to."""
@@ -87,7 +87,7 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         for node in late:
             world.revive(node, 0.05)
 
-    when(world, lambda: world.checkers.restored > restored, goes_on_again)
+    when(world, lambda: world.checkers.rollbacks > restored, goes_on_again)
 
 
 def hears_nobody(world: World, victim: Node, seconds: float) -> None:
@@ -268,7 +268,7 @@ def deafen(world: World, victim: Node) -> None:
     def cut_off() -> None:
         for other in world.live if world.ambush is not None else ():
             if other is not victim:
-                world.cut(victim, other)
+                world.cut_connection(victim, other)
 
     def is_behind() -> bool:
         return max(node.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import cast
 
 from protocols.types import ConfigError
-from sims.scenarios.fault_plan import KINDS, Fault
+from sims.scenarios.fault_plan import KINDS, PlannedFault
 
 
-def write_plan(path: Path, plan: Sequence[Fault]) -> None:
+def write_plan(path: Path, plan: Sequence[PlannedFault]) -> None:
     """Write a plan, one fault on each line, so that a person can delete lines."""
     lines = ",\n".join(f" {json.dumps(asdict(fault))}" for fault in plan)
     path.write_text(f"[\n{lines}\n]\n" if plan else "[]\n")
 
 
-def read_plan(path: Path) -> list[Fault]:
+def read_plan(path: Path) -> list[PlannedFault]:
     """Read a plan. Raises ConfigError if the file holds none."""
     try:
         raw = cast(object, json.loads(path.read_text()))
@@ -30,7 +30,7 @@ def read_plan(path: Path) -> list[Fault]:
     return [_fault(path, item) for item in cast(list[object], raw)]
 
 
-def _fault(path: Path, raw: object) -> Fault:
+def _fault(path: Path, raw: object) -> PlannedFault:
     match raw:
         case {
             "at_s": int() | float() as at_s,
@@ -41,7 +41,7 @@ def _fault(path: Path, raw: object) -> Fault:
         } if at_s >= 0 and duration_s >= 0 and peer >= 0 and other >= 0:
             for known in KINDS:
                 if kind == known:
-                    return Fault(float(at_s), known, peer, other, float(duration_s))
+                    return PlannedFault(float(at_s), known, peer, other, float(duration_s))
         case _:
             pass
     raise ConfigError(f"{path} has an item that is no fault: {json.dumps(raw)[:200]}")

@@ -18,12 +18,12 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId, Stamp
 from sims.checkers import Checkers, World
-from sims.checkers.branches import Branches, Name
+from sims.checkers.branches import BranchChecks, Name
 from sims.node.node import Node
 from sims.node.storage import COMPACT_ENTRIES
-from sims.node.toy_model import Contribution
+from sims.node.toy_model import ToyContribution
 from sims.node.world_view import WorldView
-from sims.scenarios.fault_plan import Fault, FaultKind, draw_hangs, draw_revocations
+from sims.scenarios.fault_plan import FaultKind, PlannedFault, draw_hangs, draw_revocations
 from sims.simulator.world import RULES
 
 KINDS: tuple[FaultKind, ...] = (
@@ -40,19 +40,19 @@ PARTED_S = 18.0
 """Seconds of a partition: long enough to go on alone, and time is left to meet again."""
 
 
-def draw_faults(seed: int, *, until_s: float) -> list[Fault]:
+def draw_faults(seed: int, *, until_s: float) -> list[PlannedFault]:
     """Draw few faults at a time: a branch has to live for a while. In half of the seeds the first
     fault is a partition."""
     source = random.Random(seed ^ 0xF0)  # noqa: S311 (a simulation, no secrets)
-    faults: list[Fault] = []
+    faults: list[PlannedFault] = []
     at_s = 0.0
     if source.random() < 0.5:
         at_s = source.uniform(2.0, 8.0)
-        faults.append(Fault(at_s, "partition", 0, 0, PARTED_S))
+        faults.append(PlannedFault(at_s, "partition", 0, 0, PARTED_S))
     while (at_s := at_s + source.expovariate(1 / FAULT_EVERY_S)) < until_s:
         kind, duration_s = source.choice(KINDS), source.choice(DURATIONS_S)
         peer, other = source.randrange(1 << 16), source.randrange(1 << 16)
-        faults.append(Fault(at_s, kind, peer, other, duration_s))
+        faults.append(PlannedFault(at_s, kind, peer, other, duration_s))
     faults += [*draw_hangs(seed, until_s=until_s), *draw_revocations(seed, until_s=until_s)]
     return sorted(faults, key=lambda x: x.at_s)
 
@@ -70,7 +70,7 @@ class ForkCheckers(Checkers):
         """By branch: the log index of the fork that opened it."""
         self._on: dict[PeerId, Name] = {}
         """By peer: the branch of the entry that it applied last; its core may be further."""
-        self.between = Branches(self.found, self._on)
+        self.between = BranchChecks(self.found, self._on)
 
     @property
     def commits(self) -> dict[tuple[int, int, int], e.Commit]:
@@ -90,14 +90,14 @@ class ForkCheckers(Checkers):
     def _of(self, peer: PeerId) -> Checkers:
         return self.branches[self._on[peer]]
 
-    def applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
         name = self._on[peer] = self._branch(peer, index, entry)
         if name not in self.branches:
             self._fork(name, peer, index)
         if index not in self._read[name]:
             self.between.read(peer, name, entry)
         self._read[name].setdefault(index, (lineage, entry))
-        self.branches[name].applied(peer, lineage, index, entry)
+        self.branches[name].entry_applied(peer, lineage, index, entry)
 
     def _branch(self, peer: PeerId, index: int, entry: e.Entry) -> Name:
         """The branch of an entry. An entry before the fork in the peer's log that no peer read on
@@ -126,9 +126,9 @@ class ForkCheckers(Checkers):
         branch.share(parent)
         self._read[name], self._begins[name] = before, index
         for i in sorted(before):
-            branch.applied(peer, before[i][0], i, before[i][1])
+            branch.entry_applied(peer, before[i][0], i, before[i][1])
 
-    def encoded(self, manifest: str, made: Contribution) -> None:
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
         self.branches[()].encoded(manifest, made)  # The branches share all contributions.
 
     def samples_of(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
@@ -173,14 +173,14 @@ class ForkCheckers(Checkers):
         super().healed(world)
         self.between.healed(world)
 
-    def ended(self, world: WorldView[Node]) -> None:
+    def run_ended(self, world: WorldView[Node]) -> None:
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
                 apart = one.run_state.forks != other.run_state.forks
                 if one.peer < other.peer and apart and other.peer in one.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
-        self.between.ended()
+        self.between.run_ended()
 
 
 class ForkWorld(World):
@@ -210,7 +210,7 @@ class ForkWorld(World):
 
         def again() -> None:
             peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
-            self.start(Identity(peer=peer, name=old.name, incarnation=1, address=old.address))
+            self.start_node(Identity(peer=peer, name=old.name, incarnation=1, address=old.address))
 
         self.at(RETURN_S, again)
 

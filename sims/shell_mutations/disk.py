@@ -324,7 +324,7 @@ CHECKPOINT_MUTANTS = (
         "checkpoint-borrows-out-of-turn",
         "The arrays are lent in the middle of a step of the worker thread.",
         Edit(
-            CheckpointSchedule.begin,
+            CheckpointSchedule.begin_writing,
             "self._compute(replica.capture, lambda moment: self._start(core, replica, moment))",
             "self._start(core, replica, replica.capture())",
         ),

@@ -62,8 +62,8 @@ ORDER_MUTANTS = (
         "The contribution is the difference to the parameters of the previous round.",
         Edit(
             RoundJobs.do,
-            "self._jobs.in_turn(lambda: self._data_plane.encode(fragment, round_, name))",
-            "self._data_plane.encode(fragment, round_, name)",
+            "self._jobs.in_turn(lambda: self._data_plane.begin_encoding(fragment, round_, name))",
+            "self._data_plane.begin_encoding(fragment, round_, name)",
         ),
         tests=_DRIVER,
     ),
@@ -91,7 +91,7 @@ ORDER_MUTANTS = (
         "bytes-are-kept-after-the-commands",
         "The sum that a command asks for lacks the slice that the core has just counted.",
         Edit(
-            Driver._take,
+            Driver._handle_event,
             "if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):\n"
             "        self.data_plane.decided(event, commands)\n    elif",
             "if isinstance(event, v.SliceBegun | v.SliceReceived | v.ResultReceived):\n"
@@ -106,7 +106,7 @@ ORDER_MUTANTS = (
         Edit(
             MeshShell.disconnected,
             "self._feed(v.PeerDisconnected(peer, why))",
-            "self._feed.__self__._take(v.PeerDisconnected(peer, why))",
+            "self._feed.__self__._handle_event(v.PeerDisconnected(peer, why))",
         ),
         tests=_DRIVER,
     ),

@@ -15,7 +15,7 @@ from lowcomm.training.round_rank import RoundRank
 from lowcomm.training.round_schedule import RoundSchedule
 from peers.ipc.rank_client import RankClient
 from peers.ipc.shared_memory import Slots
-from peers.ranks.attempt import Attempt
+from peers.ranks.attempt import RankAttempt
 from sims.mutations.patch import Edit, Mutant
 
 _REPLICA = (
@@ -141,7 +141,7 @@ RESIDUE_MUTANTS = (
         "residue-changes-when-it-is-sent",
         "The residue of a contribution that is not counted is sent twice.",
         Edit(
-            ErrorFeedback.begin,
+            ErrorFeedback.begin_contribution,
             "self._encoded[manifest] = self._newest",
             "self._encoded[manifest] = self._newest\n    self.residue_P = self._newest.after_P",
         ),
@@ -150,14 +150,14 @@ RESIDUE_MUTANTS = (
     Mutant(
         "residue-survives-another-state",
         "A contribution encoded before a Restore changes the residue after it.",
-        Edit(ErrorFeedback.forget, "self._encoded.clear()", "pass"),
+        Edit(ErrorFeedback.replace_residue, "self._encoded.clear()", "pass"),
         tests=_FEEDBACK,
     ),
     Mutant(
         "residue-kept-with-a-state-is-forgotten",
         "After a resume the first contribution lacks the residue of the earlier ones.",
         Edit(
-            ErrorFeedback.forget,
+            ErrorFeedback.replace_residue,
             "zeros(self.residue_P.size) if kept_P is None else kept_P",
             "zeros(self.residue_P.size)",
         ),
@@ -290,32 +290,34 @@ RANK_MUTANTS = (
     Mutant(
         "a-contribution-of-one-rank-counts",
         "The shards of the other ranks are still those of the previous round.",
-        Edit(Attempt.contributed, "if len(so_far) < len(self._ranks):", "if False:"),
+        Edit(RankAttempt.contributed, "if len(so_far) < len(self._ranks):", "if False:"),
         tests=_ATTEMPT,
     ),
     Mutant(
         "ranks-may-disagree-on-tokens",
         "The contribution has the weight of the rank that came last.",
-        Edit(Attempt.contributed, "if len(counts) > 1:", "if False:"),
+        Edit(RankAttempt.contributed, "if len(counts) > 1:", "if False:"),
         tests=_ATTEMPT,
     ),
     Mutant(
         "a-rank-overwrites-an-incomplete-generation",
         "Half of a contribution belongs to the next one.",
-        Edit(Attempt.contributed, "if generation > slowest + 1:", "if generation > slowest + 2:"),
+        Edit(
+            RankAttempt.contributed, "if generation > slowest + 1:", "if generation > slowest + 2:"
+        ),
         tests=_ATTEMPT,
     ),
     Mutant(
         "a-layout-may-have-a-gap",
         "Elements that no rank writes are averaged.",
-        Edit(Attempt.layout, "if written != total:", "if written > total:"),
+        Edit(RankAttempt.layout, "if written != total:", "if written > total:"),
         tests=_ATTEMPT,
     ),
     Mutant(
         "a-snapshot-of-one-rank-is-whole",
         "Later ranks resume from a directory that lacks the other ranks' state.",
         Edit(
-            Attempt.snapshotted,
+            RankAttempt.snapshotted,
             "if len(self._snapshots[directory]) < len(self._ranks):",
             "if False:",
         ),

@@ -16,7 +16,7 @@ from peers.exchange.payload_limits import size_of
 from peers.exchange.pieces import Encoding, Payload
 from peers.exchange.reducer import Reducer, Sum
 from peers.steps.step_shell import StepShell
-from peers.transfer.receiver import StateReceiver
+from peers.transfer.receiver import IncomingTransfer
 from sims.mutations.patch import Edit, Mutant
 
 _REFUSALS = (
@@ -198,7 +198,7 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-sum-of-a-void-branch-goes-on",
         "The sum ends after the Restore, and is taken for that of the same round number.",
-        Edit(DataPlane.restored, "self.reducer.keep(lineage)", "pass"),
+        Edit(DataPlane.lineage_changed, "self.reducer.keep(lineage)", "pass"),
         tests=_KEYS,
     ),
     Mutant(
@@ -245,7 +245,7 @@ PAYLOAD_MUTANTS = (
         "a-cell-at-a-wrong-offset",
         "A cell of a joiner's state is placed one element early.",
         Edit(
-            StateReceiver.decided,
+            IncomingTransfer.decided,
             "first = ELEMENT_BYTES * start",
             "first = ELEMENT_BYTES * max(start - 1, 0)",
         ),
@@ -254,13 +254,13 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-cell-of-an-older-cut-is-taken",
         "A joiner's state has cells of two rounds.",
-        Edit(StateReceiver._lacks, " or chunk.cut_index != self._cut", ""),
+        Edit(IncomingTransfer._lacks, " or chunk.cut_index != self._cut", ""),
         tests=_TRANSFER,
     ),
     Mutant(
         "a-cell-of-any-peer-is-taken",
         "Cells are checked that were sent by no donor of the cut.",
-        Edit(StateReceiver._lacks, " or peer not in self._donors", ""),
+        Edit(IncomingTransfer._lacks, " or peer not in self._donors", ""),
         tests=_TRANSFER,
     ),
 )
@@ -302,7 +302,7 @@ WIRE_MUTANTS = (
         "lengths-are-not-sealed",
         "A changed length before a record makes the reader cut it elsewhere.",
         Edit(Seal.seal, "data, beside, out", "data, None, out"),
-        Edit(Seal.open, "sealed, beside, out", "sealed, None, out"),
+        Edit(Seal.decrypt, "sealed, beside, out", "sealed, None, out"),
         tests=_SEALS,
     ),
     Mutant(
@@ -337,7 +337,7 @@ WIRE_MUTANTS = (
         "a-stranger's-message-may-be-long",
         "A connection without a certificate makes this node hold a megabyte.",
         Edit(
-            Link._take,
+            Link._take_message,
             "if head_bytes > self._head_bytes_max or payload_bytes:",
             "if payload_bytes:",
         ),
@@ -382,7 +382,7 @@ CHECK_MUTANTS = (
     Mutant(
         "blocks-that-were-not-asked-for-are-kept",
         "A peer fills the memory of another one with pieces of no answer.",
-        Edit(BlockChecks.received, "message.offset_bytes != len(data) or ", ""),
+        Edit(BlockChecks.blocks_received, "message.offset_bytes != len(data) or ", ""),
         tests=_CHECKS,
     ),
 )

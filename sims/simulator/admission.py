@@ -126,13 +126,13 @@ class Certification:
         self._asking[number] = node, other.peer
         world.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
 
-    def do(self, node: Node, command: c.AtTheGate) -> None:
+    def carry_out(self, node: Node, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
         match command:
             case c.CheckProof():
                 checked = self._checked(command)
                 node.after(0.0, lambda: node.give(checked))
-            case c.Answer(number=number):
+            case c.AdmissionAnswer(number=number):
                 asker, asked = self._asking.pop(number)
                 network = self._world.network
                 self._world.at(network.delay_s, lambda: self._answered(asker, asked, command))
@@ -150,7 +150,7 @@ class Certification:
         self._world.happened["forged token"] += 1
         return v.NotProved(check.asker, check.number, "forged", final=True)
 
-    def _answered(self, node: Node, asked: PeerId, answer: c.Answer) -> None:
+    def _answered(self, node: Node, asked: PeerId, answer: c.AdmissionAnswer) -> None:
         """Deliver an answer to the asking node, if it still lives. One answer in eight is lost."""
         if not node.running or self._random.random() < 1 / 8:
             self._world.happened["admission lost"] += 1

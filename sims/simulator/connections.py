@@ -22,7 +22,7 @@ FIRST_DIAL_S = 5.0
 """Seconds after which a peer that has never reached the run gives up."""
 
 
-class Dialer:
+class WorldDialer:
     """Dialling of all peers of one world."""
 
     def __init__(self, world: DialledWorld, seed: int, *, certified: bool) -> None:
@@ -54,9 +54,9 @@ class Dialer:
         peer = nodes.get(other)
         if peer is not None:
             node.dials.discard(_key(peer))
-            self.cut(node, peer)
+            self.cut_connection(node, peer)
 
-    def cut(self, one: Node, other: Node) -> None:
+    def cut_connection(self, one: Node, other: Node) -> None:
         """End the connection between two peers; the side that dialled dials again."""
         if not self._network.disconnect(one.peer, other.peer):
             return
@@ -76,7 +76,7 @@ class Dialer:
         world = self._world
         return world.nodes.get(PeerId(key)) or world.who_listens(key)
 
-    def gone(self, node: Node) -> None:
+    def process_ended(self, node: Node) -> None:
         """End every connection of a node after the end of its process."""
         world = self._world
         for other in list(world.nodes.values()):
@@ -90,7 +90,7 @@ class Dialer:
         for pair, relay in list(self._through.items()):
             if {one, other} in ({relay, pair[0]}, {relay, pair[1]}):
                 del self._through[pair]
-                self.cut(nodes[pair[0]], nodes[pair[1]])
+                self.cut_connection(nodes[pair[0]], nodes[pair[1]])
 
     def _begun(self, node: Node, hello: Hello) -> None:
         """Tell a node of a connection, unless it has a newer one by then."""
@@ -154,7 +154,7 @@ class Dialer:
                 self._connect(node, other)
             elif not node.raft.run and world.now > give_up:
                 node.outcome = "alone"
-                self.gone(node)  # Other peers without a run may be connected with it.
+                self.process_ended(node)  # Other peers without a run may be connected with it.
                 world.gave_up()
             else:
                 self._later(node, address, REDIAL_S, give_up)
@@ -185,7 +185,7 @@ class Dialer:
         if why := _refusal(node, other):
             world.tell(f"{node.peer} is refused by {other.peer}: {why}")
             node.outcome, node.why = "refused", why
-            self.gone(node)
+            self.process_ended(node)
             return
         back = _hello(other)
         world.network.connect(node.peer, other.peer)

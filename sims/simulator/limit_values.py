@@ -52,7 +52,7 @@ class LimitValues:
         self._happened["limit"] += 3
         return replace(me, peer=PeerId(f"{name}.{digits}"), name=name, address=address)
 
-    def run(self, run: e.Run) -> e.Run:
+    def largest_run(self, run: e.Run) -> e.Run:
         """The same run with the largest layout and the longest configuration."""
         if not self._on:
             return run

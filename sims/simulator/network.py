@@ -19,7 +19,7 @@ Schedule = Callable[[float, Callable[[], None]], None]
 
 
 @dataclass(slots=True)
-class Lane:
+class VirtualLane:
     """One direction and one purpose of a link. Its payloads arrive in order."""
 
     free_at: float = 0.0
@@ -29,7 +29,7 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Line:
+class VirtualLink:
     """The link between two peers: both directions, all purposes."""
 
     up: bool = False
@@ -44,7 +44,9 @@ class Line:
     slow_until: float = 0.0
     slow_s: float = 0.0
     """Seconds by which each bulk payload is delayed until `slow_until`."""
-    lanes: dict[tuple[PeerId, str], Lane] = field(default_factory=dict[tuple[PeerId, str], Lane])
+    lanes: dict[tuple[PeerId, str], VirtualLane] = field(
+        default_factory=dict[tuple[PeerId, str], VirtualLane]
+    )
     """By (sender, purpose)."""
 
 
@@ -56,13 +58,13 @@ class Network:
         self.jitter = source.choice([0.0, 1.0, 5.0])
         self._random = source
         self._schedule = schedule
-        self._lines: dict[tuple[PeerId, PeerId], Line] = {}
+        self._lines: dict[tuple[PeerId, PeerId], VirtualLink] = {}
         """Each link twice: by (one, other) and by (other, one)."""
 
-    def line(self, one: PeerId, other: PeerId) -> Line:
+    def line(self, one: PeerId, other: PeerId) -> VirtualLink:
         line = self._lines.get((one, other))
         if line is None:
-            line = self._lines[one, other] = self._lines[other, one] = Line()
+            line = self._lines[one, other] = self._lines[other, one] = VirtualLink()
         return line
 
     @property
@@ -130,7 +132,7 @@ class Network:
             delay += line.slow_s
         lane = line.lanes.get((sender, purpose))
         if lane is None:
-            lane = line.lanes[sender, purpose] = Lane()
+            lane = line.lanes[sender, purpose] = VirtualLane()
         arrival = max(lane.free_at, now + delay)
         if begin is not None:
             self._put(line, lane, sender, now, max(lane.free_at, (now + arrival) / 2), begin)
@@ -139,8 +141,8 @@ class Network:
 
     def _put(
         self,
-        line: Line,
-        lane: Lane,
+        line: VirtualLink,
+        lane: VirtualLane,
         sender: PeerId,
         now: float,
         arrival: float,
@@ -152,7 +154,7 @@ class Network:
 
     def _arrive(
         self,
-        line: Line,
+        line: VirtualLink,
         connection: int,
         queue: deque[Callable[[], None]],
         sender: PeerId,

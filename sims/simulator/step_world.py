@@ -18,7 +18,7 @@ from protocols.messages import log_entries as e
 from protocols.state import progress_at, remaining_at
 from protocols.types import PeerId, Stamp, Version, digest_text
 from sims.node.node import Node, Payload
-from sims.node.storage import Disk
+from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import PRIME, Training, Value, state_digest
 from sims.node.world_view import Observer
 from sims.simulator.world import BareWorld
@@ -39,7 +39,7 @@ class StepNode(Node):
     world: BareStepWorld
 
     def __init__(
-        self, world: BareStepWorld, me: Identity, disk: Disk, *, contact: str, speed: float
+        self, world: BareStepWorld, me: Identity, disk: SimulatedDisk, *, contact: str, speed: float
     ) -> None:
         super().__init__(world, me, disk, contact=contact, speed=speed)
         self.step_observer = world.step_observer
@@ -58,8 +58,8 @@ class StepNode(Node):
         self._making += 1
         super().lose_trainers(restart_s)
 
-    def take(self, event: v.Event, value: Value) -> None:
-        super().take(event, value)
+    def handle_event(self, event: v.Event, value: Value) -> None:
+        super().handle_event(event, value)
         if isinstance(event, v.StepApplied) and self.running:
             self.step_observer.names(self)
 
@@ -97,9 +97,9 @@ class StepNode(Node):
                 lineage = self.run_state.lineage
                 self.job(lambda: self._release(step, lineage))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.ServeCells() | c.ReleaseCopy():
-                self.transfers.do(command)
+                self.transfers.carry_out(command)
             case c.AdoptKept(fragment=fragment, round=step):
                 self.job(lambda: self._adopt_kept(fragment, step))
             case _:
@@ -129,7 +129,7 @@ class StepNode(Node):
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.outers[0]
         after = self.outers[0] = (before * FACTOR + total) % PRIME
-        self.step_observer.step(self, stamp, step.terms, before, after)
+        self.step_observer.step_made(self, stamp, step.terms, before, after)
         self.completed = (stamp.lineage, stamp.view, stamp.round)
         if step.keep:
             self.copies[stamp.round] = after
@@ -185,7 +185,9 @@ class StepObserver(Observer[Node], Protocol):
         """A peer made a payload of this batch."""
         ...
 
-    def step(self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value) -> None:
+    def step_made(
+        self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value
+    ) -> None:
         """A node made a step: it added the payloads of `terms` to the state `before`."""
         ...
 
@@ -228,7 +230,7 @@ class BareStepWorld(BareWorld):
     def make_observer(self) -> StepObserver:
         """Make the observer, and set `step_observer`."""
 
-    def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
+    def make_node(self, me: Identity, disk: SimulatedDisk, *, contact: str, speed: float) -> Node:
         return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)
 
     def make_run(self, founder: PeerId) -> e.Run:

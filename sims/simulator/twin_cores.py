@@ -18,7 +18,7 @@ from protocols.interface import events as v
 from protocols.peer import PeerCore, wakeups
 from protocols.types import PeerId
 from sims.node.node import Node
-from sims.node.storage import Disk
+from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import ToySignatures
 
 ONE_IN = 3
@@ -69,7 +69,7 @@ class TwinCores:
         self._pairs: dict[tuple[PeerId, int], Pair] = {}
         """By (peer, incarnation)."""
 
-    def born(self, core: PeerCore, disk: Disk, *, contact: str) -> None:
+    def born(self, core: PeerCore, disk: SimulatedDisk, *, contact: str) -> None:
         """Begin an incarnation of a peer with this core and this disk. `contact`: where it joins;
         "": it founds the run."""
         me = core.me

@@ -24,10 +24,10 @@ from protocols.state import RunState, gossip_pairs
 from protocols.types import PeerId, ProtocolConfig
 from sims.node.node import Node
 from sims.node.state_transfer import STATE_CELLS
-from sims.node.storage import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, Disk
+from sims.node.storage import COMPACT_ENTRIES, HICCUP_S, HICCUPS, SLOW_SYNC_S, SimulatedDisk
 from sims.node.toy_model import Model, Modular, Training, Value, state_digest
 from sims.node.world_view import Observer
-from sims.simulator.connections import Dialer
+from sims.simulator.connections import WorldDialer
 from sims.simulator.limit_values import LimitValues
 from sims.simulator.network import Network
 from sims.simulator.twin_cores import TwinCores
@@ -78,7 +78,7 @@ class BareWorld(ABC):
         self.outer_steps, self.peers_min = outer_steps, peers
         self.nodes: dict[PeerId, Node] = {}
         """The newest incarnation of each peer."""
-        self.disks: dict[PeerId, Disk] = {}
+        self.disks: dict[PeerId, SimulatedDisk] = {}
         self.busy_until = float("inf")  # Until then a peer may come, even if none lives.
         self.ended_at = 0.0  # The last time at which a peer stopped by itself.
         self._coming_back: set[PeerId] = set()
@@ -89,7 +89,7 @@ class BareWorld(ABC):
         self.network = Network(self.random, self.at)
         if slow_outer_steps is not None and self.network.is_slow:
             self.outer_steps = slow_outer_steps
-        self.dialer = Dialer(self, seed, certified=self.training.certified)
+        self.dialer = WorldDialer(self, seed, certified=self.training.certified)
         self.certification = self.dialer.certification
         self.compute_s = self.random.choice([0.0005, 0.01, 0.2])
         """Seconds that a job of the shell takes."""
@@ -127,7 +127,7 @@ class BareWorld(ABC):
     def make_observer(self) -> Observer[Node]:
         """Called once, before the first peer is added."""
 
-    def make_node(self, me: Identity, disk: Disk, *, contact: str, speed: float) -> Node:
+    def make_node(self, me: Identity, disk: SimulatedDisk, *, contact: str, speed: float) -> Node:
         return Node(self, me, disk, contact=contact, speed=speed)
 
     def make_run(self, founder: PeerId) -> e.Run:
@@ -167,7 +167,7 @@ class BareWorld(ABC):
         name, number = f"p{len(self.disks)}", self.random.getrandbits(32)
         peer, address = PeerId(f"{name}.{number:08x}"), f"h{len(self.disks)}:1"
         me = Identity(peer=peer, name=name, incarnation=1, address=address, witness=witness)
-        return self.start(self.limit_values.named(me))
+        return self.start_node(self.limit_values.named(me))
 
     def restart(self, node: Node) -> None:
         """End the daemon and start it again: the same peer, with the data on its disk."""
@@ -194,7 +194,7 @@ class BareWorld(ABC):
         def start() -> None:
             if self.nodes[old.peer] is node and not node.running:
                 self.happened["revived"] += 1
-                self.start(new)
+                self.start_node(new)
 
         self.at(after_s, start)
 
@@ -207,7 +207,7 @@ class BareWorld(ABC):
         if node.wal_writer.writes:
             # The first write is made: else the founder would found another run of its name.
             node.wal_writer.killed(synced=node.disk.saved is None or self.random.random() < 0.5)
-        self.dialer.gone(node)
+        self.dialer.process_ended(node)
 
     def lost_state(self) -> None:
         """Called when a peer that held a state has gone. While another state is corrupt, the lost
@@ -221,9 +221,9 @@ class BareWorld(ABC):
         node.paused_until = max(node.paused_until, self.now + seconds)
         self.wake(node, max(node.turns.wakes_at, node.paused_until))
 
-    def cut(self, one: Node, other: Node) -> None:
+    def cut_connection(self, one: Node, other: Node) -> None:
         """End the connection between two peers; the side that dialled dials again."""
-        self.dialer.cut(one, other)
+        self.dialer.cut_connection(one, other)
 
     def heal(self) -> None:
         """End all faults, and start a majority of the voters, so that the run can go on."""
@@ -283,10 +283,10 @@ class BareWorld(ABC):
             for voters in votes
         )
 
-    def start(self, me: Identity) -> Node:
+    def start_node(self, me: Identity) -> Node:
         first = next(iter(self.disks), me.peer)
         if me.peer not in self.disks:
-            self.disks[me.peer] = Disk(checkpoint_every=self.random.choice([1, 3, 8]))
+            self.disks[me.peer] = SimulatedDisk(checkpoint_every=self.random.choice([1, 3, 8]))
         disk = self.disks[me.peer]
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
@@ -320,7 +320,7 @@ class BareWorld(ABC):
         )
         certification.begins(node)
         node.give(v.RunAccepted(self.rules, self.samples_ahead))
-        node.give(v.Bootstrap(self.limit_values.run(run), digests, admission))
+        node.give(v.Bootstrap(self.limit_values.largest_run(run), digests, admission))
 
     def _way_in(self, peer: PeerId) -> str:
         """The address at which a peer is told to join: preferably a live node that knows the run,
@@ -396,7 +396,7 @@ class BareWorld(ABC):
         if self.ambush is not None and isinstance(message, AMBUSHED):
             self.ambush(node, message)
 
-    def sync_s(self, disk: Disk) -> float:
+    def sync_s(self, disk: SimulatedDisk) -> float:
         """Seconds that a write takes; now and then other work keeps the disk busy."""
         busy_s = HICCUP_S if self.random.random() < HICCUPS else 0.0
         if self.now < disk.slow_until:

@@ -7,7 +7,7 @@ NOT send anything but to loopback, or inside namespaces that the run itself made
 Start reading: network.py.
 """
 
-from sims.wan.link import Link, all_pairs
+from sims.wan.link import WanLink, all_pairs
 from sims.wan.network import Means, Place, Wan, why_not
 from sims.wan.units import RATE, SHARE, TIME, parse
 
@@ -15,10 +15,10 @@ __all__ = [
     "RATE",
     "SHARE",
     "TIME",
-    "Link",
     "Means",
     "Place",
     "Wan",
+    "WanLink",
     "all_pairs",
     "parse",
     "why_not",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.processes import dying_with_us, own_module
-from sims.wan.link import Link, WanError
+from sims.wan.link import WanError, WanLink
 from sims.wan.network import MEANS, Means, Place, Wan, why_not
 from sims.wan.probe import READY
 from sims.wan.units import RATE, TIME, show
@@ -22,21 +22,21 @@ PINGS = 20
 DATAGRAMS = 5000
 PROBE_TIMEOUT_S = 120.0
 CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-LONG = Link(rate_bps=1e8, delay_s=0.05)
-CASES: dict[Means, tuple[Link, ...]] = {
+LONG = WanLink(rate_bps=1e8, delay_s=0.05)
+CASES: dict[Means, tuple[WanLink, ...]] = {
     "netns": (
         LONG,
-        Link(rate_bps=1e8, delay_s=0.05, loss=0.01),
-        Link(rate_bps=1e9, delay_s=0.005, jitter_s=0.001),
-        Link(),
+        WanLink(rate_bps=1e8, delay_s=0.05, loss=0.01),
+        WanLink(rate_bps=1e9, delay_s=0.005, jitter_s=0.001),
+        WanLink(),
     ),
     "proxy": (
         LONG,
-        Link(rate_bps=1e8, delay_s=0.05, loss=0.01),
-        Link(rate_bps=1e9, delay_s=0.005, jitter_s=0.001),
-        Link(),
+        WanLink(rate_bps=1e8, delay_s=0.05, loss=0.01),
+        WanLink(rate_bps=1e9, delay_s=0.005, jitter_s=0.001),
+        WanLink(),
     ),
-    "loopback": (Link(rate_bps=1e9), Link()),
+    "loopback": (WanLink(rate_bps=1e9), WanLink()),
 }
 
 
@@ -45,7 +45,7 @@ class Measured:
     """One link, two peers, one TCP stream from the first to the second."""
 
     means: Means
-    asked: Link
+    asked: WanLink
     """The requested link, in both directions."""
     rtt_s: float
     """Median round trip in seconds."""
@@ -86,7 +86,7 @@ def check(
     }
 
 
-def measure(means: Means, link: Link, *, seconds: float) -> Measured:
+def measure(means: Means, link: WanLink, *, seconds: float) -> Measured:
     """Measure one link with two probes. Raises WanError if a probe fails."""
     datagrams = 0 if means == "proxy" else DATAGRAMS
     with Wan(link, peers=2, means=means) as wan:

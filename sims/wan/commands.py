@@ -16,7 +16,7 @@ import typer
 from peers.processes import SIGNALLED, Child, dying_with_us, shell_status, start_child
 from protocols.types import ConfigError
 from sims.wan.check import check, row, table
-from sims.wan.link import Link
+from sims.wan.link import WanLink
 from sims.wan.network import MEANS, Means, Place, Wan, why_not
 from sims.wan.units import RATE, SHARE, TIME, parse, show
 
@@ -79,7 +79,7 @@ def wan(
         return
     if not command:
         raise ConfigError("nothing to run: end with -- COMMAND, or give --check")
-    line = Link(
+    line = WanLink(
         rate_bps=None if rate == "unlimited" else parse(rate, RATE, what="--rate"),
         delay_s=parse(delay, TIME, what="--delay"),
         jitter_s=parse(jitter, TIME, what="--jitter"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Self
 
 from peers.processes import own_module
-from sims.wan.link import Counters, Link, Pair, WanError
+from sims.wan.link import LinkCounters, Pair, WanError, WanLink
 
 START_TIMEOUT_S = 20.0
 """Seconds for the start of a Python process on a busy machine, and of some namespaces."""
@@ -51,7 +51,7 @@ class Helper:
         try:
             self.started = self.ask(config, within_s=START_TIMEOUT_S)
         except BaseException:
-            self.stop()
+            self.end_process()
             raise
 
     def ask(self, request: Mapping[str, Any], *, within_s: float = ANSWER_TIMEOUT_S) -> Any:
@@ -72,7 +72,7 @@ class Helper:
             raise WanError(str(answer["error"]))
         return answer
 
-    def stop(self) -> None:
+    def end_process(self) -> None:
         """End the process, and with it the network. Idempotent."""
         with contextlib.suppress(OSError):  # Closed already.
             self._socket.shutdown(socket.SHUT_RDWR)  # A fork of ours may hold it open.
@@ -177,13 +177,13 @@ def refusing(owner: Owner) -> Generator[None]:
         sys.exit(1)
 
 
-def links_to_json(links: Mapping[Pair, Link]) -> list[list[Any]]:
+def links_to_json(links: Mapping[Pair, WanLink]) -> list[list[Any]]:
     return [[*pair, link.as_json()] for pair, link in links.items()]
 
 
-def links_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, Link]:
-    return {(int(row[0]), int(row[1])): Link(**row[2]) for row in rows}
+def links_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, WanLink]:
+    return {(int(row[0]), int(row[1])): WanLink(**row[2]) for row in rows}
 
 
-def counters_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, Counters]:
-    return {(int(row[0]), int(row[1])): Counters.from_json(row[2]) for row in rows}
+def counters_from_json(rows: Sequence[Sequence[Any]]) -> dict[Pair, LinkCounters]:
+    return {(int(row[0]), int(row[1])): LinkCounters.from_json(row[2]) for row in rows}

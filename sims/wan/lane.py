@@ -7,7 +7,7 @@ import math
 import random
 import sys
 
-from sims.wan.link import Counters, Link
+from sims.wan.link import LinkCounters, WanLink
 
 BURST_S = 0.002
 """Seconds by which the line may be ahead of its rate after it stood idle. On a busy machine, the
@@ -26,9 +26,9 @@ Runs = tuple[tuple[int, int], ...]
 class Lane:
     """One link with its queue and its counters."""
 
-    def __init__(self, link: Link, source: random.Random) -> None:
+    def __init__(self, link: WanLink, source: random.Random) -> None:
         self.link = link
-        self.counters = Counters()
+        self.counters = LinkCounters()
         self._random = source
         self._waited_s = 0.0
         self._waits = 0
@@ -41,7 +41,7 @@ class Lane:
         self._until_loss = self._draw_loss()
         self._s_per_byte, self._queue_s = _line(link)
 
-    def change(self, link: Link, now: float) -> None:
+    def change(self, link: WanLink, now: float) -> None:
         """Change the link from now on. Packets that wait for the line go on at the new rate;
         packets that have left it do not change."""
         backlog_s = self.backlog_s(now)
@@ -97,7 +97,7 @@ class Lane:
         """Count packets that were under way when the link went down."""
         self.counters.cut += packets
 
-    def read_counters(self) -> Counters:
+    def read_counters(self) -> LinkCounters:
         self.counters.queue_mean_s = self._waited_s / max(self._waits, 1)
         return self.counters
 
@@ -156,7 +156,7 @@ class Lane:
         return int(math.log(1.0 - self._random.random()) / math.log1p(-self.link.loss))
 
 
-def _line(link: Link) -> tuple[float, float]:
+def _line(link: WanLink) -> tuple[float, float]:
     """(seconds for a byte, 0 without a rate limit; seconds of data that the queue may hold)."""
     if link.rate_bps is None:
         return 0.0, math.inf

@@ -18,7 +18,7 @@ class WanError(LowcommError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class WanLink:
     """One direction between two peers; by default without loss or delay."""
 
     rate_bps: float | None = None
@@ -52,7 +52,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Counters:
+class LinkCounters:
     """Counters of one link since it was made. A packet is the unit that the line carries, at most
     an MTU."""
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, get_args
 from protocols.types import ConfigError
 from sims.wan.control import Helper, counters_from_json, links_to_json
 from sims.wan.dialler import PEER, TOKEN
-from sims.wan.link import PEERS_MAX, Counters, Link, Pair, WanError, all_pairs
+from sims.wan.link import PEERS_MAX, LinkCounters, Pair, WanError, WanLink, all_pairs
 
 Means = Literal["netns", "proxy", "loopback"]
 """The means of emulation. netns: a namespace for each peer, and a router between them. proxy:
@@ -74,7 +74,7 @@ class Wan:
 
     def __init__(
         self,
-        links: Link | Mapping[Pair, Link],
+        links: WanLink | Mapping[Pair, WanLink],
         *,
         peers: int,
         means: Means = "netns",
@@ -86,11 +86,11 @@ class Wan:
         127.0.0.0/8 under netns too; the other means have no others. Raises ConfigError."""
         if not 2 <= peers <= PEERS_MAX:
             raise ConfigError(f"a network of {peers} peers: give 2 to {PEERS_MAX}")
-        if isinstance(links, Link):
+        if isinstance(links, WanLink):
             links = dict.fromkeys(all_pairs(peers), links)
         if strangers := set(links) - set(all_pairs(peers)):
             raise ConfigError(f"there are {peers} peers, so no links {sorted(strangers)}")
-        self._links = {pair: links.get(pair, Link()) for pair in all_pairs(peers)}
+        self._links = {pair: links.get(pair, WanLink()) for pair in all_pairs(peers)}
         if means == "loopback":
             _require_shared(set(self._links.values()))
         self._peers = peers
@@ -123,14 +123,14 @@ class Wan:
         trace: TracebackType | None,
     ) -> None:
         if self._helper is not None:
-            self._helper.stop()
+            self._helper.end_process()
 
     @property
     def carrier_pid(self) -> int:
         """Process id of the process in the middle, without which there is no network."""
         return self._started.pid
 
-    def link(self, sender: int, receiver: int) -> Link:
+    def link(self, sender: int, receiver: int) -> WanLink:
         """The present state of one direction."""
         return self._links[sender, receiver]
 
@@ -156,7 +156,7 @@ class Wan:
         self.change(one, other, up=True)
         self.change(other, one, up=True)
 
-    def counters(self) -> dict[Pair, Counters]:
+    def counters(self) -> dict[Pair, LinkCounters]:
         """Counters by (sender, receiver); a shared loopback has one entry, (0, 0)."""
         return counters_from_json(self._started.ask({"counters": True})["counters"])
 
@@ -204,7 +204,7 @@ class Wan:
         return Place(peer, prefix, listen, advertise, dialled, environment)
 
 
-def _require_shared(links: set[Link]) -> None:
+def _require_shared(links: set[WanLink]) -> None:
     """Raises ConfigError unless tbf can do it: it has a rate and a queue, and the loopback has one
     line."""
     if len(links) > 1:
@@ -217,7 +217,7 @@ def why_not(means: Means) -> str:
     """The reason in one line why this means does not work on this machine; "" if it works. Tries it
     for a moment."""
     try:
-        with Wan(Link(rate_bps=1e9), peers=2, means=means):
+        with Wan(WanLink(rate_bps=1e9), peers=2, means=means):
             return ""
     except WanError as error:
         return str(error)

@@ -20,7 +20,7 @@ from typing import Any
 from sims.wan.control import OWNER_LOOK_S, Owner, links_from_json
 from sims.wan.dialler import find_dialler
 from sims.wan.lane import Lane
-from sims.wan.link import Link, Pair, WanError
+from sims.wan.link import Pair, WanError, WanLink
 
 HOST = "127.0.0.1"
 LISTEN_PORTS = range(10_000, 20_000)
@@ -44,16 +44,16 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Way:
     """One link, shared by all connections that use it."""
 
-    def __init__(self, link: Link, source: random.Random) -> None:
+    def __init__(self, link: WanLink, source: random.Random) -> None:
         self.lane = Lane(link, source)
         self._up = asyncio.Event()
         self.change(link)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> WanLink:
         return self.lane.link
 
-    def change(self, link: Link) -> None:
+    def change(self, link: WanLink) -> None:
         self.lane.change(link, time.monotonic())
         (self._up.set if link.up else self._up.clear)()
 
@@ -61,7 +61,7 @@ class Way:
         await self._up.wait()
 
 
-class Flow:
+class ProxyFlow:
     """One direction of one connection."""
 
     def __init__(self, way: Way, back: Way, source: Streams, target: Streams) -> None:
@@ -77,10 +77,10 @@ class Flow:
         """Relay until the sender has ended and all data has arrived. Raises OSError if an end
         breaks."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._take())
+            group.create_task(self._read_some())
             group.create_task(self._deliver())
 
-    async def _take(self) -> None:
+    async def _read_some(self) -> None:
         """Read as much as the line has room for."""
         lane = self._way.lane
         data = b"-"
@@ -145,7 +145,7 @@ class Flow:
 class Proxy:
     """The links, and the ports at which each peer reaches the others."""
 
-    def __init__(self, links: Mapping[Pair, Link], *, peers: int, seed: int, token: str) -> None:
+    def __init__(self, links: Mapping[Pair, WanLink], *, peers: int, seed: int, token: str) -> None:
         self._peers = peers
         self._token = token
         self._ways = {
@@ -220,8 +220,8 @@ class Proxy:
             # The dialler's connect took no time: delay its first byte instead.
             await asyncio.sleep(back.link.delay_s)
             async with asyncio.TaskGroup() as group:
-                group.create_task(Flow(there, back, dialler, target).run())
-                group.create_task(Flow(back, there, target, dialler).run())
+                group.create_task(ProxyFlow(there, back, dialler, target).run())
+                group.create_task(ProxyFlow(back, there, target, dialler).run())
         except* OSError:
             pass  # One end is broken, so both are: TCP would have aborted too.
         except* asyncio.CancelledError:
@@ -242,7 +242,7 @@ async def sleep_until(when: float) -> None:
     await asyncio.sleep(max(when - time.monotonic(), 0.0))
 
 
-def chunk_bytes(link: Link) -> int:
+def chunk_bytes(link: WanLink) -> int:
     if link.rate_bps is None:
         return CHUNK_BYTES_MAX
     return min(max(int(link.rate_bps / 8 * CHUNK_S), CHUNK_BYTES_MIN), CHUNK_BYTES_MAX)

@@ -17,7 +17,7 @@ from typing import Any
 
 from sims.wan.control import OWNER_LOOK_S, Owner, links_from_json, refusing
 from sims.wan.lane import Lane
-from sims.wan.link import Link, Pair
+from sims.wan.link import Pair, WanLink
 from sims.wan.namespaces import (
     ADDRESS,
     LOOPBACK_ADDRESS,
@@ -39,7 +39,7 @@ Waiting = tuple[float, int, Lane, int, bytes, int]
 class Router:
     """Devices, links, and packets under way."""
 
-    def __init__(self, tuns: Sequence[int], links: Mapping[Pair, Link], seed: int) -> None:
+    def __init__(self, tuns: Sequence[int], links: Mapping[Pair, WanLink], seed: int) -> None:
         self._peers = {tun: peer for peer, tun in enumerate(tuns)}
         self._tuns = list(tuns)
         self._lanes = {

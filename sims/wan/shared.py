@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sims.wan.control import Owner, links_from_json, refusing
-from sims.wan.link import Counters, Link, WanError
+from sims.wan.link import LinkCounters, WanError, WanLink
 from sims.wan.namespaces import new_namespace, require_root
 
 HOST = "127.0.0.{}"
@@ -24,17 +24,17 @@ BURST_BYTES = 128 * 1024
 TC_TIMEOUT_S = 10.0
 
 
-class Line:
+class ShapedLine:
     """The shaped loopback of this process's namespace."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: WanLink) -> None:
         self._tc = shutil.which("tc") or ""
         if not self._tc:
             raise WanError("a shaped loopback needs `tc`: apt install iproute2")
-        self._link = Link()
+        self._link = WanLink()
         self.change(link)
 
-    def change(self, link: Link) -> None:
+    def change(self, link: WanLink) -> None:
         """Set the rate and the queue, the only properties of tbf. Raises WanError."""
         if link.rate_bps is None and self._link.rate_bps is not None:
             self._run("qdisc", "del", "dev", "lo", "root")
@@ -55,14 +55,14 @@ class Line:
         counters = asdict(self._counters())
         return {"counters": [[0, 0, counters]], "cpu_s": 0.0, "late_max_s": 0.0}
 
-    def _counters(self) -> Counters:
+    def _counters(self) -> LinkCounters:
         """Counters of all peers together."""
         if self._link.rate_bps is None:
-            return Counters()
+            return LinkCounters()
         (told,) = json.loads(self._run("-s", "-j", "qdisc", "show", "dev", "lo", "root"))
         drops = int(told.get("drops", 0))
         packets = int(told.get("packets", 0)) + drops
-        return Counters(packets=packets, bytes=int(told.get("bytes", 0)), overflowed=drops)
+        return LinkCounters(packets=packets, bytes=int(told.get("bytes", 0)), overflowed=drops)
 
     def _run(self, *arguments: str) -> str:
         command = [self._tc, *arguments]
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
     with refusing(owner):
         require_root()
         namespace = new_namespace()  # This process stays in it, so that `tc` works there.
-        line = Line(next(iter(links_from_json(config["links"]).values())))
+        line = ShapedLine(next(iter(links_from_json(config["links"]).values())))
     path = f"/proc/{os.getpid()}/fd/{namespace}"
     hosts = [HOST.format(peer + 1) for peer in range(config["peers"])]
     owner.answer({"namespaces": [path] * config["peers"], "hosts": hosts})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bars
-from benchmarks.asked import BARS, Bar
+from benchmarks.asked import BARS, Requirement
 from benchmarks.bars import choose, judged, kept_in, measure, table
 from protocols.types.errors import ConfigError
 from tests.benchmarks.told import BY_NAME, TOLD
@@ -56,7 +56,7 @@ def test_what_cannot_be_measured_is_not_met(
         return subprocess.CompletedProcess(argv, 1, "")
 
     monkeypatch.setattr(bars.subprocess, "run", fail)
-    one = Bar("a", "b", "exchange", lambda told: (str(told), True))
+    one = Requirement("a", "b", "exchange", lambda told: (str(told), True))
     (tmp_path / "kept").write_text(json.dumps(TOLD), encoding="ascii")
     assert measure(one.command, tmp_path / "kept") == "failed; its output is above"
     row = judged(one, tmp_path / "kept")

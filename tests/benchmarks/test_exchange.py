@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from benchmarks.exchange import chosen, main, table
-from benchmarks.exchanging.figures import Result
+from benchmarks.exchanging.figures import SystemResult
 from protocols.types.errors import ConfigError
 
-MEASURED = Result(
+MEASURED = SystemResult(
     system="lowcomm",
     version="1",
     codec="int8",
@@ -19,7 +19,7 @@ MEASURED = Result(
     bit_identical=True,
     rms_error=0.007,
 )
-FAILED = Result(system="gloo", version="2", error="gloo: ended")
+FAILED = SystemResult(system="gloo", version="2", error="gloo: ended")
 
 
 @pytest.mark.parametrize(

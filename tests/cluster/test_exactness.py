@@ -274,7 +274,7 @@ def test_a_users_own_program_of_15_lines_trains(tmp_path: Path) -> None:
             )
             arguments = [part for override in mine for part in ("--set", f"node.{override}")]
             command = ["peer", *how, *arguments, "--", sys.executable, str(program)]
-            how = ["--join", await cluster.token_of(cluster.start(name, command))]
+            how = ["--join", await cluster.token_of(cluster.start_node(name, command))]
             assert how[1], log_of(cluster.nodes[-1])
 
     run_dir = play(tmp_path, scenario, timeout_s=60)

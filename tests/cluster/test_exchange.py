@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.exchanging import network, rounds
-from benchmarks.exchanging.figures import Result
+from benchmarks.exchanging.figures import SystemResult
 from benchmarks.exchanging.lowcomm_system import system, unchecked
 from benchmarks.exchanging.network import Conditions
 from benchmarks.exchanging.others import others
 from benchmarks.exchanging.payloads import payloads
-from benchmarks.exchanging.rounds import Plan
+from benchmarks.exchanging.rounds import RoundsPlan
 from benchmarks.exchanging.systems import System
 from sims.wan.network import Means
 from tests.cluster.running import marked_processes
@@ -31,8 +31,8 @@ def compared(
     mib: int = 1,
     deadline_s: float = 30.0,
     conditions: Conditions | None = None,
-) -> list[Result]:
-    plan = Plan(
+) -> list[SystemResult]:
+    plan = RoundsPlan(
         peers=peers,
         mib=mib,
         codec="fp32",
@@ -42,7 +42,7 @@ def compared(
         deadline_s=deadline_s,
     )
 
-    async def play() -> list[Result]:
+    async def play() -> list[SystemResult]:
         with payloads(plan.peers, plan.elements) as made:
             return await rounds.compare(systems, plan, made, directory)
 

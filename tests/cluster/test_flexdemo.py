@@ -140,7 +140,7 @@ def test_a_run_that_was_killed_goes_on_with_the_momentum_of_its_checkpoint(tmp_p
             await asyncio.to_thread(commits_until, alpha, 40)
             os.kill(nodes["alpha"].child.pid, signal.SIGKILL)
             await nodes["alpha"].child.wait()
-            again = cluster.start("alpha", ["resume", str(alpha)])
+            again = cluster.start_node("alpha", ["resume", str(alpha)])
             return [await again.child.wait()]
 
     assert asyncio.run(play()) == [0]
@@ -167,7 +167,7 @@ def in_memory(
     digests: dict[int, str] = {}
     for step in range(1, steps + 1):
         names = [peer.rpartition(".")[0] for peer in sorted(roster_of(views, step))]
-        mean_P = together.exchange([nodes[name].payload(step) for name in names])
+        mean_P = together.make_step([nodes[name].payload(step) for name in names])
         for name, node in nodes.items():
             node.apply(mean_P, step, counted=name in names)
         (state,) = {node.state_AP.tobytes() for node in nodes.values()}

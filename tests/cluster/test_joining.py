@@ -15,13 +15,13 @@ from lowcomm.reports.events import SnapshotReceived, SnapshotServed, Traffic
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_paced
 from sims.paced.rank import RankSpeed
-from sims.wan import Link, Wan, why_not
+from sims.wan import Wan, WanLink, why_not
 from tests.cluster.running import marked_processes, of, until, write_config
 
 ELEMENTS = 8 << 20
 STATE_BYTES = 2 * 4 * ELEMENTS
 """64 MiB: parameters and momentum."""
-SLOW = Link(rate_bps=8e7, delay_s=0.01)
+SLOW = WanLink(rate_bps=8e7, delay_s=0.01)
 """10 MB/s from each donor."""
 PACE = RankSpeed(step_s=1.0, elements=ELEMENTS)
 JOINER = 3

@@ -9,7 +9,7 @@ from lowcomm.reports.events import Commit, Finished, View
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_paced
 from sims.paced.rank import RankSpeed
-from sims.wan import Link, Wan, why_not
+from sims.wan import Wan, WanLink, why_not
 from sims.wan.link import all_pairs
 from tests.cluster.running import marked_processes, of, write_config
 
@@ -17,7 +17,7 @@ NAMES = ("alpha", "beta", "gamma")
 ROUNDS = 8
 PACE = RankSpeed(step_s=0.05, elements=1 << 20)
 """4 MiB: a part for each."""
-USUAL, SLOW = Link(rate_bps=4e8, delay_s=0.005), Link(rate_bps=2e7, delay_s=0.005)
+USUAL, SLOW = WanLink(rate_bps=4e8, delay_s=0.005), WanLink(rate_bps=2e7, delay_s=0.005)
 
 
 @pytest.mark.long

@@ -157,7 +157,7 @@ def replay(run: RunConfig, run_dir: Path) -> list[str]:
                 data_steps[peer] += 1
             data_steps[peer] = max(data_steps[peer], commit.inner_step)
             given[node] = LocalContribution(local_P, said.tokens, said.steps)
-        digests.append(lockstep.exchange(FRAGMENT, given)[1])
+        digests.append(lockstep.exchange_round(FRAGMENT, given)[1])
         theta_P, _ = lockstep.arrays(FRAGMENT)
     lockstep.close()
     return digests

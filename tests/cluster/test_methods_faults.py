@@ -56,7 +56,7 @@ def test_pairs_go_on_when_one_dies_and_take_in_who_comes_or_comes_back(tmp_path:
             last = commits(alpha)[-1]
             await asyncio.to_thread(commits_until, alpha, last + 3)
             nodes.append(start_paced(cluster, "delta", config, pace=PACE, join=invited))
-            nodes[2] = cluster.start("gamma", ["resume", str(gamma), "--join", invited])
+            nodes[2] = cluster.start_node("gamma", ["resume", str(gamma), "--join", invited])
             for node, after in ((delta, 0), (gamma, last + 3)):
                 back = partial(counted, node, after=after)
                 await asyncio.to_thread(until, back, within_s=30, what=f"{node.name} counted")

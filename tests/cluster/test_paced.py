@@ -193,6 +193,6 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
             beta=method.outer_momentum,
         )
         digests.append(state_digests.state_digest(theta_P, momentum_P))
-        again.append(lockstep.exchange(FRAGMENT, given)[1])
+        again.append(lockstep.exchange_round(FRAGMENT, given)[1])
     lockstep.close()
     return digests, stand_in_loss(theta_P), again

@@ -23,7 +23,7 @@ from lowcomm.reports.events import Finished
 from peers.processes.processes import dying_with_us
 from sims.cluster.local_cluster import LocalCluster, LocalNode
 from sims.paced.cluster import start_paced
-from sims.wan import Link, Means, Place, Wan, why_not
+from sims.wan import Means, Place, Wan, WanLink, why_not
 from sims.wan.probe import READY
 from tests.cluster.running import marked_processes, of, until, write_config
 
@@ -148,7 +148,7 @@ def nothing_named() -> Iterator[None]:
 
 
 def test_every_direction_has_its_own_delay_and_nobody_else_pays(means: Means) -> None:
-    links = {(0, 2): Link(delay_s=2 * DELAY_S), (2, 0): Link(delay_s=DELAY_S)}
+    links = {(0, 2): WanLink(delay_s=2 * DELAY_S), (2, 0): WanLink(delay_s=DELAY_S)}
     with Wan(links, peers=3, means=means) as wan, serving(wan.places[2]):
         first, second, _ = wan.places
         far = ask(first, first.dialled[2], pings=10)
@@ -161,7 +161,7 @@ def test_every_direction_has_its_own_delay_and_nobody_else_pays(means: Means) ->
 
 
 def test_a_line_is_no_faster_than_asked_and_changes_while_it_works(means: Means) -> None:
-    asked = Link(rate_bps=1e8, delay_s=0.005)
+    asked = WanLink(rate_bps=1e8, delay_s=0.005)
     with Wan(asked, peers=2, means=means) as wan, serving(wan.places[1]):
         place = wan.places[0]
         before = 8 * ask(place, place.dialled[1], seconds=2)["bytes_per_s"]
@@ -174,7 +174,7 @@ def test_a_line_is_no_faster_than_asked_and_changes_while_it_works(means: Means)
 
 
 def test_a_link_that_is_cut_carries_nothing_until_it_is_mended(means: Means) -> None:
-    with Wan(Link(delay_s=0.001), peers=2, means=means) as wan, serving(wan.places[1]):
+    with Wan(WanLink(delay_s=0.001), peers=2, means=means) as wan, serving(wan.places[1]):
         place = wan.places[0]
         program = [sys.executable, "-m", "sims.wan.probe", "ask", place.dialled[1]]
         with running(place, *program, "--pings", "500", "--seconds", "0") as asker:
@@ -192,7 +192,7 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_mended(means: Means) -> 
 
 @pytest.mark.parametrize("loss", [0.0, 0.02])
 def test_a_stream_arrives_whole_whatever_the_line_does(means: Means, loss: float) -> None:
-    link = Link(rate_bps=2e8, delay_s=0.003, jitter_s=0.002, loss=loss, queue_s=0.02)
+    link = WanLink(rate_bps=2e8, delay_s=0.003, jitter_s=0.002, loss=loss, queue_s=0.02)
     size = PAYLOAD_BYTES // (16 if loss and means == "proxy" else 1)  # Each loss is a pause.
     with (
         Wan(link, peers=2, means=means) as wan,
@@ -206,13 +206,13 @@ def test_a_stream_arrives_whole_whatever_the_line_does(means: Means, loss: float
 
 
 def test_the_asked_share_of_datagrams_is_lost() -> None:
-    with Wan(Link(loss=0.1), peers=2, means=needed("netns")) as wan, serving(wan.places[1]):
+    with Wan(WanLink(loss=0.1), peers=2, means=needed("netns")) as wan, serving(wan.places[1]):
         lost = ask(wan.places[0], wan.places[1].listen, datagrams=3000)["loss"]
     assert 0.06 < lost < 0.2
 
 
 def test_a_shared_loopback_is_one_line() -> None:
-    with Wan(Link(rate_bps=1e8), peers=2, means=needed("loopback")) as wan:
+    with Wan(WanLink(rate_bps=1e8), peers=2, means=needed("loopback")) as wan:
         first, second = wan.places
         with serving(second):
             measured = 8 * ask(first, first.dialled[1], seconds=2)["bytes_per_s"]
@@ -224,7 +224,7 @@ def test_a_shared_loopback_is_one_line() -> None:
 
 
 def test_one_address_for_all_who_dial_is_the_dialler_s_own_link() -> None:
-    links = {(1, 2): Link(delay_s=DELAY_S)}
+    links = {(1, 2): WanLink(delay_s=DELAY_S)}
     with Wan(links, peers=3, means="proxy") as wan, serving(wan.places[2]):
         ask(wan.places[1], wan.places[2].advertise, pings=3)
         carried = {pair for pair, each in wan.counters().items() if each.packets}
@@ -236,7 +236,7 @@ def test_nothing_is_left_when_the_owner_fails(means: Means) -> None:
     carrier = 0
     with (
         contextlib.suppress(ZeroDivisionError),
-        Wan(Link(), peers=3, means=means) as wan,
+        Wan(WanLink(), peers=3, means=means) as wan,
         running(wan.places[0], "sleep", "60"),
     ):
         made, carrier = namespaces_of(wan), wan.carrier_pid
@@ -275,7 +275,7 @@ def test_nothing_is_left_when_the_owner_is_killed(means: Means, number: signal.S
 
 
 def test_a_place_says_when_its_network_is_gone() -> None:
-    with Wan(Link(), peers=2, means=needed("netns")) as wan:
+    with Wan(WanLink(), peers=2, means=needed("netns")) as wan:
         place = wan.places[0]
     result = subprocess.run(
         place.command(["true"]), capture_output=True, text=True, timeout=WITHIN_S, check=False
@@ -360,7 +360,7 @@ def test_without_tc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.long
 @pytest.mark.deadline(90)
 def test_real_peers_train_over_a_long_line(means: Means, tmp_path: Path) -> None:
-    names, link = ("alpha", "beta", "gamma"), Link(rate_bps=1e8, delay_s=0.01, jitter_s=0.002)
+    names, link = ("alpha", "beta", "gamma"), WanLink(rate_bps=1e8, delay_s=0.01, jitter_s=0.002)
     config = write_config(tmp_path, peers=len(names), rounds=5)
 
     async def train(wan: Wan) -> None:

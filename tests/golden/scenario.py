@@ -192,7 +192,7 @@ def replicators(encode: Encode) -> dict[str, str]:
     """A digest of FlexDeMo's payloads of two nodes, of what they say, and of their mean."""
     digests: dict[str, str] = {}
     for name in REPLICATORS:
-        made = FlexDeMo(replicator=name).exchange(SHAPES, seed=3)
+        made = FlexDeMo(replicator=name).make_exchange(SHAPES, seed=3)
         digest, payloads = xxhash.xxh3_128(), list[bytes]()
         for node in range(2):
             payload, values_P = bytearray(made.payload_bytes), inputs(node)
@@ -209,14 +209,14 @@ def replicators(encode: Encode) -> dict[str, str]:
             payloads.append(bytes(payload))
             digest.update(payload)
         mean_P = np.empty(ELEMENTS, np.float32)
-        made.mean(7, payloads, mean_P)
+        made.write_mean(7, payloads, mean_P)
         digest.update(mean_P.data)
         digests[name] = digest.hexdigest()
     return digests
 
 
 def our_encode(replicator: Replicator, values: F32, grid: Grid, turn: Turn) -> tuple[bytes, bytes]:
-    records, said = replicator.encode(values, grid, turn)
+    records, said = replicator.encode_groups(values, grid, turn)
     return records.tobytes(), np.ascontiguousarray(said).tobytes()
 
 
@@ -227,7 +227,7 @@ def torch_encode(
 
     from lowcomm.flexdemo.torch_replicators import TorchReplicator
 
-    records, said = TorchReplicator(replicator).encode(torch.from_numpy(values), grid, turn)
+    records, said = TorchReplicator(replicator).encode_groups(torch.from_numpy(values), grid, turn)
     return records.numpy().tobytes(), said.contiguous().numpy().tobytes()
 
 

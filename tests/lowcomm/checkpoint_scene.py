@@ -142,7 +142,7 @@ class Scene:
         local_P = base_P + np.arange(1, 1 + base_P.size, dtype=np.float32) / round_
         self.replica.contributions.take_local(0, local_P.data.cast("B"))
         name = f"{round_:032x}"
-        self.replica.begin(0, name)
+        self.replica.begin_contribution(0, name)
         sent = bytearray(self.replica.contribution_bytes(0, base_P.size))
         self.replica.encode(0, 0, base_P.size, memoryview(sent))
         terms = [Contributor(ALPHA, 1, 1, name)]
@@ -155,7 +155,7 @@ class Scene:
             self.apply(round_)
 
     def begin(self) -> None:
-        self.checkpoint_schedule.begin(self.core, self.replica)
+        self.checkpoint_schedule.begin_writing(self.core, self.replica)
 
     async def finish(self) -> None:
         await self.checkpoint_schedule.finish(self.core, self.replica)

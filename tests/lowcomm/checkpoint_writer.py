@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from lowcomm.checkpoints.checkpoint import (
+    CheckpointCut,
     CheckpointError,
-    Cut,
     FragmentCut,
     LayoutEntry,
     PeerCut,
@@ -50,7 +50,7 @@ def write(directory: Path, number: int, elements: int, seed: int = 0) -> Path:
         tokens=seed,
         state_digest=state_digest(outer, momentum),
     )
-    cut = Cut(
+    cut = CheckpointCut(
         log_index=number,
         lineage="00ff",
         run_digest="0" * 32,

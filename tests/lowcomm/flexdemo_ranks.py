@@ -57,7 +57,7 @@ def main(rank: int, shared: list[mmap.mmap]) -> None:
     written = (memoryview(buffer) for buffer in shared)
     for method in METHODS:
         compression = MomentumExchange(
-            method.exchange(parameters, seed=11),
+            method.make_exchange(parameters, seed=11),
             momentum=method.momentum,
             rank=rank,
             world_size=world,
@@ -82,7 +82,7 @@ if __name__ == "__main__":
     world, directory = int(sys.argv[1]), Path(sys.argv[2])
     sizes = [Parameter(name, tuple(x.shape)) for name, x in Odd().named_parameters()]
     buffers = [
-        mmap.mmap(-1, method.exchange(sizes, seed=11).payload_bytes)
+        mmap.mmap(-1, method.make_exchange(sizes, seed=11).payload_bytes)
         for method in METHODS
         for _ in range(STEPS)
     ]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowcomm.checkpoints.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
+from lowcomm.checkpoints.checkpoint import CheckpointCut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32
@@ -156,7 +156,7 @@ def encoded(replica: Replica, fragment: int, manifest: str = "") -> bytes:
     """The ranks' last contribution, in one piece."""
     size = replica.sizes[fragment]
     out = bytearray(replica.contribution_bytes(fragment, size))
-    replica.begin(fragment, manifest)
+    replica.begin_contribution(fragment, manifest)
     replica.encode(fragment, 0, size, memoryview(out))
     return bytes(out)
 
@@ -186,7 +186,7 @@ def kept(directory: Path, round_: int) -> tuple[list[F32], list[F32]]:
 
 def keep(directory: Path, round_: int, outer: list[F32], momentum: list[F32]) -> Path:
     """As a checkpoint after this round."""
-    cut = Cut(
+    cut = CheckpointCut(
         log_index=9,
         lineage="0" * 16,
         run_digest="0" * 16,

@@ -71,12 +71,12 @@ def written(writer: Writer, frames: Iterable[Frame], cuts: Sequence[int] = ()) -
     made: list[bytes] = []
     step, cuts = 0, [*cuts, 300_000]
     for chunk, payload in frames:
-        writer.begin(chunk, memoryview(payload))
+        writer.begin_frame(chunk, memoryview(payload))
         stream, payload_bytes = bytearray(), 0
         while pending := writer.pending():
             taken = b"".join(pending)[: cuts[step % len(cuts)]]
             stream += taken
-            payload_bytes += writer.sent(len(taken))
+            payload_bytes += writer.mark_sent(len(taken))
             step += 1
         made.append(bytes(stream))
         assert payload_bytes == len(payload)

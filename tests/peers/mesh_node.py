@@ -101,7 +101,7 @@ class Node:
             return "revoked"
         return "" if hello.run == self.run else "another run"
 
-    def connected(self, hello: Hello) -> None:
+    def peer_connected(self, hello: Hello) -> None:
         self._buffers.pop(hello.peer, None)
         self._arrived.pop(hello.peer, None)
         self._see(Up(hello.peer))

@@ -136,7 +136,7 @@ class CodedWork:
     def layers(self, contributors: int) -> int:
         return contributors if self.gathers else 1
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
         return self.place
 
     # What a sum does not need.

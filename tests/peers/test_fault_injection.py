@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.fault_injection import Fault, Lie, parse_fault
+from peers.fault_injection import InjectedFault, Lie, parse_fault
 from protocols.interface import ReducePart
 from protocols.messages.peer import Chunk, ContributionChunk, ResultChunk
 from protocols.types.errors import ConfigError
@@ -66,7 +66,7 @@ class Counter(Node):
 @pytest.mark.parametrize("text", ["kill@round=7,chunk=2", "kill@round=1,chunk=1"])
 def test_a_fault_is_read_and_written_in_one_form(text: str) -> None:
     assert str(parse_fault(text)) == text
-    assert parse_fault("kill@round=7,chunk=2") == Fault(7, 2)
+    assert parse_fault("kill@round=7,chunk=2") == InjectedFault(7, 2)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class XorWork:
         self.due: tuple[Sequence[Bytes], list[bytes]] = ((), [])
         """Parts that `settle` reads again, and what they were when they were applied."""
 
-    def begin(self, fragment: int, manifest: str) -> memoryview | None:
+    def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
         self.given = self.random.randbytes(ELEMENTS * ELEMENT_BYTES)
         return None
 

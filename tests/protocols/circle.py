@@ -67,7 +67,7 @@ class Circle:
     # What happens ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self.rafts[A].begin(self.now, [run(), e.Member(info(A))])
+        self.rafts[A].found_run(self.now, [run(), e.Member(info(A))])
         self.collect(A)
         self.settle()
 
@@ -82,7 +82,7 @@ class Circle:
         raft = self.rafts[peer]
         if raft.leads:
             raft.serve(self.disks)
-        for command in raft.take(self.now):
+        for command in raft.take_commands(self.now):
             if isinstance(command, c.Persist):
                 self.writes[peer].append(command)
             elif isinstance(command, c.Send) and command.peer == peer:
@@ -113,7 +113,9 @@ class Circle:
         if raft is None:
             return
         if isinstance(message, m.Install):  # As state/log_applier.py does.
-            snapshot = raft.incoming.take(sender, message) if message.term >= raft.term else None
+            snapshot = (
+                raft.incoming.add_piece(sender, message) if message.term >= raft.term else None
+            )
             if snapshot is not None:
                 voters = voters_of(snapshot.image)
                 raft.installed(sender, snapshot, voters, message.term, self.now)

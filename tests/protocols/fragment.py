@@ -64,7 +64,7 @@ class Peer:
         return self.rounds.advance(self.now, self.up, leader)
 
     def trains(self) -> None:
-        self.rounds.work.start(self.rounds.version, first=False)
+        self.rounds.work.start_ranks(self.rounds.version, first=False)
         self.does()
 
     def made(self, tokens: int, steps: int, now: float | None = None) -> list[c.Command]:

@@ -11,7 +11,7 @@ from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import Checkers, World
 from sims.checkers.containment import KEPT_MAX
 from sims.node.node import Node
-from sims.node.toy_model import PRIME, Contribution, state_digest
+from sims.node.toy_model import PRIME, ToyContribution, state_digest
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
 
 OURS, THEIRS = 2, 3
@@ -29,7 +29,7 @@ def commit(round_: int = 1, *peers: PeerId) -> e.Commit:
 def begun() -> Checkers:
     """A run whose initial state is X."""
     checkers = Checkers()
-    checkers.applied(A, OURS, 1, run())
+    checkers.entry_applied(A, OURS, 1, run())
     checkers.state(A, OURS, 0, 0, X)
     return checkers
 
@@ -42,28 +42,28 @@ def fed(*, first: int = 0) -> Checkers:
     """A and B encoded their first ten steps, worth 3 and 5."""
     checkers = begun()
     for peer, delta in ((A, 3), (B, 5)):
-        made = Contribution(peer, 0, delta, first, first + STEPS, delta, delta)
+        made = ToyContribution(peer, 0, delta, first, first + STEPS, delta, delta)
         checkers.encoded(manifest(peer, 1), made)
     return checkers
 
 
 def test_one_log_for_all() -> None:
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit())
-    checkers.applied(B, OURS, 2, commit())
+    checkers.entry_applied(A, OURS, 2, commit())
+    checkers.entry_applied(B, OURS, 2, commit())
     assert checkers.violations == []
-    checkers.applied(B, OURS, 2, replace(commit(), result_digest=digest_text("y")))
+    checkers.entry_applied(B, OURS, 2, replace(commit(), result_digest=digest_text("y")))
     assert "has another entry 2" in checkers.violations[0]
 
 
 def test_a_step_counts_once() -> None:
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit(1))
+    checkers.entry_applied(A, OURS, 2, commit(1))
     for peer, delta in ((A, 3), (B, 5)):
         checkers.encoded(
-            manifest(peer, 2), Contribution(peer, 0, delta, 5, 5 + STEPS, delta, delta)
+            manifest(peer, 2), ToyContribution(peer, 0, delta, 5, 5 + STEPS, delta, delta)
         )
-    checkers.applied(A, OURS, 3, commit(2))
+    checkers.entry_applied(A, OURS, 3, commit(2))
     assert [text for text in checkers.violations if "are counted already" in text] == (
         checkers.violations
     )
@@ -73,29 +73,29 @@ def test_a_step_counts_once() -> None:
 
 def test_later_steps_count_too() -> None:
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit(1))
+    checkers.entry_applied(A, OURS, 2, commit(1))
     for peer in (A, B):
-        checkers.encoded(manifest(peer, 2), Contribution(peer, 0, 1, STEPS, 2 * STEPS, 1, 1))
-    checkers.applied(A, OURS, 3, commit(2))
+        checkers.encoded(manifest(peer, 2), ToyContribution(peer, 0, 1, STEPS, 2 * STEPS, 1, 1))
+    checkers.entry_applied(A, OURS, 3, commit(2))
     assert checkers.violations == []
 
 
 def test_a_contribution_says_how_many_steps_it_holds() -> None:
     checkers = begun()
-    checkers.encoded(manifest(A, 1), Contribution(A, 0, 3, 0, STEPS + 1, 3, 3))
-    checkers.applied(A, OURS, 2, commit(1, A))
+    checkers.encoded(manifest(A, 1), ToyContribution(A, 0, 3, 0, STEPS + 1, 3, 3))
+    checkers.entry_applied(A, OURS, 2, commit(1, A))
     assert checkers.violations != []
 
 
 def test_a_contribution_holds_exactly_the_uncounted_steps() -> None:
     checkers = Checkers()
-    checkers.encoded(X, Contribution(A, 0, 3, 0, STEPS, 4, 3))
+    checkers.encoded(X, ToyContribution(A, 0, 3, 0, STEPS, 4, 3))
     assert checkers.violations == [f"{A} contributes 3, its steps add up to 4"]
 
 
 def test_a_round_is_applied_with_what_its_commit_lists() -> None:
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit())
+    checkers.entry_applied(A, OURS, 2, commit())
     mean = 8 * pow(2, -1, PRIME) % PRIME
     checkers.means(A, STAMP, {mean})
     assert checkers.violations == []
@@ -117,7 +117,7 @@ def test_all_arrive_at_one_state() -> None:
 def test_live_work_is_not_thrown_away() -> None:
     checkers = fed()
     checkers.dropped(A, 0, (0, 0), OURS)
-    checkers.applied(A, OURS, 2, commit())
+    checkers.entry_applied(A, OURS, 2, commit())
     checkers.dropped(A, 0, (0, STEPS), OURS)
     assert checkers.violations == []
     checkers.dropped(A, 0, (STEPS, STEPS + 3), OURS)
@@ -127,8 +127,8 @@ def test_live_work_is_not_thrown_away() -> None:
 def test_what_was_counted_until_a_restore_was_not_thrown_away() -> None:
     """Simulated: others went back while the ranks were still being told of the round."""
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit())
-    checkers.applied(B, THEIRS, 3, back_to(0))
+    checkers.entry_applied(A, OURS, 2, commit())
+    checkers.entry_applied(B, THEIRS, 3, back_to(0))
     checkers.dropped(A, 0, (0, STEPS), OURS)
     assert checkers.violations == []
     checkers.dropped(A, 0, (0, STEPS), THEIRS)
@@ -151,38 +151,40 @@ def test_notes_that_need_a_reason(corrupted: bool, kind: str, found: int) -> Non
 
 def test_the_same_round_may_be_committed_again_after_it_was_taken_back() -> None:
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit(1))
+    checkers.entry_applied(A, OURS, 2, commit(1))
     checkers.state(A, OURS, 0, 1, digest_text("y"))
-    checkers.applied(A, THEIRS, 3, back_to(0))
-    checkers.applied(A, THEIRS, 4, commit(1))  # Its steps count in no other state that stands.
+    checkers.entry_applied(A, THEIRS, 3, back_to(0))
+    checkers.entry_applied(
+        A, THEIRS, 4, commit(1)
+    )  # Its steps count in no other state that stands.
     checkers.state(A, THEIRS, 0, 1, digest_text("z"))
     assert checkers.violations == []
-    checkers.applied(A, THEIRS, 5, commit(1))
+    checkers.entry_applied(A, THEIRS, 5, commit(1))
     assert checkers.violations[0] == "round 1 is committed twice"
 
 
 def test_what_is_before_the_cut_stays_counted() -> None:
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit(1))
+    checkers.entry_applied(A, OURS, 2, commit(1))
     checkers.state(A, OURS, 0, 1, digest_text("y"))
-    checkers.applied(A, THEIRS, 3, back_to(1, digest_text("y")))
+    checkers.entry_applied(A, THEIRS, 3, back_to(1, digest_text("y")))
     for peer in (A, B):
-        checkers.encoded(manifest(peer, 2), Contribution(peer, 0, 1, 5, 5 + STEPS, 1, 1))
-    checkers.applied(A, THEIRS, 4, commit(2))
+        checkers.encoded(manifest(peer, 2), ToyContribution(peer, 0, 1, 5, 5 + STEPS, 1, 1))
+    checkers.entry_applied(A, THEIRS, 4, commit(2))
     assert ["are counted already" in text for text in checkers.violations] == [True, True]
 
 
 def test_a_branch_begins_with_a_round_that_its_log_does_not_reach() -> None:
     """Seed 1808216: what its disk had not taken was committed by the other one alone."""
     whole, y = fed(), digest_text("y")
-    whole.applied(A, OURS, 2, commit(1))
+    whole.entry_applied(A, OURS, 2, commit(1))
     whole.state(A, OURS, 0, 1, y)
     branch = Checkers()
     branch.share(whole)
-    branch.applied(B, OURS, 1, run())
-    branch.applied(B, THEIRS, 2, back_to(1, y))
-    branch.encoded(manifest(B, 2), Contribution(B, 0, 1, 5, 5 + STEPS, 1, 1))
-    branch.applied(B, THEIRS, 3, commit(2, B))
+    branch.entry_applied(B, OURS, 1, run())
+    branch.entry_applied(B, THEIRS, 2, back_to(1, y))
+    branch.encoded(manifest(B, 2), ToyContribution(B, 0, 1, 5, 5 + STEPS, 1, 1))
+    branch.entry_applied(B, THEIRS, 3, commit(2, B))
     assert [text for text in branch.violations if "are counted already" in text] != []
     assert len(branch.violations) == 1
 
@@ -190,11 +192,11 @@ def test_a_branch_begins_with_a_round_that_its_log_does_not_reach() -> None:
 def test_what_a_second_way_back_took_back_stands_no_more() -> None:
     """Seed 11000703: the run went back to round 1 and then to round 0."""
     checkers, y = fed(), digest_text("y")
-    checkers.applied(A, OURS, 2, commit(1))
+    checkers.entry_applied(A, OURS, 2, commit(1))
     checkers.state(A, OURS, 0, 1, y)
-    checkers.applied(A, THEIRS, 3, back_to(1, y))
+    checkers.entry_applied(A, THEIRS, 3, back_to(1, y))
     assert checkers.agreement.origin(0, 1) == THEIRS
-    checkers.applied(A, THEIRS + 1, 4, back_to(0))
+    checkers.entry_applied(A, THEIRS + 1, 4, back_to(0))
     assert (checkers.agreement.origin(0, 1), checkers.violations) == (0, [])
 
 
@@ -213,7 +215,7 @@ def test_a_run_goes_back_only_to_what_it_was(
 ) -> None:
     checkers = fed()
     checkers.tainted = tainted
-    checkers.applied(A, THEIRS, 2, back_to(round_, digest))
+    checkers.entry_applied(A, THEIRS, 2, back_to(round_, digest))
     assert checkers.violations == found
 
 
@@ -232,20 +234,20 @@ def test_nothing_may_pile_up() -> None:
 def test_a_run_does_not_go_back_to_what_it_took_back() -> None:
     """Round 1 was made, taken back, and not made again: its old state is no state of the run."""
     checkers = fed()
-    checkers.applied(A, OURS, 2, commit(1))
+    checkers.entry_applied(A, OURS, 2, commit(1))
     checkers.state(A, OURS, 0, 1, digest_text("y"))
-    checkers.applied(A, THEIRS, 3, back_to(0))
+    checkers.entry_applied(A, THEIRS, 3, back_to(0))
     assert checkers.violations == []
-    checkers.applied(A, 4, 4, back_to(1, digest_text("y")))
+    checkers.entry_applied(A, 4, 4, back_to(1, digest_text("y")))
     assert checkers.violations == ["restored to round 1, which never was"]
 
 
 def test_the_log_names_no_state_that_is_not_the_runs() -> None:
     checkers = fed()
-    checkers.applied(A, OURS, 2, replace(commit(1), previous_state_digest=X))
+    checkers.entry_applied(A, OURS, 2, replace(commit(1), previous_state_digest=X))
     assert checkers.violations == []
     checkers.state(A, OURS, 0, 1, digest_text("y"))
-    checkers.applied(A, OURS, 3, replace(commit(2), previous_state_digest=X, contributors=()))
+    checkers.entry_applied(A, OURS, 3, replace(commit(2), previous_state_digest=X, contributors=()))
     assert "the log says that round 1 led to" in checkers.violations[0]
 
 
@@ -333,10 +335,10 @@ def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
     world.run(until_s=90.0)
     node = next(iter(world.nodes.values()))
     node.corrupt[0] = 7
-    world.checkers.ended(world)
+    world.checkers.run_ended(world)
     assert world.checkers.violations == []
     node.corrupt[0] = 6
-    world.checkers.ended(world)
+    world.checkers.run_ended(world)
     assert "corrupted 4 rounds ago" in world.checkers.violations[0]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sims.false_loss import Plan, play
+from sims.false_loss import LossPlan, play
 from sims.leader_loss import ENDLESS, write_config
 
 pytestmark = pytest.mark.long
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.long
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(seconds=20.0, load=20),
-        Plan(seconds=20.0, loss=0.1, delay_s=0.1, means="proxy"),
+        LossPlan(seconds=20.0, load=20),
+        LossPlan(seconds=20.0, loss=0.1, delay_s=0.1, means="proxy"),
     ],
     ids=["a load of 20", "a tenth of the packets lost, round trips of 200 ms"],
 )
-def test_no_living_node_is_declared_lost(tmp_path: Path, plan: Plan) -> None:
+def test_no_living_node_is_declared_lost(tmp_path: Path, plan: LossPlan) -> None:
     config = write_config(tmp_path, peers=plan.peers, rounds=ENDLESS)
     played = asyncio.run(play(tmp_path / "run", config, plan))
     assert played.digests_equal

@@ -7,7 +7,7 @@ import pytest
 
 from sims.gossip_sweep import main, run_seed
 from sims.mutants import Hunt, hunt_all
-from sims.scenarios.fault_plan import Fault
+from sims.scenarios.fault_plan import PlannedFault
 from sims.sweep import SeedResult
 from tests.sims.replaying import failed_once
 
@@ -30,7 +30,7 @@ def check(result: SeedResult) -> None:
     assert not result.violations, "\n".join([story, *result.violations, f"replay: {replay}"])
 
 
-def play(seed: int, tally: Counter[str], *, plan: list[Fault] | None = None) -> SeedResult:
+def play(seed: int, tally: Counter[str], *, plan: list[PlannedFault] | None = None) -> SeedResult:
     result = run_seed(seed, plan=plan)
     tally.update(result.happened)
     tally.update(result.log)
@@ -58,7 +58,7 @@ def test_without_faults_every_round_counts_everybody() -> None:
 
 
 def test_who_is_left_out_costs_its_partner_nothing_but_this_exchange(tally: Counter[str]) -> None:
-    pause = Fault(at_s=5.0, kind="pause", peer=1, other=0, duration_s=9.0)
+    pause = PlannedFault(at_s=5.0, kind="pause", peer=1, other=0, duration_s=9.0)
     result = play(4, tally, plan=[pause])
     assert result.happened["pause"] == 1
 

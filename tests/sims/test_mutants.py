@@ -16,8 +16,8 @@ from protocols.types.errors import ConfigError
 from sims.mutants import (
     PLOTS,
     Hunt,
+    HuntVerdict,
     StuckError,
-    Verdict,
     cpu_limit,
     hunt_all,
     last_catches,
@@ -106,8 +106,8 @@ def test_seeds_that_caught_a_mutant_are_kept(
     monkeypatch.setattr("sims.mutants.CAUGHT", tmp_path / "caught.json")
     (tmp_path / "caught.json").write_text('{"no-rebase": 9, "gone": 1}')
     found = [
-        Verdict("votes-twice", caught=True, seeds=2, seed=7, by="x", seconds=1.0),
-        Verdict("no-rebase", caught=False, seeds=5, seed=5, by="", seconds=1.0),
+        HuntVerdict("votes-twice", caught=True, seeds=2, seed=7, by="x", seconds=1.0),
+        HuntVerdict("no-rebase", caught=False, seeds=5, seed=5, by="", seconds=1.0),
     ]
     remember(found)
     assert last_catches() == {"no-rebase": 9, "votes-twice": 7}
@@ -163,14 +163,14 @@ def test_an_edit_that_does_not_fit_any_more_is_refused() -> None:
 
 def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that the old ones come back when this test is over.
-    for what in (LocalWork.start, FragmentRounds.finished):
+    for what in (LocalWork.start_ranks, FragmentRounds.finished):
         function = Edit(what, "", "").function
         monkeypatch.setattr(function, "__code__", function.__code__)
     contribute = LocalWork.contribute
-    Edit(LocalWork.start, '"anew"', '"rebase"').plant()
+    Edit(LocalWork.start_ranks, '"anew"', '"rebase"').plant()
     Edit(FragmentRounds.finished, ">=", "<").plant()
     assert '"rebase"' not in repr(contribute.__code__.co_consts)
-    assert "rebase" in LocalWork.start.__code__.co_consts
+    assert "rebase" in LocalWork.start_ranks.__code__.co_consts
     assert isinstance(vars(FragmentRounds)["finished"], property)
     assert LocalWork.contribute is contribute
 

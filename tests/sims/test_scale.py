@@ -9,7 +9,7 @@ from protocols.leader import relay_plan, voters
 from protocols.links.log_relay import LogRelay
 from sims.checkers import disks
 from sims.checkers.disks import Disks
-from sims.scale import CountingWorld, Load, Measured, main, measure, table
+from sims.scale import CountingWorld, Load, ScaleFigures, main, measure, table
 from sims.sweep import SeedResult, run_seed
 
 
@@ -22,7 +22,7 @@ def relays_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def growth() -> tuple[Measured, Measured]:
+def growth() -> tuple[ScaleFigures, ScaleFigures]:
     """A run in which nearly all vote, and one in which few do. Who relays for whom goes by hashes
     of their names: with this seed, each of the six does for somebody."""
     return measure(8, 8, seed=2), measure(24, 8, seed=2)
@@ -34,7 +34,7 @@ def messages(load: Load | None) -> tuple[float, float]:
 
 
 def test_what_an_ordinary_peer_says_and_hears_does_not_grow(
-    growth: tuple[Measured, Measured],
+    growth: tuple[ScaleFigures, ScaleFigures],
 ) -> None:
     small, large = growth
     assert small.violations == large.violations == []
@@ -46,7 +46,7 @@ def test_what_an_ordinary_peer_says_and_hears_does_not_grow(
     assert large.ordinary.beats_sent_per_s <= 6.0
 
 
-def test_the_relays_share_what_grows(growth: tuple[Measured, Measured]) -> None:
+def test_the_relays_share_what_grows(growth: tuple[ScaleFigures, ScaleFigures]) -> None:
     small, large = growth
     sent, received = messages(large.leader)
     assert (sent, received) <= messages(small.leader)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sims.scenarios.fault_plan import Fault, draw_plan
+from sims.scenarios.fault_plan import PlannedFault, draw_plan
 from sims.scenarios.plan_files import read_plan
 from sims.shrink import failures, kinds, main, shrink
 
@@ -20,13 +20,14 @@ SEEDS = 10
 """Some of the first seeds catch it."""
 
 
-def plan(count: int) -> list[Fault]:
+def plan(count: int) -> list[PlannedFault]:
     return [
-        Fault(at_s=float(i), kind="kill", peer=i, other=0, duration_s=4.0) for i in range(count)
+        PlannedFault(at_s=float(i), kind="kill", peer=i, other=0, duration_s=4.0)
+        for i in range(count)
     ]
 
 
-def numbers(faults: Sequence[Fault]) -> set[int]:
+def numbers(faults: Sequence[PlannedFault]) -> set[int]:
     return {fault.peer for fault in faults}
 
 
@@ -37,7 +38,7 @@ def test_what_is_needed_stays_and_nothing_else(needed: set[int]) -> None:
 
 
 def test_a_fault_that_only_another_one_made_necessary_goes_too() -> None:
-    def fails(faults: Sequence[Fault]) -> bool:
+    def fails(faults: Sequence[PlannedFault]) -> bool:
         left = numbers(faults)
         return 2 in left and (9 in left or 5 not in left)
 
@@ -45,7 +46,7 @@ def test_a_fault_that_only_another_one_made_necessary_goes_too() -> None:
 
 
 def test_what_is_left_is_as_short_as_it_may_be() -> None:
-    def fails(faults: Sequence[Fault]) -> bool:
+    def fails(faults: Sequence[PlannedFault]) -> bool:
         return any(x.peer == 3 and x.duration_s >= 1.0 for x in faults)
 
     assert [(x.peer, x.duration_s) for x in shrink(plan(8), fails)] == [(3, 1.0)]
@@ -54,7 +55,7 @@ def test_what_is_left_is_as_short_as_it_may_be() -> None:
 def test_halves_are_tried_before_single_faults() -> None:
     runs = 0
 
-    def fails(faults: Sequence[Fault]) -> bool:
+    def fails(faults: Sequence[PlannedFault]) -> bool:
         nonlocal runs
         runs += 1
         return 700 in numbers(faults)

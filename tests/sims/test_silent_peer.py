@@ -9,7 +9,7 @@ import pytest
 from protocols.types import LowcommError, ProtocolConfig
 from sims.cluster.stopped_thread import CANNOT_TRACE
 from sims.leader_loss import ENDLESS, write_config
-from sims.silent_peer import Plan, play
+from sims.silent_peer import SilencePlan, play
 
 pytestmark = pytest.mark.long
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.long
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(fault="stop", leader=True, times=1, lasting_s=20.0),
-        Plan(fault="cut", times=1, lasting_s=20.0, means="proxy"),
-        Plan(fault="disk", times=1, lasting_s=12.0, peers=2),
-        Plan(fault="disk", times=1, lasting_s=12.0, leader=True),
-        Plan(fault="hang", times=1, lasting_s=12.0, peers=2),
-        Plan(fault="hang", times=1, lasting_s=12.0, leader=True),
+        SilencePlan(fault="stop", leader=True, times=1, lasting_s=20.0),
+        SilencePlan(fault="cut", times=1, lasting_s=20.0, means="proxy"),
+        SilencePlan(fault="disk", times=1, lasting_s=12.0, peers=2),
+        SilencePlan(fault="disk", times=1, lasting_s=12.0, leader=True),
+        SilencePlan(fault="hang", times=1, lasting_s=12.0, peers=2),
+        SilencePlan(fault="hang", times=1, lasting_s=12.0, leader=True),
     ],
     ids=[
         "the leader is stopped",
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.long
         "the leader's disk hangs",
     ],
 )
-def test_the_others_go_on_before_the_longest_timeout(tmp_path: Path, plan: Plan) -> None:
+def test_the_others_go_on_before_the_longest_timeout(tmp_path: Path, plan: SilencePlan) -> None:
     config = write_config(tmp_path, peers=plan.peers, rounds=ENDLESS)
     try:
         played = asyncio.run(play(tmp_path / "run", config, plan))

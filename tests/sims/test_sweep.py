@@ -14,7 +14,7 @@ import pytest
 
 from protocols.types.errors import ConfigError
 from sims.checkers import Checkers
-from sims.scenarios.fault_plan import KINDS, Fault
+from sims.scenarios.fault_plan import KINDS, PlannedFault
 from sims.sweep import (
     PEERS,
     SeedResult,
@@ -84,7 +84,7 @@ def test_every_kind_of_fault_took_place_and_rounds_went_on(tally: Counter[str]) 
 
 
 def test_a_plan_written_by_hand_is_played_as_written() -> None:
-    plan = [Fault(at_s=3.0, kind="kill", peer=0, other=0, duration_s=0.0)]
+    plan = [PlannedFault(at_s=3.0, kind="kill", peer=0, other=0, duration_s=0.0)]
     result = run_seed(4, plan=plan)
     assert [line.split()[1] for line in result.story if "kill" in line] == ["kill"]
     assert result.happened["kill"] == 1

@@ -11,7 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.node.node import Node
-from sims.node.storage import Disk
+from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import Value
 
 ROUND_TRIPS_MAX = 3.2
@@ -32,7 +32,7 @@ class Clocked(World):
         self.network.delay_s, self.network.jitter = round_trip_s / 2, 0.0
         self.compute_s = COMPUTE_S
 
-    def sync_s(self, disk: Disk) -> float:
+    def sync_s(self, disk: SimulatedDisk) -> float:
         return SYNC_S
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:

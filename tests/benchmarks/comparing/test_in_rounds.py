@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.comparing.groups import Feed
 from benchmarks.comparing.in_rounds import JOIN_WARMUP_STEPS, RoundGroup
-from benchmarks.comparing.node import Node, State, fragment_slices
+from benchmarks.comparing.node import ComparedNode, State, fragment_slices
 from benchmarks.comparing.per_step import AllReduceGroup
 from benchmarks.comparing.settings import Setting
 from lowcomm.config.lr_schedule import CosineSchedule
@@ -35,14 +35,14 @@ def flat(model: torch.nn.Module) -> F32:
 def warm(setting: Setting) -> State:
     group = AllReduceGroup(setting.warm, BATCHES, None)
     for step in range(setting.warm_steps):
-        group.advance(step)
+        group.make_step(step)
     return group.node.state()
 
 
 def test_diloco_is_nesterov_on_the_mean_of_what_each_node_moved_by() -> None:
     state = warm(SETTING)
     group = RoundGroup(SETTING, BATCHES, state)
-    nodes = [Node(SETTING) for _ in range(SETTING.nodes)]
+    nodes = [ComparedNode(SETTING) for _ in range(SETTING.nodes)]
     for node in nodes:
         node.begin(state, steps=SETTING.warm_steps)
     outer_P, momentum_P = nodes[0].params_P.astype(np.float64), np.float64(0)
@@ -50,10 +50,10 @@ def test_diloco_is_nesterov_on_the_mean_of_what_each_node_moved_by() -> None:
     wanted = SETTING.optimizer
     schedule = CosineSchedule(wanted.warmup_steps, SETTING.steps, wanted.lr_final)
     for step in range(SETTING.warm_steps, SETTING.steps):
-        group.advance(step)
+        group.make_step(step)
         for node in nodes:
             node.backward(feed.draw())
-            node.step(schedule(step))
+            node.inner_step(schedule(step))
         if (step + 1) % 4 == 0:
             mean_P = np.mean([outer_P - node.params_P for node in nodes], axis=0)
             momentum_P = 0.5 * momentum_P + mean_P
@@ -80,12 +80,12 @@ def test_nodes_of_several_speeds_make_as_many_steps_as_they_can() -> None:
     )
     group = RoundGroup(setting, BATCHES, None)
     for step in range(19):
-        group.advance(step)
+        group.make_step(step)
     steps = [node.steps for node in group.nodes.values()]
     assert steps[0] <= 10
     assert steps[3] >= 3 * steps[0]
     assert all(node.tokens == node.steps * setting.step_tokens for node in group.nodes.values())
-    group.advance(19)
+    group.make_step(19)
     assert {node.steps for node in group.nodes.values()} == {0}
     assert len({node.params_P.tobytes() for node in group.nodes.values()}) == 1
     assert 0 < max(group.waited) < 0.2
@@ -98,13 +98,13 @@ def test_what_a_lost_node_trained_is_lost_and_who_joins_begins_with_the_outer_pa
         RoundGroup(each, BATCHES, None) for each in (setting, replace(setting, world="equal"))
     )
     for step in range(6):
-        group.advance(step)
-        equal.advance(step)
+        group.make_step(step)
+        equal.make_step(step)
     assert sorted(group.nodes) == [0, 1, 2, 3]
     assert flat(group.evaluated).tobytes() == flat(equal.evaluated).tobytes()
     lost = group.nodes[3]
     for step in range(6, 12):
-        group.advance(step)
+        group.make_step(step)
     assert sorted(group.nodes) == [0, 1, 2]
     assert lost.steps == 2, "nothing after its loss, and nobody took what it had"
     assert group.tokens == (12 * 3 + 6) * setting.step_tokens
@@ -116,10 +116,10 @@ def test_who_joins_is_taught_slowly() -> None:
     setting = replace(SETTING, world="churn", warm_steps=0, steps=16)
     group = RoundGroup(setting, BATCHES, None)
     for step in range(12):
-        group.advance(step)
+        group.make_step(step)
     assert sorted(group.nodes) == [0, 1, 2]
     outer_P = flat(group.evaluated).copy()
-    group.advance(12)
+    group.make_step(12)
     joined, others = group.nodes[3], [group.nodes[number] for number in range(3)]
     assert joined.steps == 1
     wanted = setting.optimizer
@@ -135,17 +135,17 @@ def test_streaming_takes_results_later_and_mixes_them() -> None:
     method = StreamingDiLoCo(inner_steps=4, fragments=2, overlap_steps=1, mixing=0.5)
     setting = replace(SETTING, method=method, warm_steps=0, steps=12)
     group = RoundGroup(setting, BATCHES, None)
-    nodes = [Node(setting) for _ in range(setting.nodes)]
+    nodes = [ComparedNode(setting) for _ in range(setting.nodes)]
     slices = fragment_slices(nodes[0].layout)
     outer_P = nodes[0].params_P.copy()  # fp32: AdamW's first steps magnify any other rounding.
     momentum_P, flying = np.zeros_like(outer_P), dict[int, tuple[slice, F32]]()
     feed, wanted = Feed(setting, BATCHES, first_step=0), setting.optimizer
     schedule = CosineSchedule(wanted.warmup_steps, setting.steps, wanted.lr_final)
     for step in range(1, 13):
-        group.advance(step - 1)
+        group.make_step(step - 1)
         for node in nodes:
             node.backward(feed.draw())
-            node.step(schedule(step - 1))
+            node.inner_step(schedule(step - 1))
         if step % 2 == 0:  # Fragment 1 in the middle of a round, fragment 0 at its end.
             place = slices[step // 2 % 2]
             locals_P = [node.params_P[place] for node in nodes]
@@ -178,7 +178,7 @@ def test_other_methods_of_rounds_train(method: RoundMethod) -> None:
     group = RoundGroup(setting, BATCHES, None)
     before_P = flat(group.evaluated).copy()
     for step in range(12):
-        group.advance(step)
+        group.make_step(step)
     assert np.abs(flat(group.evaluated) - before_P).max() > 0
     group.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.comparing import making
 from benchmarks.comparing.kept import keep, kept
-from benchmarks.comparing.making import Place, make_all
+from benchmarks.comparing.making import WorkFiles, make_all
 from benchmarks.comparing.settings import setting_of
 from tests.benchmarks.comparing.tiny import CORPUS, SETTING, outcome
 
@@ -20,7 +20,7 @@ SETTINGS = [replace(SETTING, seed=seed) for seed in (1, 2, 3)]
 def test_warm_starts_come_first_and_an_ended_comparison_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, started = Place(tmp_path / "outcomes", tmp_path, jobs=1), list[list[str]]()
+    place, started = WorkFiles(tmp_path / "outcomes", tmp_path, jobs=1), list[list[str]]()
 
     def answer(argv: list[str], **_: Any) -> "subprocess.CompletedProcess[str]":
         started.append(argv)
@@ -48,5 +48,7 @@ def test_warm_starts_come_first_and_an_ended_comparison_goes_on(
 
 def test_the_program_that_trains_is_there(tmp_path: Path) -> None:
     scratch = replace(SETTING, warm_steps=0)
-    (failed,) = make_all([scratch], Place(tmp_path / "outcomes", tmp_path / "none", jobs=1), CORPUS)
+    (failed,) = make_all(
+        [scratch], WorkFiles(tmp_path / "outcomes", tmp_path / "none", jobs=1), CORPUS
+    )
     assert "error: no complete corpus in" in failed

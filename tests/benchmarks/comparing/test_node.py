@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.comparing.node import Node, fragment_slices
+from benchmarks.comparing.node import ComparedNode, fragment_slices
 from lowcomm.config.schema import MuonConfig
 from lowcomm.models.llama import build_model, next_token_loss
 from lowcomm.program.muon import orthogonalised, scale
@@ -18,11 +18,11 @@ def batch(number: int) -> torch.Tensor:
     return torch.from_numpy(BATCHES.of(range(2 * number, 2 * number + 2)))
 
 
-def trained(steps: int) -> Node:
-    node = Node(SETTING)
+def trained(steps: int) -> ComparedNode:
+    node = ComparedNode(SETTING)
     for number in range(steps):
         node.backward(batch(number))
-        node.step(1.0)
+        node.inner_step(1.0)
     return node
 
 
@@ -55,12 +55,12 @@ def test_replicas_share_no_parameters_and_no_moments() -> None:
     source = trained(4)
     state = source.state()
     kept = {name: value.clone() for name, value in state.items()}
-    one, other = Node(SETTING), Node(SETTING)
+    one, other = ComparedNode(SETTING), ComparedNode(SETTING)
     for node in (one, other):
         node.begin(state, steps=4)
     for node in (source, one):
         node.backward(batch(9))
-        node.step(1.0)
+        node.inner_step(1.0)
     ones, others = one.state(), other.state()
     for name, value in kept.items():
         assert torch.equal(state[name], value), f"{name} of the warm start itself"
@@ -70,11 +70,11 @@ def test_replicas_share_no_parameters_and_no_moments() -> None:
 
 def test_a_warm_start_goes_on_as_if_it_had_not_ended() -> None:
     straight = trained(6)
-    later = Node(SETTING)
+    later = ComparedNode(SETTING)
     later.begin(trained(4).state(), steps=4)
     for number in (4, 5):
         later.backward(batch(number))
-        later.step(1.0)
+        later.inner_step(1.0)
     assert later.params_P.tobytes() == straight.params_P.tobytes()
     assert later.steps == 2
 
@@ -83,7 +83,7 @@ def test_muon_begins_with_what_adamw_knew() -> None:
     adamw = replace(SETTING.optimizer, grad_clip=0.0, weight_decay=0.0)
     muon = MuonConfig(lr=adamw.lr, grad_clip=0.0, weight_decay=0.0)
     state = trained(4).state()
-    node, plain = (Node(replace(SETTING, optimizer=each)) for each in (muon, adamw))
+    node, plain = (ComparedNode(replace(SETTING, optimizer=each)) for each in (muon, adamw))
     for each in (node, plain):
         each.begin(state, steps=4)
         each.backward(batch(5))
@@ -93,8 +93,8 @@ def test_muon_begins_with_what_adamw_knew() -> None:
         for name, parameter in node.model.named_parameters()
         if name == matrix and parameter.grad is not None
     ]
-    node.step(1.0)
-    plain.step(1.0)
+    node.inner_step(1.0)
+    plain.inner_step(1.0)
     moved, plainly = dict(node.model.named_parameters()), dict(plain.model.named_parameters())
     # As if it had had the mean gradient all the time: 1 + 0.95 + 0.95^2 + ... = 20.
     buffer = 0.95 * 20 * state[f"exp_avg:{matrix}"] + grad
@@ -107,7 +107,7 @@ def test_muon_begins_with_what_adamw_knew() -> None:
 
 def test_gradients_are_taken_instead_of_a_step() -> None:
     setting = replace(SETTING, optimizer=replace(SETTING.optimizer, grad_clip=0.01))
-    node = Node(setting)
+    node = ComparedNode(setting)
     before_P = node.params_P.copy()
     for _ in range(2):
         node.backward(batch(0))
@@ -120,17 +120,20 @@ def test_gradients_are_taken_instead_of_a_step() -> None:
 
 def test_who_forgets_has_a_fresh_optimizer() -> None:
     node = trained(2)
-    node.forget()
-    fresh = Node(SETTING)
+    node.renew_optimizer()
+    fresh = ComparedNode(SETTING)
     fresh.params_P[:] = node.params_P
     for each in (node, fresh):
         each.backward(batch(5))
-        each.step(1.0)
+        each.inner_step(1.0)
     assert node.params_P.tobytes() == fresh.params_P.tobytes()
 
 
 def test_a_fragment_is_a_slice_of_the_parameters() -> None:
-    whole, node = Node(SETTING), Node(replace(SETTING, method=Halves(inner_steps=4)))
+    whole, node = (
+        ComparedNode(SETTING),
+        ComparedNode(replace(SETTING, method=Halves(inner_steps=4))),
+    )
     slices = fragment_slices(node.layout)
     assert [each.start for each in slices] == [0, slices[0].stop]
     assert slices[1].stop == node.params_P.size

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.comparing.groups import Feed
-from benchmarks.comparing.node import Node
+from benchmarks.comparing.node import ComparedNode
 from benchmarks.comparing.per_step import AllReduceGroup, FlexDeMoGroup
 from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.config.schema import AdamWConfig
@@ -34,7 +34,7 @@ def test_it_is_the_module_trained_on_all_batches_at_once(wanted: AdamWConfig) ->
     schedule = CosineSchedule(wanted.warmup_steps, SETTING.steps, wanted.lr_final)
     rows = SETTING.nodes * SETTING.data.batch
     for step in range(3):
-        group.advance(step)
+        group.make_step(step)
         optimizer.zero_grad()
         samples = BATCHES.of(range(step * rows, (step + 1) * rows))
         next_token_loss(model, torch.from_numpy(samples)).backward()
@@ -53,12 +53,12 @@ def test_it_is_the_module_trained_on_all_batches_at_once(wanted: AdamWConfig) ->
 def test_after_a_warm_start_it_goes_on_where_that_ended() -> None:
     straight, first = (AllReduceGroup(SETTING, BATCHES, None) for _ in range(2))
     for step in range(6):
-        straight.advance(step)
+        straight.make_step(step)
         if step < SETTING.warm_steps:
-            first.advance(step)
+            first.make_step(step)
     later = AllReduceGroup(SETTING, BATCHES, first.node.state())
     for step in (4, 5):
-        later.advance(step)
+        later.make_step(step)
     assert later.node.params_P.tobytes() == straight.node.params_P.tobytes()
 
 
@@ -76,14 +76,14 @@ def test_who_says_everything_steps_by_the_mean_gradient(method: FlexDeMo) -> Non
     setting = replace(SETTING, method=method, optimizer=wanted)
     first = AllReduceGroup(setting.warm, BATCHES, None)
     for step in range(setting.warm_steps):
-        first.advance(step)
+        first.make_step(step)
     state = first.node.state()
-    group, node = FlexDeMoGroup(setting, BATCHES, state), Node(setting)
+    group, node = FlexDeMoGroup(setting, BATCHES, state), ComparedNode(setting)
     node.begin(state, steps=setting.warm_steps)
     feed = Feed(setting, BATCHES, first_step=setting.warm_steps)
     schedule = CosineSchedule(wanted.warmup_steps, setting.steps, wanted.lr_final)
     for step in range(setting.warm_steps, setting.steps):
-        group.advance(step)
+        group.make_step(step)
         gradients: list[torch.Tensor] = []
         for _ in range(setting.nodes):
             node.backward(feed.draw())
@@ -103,13 +103,13 @@ def test_what_a_node_does_not_say_it_says_later() -> None:
     method = FlexDeMo(replicator="striding", one_in=2, values="fp32", sign="none", momentum=0.5)
     wanted = replace(SETTING.optimizer, weight_decay=0.0, warmup_steps=0, lr=0.01)
     setting = replace(SETTING, method=method, optimizer=wanted, warm_steps=0)
-    group, node = FlexDeMoGroup(setting, BATCHES, None), Node(setting)
+    group, node = FlexDeMoGroup(setting, BATCHES, None), ComparedNode(setting)
     feed, size = Feed(setting, BATCHES, first_step=0), node.params_P.size
     schedule = CosineSchedule(wanted.warmup_steps, setting.steps, wanted.lr_final)
     momentum_MP = np.zeros((setting.nodes, size), np.float32)
     for step in range(4):
         before_P = group.node.params_P.copy()
-        group.advance(step)
+        group.make_step(step)
         node.params_P[:] = before_P
         for momentum_P in momentum_MP:
             node.backward(feed.draw())

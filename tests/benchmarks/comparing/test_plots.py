@@ -9,7 +9,7 @@ import pytest
 from benchmarks.comparing.plots import FILES, write_plots
 from benchmarks.comparing.rows import ROWS, Point, Row
 from benchmarks.comparing.table import Finding
-from benchmarks.comparing.traffic import Traffic
+from benchmarks.comparing.traffic import NodeTraffic
 from lowcomm.methods import DiLoCo
 from tests.benchmarks.comparing.tiny import outcome
 
@@ -21,7 +21,7 @@ def finding(name: str, loss: float | None) -> Finding:
     return Finding(
         row=Row(name=name, points=[point]),
         point=point,
-        traffic=Traffic(sent=(1,), least=(1,), line=(1,)),
+        traffic=NodeTraffic(sent=(1,), least=(1,), line=(1,)),
         outcomes=[outcome(loss)],
     )
 

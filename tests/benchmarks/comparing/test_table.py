@@ -21,7 +21,7 @@ from benchmarks.comparing.table import (
     steps_to,
     words,
 )
-from benchmarks.comparing.traffic import Traffic
+from benchmarks.comparing.traffic import NodeTraffic
 from lowcomm.config.schema import MuonConfig
 from lowcomm.methods import AllReduce, DiLoCo, FlexDeMo
 from tests.benchmarks.comparing.tiny import outcome
@@ -33,7 +33,7 @@ OTHER = Row(name="diloco", points=[Point(method=DiLoCo(inner_steps=4))])
 def finding(row: Row, *losses: float | None, **said: Any) -> Finding:
     outcomes: list[Outcome | None] = [outcome(loss, **said) for loss in losses]
     sent = 1000 if row is BASE else 250
-    traffic = Traffic(
+    traffic = NodeTraffic(
         sent=(2 * sent,), least=(sent,), line=(sent,), round_steps=1 if row is BASE else 4
     )
     return Finding(row=row, point=row.points[0], traffic=traffic, outcomes=outcomes)
@@ -104,7 +104,7 @@ def test_what_is_not_trained_yet_is_said() -> None:
     found = Finding(
         row=OTHER,
         point=OTHER.points[0],
-        traffic=Traffic(sent=(1,), least=(1,), line=(1,)),
+        traffic=NodeTraffic(sent=(1,), least=(1,), line=(1,)),
         outcomes=[None],
     )
     assert "| not trained yet | - |" in markdown(rows({"diloco": found}))

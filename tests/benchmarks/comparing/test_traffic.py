@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.comparing.traffic import Traffic, traffic_of
+from benchmarks.comparing.traffic import NodeTraffic, traffic_of
 from lowcomm.methods import AllReduce, DiLoCo, FlexDeMo, NoLoCo, SparseLoCo
 from protocols.types.ids import TensorSpec
 from sims.lockstep.exchange import LocalContribution, Lockstep
@@ -22,7 +22,7 @@ def test_what_a_node_contributes_is_what_lockstep_counts(codec: Any) -> None:
     together = Lockstep(method, LAYOUT, nodes=4)
     together.begin(0, np.zeros(SIZE, np.float32))
     local_P = np.random.default_rng(0).standard_normal(SIZE, np.float32)
-    together.exchange(0, {node: LocalContribution(local_P, 10) for node in range(4)})
+    together.exchange_round(0, {node: LocalContribution(local_P, 10) for node in range(4)})
     payload = together.payload_bytes / 4
     together.close()
     found = traffic_of(method, LAYOUT, nodes=4)
@@ -76,8 +76,10 @@ def test_fragments_send_as_much_as_the_whole_and_less_at_a_time() -> None:
     assert parts.window_bytes == whole.window_bytes * 2 / 3
 
 
-def even(**said: int) -> Traffic:
-    return Traffic(sent=(1000,) * 3, least=(1000,) * 3, line=(1000,) * 3, round_steps=12, **said)
+def even(**said: int) -> NodeTraffic:
+    return NodeTraffic(
+        sent=(1000,) * 3, least=(1000,) * 3, line=(1000,) * 3, round_steps=12, **said
+    )
 
 
 def test_seconds_are_the_step_and_what_of_the_exchange_is_not_hidden_behind_steps() -> None:

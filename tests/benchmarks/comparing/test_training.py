@@ -42,7 +42,7 @@ def test_the_loss_is_evaluates_own_on_what_the_run_leaves() -> None:
     found = train(setting, CORPUS, None)
     group = training.group_of(setting, BATCHES, None)
     for step in range(2):
-        group.advance(step)
+        group.make_step(step)
     expected = held_out_loss(
         group.evaluated, CORPUS.held_out, windows=20, window=8, seed=setting.seed
     )

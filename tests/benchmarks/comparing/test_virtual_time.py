@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.comparing.virtual_time import Change, Clock, changes, clocks
+from benchmarks.comparing.virtual_time import Clock, NodeChange, changes, clocks
 
 
 def test_equal_nodes_make_one_step_each_unit_and_never_wait() -> None:
@@ -42,8 +42,8 @@ def test_a_step_goes_on_past_a_meeting_for_which_nobody_waits() -> None:
 
 def test_in_thirty_rounds_one_is_lost_and_one_joins() -> None:
     assert changes(4, rounds=14, inner_steps=30) == [
-        Change(135.0, 3, joins=False),
-        Change(180.0, 3, joins=True),
+        NodeChange(135.0, 3, joins=False),
+        NodeChange(180.0, 3, joins=True),
     ]
     found = changes(4, rounds=60, inner_steps=10)
     assert [(each.time, each.node, each.joins) for each in found] == [
@@ -52,4 +52,4 @@ def test_in_thirty_rounds_one_is_lost_and_one_joins() -> None:
         (405.0, 2, False),
         (420.0, 2, True),
     ]
-    assert changes(4, rounds=2, inner_steps=10) == [Change(5.0, 3, joins=False)]
+    assert changes(4, rounds=2, inner_steps=10) == [NodeChange(5.0, 3, joins=False)]

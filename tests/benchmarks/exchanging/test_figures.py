@@ -5,11 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.exchanging.figures import Exchanged, Line, Result, data_path_s, with_figures
+from benchmarks.exchanging.figures import (
+    BusiestLine,
+    Exchanged,
+    SystemResult,
+    data_path_s,
+    with_figures,
+)
 from benchmarks.exchanging.worker import Marks
 
-NOTHING = Result(system="a", version="1", codec="fp32")
-LINE = Line(5000.0, shared=True, payload_bytes=750)
+NOTHING = SystemResult(system="a", version="1", codec="fp32")
+LINE = BusiestLine(5000.0, shared=True, payload_bytes=750)
 
 
 def exchanged(

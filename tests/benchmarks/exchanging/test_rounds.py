@@ -5,12 +5,12 @@ import pytest
 from benchmarks.exchanging.lowcomm_system import system
 from benchmarks.exchanging.network import Conditions
 from benchmarks.exchanging.others import others
-from benchmarks.exchanging.rounds import Plan, check_memory
+from benchmarks.exchanging.rounds import RoundsPlan, check_memory
 from protocols.types.errors import ConfigError
 
 
-def plan(peers: int, mib: int) -> Plan:
-    return Plan(
+def plan(peers: int, mib: int) -> RoundsPlan:
+    return RoundsPlan(
         peers=peers,
         mib=mib,
         codec="fp32",

@@ -1,15 +1,15 @@
 """What a joiner cost, from what was written down."""
 
-from benchmarks.joins.figures import Join, Round, figures, rounds_of
+from benchmarks.joins.figures import JoinTimes, Round, figures, rounds_of
 
 
 def lines(*times: tuple[int, float, float]) -> list[dict[str, float]]:
     return [{"round": number, "handed": a, "received": b} for number, a, b in times]
 
 
-def join(began: float, **changed: float) -> Join:
+def join(began: float, **changed: float) -> JoinTimes:
     times = {"connected": began + 1, "verified": began + 2, "ended": began + 4, **changed}
-    return Join(
+    return JoinTimes(
         **{"began": began, "granted_s": 0.5, "cpu_s": 0.25, **times}, donor_bytes=(30, 0, 60)
     )
 

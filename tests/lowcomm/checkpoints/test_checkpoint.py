@@ -18,8 +18,8 @@ from safetensors import safe_open
 
 from lowcomm.checkpoints import checkpoint
 from lowcomm.checkpoints.checkpoint import (
+    CheckpointCut,
     CheckpointError,
-    Cut,
     FragmentCut,
     LayoutEntry,
     PeerCut,
@@ -47,8 +47,8 @@ def arrays(seed: int) -> tuple[list[F32], list[F32]]:
     return [a, b], [c, d]
 
 
-def cut_at(round: int, outer: list[F32], momentum: list[F32]) -> Cut:  # noqa: A002
-    return Cut(
+def cut_at(round: int, outer: list[F32], momentum: list[F32]) -> CheckpointCut:  # noqa: A002
+    return CheckpointCut(
         log_index=1000 + round,
         lineage="fedcba9876543210",
         run_digest="0123456789abcdef" * 2,

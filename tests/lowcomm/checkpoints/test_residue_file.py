@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.checkpoints.checkpoint import Cut, FragmentCut, PeerCut, write_checkpoint
+from lowcomm.checkpoints.checkpoint import CheckpointCut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.checkpoints.residue_file import FILE, find_residue, write_residues
 from lowcomm.methods import DiLoCo
 from lowcomm.numerics.operations import F32
@@ -45,11 +45,13 @@ def play(replica: Replica, round_: int) -> tuple[bytes, str]:
     return sent, digest
 
 
-def cut_of(replica: Replica) -> Cut:
+def cut_of(replica: Replica) -> CheckpointCut:
     version, digest = replica.version(0)
     where = FragmentCut(version=version, inner_step=1, tokens=1, state_digest=digest)
     own = PeerCut(peer=ME, incarnation=1, data_slot=0, rank_state="")
-    return Cut(log_index=9, lineage="0" * 16, run_digest="0" * 16, fragments=(where,), own=own)
+    return CheckpointCut(
+        log_index=9, lineage="0" * 16, run_digest="0" * 16, fragments=(where,), own=own
+    )
 
 
 def keep(directory: Path, replica: Replica) -> Path:

@@ -33,8 +33,8 @@ class Wire:
 def test_traffic_is_read_back_as_it_was_counted(tmp_path: Path) -> None:
     event_log, counters = EventLog(tmp_path, peer=ALPHA, name="alpha"), Counters()
     counters.follow(BETA, Wire(), Wire())
-    counters.sent(BETA, StateChunk(1, 2, 3, 0, 4, 0, 4), 16)
-    counters.received(PeerId("gamma.3"), StateChunk(1, 2, 3, 0, 4, 0, 4), 32, kept=False)
+    counters.count_sent(BETA, StateChunk(1, 2, 3, 0, 4, 0, 4), 16)
+    counters.count_received(PeerId("gamma.3"), StateChunk(1, 2, 3, 0, 4, 0, 4), 32, kept=False)
     for now in (0.0, 0.5):
         counters.sample(now, late_s=0.002)
     tell_traffic(event_log, counters, method="diloco")

@@ -45,7 +45,7 @@ async def test_the_port_that_was_taken_is_told(tmp_path: Path) -> None:
 def test_figures_say_which_run_and_which_method() -> None:
     counters, gauges = Counters(), {"tokens": ("Trained.", 7.0)}
     counters.sample(1.0, late_s=0.25)
-    counters.sent(ALPHA, StateChunk(1, 2, 3, 0, 4, 0, 4), 16)
+    counters.count_sent(ALPHA, StateChunk(1, 2, 3, 0, 4, 0, 4), 16)
     told = figures_of(counters, 9, RunConfig(name="first"), gauges)
     assert told.labels == {"run": "first", "method": "diloco"}
     assert (told.discarded, told.lag.max_s, told.gauges) == (9, 0.25, gauges)

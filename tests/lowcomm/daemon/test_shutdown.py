@@ -15,8 +15,8 @@ from tests.lowcomm.daemon.test_daemon import daemon
 async def test_the_first_reason_stays(tmp_path: Path) -> None:
     with daemon(tmp_path) as made:
         shutdown: Shutdown = made.shutdown
-        shutdown.stop("another model", "refused", contact="h:1")
-        shutdown.stop("the run is finished", "finished")
+        shutdown.end_daemon("another model", "refused", contact="h:1")
+        shutdown.end_daemon("the run is finished", "finished")
         assert shutdown.requested.is_set()
         assert shutdown.ending is not None
         assert (shutdown.ending.why, shutdown.ending.contact) == ("another model", "h:1")
@@ -59,5 +59,5 @@ async def test_a_signal_makes_a_peer_leave_the_run(tmp_path: Path) -> None:
         made.shutdown._signalled(signal.SIGINT)
         assert made.shutdown.ending is None
         assert made.context.driver._inbox.get_nowait() == v.LeaveRequested("SIGINT")
-        made.shutdown.stop("SIGINT", "left")
+        made.shutdown.end_daemon("SIGINT", "left")
         assert made.shutdown.code == 128 + 2

@@ -107,7 +107,7 @@ class Nodes:
             for each, start in zip(named, starts, strict=True)
         ]
         self.together = StepLockstep(self.method, layout, seed=1)
-        exchange = self.method.exchange(named, seed=1)
+        exchange = self.method.make_exchange(named, seed=1)
         self.payload_bytes = exchange.payload_bytes
         self.nodes = [
             MomentumExchange(exchange, momentum=BETA, rank=0, world_size=1) for _ in range(NODES)
@@ -123,7 +123,7 @@ class Nodes:
 
     def step(self, number: int) -> None:
         written = [self.written(node, number) for node in range(NODES)]
-        mean_P = torch.from_numpy(self.together.exchange(written).copy())
+        mean_P = torch.from_numpy(self.together.make_step(written).copy())
         for node in self.together.counted:
             self.nodes[node].counted(number)
         rates = deterministic_ops.Rates(lr=LR, weight_decay=DECAY)
@@ -211,7 +211,7 @@ def test_who_had_partners_and_is_alone_goes_on_with_its_momentum() -> None:
             left.step(step)
             continue
         written = left.written(0, step)
-        mean_P = left.together.exchange([written])
+        mean_P = left.together.make_step([written])
         assert left.together.counted == (0,)
         assert mean_P.any()
         left.nodes[0].counted(step)
@@ -240,14 +240,14 @@ def test_a_payload_that_is_not_finite_leaves_the_momentum_as_it_was(
     rows = [torch.full((shape[0], math.prod(shape[1:])), bad) for shape in SHAPES]
     ours.nodes[0].write(rows, [LR] * 3, 3, payload)
     good = ours.written(1, 3)
-    mean_P = ours.together.exchange([payload, good])
+    mean_P = ours.together.make_step([payload, good])
     assert ours.together.counted == (1,)
     other.together.step = 2
-    assert mean_P.tobytes() == other.together.exchange([good]).tobytes()
+    assert mean_P.tobytes() == other.together.make_step([good]).tobytes()
     for node in ours.together.counted:
         ours.nodes[node].counted(3)
     after = ours.nodes[0].kept(3)
     assert after is not None
     assert all(map(torch.equal, before, after[1]))
-    ours.together.exchange([ours.written(0, 4)])
+    ours.together.make_step([ours.written(0, 4)])
     assert ours.together.counted == (0,), "what was not finite did not stay"

@@ -39,9 +39,10 @@ def same(
         start = span.first * grid.chunk
         here = values_RC[start : start + span.count * span.rows]
         values_GRC = here.reshape(span.count, span.rows, -1)
-        records, said = replicator.encode(values_GRC, grid, turn)
+        records, said = replicator.encode_groups(values_GRC, grid, turn)
         made_GRC = torch.from_numpy(values_GRC.copy()).to(device)
-        ours = [x.cpu() for x in TorchReplicator(replicator).encode(made_GRC, grid, turn)]
+        made = TorchReplicator(replicator).encode_groups(made_GRC, grid, turn)
+        ours = [each.cpu() for each in made]
         assert ours[0].numpy().tobytes() == records.tobytes()
         assert ours[1].contiguous().numpy().tobytes() == np.ascontiguousarray(said).tobytes()
 

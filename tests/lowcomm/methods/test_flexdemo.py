@@ -15,7 +15,7 @@ ELEMENTS = sum(math.prod(each.shape) for each in MATRIX)
 
 
 def payload_bytes(**options: Any) -> int:
-    return FlexDeMo(**options).exchange(MATRIX, seed=0).payload_bytes
+    return FlexDeMo(**options).make_exchange(MATRIX, seed=0).payload_bytes
 
 
 def test_payloads_weigh_what_the_literature_counts() -> None:

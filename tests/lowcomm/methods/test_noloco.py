@@ -67,7 +67,7 @@ def test_rounds_have_the_bits_of_one_operation_after_the_other(nodes: int, name:
         given = {
             node: LocalContribution(local_P, 7 * node + 1) for node, local_P in enumerate(locals_P)
         }
-        taken, digest = together.exchange(0, given)
+        taken, digest = together.exchange_round(0, given)
         assert digest == state_digest(round_)
         for pair in pairs_of(names, names, fragment=0, round_=round_):
             one, other = sent[names.index(pair[0])], sent[names.index(pair[-1])]
@@ -103,7 +103,7 @@ def test_who_is_not_counted_stays_as_it_is() -> None:
     together.begin(0, noise(0))
     before = [array.tobytes() for array in together.arrays(0, 2)]
     moved_P = noise(1)
-    taken, digest = together.exchange(
+    taken, digest = together.exchange_round(
         0, {0: LocalContribution(moved_P, 1), 1: LocalContribution(noise(2), 1)}
     )
     assert (digest, taken[2].counted) == (state_digest(1), False)

@@ -24,19 +24,19 @@ def test_a_mean_is_of_what_everybody_decodes(name: str) -> None:
     payloads, decoded = list[bytes](), list[F32]()
     for seed in range(2):
         written = bytearray(values(seed).tobytes())
-        payloads.append(bytes(made.payload(written)))
+        payloads.append(bytes(made.make_payload(written)))
         written[:] = bytes(len(written))  # The ranks write the next one there.
         decoded.append(np.empty(ELEMENTS, np.float32))
         ours.decode(payloads[-1], decoded[-1])
     mean_P = np.empty(ELEMENTS, np.float32)
-    assert list(made.mean(1, payloads, mean_P)) == [0, 1]
+    assert list(made.write_mean(1, payloads, mean_P)) == [0, 1]
     expected_P = (decoded[0] + decoded[1]) * np.float32(0.5)
     assert mean_P.tobytes() == expected_P.tobytes()
 
 
 def test_nothing_is_the_mean_of_nothing() -> None:
     mean_P = np.ones(ELEMENTS, np.float32)
-    assert not CodedExchange(codec("fp32"), ELEMENTS).mean(1, [b"short"], mean_P)
+    assert not CodedExchange(codec("fp32"), ELEMENTS).write_mean(1, [b"short"], mean_P)
     assert not mean_P.any()
 
 
@@ -45,5 +45,5 @@ def test_it_says_which_payloads_are_in_the_mean() -> None:
     good = values_P.tobytes()
     values_P[7] = np.nan
     payloads = [b"short", good, values_P.tobytes(), good]
-    assert list(made.mean(1, payloads, mean_P)) == [1, 3]
+    assert list(made.write_mean(1, payloads, mean_P)) == [1, 3]
     assert mean_P.tobytes() == good

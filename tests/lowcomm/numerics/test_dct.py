@@ -86,7 +86,7 @@ def test_every_cpu_makes_the_same_bits(instruction_set: InstructionSet, tmp_path
     if not instruction_set.is_usable():
         pytest.skip(f"no compiler, or this CPU has no {instruction_set.name}")
     files = build(tmp_path, instruction_set, only="lowcomm.numerics._cosines")
-    loops = cast(dct.Loops, load(files["lowcomm.numerics._cosines"]))
+    loops = cast(dct.DctLoops, load(files["lowcomm.numerics._cosines"]))
     for size, width, back in product(SIZES, (1, 2), (False, True)):
         tiles = noise(21, size**width)
         made = [

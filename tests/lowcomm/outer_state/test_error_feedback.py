@@ -20,7 +20,7 @@ def values(seed: int) -> F32:
 def send(feedback: ErrorFeedback, name: str, values_P: F32) -> F32:
     """Two pieces, the second one first; what the others decode."""
     decoded, size_of = np.empty(SIZE, np.float32), feedback.codec.encoded_bytes
-    feedback.begin(name)
+    feedback.begin_contribution(name)
     for start, stop in ((CHUNK, SIZE), (0, CHUNK)):
         out, scratch = bytearray(size_of(stop) - size_of(start)), np.empty(stop - start, np.float32)
         feedback.encode(start, values_P[start:stop], out, scratch)
@@ -83,7 +83,7 @@ def test_another_state_begins_without_a_residue() -> None:
     feedback.counted(["one"])
     assert feedback.residue_P.any()
     send(feedback, "two", values(2))
-    feedback.forget()
+    feedback.replace_residue()
     feedback.counted(["two"])
     assert not feedback.residue_P.any(), "what was under way belongs to the state before"
 

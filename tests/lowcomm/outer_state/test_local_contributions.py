@@ -42,7 +42,7 @@ def test_a_contribution_is_made_in_pieces_in_any_order(order: tuple[int, ...]) -
     replica, local, borders = started(plain()), gaussian(5, 23), (0, 7, 8, 23)
     replica.contributions.take_local(0, view(local))
     out = bytearray(4 * 23)
-    replica.begin(0, "")
+    replica.begin_contribution(0, "")
     for piece in order:
         start, stop = borders[piece : piece + 2]
         replica.encode(0, start, stop, memoryview(out)[4 * start : 4 * stop])
@@ -65,7 +65,7 @@ def test_without_a_contribution_there_is_nothing_to_encode() -> None:
     replica.place_result(0, full=False)
     for fragment in (0, 1):
         with pytest.raises(AssertionError, match="nothing was contributed"):
-            replica.begin(fragment, "")
+            replica.begin_contribution(fragment, "")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -81,7 +81,7 @@ def test_what_is_not_finite_is_known_of_the_last_contribution(value: float) -> N
             local[place] = value
         replica.contributions.take_local(0, view(local))
         assert replica.contributions.is_finite(0) == finite
-        in_place = replica.begin(0, "")
+        in_place = replica.begin_contribution(0, "")
         assert in_place is not None
         replica.encode(0, 0, PIECE_ELEMENTS, in_place[: 4 * PIECE_ELEMENTS])
         assert replica.contributions.is_finite(0) == finite
@@ -132,7 +132,7 @@ def test_what_lost_ranks_wrote_is_needed_until_nobody_asks_for_it() -> None:
     assert not replica.contributions.needs(0, first, encoding=False), "nothing was contributed"
     replica.contributions.take_local(0, first)
     assert replica.contributions.needs(0, first, encoding=False), "its round may be about to open"
-    replica.begin(0, "")
+    replica.begin_contribution(0, "")
     replica.place_result(0, full=True)
     assert replica.contributions.needs(0, first, encoding=True)
     assert not replica.contributions.needs(0, first, encoding=False), "its round is over"

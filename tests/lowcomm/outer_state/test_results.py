@@ -14,7 +14,7 @@ from lowcomm.codecs.fp32 import Fp32
 from lowcomm.methods import DiLoCo, RoundMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
-from lowcomm.outer_state.results import Results, Scratch
+from lowcomm.outer_state.results import PieceScratch, Results
 from lowcomm.startup.agreement import common_grain
 from peers.checks.samples import PartSample
 from peers.exchange.interfaces import SlicesError
@@ -55,7 +55,7 @@ def gathered(one: Codec) -> Results:
 def result_of(one: Results, elements: int, slices: Sequence[bytes]) -> bytes:
     out = bytearray(b"\xff" * (one.layers(len(slices)) * one.layer_bytes(elements)))
     terms = contributors(*TOKENS[: len(slices)])
-    one.make(elements, slices, terms, memoryview(out), Scratch())
+    one.make(elements, slices, terms, memoryview(out), PieceScratch())
     return bytes(out)
 
 
@@ -70,7 +70,7 @@ def test_what_is_gathered_lies_there_in_its_order_and_has_the_mean_of_a_sum(
     found, summed = result_of(gather, SIZE, slices), result_of(total, SIZE, slices)
     assert found == b"".join(slices)
     assert (gather.layers(count), total.layers(count)) == (count, 1)
-    terms, scratch = contributors(*TOKENS[:count]), Scratch()
+    terms, scratch = contributors(*TOKENS[:count]), PieceScratch()
     mean = gather.mean(found, SIZE, terms, scratch).tobytes()
     assert mean == total.mean(summed, SIZE, terms, scratch).tobytes() == summed
     decoded = [np.empty(SIZE, np.float32) for _ in slices]
@@ -83,7 +83,7 @@ def test_other_weights_and_another_order_are_another_mean() -> None:
     one = gathered(codec("topk"))
     slices = [payload_of(codec("topk"), gaussian(seed, SIZE)) for seed in range(3)]
     found = {
-        one.mean(b"".join(order), SIZE, contributors(*tokens), Scratch()).tobytes()
+        one.mean(b"".join(order), SIZE, contributors(*tokens), PieceScratch()).tobytes()
         for order, tokens in (
             (slices, TOKENS),
             (slices, (300, 100, 201)),
@@ -104,7 +104,7 @@ def test_a_slice_that_is_none_is_refused_by_its_owner_and_by_whom_it_would_reach
         result_of(one, SIZE, slices)
     assert caught.value.numbers == (broken,)
     with pytest.raises(CodecError, match="indices"):
-        one.mean(b"".join(slices), SIZE, contributors(*TOKENS), Scratch())
+        one.mean(b"".join(slices), SIZE, contributors(*TOKENS), PieceScratch())
 
 
 @pytest.mark.parametrize("gathers", [False, True])
@@ -145,7 +145,7 @@ def test_a_result_of_another_number_of_slices_is_none(layers: int) -> None:
     one = gathered(codec("int8"))
     payload = payload_of(codec("int8"), gaussian(1, SIZE)) * layers
     with pytest.raises((LowcommError, AssertionError)):
-        one.mean(payload, SIZE, contributors(*TOKENS), Scratch())
+        one.mean(payload, SIZE, contributors(*TOKENS), PieceScratch())
 
 
 def test_a_piece_is_cut_from_a_part_with_all_its_layers() -> None:
@@ -312,6 +312,6 @@ def test_blocks_of_a_result_follow_from_the_same_blocks_of_the_slices(
     whole = result_of(one, elements, slices)
     for blocks in ((1, 4), (0, 3, 6)):
         sample = PartSample(PartBlocks(0, blocks), 0, elements, block)
-        cut_slices = [sample.cut(each, coder.encoded_bytes(block)) for each in slices]
-        expected = sample.cut(whole, one.layer_bytes(block))
+        cut_slices = [sample.cut_blocks(each, coder.encoded_bytes(block)) for each in slices]
+        expected = sample.cut_blocks(whole, one.layer_bytes(block))
         assert result_of(one, sample.elements, cut_slices) == expected

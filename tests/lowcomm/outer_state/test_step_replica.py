@@ -10,7 +10,7 @@ import xxhash
 from lowcomm.checkpoints.checkpoint import (
     MODEL,
     MOMENTUM,
-    Cut,
+    CheckpointCut,
     FragmentCut,
     PeerCut,
     write_checkpoint,
@@ -38,7 +38,7 @@ def values(salt: int) -> F32:
 
 def mean_of(made: StepReplica, payloads: Sequence[bytes]) -> F32:
     out = memoryview(bytearray(4 * ELEMENTS))
-    made.mean(1, payloads, out)
+    made.write_mean(1, payloads, out)
     return np.frombuffer(out, np.float32)
 
 
@@ -53,14 +53,14 @@ def plain_mean(terms: Sequence[F32]) -> F32:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_mean_is_summed_in_the_order_given(count: int) -> None:
     made, terms = replica(), [values(number) for number in range(count)]
-    payloads = [bytes(made.payload(term.tobytes())) for term in terms]
+    payloads = [bytes(made.make_payload(term.tobytes())) for term in terms]
     assert [len(payload) for payload in payloads] == [made.payload_bytes] * count
     assert mean_of(made, payloads).tobytes() == plain_mean(terms).tobytes()
 
 
 def test_payloads_are_encoded_once_and_our_own_counts_as_it_was_sent() -> None:
     made = replica("bf16")
-    payload = bytes(made.payload(values(1).tobytes()))
+    payload = bytes(made.make_payload(values(1).tobytes()))
     assert len(payload) == made.payload_bytes == 2 * ELEMENTS
     mean_P = mean_of(made, [payload])
     assert np.allclose(mean_P, values(1), rtol=2**-8)
@@ -88,7 +88,7 @@ def test_copies_are_kept_until_a_later_one_is_the_base() -> None:
     assert made.state_bytes(0) == STATE_BYTES
     for step in (0, 16, 32):
         state = bytes([step]) * STATE_BYTES
-        made.keep(step, state, made.state_digest(state), lineage=LINEAGE)
+        made.keep_copy(step, state, made.state_digest(state), lineage=LINEAGE)
     assert made.lend_state(0, 0) == (made.base(0),) == (bytes(STATE_BYTES),)
     made.release(16)
     assert made.lend_state(0, 16) == (made.base(16),) == (bytes([16]) * STATE_BYTES,)
@@ -102,7 +102,7 @@ def test_copies_are_kept_until_a_later_one_is_the_base() -> None:
 
 def test_a_state_that_arrives_takes_the_place_of_all() -> None:
     made, state = replica(), bytearray([7]) * STATE_BYTES
-    made.keep(16, bytes(STATE_BYTES), made.state_digest(bytes(STATE_BYTES)), lineage=LINEAGE)
+    made.keep_copy(16, bytes(STATE_BYTES), made.state_digest(bytes(STATE_BYTES)), lineage=LINEAGE)
     assert made.check_state(0, 1, [state[1:]]) == ""
     left = [None]
     digest = made.check_state(0, 1, [state], left.pop)
@@ -118,7 +118,7 @@ def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path
     """A checkpoint of the base."""
     step, digest = made.version(0)
     (base,) = made.capture().fragments
-    cut = Cut(
+    cut = CheckpointCut(
         log_index=9,
         lineage="0" * 16,
         run_digest="1" * 16,
@@ -134,7 +134,7 @@ def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path
 def test_a_checkpoint_gives_the_state_back(method: StepMethod, tmp_path: Path) -> None:
     made, again = (StepReplica(method, LAYOUT, seed=0) for _ in range(2))
     state = np.arange(made.state_bytes(0) // 4, dtype=np.float32).tobytes()
-    made.keep(16, state, made.state_digest(state), lineage=LINEAGE)
+    made.keep_copy(16, state, made.state_digest(state), lineage=LINEAGE)
     path = kept(tmp_path, made, arrays=method.state_arrays)
     assert again.adopt_kept(0, 16, lineage=LINEAGE) == "", "it does not know where to look"
     again.checkpoints = tmp_path
@@ -149,7 +149,7 @@ def test_a_checkpoint_gives_the_state_back(method: StepMethod, tmp_path: Path) -
 def test_a_checkpoint_of_another_method_is_none(tmp_path: Path) -> None:
     made = replica()
     state = bytes(STATE_BYTES)
-    made.keep(16, state, made.state_digest(state), lineage=LINEAGE)
+    made.keep_copy(16, state, made.state_digest(state), lineage=LINEAGE)
     kept(tmp_path, made, arrays=("parameters", "first", "second"))
     made.checkpoints = tmp_path
     assert made.adopt_kept(0, 16, lineage=LINEAGE) == ""

@@ -287,7 +287,7 @@ class Turns:
         local = self.slots.contribution(fragment)
         local[:] = view(gaussian(9 + self.version[fragment], self.size))
         self.replica.contributions.take_local(fragment, local)
-        self.replica.begin(fragment, f"m{fragment}")
+        self.replica.begin_contribution(fragment, f"m{fragment}")
 
     def commit(self, fragment: int, manifest: str) -> int:
         self.version[fragment] += 1

@@ -183,7 +183,7 @@ async def test_no_sample_is_drawn_twice_by_new_ranks_after_a_result_for_lost_one
     driver._do(goes_on(0, "rebase"))
     lose(made)
     while not driver._inbox.empty():
-        driver._take(driver._inbox.get_nowait())
+        driver._handle_event(driver._inbox.get_nowait())
     driver._do(goes_on(0, "anew"))
     driver._do(c.Leased(samples))
     do_jobs(made)

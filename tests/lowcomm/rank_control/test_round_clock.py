@@ -9,7 +9,7 @@ from lowcomm.rank_control.round_clock import RoundClock, fits
 
 def steps_made(clock: RoundClock, step_s: float, *, start: float, before: int = 0) -> int:
     """Of ranks that had made `before` steps when the round began."""
-    clock.begin(start, joins=False)
+    clock.begin_round(start, joins=False)
     made = 1
     while not clock.is_over(start + made * step_s, before + made):
         made += 1
@@ -39,7 +39,7 @@ def test_a_node_is_never_done_a_step_of_its_own_too_early(
 
 def test_a_step_that_took_longer_leaves_time_for_fewer() -> None:
     clock = RoundClock(10.0)
-    clock.begin(0.0, joins=False)
+    clock.begin_round(0.0, joins=False)
     assert not clock.is_over(1.0, 1)
     assert not clock.is_over(4.0, 2), "2 s a step, until 6"
     assert not clock.is_over(7.5, 3), "2.5 s a step, until 10"
@@ -48,16 +48,16 @@ def test_a_step_that_took_longer_leaves_time_for_fewer() -> None:
 
 def test_without_a_time_the_steps_alone_count() -> None:
     clock = RoundClock(0.0)
-    clock.begin(5.0, joins=False)
+    clock.begin_round(5.0, joins=False)
     assert not clock.is_over(1e9, 1)
     assert clock.may_be_early(5.0), "the ranks ask only when they may"
 
 
 def test_who_joins_may_be_early_from_half_of_its_first_round_on() -> None:
     clock = RoundClock(10.0)
-    clock.begin(100.0, joins=True)
+    clock.begin_round(100.0, joins=True)
     assert [clock.may_be_early(now) for now in (100.0, 104.9, 105.0, 109.0)] == [False] * 2 + [
         True
     ] * 2
-    clock.begin(110.0, joins=False)
+    clock.begin_round(110.0, joins=False)
     assert not clock.may_be_early(119.0)

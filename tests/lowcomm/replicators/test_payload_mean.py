@@ -20,7 +20,7 @@ ELEMENTS = 20 * 9 + 13
 def exchange(**options: Any) -> PayloadMean:
     options.setdefault("chunk", 8)
     parameters = [Parameter(str(number), shape) for number, shape in enumerate(SHAPES)]
-    return FlexDeMo(**options).exchange(parameters, seed=4)
+    return FlexDeMo(**options).make_exchange(parameters, seed=4)
 
 
 def written(made: PayloadMean, values_P: F32, step: int = 1) -> tuple[bytes, F32]:
@@ -32,7 +32,7 @@ def written(made: PayloadMean, values_P: F32, step: int = 1) -> tuple[bytes, F32
             start = tensor.first_element + span.first * grid.chunk * grid.columns
             here = slice(start, start + span.count * span.rows * grid.columns)
             values = values_P[here].reshape(span.count, span.rows, grid.columns)
-            records, said = made.replicator.encode(values, grid, made.turn(step, tensor))
+            records, said = made.replicator.encode_groups(values, grid, made.turn(step, tensor))
             payload[tensor.place(span, made.replicator)] = records.reshape(-1)
             said_P[here] = said.reshape(-1)
     return payload.tobytes(), said_P
@@ -44,7 +44,7 @@ def noise(seed: int) -> F32:
 
 def mean(made: PayloadMean, payloads: Sequence[bytes], step: int = 1) -> F32:
     out_P = np.full(ELEMENTS, np.nan, np.float32)
-    made.mean(step, payloads, out_P)
+    made.write_mean(step, payloads, out_P)
     return out_P
 
 
@@ -114,8 +114,8 @@ def test_a_bad_payload_counts_for_nothing() -> None:
         assert mean(made, [bad, good]).tobytes() == mean(made, [good]).tobytes()
         assert not mean(made, [bad]).any()
         out_P = np.empty(ELEMENTS, np.float32)
-        assert list(made.mean(1, [bad, good, bad, good], out_P)) == [1, 3]
-        assert not made.mean(1, [bad], out_P)
+        assert list(made.write_mean(1, [bad, good, bad, good], out_P)) == [1, 3]
+        assert not made.write_mean(1, [bad], out_P)
 
 
 def test_finite_values_whose_sum_is_not_move_nothing() -> None:

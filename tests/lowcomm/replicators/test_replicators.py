@@ -59,7 +59,7 @@ def test_spans_cover_each_group_once_and_the_last_one_may_be_short() -> None:
 def test_demo_keeps_the_largest_coefficients_of_each_tile() -> None:
     demo, grid = Demo(Wire("fp32"), topk=6), Grid.of((8, 16), 8)
     values = noise(1, 8, 16)
-    records, said = demo.encode(values, grid, TURN)
+    records, said = demo.encode_groups(values, grid, TURN)
     basis = cosines(8)
     for tile in range(2):
         here = slice(8 * tile, 8 * tile + 8)
@@ -67,7 +67,7 @@ def test_demo_keeps_the_largest_coefficients_of_each_tile() -> None:
         border = np.sort(np.abs(spectrum), axis=None)[-6]
         expected = basis.T @ np.where(np.abs(spectrum) >= border, spectrum, 0) @ basis
         assert np.allclose(said[0, :, here], expected, atol=1e-5)
-    places, kept = demo.decode(records, grid, Span(0, 1, 8), TURN)
+    places, kept = demo.decode_groups(records, grid, Span(0, 1, 8), TURN)
     assert places.shape == kept.shape == (2, 6)
     tiles = np.zeros((2, 64), np.float32)
     np.put_along_axis(tiles, places, kept, axis=1)
@@ -80,8 +80,8 @@ def test_beyond_its_border_a_tile_is_zero() -> None:
     demo, grid = Demo(Wire("fp32"), topk=6), Grid.of((5, 11), 8)
     values, padded = noise(1, 5, 11), np.zeros((1, 8, 16), np.float32)
     padded[:, :5, :11] = values
-    records, said = demo.encode(values, grid, TURN)
-    expected, said_of_all = demo.encode(padded, Grid.of((8, 16), 8), TURN)
+    records, said = demo.encode_groups(values, grid, TURN)
+    expected, said_of_all = demo.encode_groups(padded, Grid.of((8, 16), 8), TURN)
     assert records.tobytes() == expected.tobytes()
     assert np.array_equal(said, said_of_all[:, :5, :11])
 
@@ -122,7 +122,7 @@ def test_striding_sends_each_value_once_in_a_round_of_steps(width: int) -> None:
 def test_random_and_striding_say_the_values_themselves() -> None:
     grid, values = Grid.of((70, 9), 64), noise(1, 64, 9)
     for replicator in (Random(Wire("fp32"), one_in=4), Striding(Wire("fp32"), one_in=4)):
-        _, said = replicator.encode(values, grid, TURN)
+        _, said = replicator.encode_groups(values, grid, TURN)
         assert np.count_nonzero(said) == replicator.tiling(grid, 64)[2]
         assert np.array_equal(said[said != 0], values[said != 0])
 
@@ -152,9 +152,9 @@ def test_what_is_decoded_is_what_was_said(replicator: Replicator) -> None:
     grid = Grid.of((150, 33), 64)
     for span in grid.spans(0, grid.groups):
         values = noise(span.count, span.rows, 33)
-        records, said = replicator.encode(values, grid, TURN)
+        records, said = replicator.encode_groups(values, grid, TURN)
         assert records.shape == (span.count, replicator.group_bytes(grid, span.rows))
-        places, kept = replicator.decode(records, grid, span, TURN)
+        places, kept = replicator.decode_groups(records, grid, span, TURN)
         tiles, width, count = replicator.tiling(grid, span.rows)
         assert kept.shape == (span.count * tiles, count)
         if replicator.wire.values == "sign":
@@ -193,7 +193,7 @@ def test_places_are_good_or_refused(record: bytes) -> None:
     demo, grid = Demo(Wire("bf16"), topk=4), Grid.of((8, 8), 8)
     padded = np.frombuffer(record + bytes(4), np.uint8)[None]
     try:
-        places, values = demo.decode(padded, grid, Span(0, 1, 8), TURN)
+        places, values = demo.decode_groups(padded, grid, Span(0, 1, 8), TURN)
     except CodecError:
         return
     assert (np.diff(places[0]) > 0).all()

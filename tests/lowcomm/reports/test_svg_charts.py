@@ -18,11 +18,11 @@ from lowcomm.reports.figure_texts import (
 )
 from lowcomm.reports.svg_charts import (
     SPANS_MAX,
+    BytePair,
+    ChartPhase,
+    ChartRow,
     Mark,
-    Pair,
-    Row,
     Series,
-    Span,
     coalesce,
     gantt,
     line_chart,
@@ -114,7 +114,9 @@ def test_flat_and_huge_data_can_be_drawn(points: list[tuple[float, float]]) -> N
 
 
 def test_phases_are_as_wide_as_they_are_long() -> None:
-    row = Row("alpha", "c0", [Span(0, 2, "waiting", "w"), Span(2, 10, "training", "t")])
+    row = ChartRow(
+        "alpha", "c0", [ChartPhase(0, 2, "waiting", "w"), ChartPhase(2, 10, "training", "t")]
+    )
     svg = gantt([row], width=500, end_s=10, ticks=[(5, "7")], marks=[])
     (waiting,), (training,) = by_class(svg, "waiting"), by_class(svg, "training")
     assert number(training, "width") == pytest.approx(4 * number(waiting, "width"), rel=0.01)
@@ -128,7 +130,11 @@ def test_phases_are_as_wide_as_they_are_long() -> None:
 
 
 def test_a_phase_of_a_millisecond_is_still_seen() -> None:
-    row = Row("alpha", "c0", [Span(0, 0.001, "reducing", "r"), Span(0.001, 600, "training", "t")])
+    row = ChartRow(
+        "alpha",
+        "c0",
+        [ChartPhase(0, 0.001, "reducing", "r"), ChartPhase(0.001, 600, "training", "t")],
+    )
     svg = gantt([row], width=500, end_s=600, ticks=[], marks=[])
     assert number(by_class(svg, "reducing")[0], "width") >= 0.8
 
@@ -138,7 +144,7 @@ def test_a_phase_of_a_millisecond_is_still_seen() -> None:
     [(50, False, False), (50, True, True), (0, True, False), (100, False, True)],
 )
 def test_the_label_of_a_mark_stays_inside(at_s: float, before: bool, ends_there: bool) -> None:
-    row = Row("alpha", "c0", [Span(0, 100, "training", "t")])
+    row = ChartRow("alpha", "c0", [ChartPhase(0, 100, "training", "t")])
     mark = Mark(at_s, 0, "kill", "killed", before=before)
     svg = gantt([row], width=500, end_s=100, ticks=[], marks=[mark])
     (note,) = by_class(svg, "note")
@@ -148,7 +154,7 @@ def test_the_label_of_a_mark_stays_inside(at_s: float, before: bool, ends_there:
 
 def test_round_numbers_above_the_rows_keep_their_distance() -> None:
     ticks = [(float(n), str(n)) for n in range(200)]
-    row = Row("alpha", "c0", [Span(0, 200, "training", "t")])
+    row = ChartRow("alpha", "c0", [ChartPhase(0, 200, "training", "t")])
     svg = gantt([row], width=500, end_s=200, ticks=ticks, marks=[])
     shown = [each.text for each in by_class(svg, "mid") if number(each, "y") < 42]
     assert shown == ["0", "20", "40", "60", "80", "100", "120", "140", "160", "180"]
@@ -156,7 +162,7 @@ def test_round_numbers_above_the_rows_keep_their_distance() -> None:
 
 
 def test_a_factor_is_told_and_drawn_on_a_logarithmic_axis() -> None:
-    pairs = [Pair("alpha", "c0", 1e6, 1e8), Pair("beta", "c1", 1e6, 1e7)]
+    pairs = [BytePair("alpha", "c0", 1e6, 1e8), BytePair("beta", "c1", 1e6, 1e7)]
     svg = ratio_chart(pairs, width=500, actual="sent", other="all-reduce")
     assert [each.text for each in by_class(svg, "factor")] == ["100 x less", "10 x less"]
     far, near = (number(line, "x2") - number(line, "x1") for line in by_class(svg, "span"))
@@ -168,8 +174,10 @@ def test_nothing_to_draw_is_nothing() -> None:
     assert lines() == ""
     assert lines(Series("alpha", "c0", [(0, 1)])) == ""
     assert gantt([], width=500, end_s=10, ticks=[], marks=[]) == ""
-    assert gantt([Row("a", "c0", [])], width=500, end_s=0, ticks=[], marks=[]) == ""
-    none = ratio_chart([Pair("alpha", "c0", 0, 10)], width=500, actual="sent", other="all-reduce")
+    assert gantt([ChartRow("a", "c0", [])], width=500, end_s=0, ticks=[], marks=[]) == ""
+    none = ratio_chart(
+        [BytePair("alpha", "c0", 0, 10)], width=500, actual="sent", other="all-reduce"
+    )
     assert none == ""
 
 
@@ -178,13 +186,15 @@ def test_nothing_to_draw_is_nothing() -> None:
     [
         lambda: lines(Series(HOSTILE, "c0", [(0, 1), (1, 2)]), width=6000),
         lambda: gantt(
-            [Row(HOSTILE, "c0", [Span(0, 1, "training", HOSTILE)])],
+            [ChartRow(HOSTILE, "c0", [ChartPhase(0, 1, "training", HOSTILE)])],
             width=6000,
             end_s=1,
             ticks=[(1, HOSTILE)],
             marks=[Mark(0, 0, "kill", HOSTILE)],
         ),
-        lambda: ratio_chart([Pair(HOSTILE, "c0", 1, 2)], width=6000, actual=HOSTILE, other=HOSTILE),
+        lambda: ratio_chart(
+            [BytePair(HOSTILE, "c0", 1, 2)], width=6000, actual=HOSTILE, other=HOSTILE
+        ),
     ],
 )
 def test_hostile_text_stays_text(draw: Callable[[], Markup]) -> None:
@@ -194,7 +204,7 @@ def test_hostile_text_stays_text(draw: Callable[[], Markup]) -> None:
 
 
 def test_a_long_name_takes_a_fifth_of_the_width_at_most() -> None:
-    row = Row("x" * 1000, "c0", [Span(0, 1, "training", "t")])
+    row = ChartRow("x" * 1000, "c0", [ChartPhase(0, 1, "training", "t")])
     svg = gantt([row], width=500, end_s=1, ticks=[], marks=[])
     assert texts(svg)[1] == "x" * 10 + ".."
     assert number(by_class(svg, "training")[0], "x") < 125
@@ -234,10 +244,13 @@ def test_thinning_takes_means_of_neighbours() -> None:
 
 
 def test_too_many_spans_show_what_they_mostly_were() -> None:
-    spans: list[Span] = []
+    spans: list[ChartPhase] = []
     for n in range(5000):
-        spans += [Span(n, n + 0.9, "training", ""), Span(n + 0.9, n + 1, "reducing", "")]
-    spans += [Span(5000, 6000, "waiting", "")]
+        spans += [
+            ChartPhase(n, n + 0.9, "training", ""),
+            ChartPhase(n + 0.9, n + 1, "reducing", ""),
+        ]
+    spans += [ChartPhase(5000, 6000, "waiting", "")]
     found = coalesce(spans)
     assert [(span.css, round(span.begin_s), round(span.end_s)) for span in found] == [
         ("training", 0, 5000),

@@ -10,7 +10,7 @@ import pytest
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
     RANK_STATES,
-    Cut,
+    CheckpointCut,
     FragmentCut,
     PeerCut,
     write_checkpoint,
@@ -58,7 +58,7 @@ def state(round_: int) -> tuple[list[F32], list[F32]]:
 
 def write(directory: Path, round_: int) -> Path:
     outer, momentum = state(round_)
-    cut = Cut(
+    cut = CheckpointCut(
         log_index=40,
         lineage="00000000000000ff",
         run_digest=f"{9:016x}",

@@ -30,7 +30,7 @@ class State:
     def copy(self, fragment: int, place: memoryview) -> None:
         np.frombuffer(place, np.float32)[:] = self.theta_P
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         assert (kind, mixing) == ("full", 0.0)
         self.theta_P[:] = np.frombuffer(values, np.float32)
 
@@ -47,7 +47,7 @@ def give(offset: EagerOffset, value: float, kind: Kind = "full", **said: Any) ->
     result = Result(
         fragment=0, place=0, kind=kind, version=1, inner_step=0, boundary_steps=9, **said
     )
-    offset.take(result, np.full(SIZE, value, np.float32).view(np.uint8).data.toreadonly())
+    offset.take_result(result, np.full(SIZE, value, np.float32).view(np.uint8).data.toreadonly())
 
 
 def written(offset: EagerOffset) -> F32:

@@ -104,7 +104,7 @@ class State:
     def copy(self, fragment: int, place: memoryview) -> None:
         raise AssertionError("only for an offset")
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         self.notes.append((kind, fragment, values[0], mixing))
 
     def snapshot(self, directory: str) -> None:
@@ -149,7 +149,7 @@ def test_the_first_node_offers_its_parameters_before_it_waits() -> None:
     assert state.notes == [("write", 0), ("write", 1)]
     for fragment in (0, 1):
         daemon.post(fragment, version=0)
-        rank.take(daemon.wait_result(fragment))
+        rank.take_result(daemon.wait_result(fragment))
         assert next(following, None) == (1 if fragment == 0 else None)
     assert state.notes[2:] == [("full", 0, 0, 0.0), ("full", 1, 0, 0.0)]
     assert daemon.torn == [0, 1]
@@ -255,7 +255,7 @@ def test_samples_suffice_whichever_results_a_rollback_throws_away(
             kinds: dict[str, Any] = {"kind": "full"} if lost else {"kind": "full", "counted": True}
             lease = (SampleRange(first, first + interval),)
             daemon.post(fragment, **kinds, boundary_steps=method.inner_steps, samples=lease)
-            rank.take(daemon.wait_result(fragment))
+            rank.take_result(daemon.wait_result(fragment))
 
 
 def test_others_that_wait_are_asked_for_from_half_a_round_on() -> None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from peers.checks.block_checks import BlockChecks, Check, Incoming
+from peers.checks.block_checks import BlockChecks, Check, IncomingAnswer
 from peers.checks.samples import PartSample
 from peers.fault_injection import Lie
 from protocols.interface import events as v
@@ -31,13 +31,13 @@ def entries(node: Node, kind: type[E]) -> list[E]:
 
 def listens(node: Node, sizes: list[int]) -> None:
     """Note the size of each answer that a peer receives."""
-    take = node.driver.mesh_shell.block_checks.received
+    take = node.driver.mesh_shell.block_checks.blocks_received
 
     def noted(peer: PeerId, message: m.Blocks) -> None:
         sizes.append(message.total_bytes)
         take(peer, message)
 
-    node.driver.mesh_shell.block_checks.received = noted
+    node.driver.mesh_shell.block_checks.blocks_received = noted
 
 
 def digest_after(rounds: int, commits: list[e.Commit]) -> str:
@@ -109,24 +109,24 @@ def test_only_pieces_of_answers_that_were_asked_for_get_memory() -> None:
     )
     sample = PartSample(PartBlocks(0, (0, 2)), 0, 1000, 64)
     check = checks._open[STAMP.fragment] = Check(STAMP, (sample,))
-    check.incoming[ALPHA, ALPHA] = Incoming(((0, 700_000), (1, 5)))
+    check.incoming[ALPHA, ALPHA] = IncomingAnswer(((0, 700_000), (1, 5)))
 
     def piece(at: int, size: int, *, total: int = 700_005, who: PeerId = ALPHA) -> m.Blocks:
         return m.Blocks(STAMP, who, at, total, bytes([at % 251]) * size)
 
-    checks.received(BETA, piece(0, 10))
-    checks.received(ALPHA, piece(0, 10, who=BETA))
-    checks.received(ALPHA, piece(0, 10, total=11))
-    checks.received(ALPHA, piece(5, 10))
-    checks.received(ALPHA, replace(piece(0, 10), stamp=replace(STAMP, attempt=9)))
+    checks.blocks_received(BETA, piece(0, 10))
+    checks.blocks_received(ALPHA, piece(0, 10, who=BETA))
+    checks.blocks_received(ALPHA, piece(0, 10, total=11))
+    checks.blocks_received(ALPHA, piece(5, 10))
+    checks.blocks_received(ALPHA, replace(piece(0, 10), stamp=replace(STAMP, attempt=9)))
     assert check.incoming[ALPHA, ALPHA].data == b""
-    checks.received(ALPHA, piece(0, 500_000))
-    checks.received(ALPHA, piece(500_000, 200_006))
+    checks.blocks_received(ALPHA, piece(0, 500_000))
+    checks.blocks_received(ALPHA, piece(500_000, 200_006))
     assert room.events == []
-    checks.received(ALPHA, piece(500_000, 200_005))
+    checks.blocks_received(ALPHA, piece(500_000, 200_005))
     assert room.events == [v.BlocksReceived(ALPHA, STAMP, ALPHA)]
     assert {part: len(x) for part, x in check.blocks[ALPHA, ALPHA].items()} == {0: 700_000, 1: 5}
-    checks.received(ALPHA, piece(0, 700_005))
+    checks.blocks_received(ALPHA, piece(0, 700_005))
     assert len(room.events) == 1, "it is here"
-    checks.drop(STAMP.fragment)
+    checks.drop_fragment(STAMP.fragment)
     assert checks._open == {}

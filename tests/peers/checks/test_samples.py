@@ -46,7 +46,7 @@ def test_blocks_side_by_side_are_a_payload_of_their_values(name: str) -> None:
     size = coder.encoded_bytes(block)
     for chosen in ((1, 3), (0, 2, 5), (5,)):
         one = sample(*chosen, elements=elements, block=block)
-        cut = one.cut(whole, size)
+        cut = one.cut_blocks(whole, size)
         assert len(cut) == coder.encoded_bytes(one.elements)
         wanted = np.concatenate([values[i * block : (i + 1) * block] for i in chosen])
         again = bytearray(len(cut))
@@ -66,7 +66,9 @@ def test_blocks_of_a_layer_are_found_in_its_pieces() -> None:
     last = PIECE_ELEMENTS // block
     one = sample(3, last - 1, last, last + 1, elements=elements, block=block)
     for layer, values in enumerate(layers):
-        assert one.cut_layer(payload, layer, 4 * block) == one.cut(values.tobytes(), 4 * block)
+        assert one.cut_layer(payload, layer, 4 * block) == one.cut_blocks(
+            values.tobytes(), 4 * block
+        )
 
 
 def test_differing_blocks_are_named_and_chosen() -> None:

@@ -33,7 +33,7 @@ def test_chunks_arrive_exactly_however_the_stream_is_cut(
 def test_payload_is_read_to_its_place_and_sent_from_where_it_lies() -> None:
     payload, taker = memoryview(bytearray(1 << 20)), Taker()
     reader, writer = PlainReader(taker), PlainWriter()
-    writer.begin(state_chunk(1 << 20), payload)
+    writer.begin_frame(state_chunk(1 << 20), payload)
     head, body = writer.pending()
     assert body is payload
     pour(reader, bytes(head))

@@ -101,7 +101,7 @@ async def test_control_goes_by_mutual_tls_and_bulk_is_sealed(tmp_path: Path) -> 
             assert isinstance(bulk._writer, SealedWriter)
             assert isinstance(bulk._reader, SealedReader)
         await still_works(alpha, beta)
-        alpha.mesh.drop(BETA, "cut")
+        alpha.mesh.drop_session(BETA, "cut")
         await beta.until(lambda: Up(ALPHA) in beta.seen)
 
 
@@ -136,7 +136,7 @@ def opens(sealing: Seal, opening: Seal) -> bool:
     sealed, beside = memoryview(bytearray(4 + TAG_BYTES)), memoryview(b"beside")
     Seal(sealing._secret).seal(b"data", beside, sealed)
     try:
-        Seal(opening._secret).open(sealed, beside, memoryview(bytearray(4)))
+        Seal(opening._secret).decrypt(sealed, beside, memoryview(bytearray(4)))
     except WireError:
         return False
     return True
@@ -253,7 +253,7 @@ async def test_many_strangers_make_room_for_each_other_and_for_a_peer() -> None:
         assert await strangers[2 * STRANGERS_MAX - 1].messages(within_s=3) == []
         assert alpha.strangers <= STRANGERS_MAX
         await still_works(alpha, beta)
-        alpha.mesh.drop(BETA, "cut")
+        alpha.mesh.drop_session(BETA, "cut")
         await beta.until(lambda: Up(ALPHA) in beta.seen)
         for stranger in strangers:
             stranger.raw.close()
@@ -268,7 +268,7 @@ async def test_the_number_of_sessions_is_limited(monkeypatch: pytest.MonkeyPatch
         (refused,) = await stranger.messages()
         assert isinstance(refused, Refused)
         await still_works(alpha, beta)
-        alpha.mesh.drop(BETA, "cut")  # Who was here before may come again.
+        alpha.mesh.drop_session(BETA, "cut")  # Who was here before may come again.
         await beta.until(lambda: Up(ALPHA) in beta.seen)
 
 
@@ -352,7 +352,7 @@ async def test_a_slow_peer_is_told_by_a_full_outbox_and_can_be_dropped() -> None
         assert not any(fits[first:])
         alpha.stream(BETA)
         await beta.until_seen(PAYLOAD)  # The other connection is not held up by this one.
-        alpha.mesh.drop(BETA, "too slow")
+        alpha.mesh.drop_session(BETA, "too slow")
         await alpha.until_seen(Down(BETA, "too slow"), Up(BETA))
         beta.seen.clear()
         await still_works(alpha, beta)
@@ -395,6 +395,6 @@ async def test_what_is_sent_to_nobody_is_dropped() -> None:
     async with nodes(ALPHA) as (alpha,):
         assert alpha.mesh.send(BETA, ReadLog(1))
         alpha.mesh.wake(BETA)
-        alpha.mesh.drop(BETA, "nobody")
+        alpha.mesh.drop_session(BETA, "nobody")
         alpha.mesh.disconnect(BETA, "nobody")
         assert alpha.seen == []

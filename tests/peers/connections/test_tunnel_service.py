@@ -151,7 +151,7 @@ async def test_only_members_get_a_tunnel_and_to_members_only(
     async with hidden_pair(EVE) as (alpha, beta, eve):
         eve.members = set(members)
         with pytest.raises(TunnelError, match=why):
-            await alpha.mesh._tunnel_service.open(BETA, EVE)
+            await alpha.mesh._tunnel_service.open_tunnel(BETA, EVE)
         assert not eve.mesh._tunnel_service
         assert beta.seen == []
 
@@ -162,12 +162,12 @@ async def test_tunnels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await joined(alpha, beta, EVE)
         monkeypatch.setattr(relay, "TUNNELS_PER_PEER_MAX", 2)
         with pytest.raises(TunnelError, match="has 2 tunnels already"):
-            await alpha.mesh._tunnel_service.open(BETA, EVE)
+            await alpha.mesh._tunnel_service.open_tunnel(BETA, EVE)
         monkeypatch.setattr(relay, "TUNNELS_MAX", 2)
         with pytest.raises(TunnelError, match="there are 2 tunnels already"):
-            await beta.mesh._tunnel_service.open(ALPHA, EVE)
+            await beta.mesh._tunnel_service.open_tunnel(ALPHA, EVE)
         with pytest.raises(TunnelError, match="is not connected"):
-            await alpha.mesh._tunnel_service.open(BETA, PeerId("nobody.1"))
+            await alpha.mesh._tunnel_service.open_tunnel(BETA, PeerId("nobody.1"))
         await still_works(alpha, beta)
 
 
@@ -176,7 +176,7 @@ async def test_an_end_that_never_comes_is_not_waited_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(relay, "WAIT_S", 0.2)
     async with hidden_pair(EVE) as (alpha, beta, eve):
         await beta.mesh._tunnel_service.close()  # It takes no such word any more.
-        one = await alpha.mesh._tunnel_service.open(BETA, EVE)
+        one = await alpha.mesh._tunnel_service.open_tunnel(BETA, EVE)
         await eve.until(lambda: len(eve.mesh._tunnel_service) == 1)
         with one:
             await alpha.until_closed(one)

@@ -148,7 +148,7 @@ async def test_it_counts_how_late_a_heartbeat_is_of_whom_it_watches() -> None:
             (BETA, m.HeartbeatReply()),
             (EVE, m.Heartbeat()),
         ):
-            alpha.driver._take(v.MessageReceived(peer, message))
+            alpha.driver._handle_event(v.MessageReceived(peer, message))
         first, second = [late_s for _, late_s in late]
         assert first == pytest.approx(5 - RULES.heartbeat_interval_s, abs=1)
         assert second == 0.0

@@ -65,7 +65,7 @@ class Shell:
         exchange = cast(Any, self.driver.data_plane)
         exchange.work = exchange.states = self
         exchange.parts, exchange.own.seconds = self.parts, self.seconds
-        for name in ("encode", "release", "restored", "decided", "reduce"):
+        for name in ("begin_encoding", "release", "lineage_changed", "decided", "reduce"):
             setattr(exchange, name, self.noted(name))
 
     def noted(self, name: str) -> Callable[..., None]:
@@ -79,7 +79,7 @@ class Shell:
     def send(self, peer: PeerId, message: m.Control) -> bool:
         return self.fits
 
-    def drop(self, peer: PeerId, why: str) -> None:
+    def drop_session(self, peer: PeerId, why: str) -> None:
         self.log.append("drop")
 
     def wake(self, peer: PeerId) -> None:
@@ -160,9 +160,9 @@ async def test_ranks_go_on_after_the_step_and_contribute_after_that() -> None:
     async with running() as shell:
         shell.says(v.TrainersReady, APPLY, RESUME, c.Leased(()), c.Encode(0, 5))
         shell.driver.feed(v.TrainersReady())
-        log = await shell.until("encode")
-        order = [each for each in log if each in ("apply", "Resume", "Leased", "encode")]
-        assert order == ["apply", "Resume", "Leased", "encode"]
+        log = await shell.until("begin_encoding")
+        order = [each for each in log if each in ("apply", "Resume", "Leased", "begin_encoding")]
+        assert order == ["apply", "Resume", "Leased", "begin_encoding"]
 
 
 @pytest.mark.asyncio
@@ -204,8 +204,12 @@ async def test_what_is_put_off_is_released_before_the_next_contribution_is_begun
     async with running() as shell:
         shell.says(v.TrainersReady, c.ReleaseRound(0, 4), c.Encode(0, 5))
         shell.driver.feed(v.TrainersReady())
-        log = await shell.until("encode")
-        assert [each for each in log if each != "TrainersReady"] == ["settle", "release", "encode"]
+        log = await shell.until("begin_encoding")
+        assert [each for each in log if each != "TrainersReady"] == [
+            "settle",
+            "release",
+            "begin_encoding",
+        ]
 
 
 @pytest.mark.asyncio
@@ -214,10 +218,12 @@ async def test_what_was_begun_before_a_restore_is_of_the_branch_that_it_ends() -
         restored = c.Applied(9, e.Elected(BETA), lineage=7)
         shell.says(v.TrainersReady, APPLY, c.Encode(0, 5), restored, c.Encode(0, 4))
         shell.driver.feed(v.TrainersReady())
-        await shell.until("apply", "restored")
+        await shell.until("apply", "lineage_changed")
         await shell.waits()
-        order = [each for each in shell.log if each in ("apply", "encode", "restored")]
-        assert order == ["apply", "encode", "restored", "encode"]
+        order = [
+            each for each in shell.log if each in ("apply", "begin_encoding", "lineage_changed")
+        ]
+        assert order == ["apply", "begin_encoding", "lineage_changed", "begin_encoding"]
 
 
 @pytest.mark.asyncio

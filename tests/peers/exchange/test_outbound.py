@@ -70,7 +70,7 @@ class Cells:
         return STATE, b"state of it!"
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.left
 
     def ends_with(self, fragment: int, round_: int, *, released: bool) -> bool:
@@ -153,11 +153,11 @@ def test_a_slice_is_cut_from_the_whole_contribution_where_its_part_lies() -> Non
     assert one is not None
     assert bytes(one[1]) == work.whole[size_of(first) : size_of(first + PIECE_ELEMENTS)]
     assert sorted(work.encoded) == list(spans(THREE))[:2]
-    assert not stream.over
+    assert not stream.is_complete
     other = stream.next()
     assert other is not None
     assert bytes(other[1]) == work.whole[size_of(first + PIECE_ELEMENTS) :][:5]
-    assert stream.over
+    assert stream.is_complete
 
 
 # Several ----------------------------------------------------------------------------------------

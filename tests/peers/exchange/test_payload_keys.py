@@ -31,7 +31,7 @@ def test_what_another_lineage_left_is_dropped() -> None:
             inbound.slices[slice_key(stamp, 0, contributor(BETA))] = payload
             inbound.results[ResultKey(stamp, 1)] = payload
             inbound._open.setdefault(BETA, {})[ResultKey(stamp, 2)] = payload
-        alone.data_plane.restored(after.lineage)
+        alone.data_plane.lineage_changed(after.lineage)
         for _ in range(10):
             await asyncio.sleep(0)
         assert list(inbound.slices) == [slice_key(after, 0, contributor(BETA))]

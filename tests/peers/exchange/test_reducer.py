@@ -74,7 +74,7 @@ class Summing:
         of = tuple(self.terms[place] for place in places)
         command = ReducePart(stamp, 0, FIRST, FIRST + self.elements, of)
         result = empty(self.elements, layers=self.work.layers(len(of)))
-        self.reducer.begin(self.work, ME, command, [self.slices[x] for x in places], result)
+        self.reducer.begin_sum(self.work, ME, command, [self.slices[x] for x in places], result)
         return result
 
     def arrive(self, who: int, index: int, *, damaged: bool = False) -> None:

@@ -171,7 +171,7 @@ async def test_a_result_that_is_overwritten_is_torn() -> None:
 async def test_everything_else_that_a_rank_says() -> None:
     async with serving() as daemon, attached(daemon) as (client, link):
         client.count_step(12)
-        assert daemon.slots.step(1) == 12
+        assert daemon.slots.step_of_rank(1) == 12
         for fragment, heard in ((1, 1), (NONE, None)):
             asking = asyncio.create_task(
                 asyncio.to_thread(client.ask_boundary, 30, due=True, left=[0, 1])
@@ -199,7 +199,7 @@ async def test_results_that_have_come_are_known_before_they_are_waited_for() -> 
             link.send(result_of(1, generation))
         link.send(result_of(0, 1))
         async with asyncio.timeout(10):
-            while len(client.arrived()) < 2:
+            while len(client.arrived()) < 2:  # noqa: ASYNC110  The socket tells nobody here.
                 await asyncio.sleep(0.001)
         assert client.arrived() == [result_of(1, 1), result_of(0, 1)]
         assert client.wait_result(1) == result_of(1, 1)

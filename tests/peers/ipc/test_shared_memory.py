@@ -160,7 +160,7 @@ def test_void_forgets_the_dead_ranks_and_keeps_the_data() -> None:
     slots = Slots.create(SHAPE)
     slots.count_step(0, 4)
     slots.count_step(1, 5)
-    assert (slots.step(0), slots.step(1)) == (4, 5)
+    assert (slots.step_of_rank(0), slots.step_of_rank(1)) == (4, 5)
     slots.contribution(0)[:] = b"x" * 12
     for rank in range(SHAPE.ranks):
         slots.set_done(0, 1, rank)
@@ -169,7 +169,7 @@ def test_void_forgets_the_dead_ranks_and_keeps_the_data() -> None:
 
     slots.void()
 
-    assert (slots.step(0), slots.step(1)) == (0, 0)
+    assert (slots.step_of_rank(0), slots.step_of_rank(1)) == (0, 0)
     assert not slots.all_done(0, 1)
     assert not slots.all_done(1, 2)
     assert slots.contribution(0) == b"x" * 12
@@ -187,7 +187,7 @@ def test_words_of_many_ranks_do_not_overlap() -> None:
             for place in range(COPIES):
                 slots.publish_result(fragment, place, (1 << 40) + place)
             slots.contribution(fragment)[:] = b"abcd"
-    assert [slots.step(rank) for rank in range(11)] == list(range(100, 111))
+    assert [slots.step_of_rank(rank) for rank in range(11)] == list(range(100, 111))
     for fragment in range(3):
         assert slots.all_done(fragment, (1 << 40) + fragment)
         for place in range(COPIES):

@@ -34,12 +34,12 @@ def of(counters: Counters, peer: PeerId, now: float = 0.0) -> PeerTraffic:
 def test_bytes_are_counted_by_peer_purpose_and_direction() -> None:
     counters, control = Counters(), Wire(sent_bytes=10, received_bytes=20, round_trip_s=0.1)
     counters.follow(ALPHA, control, Wire())
-    counters.sent(ALPHA, SLICE, 1)
-    counters.sent(ALPHA, RESULT, 2)
-    counters.sent(ALPHA, STATE, 4)
-    counters.received(ALPHA, RESULT, 8, kept=True)
-    counters.received(ALPHA, STATE, 16, kept=False)
-    counters.sent(BETA, STATE, 32)
+    counters.count_sent(ALPHA, SLICE, 1)
+    counters.count_sent(ALPHA, RESULT, 2)
+    counters.count_sent(ALPHA, STATE, 4)
+    counters.count_received(ALPHA, RESULT, 8, kept=True)
+    counters.count_received(ALPHA, STATE, 16, kept=False)
+    counters.count_sent(BETA, STATE, 32)
     control.sent_bytes, control.received_bytes = 100, 200
     alpha = of(counters, ALPHA)
     assert alpha.sent == {"payload": 3, "transfer": 4, "control": 100, "relay": 0}
@@ -69,8 +69,8 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     for second in range(30):
         counters.sample(float(second), late_s=0.0)
         if second < 20:
-            counters.sent(ALPHA, SLICE, 1000)
-            counters.received(ALPHA, SLICE, 500, kept=True)
+            counters.count_sent(ALPHA, SLICE, 1000)
+            counters.count_received(ALPHA, SLICE, 500, kept=True)
     alpha = of(counters, ALPHA, 20.0)
     assert alpha.sent_per_s == pytest.approx(1000)
     assert alpha.received_per_s == pytest.approx(500)
@@ -108,11 +108,11 @@ def test_lag_is_told_by_its_quantiles_and_forgotten() -> None:
 def test_lag_while_payload_moves_is_of_those_samples_alone() -> None:
     counters = Counters()
     counters.sample(0.0, late_s=5.0)
-    counters.sent(ALPHA, SLICE, 10)
+    counters.count_sent(ALPHA, SLICE, 10)
     counters.sample(SAMPLE_S, late_s=0.25)
-    counters.received(ALPHA, STATE, 10, kept=True)
+    counters.count_received(ALPHA, STATE, 10, kept=True)
     counters.sample(2 * SAMPLE_S, late_s=5.0)
-    counters.received(ALPHA, RESULT, 10, kept=False)
+    counters.count_received(ALPHA, RESULT, 10, kept=False)
     counters.sample(3 * SAMPLE_S, late_s=0.5)
     counters.sample(4 * SAMPLE_S, late_s=5.0)
     assert counters.busy_lag() == Lag(0.5, 0.25, 0.5)
@@ -143,8 +143,8 @@ def test_who_is_gone_for_long_is_counted_with_the_others_that_are_gone() -> None
     counters = Counters()
     for number, peer in enumerate((ALPHA, BETA)):
         counters.follow(peer, Wire(), Wire())
-        counters.sent(peer, SLICE, 10 + number)
-        counters.received(peer, SLICE, 1, kept=False)
+        counters.count_sent(peer, SLICE, 10 + number)
+        counters.count_received(peer, SLICE, 1, kept=False)
     counters.unfollow(ALPHA)
     for now in (0.0, module.GONE_KEPT_S - 1):
         counters.sample(now, late_s=0.0)

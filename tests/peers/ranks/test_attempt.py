@@ -10,7 +10,7 @@ from peers.ipc.step_orders import Order, OrderKind
 from peers.ranks.attempt import (
     OPEN_BOUNDARIES_MAX,
     PATIENCE_S,
-    Attempt,
+    RankAttempt,
     RankFault,
     Stage,
     fragment_elements,
@@ -22,25 +22,27 @@ RESULT = Result(fragment=0, place=0, kind="full", version=1, inner_step=0, bound
 LAYOUT = (TensorPlace(0, "a", (2, 3), 0), TensorPlace(0, "b", (4,), 6), TensorPlace(1, "c", (), 0))
 
 
-def new_attempt(ranks: int = 2, *, hang_timeout_s: float = 40.0) -> Attempt:
-    return Attempt(3, ranks=ranks, hang_timeout_s=hang_timeout_s, decide_boundary=lambda _: NOT_NOW)
+def new_attempt(ranks: int = 2, *, hang_timeout_s: float = 40.0) -> RankAttempt:
+    return RankAttempt(
+        3, ranks=ranks, hang_timeout_s=hang_timeout_s, decide_boundary=lambda _: NOT_NOW
+    )
 
 
 def hello(rank: int, world_size: int = 2) -> Hello:
     return Hello(rank=rank, world_size=world_size, attempt=3, pid=1)
 
 
-def contributed(attempt: Attempt, rank: int, generation: int, **said: Any) -> bool:
+def contributed(attempt: RankAttempt, rank: int, generation: int, **said: Any) -> bool:
     values: dict[str, Any] = {"fragment": 0, "steps": 10, **said}
     return attempt.contributed(rank, Contributed(generation=generation, tokens=5, **values))
 
 
-def report(attempt: Attempt, rank: int) -> None:
+def report(attempt: RankAttempt, rank: int) -> None:
     attempt.hello(hello(rank))
     attempt.configured(rank)
 
 
-def ready_attempt() -> Attempt:
+def ready_attempt() -> RankAttempt:
     attempt = new_attempt()
     for rank in (0, 1):
         report(attempt, rank)
@@ -51,7 +53,7 @@ def ready_attempt() -> Attempt:
     return attempt
 
 
-def train(attempt: Attempt, *fragments: int, **said: Any) -> None:
+def train(attempt: RankAttempt, *fragments: int, **said: Any) -> None:
     for fragment in fragments or (0, 1):
         attempt.result_sent(replace(RESULT, fragment=fragment, **said))
 
@@ -320,7 +322,7 @@ def test_a_rank_that_waits_for_us_waits(stage: Stage) -> None:
     assert attempt.in_stage(stage) == [0]
 
 
-def ordered(attempt: Attempt, number: int, kind: OrderKind, snapshot: str = "") -> None:
+def ordered(attempt: RankAttempt, number: int, kind: OrderKind, snapshot: str = "") -> None:
     attempt.ordered(Order(number=number, kind=kind, step=1, snapshot=snapshot))
 
 
@@ -351,7 +353,7 @@ def test_who_obeys_what_it_was_not_told_is_at_fault(number: int) -> None:
         attempt.obeyed(0, 2)
 
 
-def goes_on() -> Attempt:
+def goes_on() -> RankAttempt:
     attempt = ready_attempt()
     attempt.ordered(Order(number=5, kind="apply", step=3, go_on=True))
     return attempt

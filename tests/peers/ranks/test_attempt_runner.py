@@ -51,7 +51,7 @@ async def test_a_killed_rank_is_replaced_and_its_torn_contribution_is_void(
 
         again = await owner.ready(attempt=1)
         assert not slots.all_done(0, 1)
-        assert slots.step(0) == 0
+        assert slots.step_of_rank(0) == 0
         assert {metrics.step for metrics in again.values()}.isdisjoint(
             metrics.step for metrics in first.values()
         )

@@ -3,14 +3,14 @@
 import pytest
 
 from peers.processes.last_words import telling_line
-from peers.ranks.lasting_faults import SAME_FAULTS_MAX, Fault, RepeatedFaults
+from peers.ranks.lasting_faults import SAME_FAULTS_MAX, AttemptFault, RepeatedFaults
 
 
-def fault(line: str, *, code: int | None = 1, step: int = 0) -> Fault:
-    return Fault(why=line, code=code, line=line, step=step)
+def fault(line: str, *, code: int | None = 1, step: int = 0) -> AttemptFault:
+    return AttemptFault(why=line, code=code, line=line, step=step)
 
 
-def counted(*faults: Fault | None) -> int:
+def counted(*faults: AttemptFault | None) -> int:
     """How many attempts in a row ended as the last one of these."""
     repeats = RepeatedFaults()
     return [repeats.count(each) for each in faults][-1]
@@ -30,7 +30,7 @@ def test_the_same_exception_at_the_same_step_lasts() -> None:
     ],
     ids=["at another step", "another exception", "another exit status"],
 )
-def test_what_differs_begins_anew(other: Fault) -> None:
+def test_what_differs_begins_anew(other: AttemptFault) -> None:
     first = fault("ValueError: x", step=7)
     assert counted(first, first, other) == 1
     assert counted(first, other, first) == 1
@@ -54,7 +54,7 @@ def test_an_exit_status_that_came_too_late_is_no_difference() -> None:
     ],
     ids=["a signal", "a signal in a shell", "memory", "nccl", "a port", "torchrun", "an order"],
 )
-def test_what_passes_never_counts(passing: Fault | None) -> None:
+def test_what_passes_never_counts(passing: AttemptFault | None) -> None:
     assert counted(passing, passing, passing) == 0
     same = fault("ValueError: x")
     assert counted(same, same, passing, same) == 1

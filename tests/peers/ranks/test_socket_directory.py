@@ -52,7 +52,7 @@ def leave_behind(parent: Path, name: str = KILLED, *, beside: str = "") -> Path:
 def test_it_is_private_while_it_is_open_and_gone_afterwards(short: Path) -> None:
     directory = SocketDirectory(str(short))
     assert not list(short.iterdir())
-    directory.open()
+    directory.make_directory()
     path = Path(directory.path)
     assert (path.parent, path.stat().st_mode & 0o777) == (short, 0o700)
     directory.close()
@@ -63,14 +63,14 @@ def test_it_is_private_while_it_is_open_and_gone_afterwards(short: Path) -> None
 def test_the_next_daemon_removes_what_a_killed_one_left(short: Path) -> None:
     killed = leave_behind(short)
     directory = SocketDirectory(str(short))
-    directory.open()
+    directory.make_directory()
     assert not killed.exists()
     directory.close()
 
 
 def test_what_lives_is_young_or_is_none_of_ours_stays(short: Path) -> None:
     living = SocketDirectory(str(short))
-    living.open()
+    living.make_directory()
     make_old(Path(living.path))
     young = leave_behind(short)
     os.utime(young)

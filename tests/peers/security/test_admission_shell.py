@@ -284,8 +284,8 @@ async def test_an_answer_goes_to_the_connection_that_asked(tmp_path: Path) -> No
         gate = Gate(tmp_path / "own", alpha)
         for number, (command, answer) in enumerate(
             (
-                (c.Answer(1, (b"a", b"b"), "", final=False), Admitted((b"a", b"b"))),
-                (c.Answer(2, (), "no", final=True), NotAdmitted("no", final=True)),
+                (c.AdmissionAnswer(1, (b"a", b"b"), "", final=False), Admitted((b"a", b"b"))),
+                (c.AdmissionAnswer(2, (), "no", final=True), NotAdmitted("no", final=True)),
             ),
             start=1,
         ):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from peers.steps.payload_store import OPEN_MAX, UNDECIDED_MAX, StepPayloads, StepStream, digest_of
+from peers.steps.payload_store import OPEN_MAX, UNDECIDED_MAX, PayloadStore, StepStream, digest_of
 from protocols.interface.events import StepReceived
 from protocols.messages.peer import StepChunk
 from protocols.types.ids import PeerId, Stamp
@@ -23,7 +23,7 @@ class Room:
     def __init__(self) -> None:
         self.events: list[StepReceived] = []
         self.may = True
-        self.payloads = StepPayloads(lambda _peer, _chunk: self.may, self.events.append)
+        self.payloads = PayloadStore(lambda _peer, _chunk: self.may, self.events.append)
 
     def bring(self, sender: PeerId, chunk: StepChunk, piece: bytes) -> bool:
         """What a link does with a piece; False: it was read and dropped."""
@@ -36,7 +36,7 @@ class Room:
 
     def bring_all(self, sender: PeerId, payload: bytes, *, header: StepChunk) -> None:
         stream = StepStream(header, payload)
-        while not stream.over:
+        while not stream.is_complete:
             frame = stream.next()
             assert frame is not None
             chunk, piece = frame
@@ -75,7 +75,7 @@ def test_what_does_not_count_is_dropped() -> None:
 def test_pieces_have_a_limit() -> None:
     stream = StepStream(of(LARGE), LARGE)
     sizes: list[int] = []
-    while not stream.over:
+    while not stream.is_complete:
         frame = stream.next()
         assert frame is not None
         sizes.append(len(frame[1]))
@@ -188,7 +188,7 @@ def test_who_floods_us_gets_no_more_memory() -> None:
 
 def test_what_nobody_names_any_more_is_dropped() -> None:
     room = Room()
-    room.payloads.keep(digest_of(SMALL), SMALL)
-    room.payloads.keep(digest_of(LARGE), LARGE)
+    room.payloads.keep_own(digest_of(SMALL), SMALL)
+    room.payloads.keep_own(digest_of(LARGE), LARGE)
     room.payloads.prune({digest_of(LARGE)})
     assert list(room.payloads.held) == [digest_of(LARGE)]

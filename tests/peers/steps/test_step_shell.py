@@ -31,17 +31,17 @@ class AddingWork:
         self.copies: dict[int, Bytes] = {}
         self.useless: set[int] = set()
 
-    def payload(self, written: Bytes) -> Bytes:
+    def make_payload(self, written: Bytes) -> Bytes:
         return bytes(written)
 
-    def mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
+    def write_mean(self, step: int, payloads: Sequence[Bytes], out: memoryview) -> Sequence[int]:
         out[:] = bytes(sum(column) % 256 for column in zip(*payloads, strict=True))
         return () if step in self.useless else range(len(payloads))
 
     def state_digest(self, state: Bytes) -> str:
         return digest_of(state)
 
-    def keep(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
+    def keep_copy(self, step: int, state: Bytes, digest: str, *, lineage: int) -> None:
         assert digest == digest_of(state)
         self.copies[step] = state
 

@@ -53,7 +53,7 @@ class Donor:
         self.told.append((peer, size_bytes))
 
     def copies(self, index: int) -> None:
-        self.state_lender.copy(c.CopyState(index, 0, 5), run=1, lineage=2)
+        self.state_lender.copy_state(c.CopyState(index, 0, 5), run=1, lineage=2)
 
     def works(self) -> None:
         """All that the worker thread has to do."""
@@ -65,7 +65,9 @@ class Donor:
 
     def sends(self, peer: PeerId) -> list[tuple[StateChunk, bytes]]:
         stream, found = self.streams[peer], list[tuple[StateChunk, bytes]]()
-        while stream is not None and not stream.over and (frame := stream.next()) is not None:
+        while (
+            stream is not None and not stream.is_complete and (frame := stream.next()) is not None
+        ):
             assert isinstance(frame[0], StateChunk)
             found.append((frame[0], bytes(frame[1])))
         return found

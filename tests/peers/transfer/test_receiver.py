@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 from peers.exchange.pieces import PIECE_ELEMENTS
-from peers.transfer.receiver import COMING_MAX, StateReceiver
+from peers.transfer.receiver import COMING_MAX, IncomingTransfer
 from peers.transfer.tree_hashing import TreeHashing, digest_of
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -29,7 +29,9 @@ class Joiner:
         self.state = os.urandom(len(self.work.state))
         self.events = asyncio.Queue[v.Event]()
         self.tree_hashing = TreeHashing()
-        self.transfer = StateReceiver(lambda: self.work, self.events.put_nowait, self.tree_hashing)
+        self.transfer = IncomingTransfer(
+            lambda: self.work, self.events.put_nowait, self.tree_hashing
+        )
         self.transfer.expect(EXPECT, 1.0)
         self.transfer.expect_cells(ALL)
 

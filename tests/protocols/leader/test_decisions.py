@@ -341,7 +341,7 @@ def test_a_leader_that_was_on_its_way_when_it_was_elected_goes_last() -> None:
     """Seed 960243: it wrote itself out, and with it went the only state of the last round."""
     scene = leading(B)
     assert scene.core.led_term is not None
-    scene.core.led_term.leader.take(A, m.Leave("finished"), scene.now)
+    scene.core.led_term.leader.handle_report(A, m.Leave("finished"), scene.now)
     scene.waits(1.0)
     assert written(scene, e.Left) == []
 

@@ -179,14 +179,14 @@ def test_another_life_begins_with_an_empty_record() -> None:
     links = Connections()
     accounts = Accounts(links)
     links.connected(v.PeerConnected(B, 1, "b:1", ""), 0.0)
-    first = accounts.of(B)
+    first = accounts.for_peer(B)
     first.told, first.broken, first.going = True, FULL, True
     assert (accounts.told(B), accounts.broken(B), accounts.going) == (True, FULL, {B})
     links.connected(v.PeerConnected(B, 2, "b:1", ""), 1.0)
     assert (accounts.told(B), accounts.broken(B), accounts.going) == (False, "", set())
     assert accounts.goes(B, 1)
     assert not accounts.goes(B, 2)
-    accounts.of(B).told = True
+    accounts.for_peer(B).told = True
     assert (accounts.told(B), accounts.broken(B)) == (True, "")
 
 
@@ -204,12 +204,14 @@ def test_what_is_said_in_another_lineage_is_dropped() -> None:
         replace(join(B, "diverged"), lineage=other),
         replace(caught_up(B, 7), lineage=other),
     ):
-        assert leader.take(B, message, scene.now) == ""
+        assert leader.handle_report(B, message, scene.now) == ""
     assert (leader.reports.able, leader.sample_leases.wants) == (before, {})
     assert (leader.joins.joins, leader.joins.caught_up) == ({}, {})
-    leader.take(B, m.NotReadyToTrain("its ranks are not ready", lineage=scene.lineage), scene.now)
+    leader.handle_report(
+        B, m.NotReadyToTrain("its ranks are not ready", lineage=scene.lineage), scene.now
+    )
     assert leader.reports.able == before - {B}
-    leader.take(B, m.ReadyToTrain(lineage=other), scene.now)
+    leader.handle_report(B, m.ReadyToTrain(lineage=other), scene.now)
     assert leader.reports.able == before - {B}
 
 
@@ -222,7 +224,9 @@ def test_who_was_able_before_a_restore_has_to_say_so_again() -> None:
     assert scene.leader.reports.able == set()
     assert scene.leader.next_entry(scene.now) is None
     for peer in (B, C):
-        scene.leader.take(peer, m.ReadyToTrain(lineage=scene.core.led_term.head.lineage), scene.now)
+        scene.leader.handle_report(
+            peer, m.ReadyToTrain(lineage=scene.core.led_term.head.lineage), scene.now
+        )
     view = scene.leader.next_entry(scene.now)
     assert isinstance(view, e.View)
     assert view.roster == (B, C)

@@ -162,7 +162,7 @@ def test_work_that_the_lost_round_counted_stays_with_who_made_it() -> None:
         room.add(name)
         room.feed(name, v.TrainersLost("no GPU"))
     room.wait(5.0)
-    hers = room.peers["e"].run_state.ledger.of(room.ids["e"], 1)
+    hers = room.peers["e"].run_state.ledger.held_by(room.ids["e"], 1)
     room.hold = lambda to, x: to in "cde" and isinstance(x, v.ResultReceived)
     for name in "abe":
         room.contribute(name, samples=hers if name == "e" else ())
@@ -174,7 +174,7 @@ def test_work_that_the_lost_round_counted_stays_with_who_made_it() -> None:
     room.kill("b")
     room.wait(LOST_S)
     assert room.last("e", c.Resume) == c.Resume(0, 0, "rebase", first=False, finish=False)
-    assert room.peers["e"].run_state.ledger.of(room.ids["e"], 1)[:1] == hers
+    assert room.peers["e"].run_state.ledger.held_by(room.ids["e"], 1)[:1] == hers
     for name in "cd":
         room.feed(name, v.TrainersReady())
         room.feed(name, v.TrainersAble())
@@ -368,7 +368,7 @@ def test_a_checkpoint_that_turned_out_to_be_damaged_is_none() -> None:
     joins = hopeless()
     joins.rollback.kept[B] = m.Kept(joins.run_state.lineage, (), 0, 0)
     assert joins.rollback.restore(15.0, patience_s=0.0) is None
-    assert joins.rollback.over(15.0, patience_s=0.0)
+    assert joins.rollback.run_is_lost(15.0, patience_s=0.0)
 
 
 def test_who_came_to_the_end_is_tried_again_whoever_accuses_it() -> None:
@@ -437,12 +437,12 @@ def test_while_members_differ_nobody_gets_a_copy_of_either_state() -> None:
 
 def test_without_a_state_and_without_a_checkpoint_it_is_over_after_a_while() -> None:
     joins = hopeless()
-    assert not joins.rollback.over(99.0, patience_s=10.0), "the leader has not looked yet"
+    assert not joins.rollback.run_is_lost(99.0, patience_s=10.0), "the leader has not looked yet"
     assert joins.rollback.restore(0.0, patience_s=10.0) is None
-    assert not joins.rollback.over(9.9, patience_s=10.0)
-    assert joins.rollback.over(10.0, patience_s=10.0)
+    assert not joins.rollback.run_is_lost(9.9, patience_s=10.0)
+    assert joins.rollback.run_is_lost(10.0, patience_s=10.0)
     joins.rollback.kept[A] = kept(joins.run_state, 1, tokens=100)
-    assert not joins.rollback.over(10.0, patience_s=10.0)
+    assert not joins.rollback.run_is_lost(10.0, patience_s=10.0)
 
 
 def test_after_a_restore_its_holders_are_members_without_a_cut() -> None:

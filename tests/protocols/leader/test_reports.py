@@ -47,7 +47,7 @@ def test_reports_about_the_open_round_are_remembered() -> None:
     reports.ready(B, Ready(peer.stamp(), contributor(B)), 5.0)
     reports.hold(B, Hold(peer.stamp(), X))
     reports.waits(B, Waiting(peer.stamp(), (C, C)))
-    plan, noted = reports.open(0)
+    plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
     assert (noted.ready, noted.ready_at) == ({B: contributor(B)}, {B: 5.0})
@@ -59,7 +59,7 @@ def test_all_hold_a_result_if_nobody_lacks_it_or_has_another_one() -> None:
     reports, peer = told()
     for holder in (A, B):
         reports.hold(holder, Hold(peer.stamp(), X))
-    plan, noted = reports.open(0)
+    plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
     assert noted.is_held_by((A, B), plan, X)
@@ -76,11 +76,11 @@ def test_who_tears_up_its_lease_is_not_ready() -> None:
     held = Grant(B, (SampleRange(0, 1 << 20),))
     peer.reads(e.Lease((held,)))
     ledger, at = peer.run_state.ledger, 1
-    while len(ledger.of(B, 1)) + RANGES_MAX <= CLAIM_RANGES_MAX:
+    while len(ledger.held_by(B, 1)) + RANGES_MAX <= CLAIM_RANGES_MAX:
         ledger.committed(B, torn(at))
         at += 2 * RANGES_MAX
     reports.ready(B, Ready(peer.stamp(), contributor(B), torn(at)), 0.0)
-    noted = reports.open(0)[1]
+    noted = reports.open_round(0)[1]
     assert noted is not None
     assert noted.ready == {}
     reports.ready(B, Ready(peer.stamp(), contributor(B), (SampleRange(0, 1),)), 0.0)
@@ -95,7 +95,7 @@ def test_the_first_contribution_of_a_peer_stays() -> None:
     reports, peer = told()
     reports.ready(B, Ready(peer.stamp(), contributor(B)), 5.0)
     reports.ready(B, Ready(peer.stamp(), contributor(B, 2)), 6.0)
-    noted = reports.open(0)[1]
+    noted = reports.open_round(0)[1]
     assert noted is not None
     assert (noted.ready[B], noted.ready_at[B]) == (contributor(B), 5.0)
 
@@ -124,7 +124,7 @@ def test_holds_and_complaints_of_a_stale_attempt_do_not_count() -> None:
     reports.hold(B, Hold(peer.stamp(), X))
     reports.waits(B, Waiting(peer.stamp(), (C,)))
     peer.leaves(A, B)
-    plan, noted = reports.open(0)
+    plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
     assert noted.holders(plan) == {}
@@ -134,14 +134,14 @@ def test_holds_and_complaints_of_a_stale_attempt_do_not_count() -> None:
 def test_only_owners_of_the_attempt_say_what_cannot_be_averaged() -> None:
     reports, peer = told()
     reports.waits(B, Waiting(peer.stamp(), (C,), void=True))
-    plan, noted = reports.open(0)
+    plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
     assert noted.voided(plan) == {C}
     assert not noted.complaints(plan), "nobody is slow"
     assert noted.voided(replace(plan, parts=FragmentParts((A,), (0, 9)))) == set()
     peer.leaves(A, B)
-    later, _ = reports.open(0)
+    later, _ = reports.open_round(0)
     assert later is not None
     assert noted.voided(later) == set(), "of another attempt"
     reports.forget(B)
@@ -153,7 +153,7 @@ def test_what_an_owner_cannot_average_is_left_out_unless_it_is_all() -> None:
     all_three = {A, B, C}
     for void, left in (((), all_three), ((C,), {A, B}), ((A, C), {B}), ((A, B, C), all_three)):
         reports.waits(B, Waiting(peer.stamp(), void, void=True))
-        plan, noted = reports.open(0)
+        plan, noted = reports.open_round(0)
         assert plan is not None
         assert noted is not None
         why = "what it contributed cannot be averaged" if left != all_three else ""
@@ -163,12 +163,12 @@ def test_what_an_owner_cannot_average_is_left_out_unless_it_is_all() -> None:
 def test_the_clock_of_a_reduction_starts_when_the_last_one_is_ready_and_with_each_attempt() -> None:
     reports, peer = told()
     for at, who in enumerate((A, B, C)):
-        plan, noted = reports.open(0)
+        plan, noted = reports.open_round(0)
         if noted is not None and plan is not None:
             noted.start_clock(plan, float(at))
             assert noted.plan is None
         reports.ready(who, Ready(peer.stamp(), contributor(who)), float(at))
-    plan, noted = reports.open(0)
+    plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
     reports.waits(A, Waiting(peer.stamp(), (C,)))
@@ -179,7 +179,7 @@ def test_the_clock_of_a_reduction_starts_when_the_last_one_is_ready_and_with_eac
     assert (noted.plan, noted.plan_since) == (plan.stamp, 7.0)
     assert noted.complaints(plan) == {B: 1}
     peer.leaves(A, B)
-    plan, noted = reports.open(0)
+    plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
     noted.start_clock(plan, 9.0)
@@ -194,7 +194,7 @@ def test_what_a_restarted_peer_said_in_its_earlier_life_is_forgotten() -> None:
         reports.waits(who, Waiting(peer.stamp(), (C,)))
         has(reports, START, who)
     reports.forget(B)
-    noted = reports.open(0)[1]
+    noted = reports.open_round(0)[1]
     assert noted is not None
     for table in (noted.ready, noted.ready_at, noted.holds, noted.waiting, reports.states(0, 0)):
         assert list(table) == [A]
@@ -247,10 +247,12 @@ def test_after_a_restore_nothing_that_was_said_holds() -> None:
     has(reports, X, A, B, C)
     peer.reads(restore(peer))
     assert (reports.rounds, reports.said.have, reports.newest_of(B)) == ({}, {}, ())
-    assert reports.open(0) == (None, None)
+    assert reports.open_round(0) == (None, None)
     peer.reads(view(1, A, B, C))
     assert reports.states(0, 0) == {}
-    assert reports.open(0)[1] is None, "the same round of the same fragment, in another lineage"
+    assert reports.open_round(0)[1] is None, (
+        "the same round of the same fragment, in another lineage"
+    )
 
 
 def test_what_was_said_before_a_restore_and_comes_after_it_counts_for_nothing() -> None:

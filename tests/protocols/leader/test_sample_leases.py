@@ -129,7 +129,7 @@ def test_the_ready_of_somebody_elses_samples_is_not_heard() -> None:
     ready(scene, B, number=scene.core.run_state.views[-1].view)
     stamp = scene.stamp(1, number=scene.core.run_state.views[-1].view)
     scene.hears(C, m.Ready(stamp, contributor(C, 1), ranges((30, 50))))
-    reports = scene.leader.reports.open(0)[1]
+    reports = scene.leader.reports.open_round(0)[1]
     assert reports is not None
     assert set(reports.ready) == {B}
 

@@ -321,7 +321,7 @@ def test_a_peer_s_words_count_only_if_they_are_of_the_life_that_the_log_has(life
     scene.hears(B, m.Have(scene.lineage, 0, 0, START))
     leader = scene.leader
     found = (B in leader.joins.rollback.kept, B in leader.reports.said.newest)
-    assert (*found, leader.accounts.of(B).broken == "full") == 3 * (life == 2,)
+    assert (*found, leader.accounts.for_peer(B).broken == "full") == 3 * (life == 2,)
 
 
 # What no peer could read ----------------------------------------------------------------------

@@ -92,9 +92,9 @@ def test_a_node_is_admitted_when_the_log_holds_the_spending_and_not_before() -> 
     scene.slow_disk = True
     scene.on(proved())
     assert written(scene, e.TokenSpent) == [spent()]
-    assert scene.all(c.Answer) == []
+    assert scene.all(c.AdmissionAnswer) == []
     scene.on(v.Persisted(scene.one(c.Persist).write_number))
-    assert scene.all(c.Answer) == [c.Answer(7, (), "", False)]
+    assert scene.all(c.AdmissionAnswer) == [c.AdmissionAnswer(7, (), "", False)]
 
 
 def test_who_is_admitted_hears_the_certificates_of_the_voters() -> None:
@@ -102,7 +102,7 @@ def test_who_is_admitted_hears_the_certificates_of_the_voters() -> None:
     scene.on(proved(STRANGER, certificate=b"of a stranger"))
     scene.core.run_state.spendings.peers[A] = spent(A, certificate=b"of the voter")
     scene.on(v.AdmitAsked(8, replace(ADMIT, peer=STRANGER, certificate=b"of a stranger")))
-    assert scene.one(c.Answer) == c.Answer(8, (b"of the voter",), "", final=False)
+    assert scene.one(c.AdmissionAnswer) == c.AdmissionAnswer(8, (b"of the voter",), "", final=False)
 
 
 def test_who_asks_again_with_the_same_key_gets_it_again_and_spends_nothing() -> None:
@@ -110,7 +110,7 @@ def test_who_asks_again_with_the_same_key_gets_it_again_and_spends_nothing() -> 
     scene = leading_securely(B)
     scene.on(proved())
     scene.on(proved(number=8))
-    assert scene.all(c.Answer) == [c.Answer(8, (), "", False)]
+    assert scene.all(c.AdmissionAnswer) == [c.AdmissionAnswer(8, (), "", False)]
     assert len(written(scene, e.TokenSpent)) == 1
 
 
@@ -128,7 +128,7 @@ def test_what_the_log_cannot_spend_is_refused_for_good(
         v.AdmitAsked(8, replace(ADMIT, peer=peer, certificate=certificate)),
     ):
         scene.on(event)
-        answer = scene.one(c.Answer)
+        answer = scene.one(c.AdmissionAnswer)
         assert (answer.number, answer.certificates, answer.final) == (8, (), True)
         assert why in answer.why
     assert len(written(scene, e.TokenSpent)) == 1
@@ -140,15 +140,15 @@ def test_two_that_race_for_the_last_use_do_not_both_get_it() -> None:
     scene.on(proved(number=7))
     persist = scene.one(c.Persist)
     scene.on(proved(C, number=8, certificate=b"of c"))
-    assert scene.one(c.Answer).number == 8
+    assert scene.one(c.AdmissionAnswer).number == 8
     scene.on(v.Persisted(persist.write_number))
-    assert scene.one(c.Answer).number == 7
+    assert scene.one(c.AdmissionAnswer).number == 7
 
 
 def test_a_refusal_of_the_shell_is_passed_on() -> None:
     scene = leading_securely(B)
     scene.on(v.NotProved(A, 7, "expired", final=True))
-    assert scene.said == [c.Answer(7, (), "expired", True)]
+    assert scene.said == [c.AdmissionAnswer(7, (), "expired", True)]
     scene.on(v.NotProved(B, 9, "no key yet", final=False))
     assert scene.sent(m.Decided) == [(B, m.Decided(9, (), "no key yet", False))]
 
@@ -161,13 +161,15 @@ def test_who_asks_before_the_run_is_on_disk_asks_again() -> None:
     core.handle(v.Bootstrap(run(founder=A), (START,)), 0.0)
     assert core.leads
     assert core.run_state.run is None
-    assert c.Answer(7, (), NOT_NOW, final=False) in core.handle(v.AdmitAsked(7, ADMIT), 0.0)
+    assert c.AdmissionAnswer(7, (), NOT_NOW, final=False) in core.handle(
+        v.AdmitAsked(7, ADMIT), 0.0
+    )
 
 
 def test_another_version_is_told_so_and_spends_nothing() -> None:
     scene = leading_securely(B)
     scene.on(v.AdmitAsked(7, replace(ADMIT, protocol=PROTOCOL_VERSION + 1)))
-    answer = scene.one(c.Answer)
+    answer = scene.one(c.AdmissionAnswer)
     assert answer.final
     assert "same lowcomm version" in answer.why
 
@@ -189,7 +191,9 @@ def test_what_the_log_does_not_take_in_time_is_answered_all_the_same() -> None:
     scene.slow_disk = True
     scene.on(proved())
     said = scene.waits(ANSWER_S)
-    assert [x for x in said if isinstance(x, c.Answer)] == [c.Answer(7, (), NOT_NOW, False)]
+    assert [x for x in said if isinstance(x, c.AdmissionAnswer)] == [
+        c.AdmissionAnswer(7, (), NOT_NOW, False)
+    ]
 
 
 def test_many_that_ask_cost_bounded_memory() -> None:
@@ -197,7 +201,7 @@ def test_many_that_ask_cost_bounded_memory() -> None:
     scene.slow_disk = True
     for number in range(ASKING_MAX + 1):
         scene.on(proved(number=number))
-    assert scene.one(c.Answer).number == ASKING_MAX
+    assert scene.one(c.AdmissionAnswer).number == ASKING_MAX
 
 
 # Everybody else ---------------------------------------------------------------------------------
@@ -208,16 +212,16 @@ def test_a_member_hands_on_to_the_leader_and_relays_the_answer() -> None:
     scene.on(v.AdmitAsked(7, ADMIT))
     assert scene.sent(m.HandOn) == [(A, m.HandOn(7, ADMIT))]
     scene.hears(A, m.Decided(7, (CERTIFICATE,), "", final=False))
-    assert scene.all(c.Answer) == [c.Answer(7, (CERTIFICATE,), "", False)]
+    assert scene.all(c.AdmissionAnswer) == [c.AdmissionAnswer(7, (CERTIFICATE,), "", False)]
     scene.hears(A, m.Decided(7, (CERTIFICATE,), "", final=False))
-    assert scene.all(c.Answer) == []
+    assert scene.all(c.AdmissionAnswer) == []
 
 
 def test_without_a_leader_the_stranger_hears_so_and_tries_again() -> None:
     scene = following()
     scene.on(v.PeerDisconnected(A, "end of stream"))
     scene.on(v.AdmitAsked(7, ADMIT))
-    assert c.Answer(7, (), NOT_NOW, False) in scene.said
+    assert c.AdmissionAnswer(7, (), NOT_NOW, False) in scene.said
 
 
 def test_a_leader_that_does_not_answer_is_not_waited_for_for_ever() -> None:
@@ -226,8 +230,8 @@ def test_a_leader_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     answers: list[c.Command] = []
     for _ in range(int(ANSWER_S)):
         scene.beat()
-        answers += [x for x in scene.waits(1.0) if isinstance(x, c.Answer)]
-    assert answers == [c.Answer(7, (), NOT_NOW, False)]
+        answers += [x for x in scene.waits(1.0) if isinstance(x, c.AdmissionAnswer)]
+    assert answers == [c.AdmissionAnswer(7, (), NOT_NOW, False)]
 
 
 # Trust ------------------------------------------------------------------------------------------
@@ -260,7 +264,7 @@ def test_a_token_admits_no_node_of_the_other_role(witness: bool) -> None:
     scene = leading_securely(B)
     terms = replace(TERMS, witness=not witness)
     scene.on(v.AdmitAsked(7, replace(ADMIT, witness=witness, terms=terms)))
-    answer = scene.one(c.Answer)
+    answer = scene.one(c.AdmissionAnswer)
     assert answer.final
     assert f"admits {'nodes that train' if witness else 'witnesses'} only" in answer.why
     assert "lowcomm token DIRECTORY" in answer.why
@@ -281,7 +285,7 @@ def test_a_node_whose_branch_was_given_up_needs_no_token() -> None:
     assert written(scene, e.TokenSpent)[-1] == check.entry
     other = replace(again, peer=STRANGER, certificate=b"as another")
     scene.on(v.AdmitAsked(9, other))
-    assert "used up" in scene.one(c.Answer).why, "one other peer, and no more"
+    assert "used up" in scene.one(c.AdmissionAnswer).why, "one other peer, and no more"
 
 
 def test_a_branch_that_does_not_know_the_earlier_peer_takes_its_token() -> None:
@@ -293,11 +297,11 @@ def test_a_branch_that_does_not_know_the_earlier_peer_takes_its_token() -> None:
 def test_without_token_or_earlier_peer_nobody_is_admitted() -> None:
     scene = leading_securely(B)
     scene.on(v.AdmitAsked(8, replace(ADMIT, earlier=C, terms=NO_TERMS, signature=b"")))
-    assert scene.all(c.Answer) == [c.Answer(8, (), NO_PROOF, final=True)]
+    assert scene.all(c.AdmissionAnswer) == [c.AdmissionAnswer(8, (), NO_PROOF, final=True)]
     scene.on(proved())
     stolen = replace(ADMIT, peer=C, key=b"m" * 32, earlier=D, terms=NO_TERMS, signature=b"")
     scene.on(v.AdmitAsked(9, stolen))
-    assert scene.one(c.Answer).why == NO_PROOF, "it has another key than the earlier peer"
+    assert scene.one(c.AdmissionAnswer).why == NO_PROOF, "it has another key than the earlier peer"
 
 
 # Issuers ----------------------------------------------------------------------------------------
@@ -312,7 +316,7 @@ def test_a_token_counts_as_long_as_its_issuer_votes() -> None:
     scene = leading_securely(B)
     for issuer in (B, STRANGER):
         scene.on(v.AdmitAsked(8, issued(issuer)))
-        answer = scene.one(c.Answer)
+        answer = scene.one(c.AdmissionAnswer)
         assert answer.final
         assert f"{issuer} issued this token, but does not vote" in answer.why
 
@@ -439,7 +443,7 @@ def test_a_certificate_that_was_revoked_stands_for_no_other_one() -> None:
     scene.on(v.ActAsked(e.Revoked(C, A, "stolen")))
     entry = e.TokenSpent(renewed(spent(C)), D, PUBLIC, CERTIFICATE, b"", b"")
     scene.on(v.Proved(A, 7, entry))
-    answer = scene.one(c.Answer)
+    answer = scene.one(c.AdmissionAnswer)
     assert (answer.certificates, answer.final) == ((), True)
     assert "was revoked by" in answer.why
 
@@ -479,11 +483,11 @@ def test_a_token_is_taken_back_and_who_came_with_it_stays() -> None:
     scene.on(v.ActAsked(gone))
     assert len(written(scene, e.TokenRevoked)) == 1
     scene.on(proved(C, number=8, certificate=b"of c"))
-    answer = scene.one(c.Answer)
+    answer = scene.one(c.AdmissionAnswer)
     assert (answer.certificates, answer.final) == ((), True)
     assert "this token was revoked by" in answer.why
     scene.on(proved(number=9))
-    assert scene.one(c.Answer).why == "", "it is admitted already"
+    assert scene.one(c.AdmissionAnswer).why == "", "it is admitted already"
 
 
 def test_the_leader_logs_a_token_that_its_issuer_asks_for_and_no_other() -> None:
@@ -505,7 +509,7 @@ def test_who_asks_while_its_token_is_taken_back_gets_what_the_log_says() -> None
     scene.on(v.ActAsked(e.TokenRevoked(TERMS.number, A, "")))
     scene.slow_disk = True
     scene.on(proved())
-    assert [x.why for x in scene.all(c.Answer)] == [refusal(scene.core.run_state, spent())]
+    assert [x.why for x in scene.all(c.AdmissionAnswer)] == [refusal(scene.core.run_state, spent())]
     assert written(scene, e.TokenSpent) == []
 
 
@@ -533,9 +537,9 @@ def test_who_is_admitted_may_ask_any_peer_for_the_certificates_of_the_voters() -
     scene.reads(spent(D))
     scene.core.run_state.spendings.peers[A] = spent(A, certificate=b"of a")
     scene.on(v.AdmitAsked(7, ADMIT))
-    assert scene.all(c.Answer) == [c.Answer(7, (b"of a",), "", final=False)]
+    assert scene.all(c.AdmissionAnswer) == [c.AdmissionAnswer(7, (b"of a",), "", final=False)]
     scene.on(v.AdmitAsked(8, replace(ADMIT, certificate=b"another")))
-    assert scene.all(c.Answer) == []
+    assert scene.all(c.AdmissionAnswer) == []
     scene.reads(e.Revoked(D, A, "stolen"))
     scene.on(v.AdmitAsked(9, ADMIT))
-    assert scene.all(c.Answer) == [], "the leader says why not"
+    assert scene.all(c.AdmissionAnswer) == [], "the leader says why not"

@@ -47,7 +47,7 @@ def begun() -> RunState:
 def looks(part: Participant) -> None:
     """At the rounds of all fragments."""
     part.woken.update(range(len(part.rounds)))
-    part.exchange(0.0, frozenset(), None)
+    part.advance_rounds(0.0, frozenset(), None)
 
 
 # Beginning ------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_before_the_run_is_known_nothing_is_finished_and_nothing_counts() -> Non
     assert part.payload(event) == [c.Discard(event)]
     assert part.state(v.StateReceived(1, 0, 0, START), 0.0) == []
     assert part.tend(0.0, frozenset()) == []
-    assert part.exchange(0.0, frozenset(), None) == ([], False)
+    assert part.advance_rounds(0.0, frozenset(), None) == ([], False)
 
 
 def test_who_founded_the_run_holds_its_initial_state() -> None:

@@ -222,13 +222,13 @@ def leads(*bodies: e.Entry) -> Leader:
     reports = Reports(A, run_state)
     joins = Joins(A, run_state, reports, Accounts(links))
     raft = Raft(A)
-    raft.begin(NOW, bodies)
+    raft.found_run(NOW, bodies)
     raft.commit_index = raft.log.last_index
     return Leader(A, run_state, RULES, reports, joins, raft, StepViews(A, run_state))
 
 
 def says(leader: Leader, peer: PeerId, message: m.Control) -> None:
-    leader.take(peer, told_in(leader.run_state.lineage, message), NOW)
+    leader.handle_report(peer, told_in(leader.run_state.lineage, message), NOW)
 
 
 def has(leader: Leader, peer: PeerId) -> None:
@@ -320,7 +320,7 @@ def test_who_goes_and_has_no_state_either_does_not_keep_the_run_from_going_back(
 def test_who_goes_is_given_nothing_unless_it_comes_back() -> None:
     leader = leads(*FOUNDED, cut(B, 1), e.Member(info(B, 1)))
     has(leader, A)
-    leader.accounts.of(B).going = True
+    leader.accounts.for_peer(B).going = True
     says(leader, B, join(B, "diverged"))
     assert leader.joins.next_entry(NOW) is None
     asks(leader, B)

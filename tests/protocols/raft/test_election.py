@@ -71,10 +71,10 @@ def test_who_hears_its_leader_votes_for_nobody_else() -> None:
     follower = circle.rafts[B]
     vote = m.Vote(9, 99, 9, pre=False, urgent=False)
     follower.receive(C, vote, circle.now)
-    assert (follower.term, follower.leader, follower.take(0.0)) == (1, A, [])
+    assert (follower.term, follower.leader, follower.take_commands(0.0)) == (1, A, [])
     leader = circle.rafts[A]
     leader.receive(C, vote, circle.now)
-    assert (leader.term, leader.leads, leader.take(0.0)) == (1, True, [])
+    assert (leader.term, leader.leads, leader.take_commands(0.0)) == (1, True, [])
     circle.part((A, B))
     follower.receive(C, vote, circle.now)
     state = follower.election.state

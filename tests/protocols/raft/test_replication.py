@@ -163,7 +163,7 @@ def test_only_readers_that_are_connected_get_anything() -> None:
 def test_a_new_term_begins_without_knowing_anything() -> None:
     sender = reading()
     assert sender.to.acknowledged == {B}
-    sender.to.begin()
+    sender.to.begin_term()
     assert (sender.to.match(B), sender.to.acknowledged) == (0, set())
     assert sender.to.answered(B, yes(3), sender.header) == [], "it does not read"
 

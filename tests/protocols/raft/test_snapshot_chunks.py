@@ -30,21 +30,21 @@ def test_pieces_together_are_the_image_and_each_fits_into_a_message() -> None:
 
 def test_it_is_whole_with_the_last_piece_and_not_before() -> None:
     incoming = IncomingSnapshot()
-    assert [incoming.take(A, part) for part in cut()] == [None, None, WHOLE]
-    assert incoming.take(A, cut()[2]) is None, "it is not kept"
+    assert [incoming.add_piece(A, part) for part in cut()] == [None, None, WHOLE]
+    assert incoming.add_piece(A, cut()[2]) is None, "it is not kept"
 
 
 def test_what_was_lost_with_a_connection_comes_again_from_the_beginning() -> None:
     incoming, parts = IncomingSnapshot(), cut()
-    incoming.take(A, parts[0])
-    assert incoming.take(A, parts[2]) is None
-    assert [incoming.take(A, part) for part in parts] == [None, None, WHOLE]
+    incoming.add_piece(A, parts[0])
+    assert incoming.add_piece(A, parts[2]) is None
+    assert [incoming.add_piece(A, part) for part in parts] == [None, None, WHOLE]
 
 
 def test_a_piece_that_comes_twice_is_taken_once() -> None:
     incoming, parts = IncomingSnapshot(), cut()
     order = (parts[0], parts[1], parts[1], parts[2])
-    assert [incoming.take(A, part) for part in order] == [None, None, None, WHOLE]
+    assert [incoming.add_piece(A, part) for part in order] == [None, None, None, WHOLE]
 
 
 def test_pieces_of_two_snapshots_are_not_mixed() -> None:
@@ -55,14 +55,14 @@ def test_pieces_of_two_snapshots_are_not_mixed() -> None:
         (A, cut(Snapshot(8, 2, bytes(len(IMAGE))))),
     ):
         incoming = IncomingSnapshot()
-        incoming.take(A, cut()[0])
-        assert incoming.take(peer, others[1]) is None
-        assert incoming.take(peer, others[2]) is None
-        assert [incoming.take(A, part) for part in cut()[1:]] == [None, WHOLE]
+        incoming.add_piece(A, cut()[0])
+        assert incoming.add_piece(peer, others[1]) is None
+        assert incoming.add_piece(peer, others[2]) is None
+        assert [incoming.add_piece(A, part) for part in cut()[1:]] == [None, WHOLE]
 
 
 def test_a_snapshot_without_end_is_not_begun() -> None:
     incoming = IncomingSnapshot()
     endless = Install(1, 3, 7, 2, 0, SNAPSHOT_BYTES_MAX + 1, b"x")
     with pytest.raises(RemoteProtocolError, match=f"snapshot of {SNAPSHOT_BYTES_MAX + 1} bytes"):
-        incoming.take(A, endless)
+        incoming.add_piece(A, endless)

@@ -8,16 +8,16 @@ def test_a_write_behind_others_has_its_own_time() -> None:
     """The disk makes one after the other."""
     writes = Writes()
     assert writes.due == NEVER
-    writes.begin(1, 1, 4, 0.0)
-    writes.begin(2, 5, 6, 0.1)
+    writes.begin_write(1, 1, 4, 0.0)
+    writes.begin_write(2, 5, 6, 0.1)
     assert writes.due == HANG_MIN_S
     assert writes.done(1, 0.3) == (4, 0.3)
     assert writes.due == 0.3 + HANG_MIN_S
     assert (writes.reached(1), writes.reached(2)) == (False, True)
     assert writes.done(2, 0.4) == (6, 0.4 - 0.3)
     assert writes.due == NEVER
-    writes.begin(3, 7, 7, 1.0)
-    writes.begin(4, 8, 8, 2.0)
+    writes.begin_write(3, 7, 7, 1.0)
+    writes.begin_write(4, 8, 8, 2.0)
     writes.done(3, 1.5)
     assert writes.due == 2.0 + HANG_MIN_S, "the disk got it only then"
 
@@ -33,8 +33,8 @@ def test_a_disk_that_was_slow_lately_is_given_more_time_within_limits() -> None:
 
 def test_entries_that_were_replaced_are_not_on_the_disk_with_a_write_under_way() -> None:
     writes = Writes()
-    writes.begin(1, 3, 6, 0.0)
-    writes.begin(2, 7, 9, 0.0)
+    writes.begin_write(1, 3, 6, 0.0)
+    writes.begin_write(2, 7, 9, 0.0)
     assert writes.first(default=1) == 3
     writes.log_changed(5)
     assert writes.done(2, 0.1)[0] == 4

@@ -96,7 +96,7 @@ def test_ranks_that_wait_for_a_later_round_wait_on() -> None:
     peer = training()
     peer.contributes()
     peer.rounds.trainers_lost()
-    peer.rounds.work.start(peer.rounds.version, first=False)
+    peer.rounds.work.start_ranks(peer.rounds.version, first=False)
     peer.made(50, 5, 2.0)  # To round 2.
     made = peer.goes_through(A, B, C)
     assert only(c.Resume, made) == []

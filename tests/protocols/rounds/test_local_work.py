@@ -30,7 +30,7 @@ def test_crashed_ranks_contribute_their_next_work_to_the_next_round() -> None:
     peer = training()
     peer.contributes()
     peer.rounds.trainers_lost()
-    peer.rounds.work.start(peer.rounds.version, first=False)
+    peer.rounds.work.start_ranks(peer.rounds.version, first=False)
     peer.made(50, 5, 2.0)
     assert only(c.Encode, peer.does()) == []
     assert peer.rounds.work.own is not None
@@ -43,7 +43,7 @@ def test_a_round_that_an_encoding_was_begun_for_is_used_up() -> None:
     peer.made(100, 10, 1.0)
     assert peer.does() == [c.Encode(0, 1)]
     peer.rounds.trainers_lost()
-    peer.rounds.work.start(peer.rounds.version, first=False)
+    peer.rounds.work.start_ranks(peer.rounds.version, first=False)
     peer.made(50, 5, 2.0)
     peer.rounds.work.encoded(1, manifest(B, 1))
     offered = peer.does()

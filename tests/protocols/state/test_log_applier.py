@@ -330,7 +330,7 @@ def test_everything_that_is_written_is_read_again() -> None:
     disk, log_applier = Disk(), reader(*BEGUN[:3])
     install(log_applier, snapshot(*BEGUN))
     log_applier.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
-    for command in log_applier.raft.take(0.0):
+    for command in log_applier.raft.take_commands(0.0):
         if isinstance(command, Persist):
             disk.write(command)
     again = LogApplier(C, disk.saved)

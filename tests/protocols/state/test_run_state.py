@@ -306,7 +306,7 @@ def covering(round_: int, **changes: int) -> e.Commit:
 
 def test_a_commit_of_the_anchor_takes_what_it_covers() -> None:
     ledger = read(*LEASED, covering(1)).ledger
-    assert (ledger.of(A, 1), ledger.of(B, 1)) == (ranges((5, 100)), ranges((105, 200)))
+    assert (ledger.held_by(A, 1), ledger.held_by(B, 1)) == (ranges((5, 100)), ranges((105, 200)))
     assert ledger.consumed == 10
 
 
@@ -315,7 +315,7 @@ def test_while_a_lost_peer_may_be_counted_and_may_come_back_its_samples_wait() -
     assert read(*lost).ledger.free == ()
     # The dead still counts, since its bytes were there.
     counted = (*lost, covering(1), view(2, A, first_round=2))
-    assert read(*counted).ledger.of(B, 1) == ranges((105, 200))
+    assert read(*counted).ledger.held_by(B, 1) == ranges((105, 200))
     rounds = [
         replace(commit(number), contributors=(contributor(A, number),), view=2)
         for number in range(2, LOST_ROUNDS + 1)
@@ -336,7 +336,7 @@ def test_who_left_gives_its_samples_back_once_the_open_round_goes_on_without_it(
 def test_a_new_life_of_a_member_does_not_hold_what_the_old_one_did() -> None:
     back = e.Cut(info(B, 1, incarnation=2), (A,), (Version(0, 0, START),))
     run_state = read(*LEASED, back, e.Member(back.info))
-    assert (run_state.ledger.of(B, 2), run_state.ledger.free) == ((), ())
+    assert (run_state.ledger.held_by(B, 2), run_state.ledger.free) == ((), ())
     again = view(2, A, B, first_round=1)  # It means the new life.
     assert read(*LEASED, back, e.Member(back.info), again).ledger.free == ranges((100, 200))
 
@@ -358,4 +358,4 @@ def test_a_restore_goes_back_to_the_ledger_of_the_cut() -> None:
     restore = e.Restore(1, (Version(0, 1, START),), 10, 200, (), 0, False, 1, cut)
     ledger = read(*LEASED, covering(1), covering(2), restore).ledger
     assert (ledger.free, ledger.consumed) == (ranges((5, 100), (105, 200)), 10)
-    assert ledger.of(A, 1) == ()
+    assert ledger.held_by(A, 1) == ()

@@ -50,7 +50,7 @@ def grant(
 def test_what_is_committed_is_nobodys() -> None:
     ledger = leased(a=(0, 10), b=(10, 20))
     ledger.committed(A, ranges((0, 4)))
-    assert ledger.of(A, 1) == ranges((4, 10))
+    assert ledger.held_by(A, 1) == ranges((4, 10))
     assert ledger.remaining == Remaining(20, ranges((4, 20)))
     assert ledger.consumed == 4
 
@@ -58,7 +58,7 @@ def test_what_is_committed_is_nobodys() -> None:
 def test_a_peer_commits_only_what_it_holds() -> None:
     ledger = leased(a=(0, 10), b=(10, 20))
     ledger.committed(A, ranges((8, 15)))
-    assert ledger.of(B, 1) == ranges((10, 20))
+    assert ledger.held_by(B, 1) == ranges((10, 20))
     assert ledger.consumed == 2
 
 
@@ -72,10 +72,10 @@ def test_a_contribution_leaves_no_more_pieces_than_messages_hold() -> None:
     while ledger.may_count(A, singles(at, RANGES_MAX)):
         ledger.committed(A, singles(at, RANGES_MAX))
         at += 2 * RANGES_MAX
-    pieces = len(ledger.of(A, 1))
+    pieces = len(ledger.held_by(A, 1))
     assert CLAIM_RANGES_MAX - RANGES_MAX < pieces <= CLAIM_RANGES_MAX
     ledger.committed(A, singles(at, 2 * RANGES_MAX))
-    assert len(ledger.of(A, 1)) > CLAIM_RANGES_MAX + 2
+    assert len(ledger.held_by(A, 1)) > CLAIM_RANGES_MAX + 2
     assert ledger.may_count(A, ranges((0, 1), (2, 3))), "which only takes pieces away"
     assert ledger.may_count(B, singles((1 << 20) + 1, RANGES_MAX)), "others may still have holes"
     assert not ledger.may_count(B, ranges((0, 1)))
@@ -97,9 +97,9 @@ def test_what_a_lost_peer_held_waits_for_it_and_then_is_free() -> None:
     ledger.went(B, view=1, until=7)
     for round_ in (1, 6):
         ledger.settle(round_=round_, view=2, roster=(A,))
-        assert (ledger.free, ledger.of(B, 1)) == ((), ranges((10, 20)))
+        assert (ledger.free, ledger.held_by(B, 1)) == ((), ranges((10, 20)))
     ledger.settle(round_=7, view=2, roster=(A,))
-    assert (ledger.free, ledger.of(B, 1)) == (ranges((10, 20)), ())
+    assert (ledger.free, ledger.held_by(B, 1)) == (ranges((10, 20)), ())
     assert ledger.gone == []
 
 
@@ -139,19 +139,19 @@ def test_who_comes_back_in_the_same_life_has_its_samples_again() -> None:
     ledger.went(B, view=1, until=7)
     ledger.came(info(B), view=1)
     ledger.settle(round_=99, view=2, roster=(A, B))
-    assert ledger.of(B, 1) == ranges((0, 10))
+    assert ledger.held_by(B, 1) == ranges((0, 10))
     assert ledger.gone == []
 
 
 def test_a_new_life_holds_nothing_of_the_old_one() -> None:
     ledger = leased(b=(0, 10))
     ledger.came(info(B, incarnation=2), view=1)
-    assert ledger.of(B, 2) == ()
+    assert ledger.held_by(B, 2) == ()
     assert ledger.claims(B) == ranges((0, 10))  # A round may be open that counts it.
     grant(ledger, B, (10, 20), incarnation=2, came=1)
     assert ledger.claims(B) == ranges((0, 20))
     ledger.settle(round_=1, view=2, roster=(A, B))
-    assert (ledger.free, ledger.of(B, 2)) == (ranges((0, 10)), ranges((10, 20)))
+    assert (ledger.free, ledger.held_by(B, 2)) == (ranges((0, 10)), ranges((10, 20)))
 
 
 def test_a_new_life_of_a_lost_peer_does_not_wait_for_its_old_work() -> None:
@@ -171,7 +171,7 @@ def test_samples_of_a_void_round_go_to_the_life_that_was_in_its_view(
     grant(ledger, B, (10, 20), came=came)
     ledger.committed(B, ranges((10, 15)))
     ledger.take_back([(B, 3, ranges((10, 15)))])
-    assert ledger.of(B, 1) == (ranges((10, 20)) if holds else ranges((15, 20)))
+    assert ledger.held_by(B, 1) == (ranges((10, 20)) if holds else ranges((15, 20)))
     assert ledger.free == (() if holds else ranges((10, 15)))
 
 

@@ -163,7 +163,7 @@ def test_the_report_is_a_promise() -> None:
     scene.gets(3, C)
     index = lost(scene, C)
     scene.gets(3, A)
-    assert steps_of(scene).payloads.of(1, 3).keys() == {A, B, C}
+    assert steps_of(scene).payloads.of_step(1, 3).keys() == {A, B, C}
     assert applied(scene) == []
     assert not scene.sent(m.Stopped)
     # A new leader hears the same, and still nothing moves.

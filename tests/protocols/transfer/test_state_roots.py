@@ -29,44 +29,44 @@ def root_agreement(*donors: PeerId) -> RootAgreement:
 
 def test_two_equal_reports_of_a_tree_are_written_down() -> None:
     made = root_agreement(B, C, A)
-    made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
+    made.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) is None
-    made.take(C, m.CutRoots(D, INDEX, ("2" * 64,)))
+    made.add_roots(C, m.CutRoots(D, INDEX, ("2" * 64,)))
     assert made.next_entry(NOBODY) is None, "one of them lies"
-    made.take(A, m.CutRoots(D, INDEX, (ROOT,)))
+    made.add_roots(A, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
     assert made.next_entry(NOBODY) is None, "once"
 
 
 def test_an_only_donor_is_believed_and_of_two_that_differ_the_leader() -> None:
     alone = root_agreement(B)
-    alone.take(B, m.CutRoots(D, INDEX, (ROOT,)))
+    alone.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert alone.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
     differ = root_agreement(B, A)
-    differ.take(B, m.CutRoots(D, INDEX, (ROOT,)))
-    differ.take(A, m.CutRoots(D, INDEX, ("2" * 64,)))
+    differ.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
+    differ.add_roots(A, m.CutRoots(D, INDEX, ("2" * 64,)))
     assert differ.next_entry(NOBODY) == e.Roots(D, INDEX, ("2" * 64,))
     nobody = root_agreement(B, C)
-    nobody.take(B, m.CutRoots(D, INDEX, (ROOT,)))
-    nobody.take(C, m.CutRoots(D, INDEX, ("2" * 64,)))
+    nobody.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
+    nobody.add_roots(C, m.CutRoots(D, INDEX, ("2" * 64,)))
     assert nobody.next_entry(NOBODY) is None
 
 
 def test_a_donor_that_cannot_give_the_state_is_not_waited_for() -> None:
     made = root_agreement(B, C)
-    made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
+    made.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) is None
-    made.take(C, m.CutRoots(D, INDEX, ()))
+    made.add_roots(C, m.CutRoots(D, INDEX, ()))
     assert made.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
     three = root_agreement(A, B, C)
-    three.take(C, m.CutRoots(D, INDEX, ()))
-    three.take(B, m.CutRoots(D, INDEX, (ROOT,)))
+    three.add_roots(C, m.CutRoots(D, INDEX, ()))
+    three.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert three.next_entry(NOBODY) is None, "there is another one"
-    three.take(A, m.CutRoots(D, INDEX, (ROOT,)))
+    three.add_roots(A, m.CutRoots(D, INDEX, (ROOT,)))
     assert three.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
     none = root_agreement(B, C)
-    none.take(B, m.CutRoots(D, INDEX, ()))
-    none.take(C, m.CutRoots(D, INDEX, ()))
+    none.add_roots(B, m.CutRoots(D, INDEX, ()))
+    none.add_roots(C, m.CutRoots(D, INDEX, ()))
     assert none.next_entry(NOBODY) is None
 
 
@@ -86,7 +86,7 @@ def test_a_leader_waits_for_no_donor_that_says_that_it_has_no_state() -> None:
 
 def test_a_donor_that_is_gone_is_not_waited_for() -> None:
     made = root_agreement(B, C)
-    made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
+    made.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) is None
     del made.run_state.members[C]
     assert made.next_entry(NOBODY) == e.Roots(D, INDEX, (ROOT,))
@@ -102,20 +102,20 @@ def test_a_donor_that_is_gone_is_not_waited_for() -> None:
 )
 def test_roots_of_another_cut_or_of_no_state_say_nothing(report: m.CutRoots) -> None:
     made = root_agreement(B)
-    made.take(B, report)
+    made.add_roots(B, report)
     assert made.next_entry(NOBODY) is None
-    made.take(C, m.CutRoots(D, INDEX, (ROOT,)))
+    made.add_roots(C, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry(NOBODY) is None, "C is no donor of it"
 
 
 def test_who_asks_for_a_state_is_not_waited_for_and_yet_heard() -> None:
     """Seed 990046: the only donor wanted to go, and what it had asked for long ago stood open."""
     made = root_agreement(B, C)
-    made.take(B, m.CutRoots(D, INDEX, (ROOT,)))
+    made.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert made.next_entry({B}) is None
     assert made.next_entry({C}) == e.Roots(D, INDEX, (ROOT,))
     only = root_agreement(B)
-    only.take(B, m.CutRoots(D, INDEX, (ROOT,)))
+    only.add_roots(B, m.CutRoots(D, INDEX, (ROOT,)))
     assert only.next_entry({B}) == e.Roots(D, INDEX, (ROOT,))
 
 

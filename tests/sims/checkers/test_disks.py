@@ -23,7 +23,7 @@ def look(world: World, node: Node, *, for_s: float) -> list[str]:
     until = world.now + for_s
     while world.now < until:
         world.now += LOOK_S
-        world.checkers.disks.handled(node)
+        world.checkers.disks.check_event(node)
     return world.checkers.violations
 
 

@@ -22,14 +22,14 @@ def test_a_peer_that_flaps_waits(*, losses: int, waits_s: float, found: bool) ->
     (leader,) = world.leaders
     led_term, raft, checker = leader.core.led_term, leader.core.raft, world.checkers.hold_down
     assert led_term is not None
-    checker.handled(leader, v.DeadlineReached())
+    checker.check_event(leader, v.DeadlineReached())
     led_term.head.losses = {FLAPPER: losses}
     raft.append(e.Elected(leader.peer))
-    checker.handled(leader, v.DeadlineReached())
+    checker.check_event(leader, v.DeadlineReached())
     lineage = led_term.head.lineage
     asks = m.Join("flapper", 1, "h9:1", "restarted", "", lineage)
-    checker.handled(leader, v.MessageReceived(FLAPPER, asks))
+    checker.check_event(leader, v.MessageReceived(FLAPPER, asks))
     world.now += waits_s
     raft.append(e.Cut(PeerInfo(FLAPPER, "flapper", 1, "h9:1", slot=9), (leader.peer,), ()))
-    checker.handled(leader, v.DeadlineReached())
+    checker.check_event(leader, v.DeadlineReached())
     assert any("lets flapper.1 in" in text for text in world.checkers.violations) == found

@@ -49,7 +49,7 @@ class Story:
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self.samples = checker.Samples(self.found)
+        self.samples = checker.SampleChecks(self.found)
         self.samples.began(RUN)
         self.view(1, A, B)
         self.leases(A, (0, 20))
@@ -63,7 +63,7 @@ class Story:
         self.reads(e.Lease((Grant(peer, ranges(*pairs)),)))
 
     def reads(self, entry: e.Entry) -> None:
-        self.samples.applied(RUN, entry)
+        self.samples.check_entry(RUN, entry)
 
     def makes(self, peer: PeerId, round_: int, *samples: int, life: int = 1) -> None:
         manifest = digest_text(f"{peer} {round_} {life}")

@@ -5,14 +5,14 @@ import pytest
 from protocols.messages import log_entries as e
 from sims.checkers import Checkers
 from sims.checkers.staleness import STALE_ROUNDS
-from sims.node.toy_model import Contribution
+from sims.node.toy_model import ToyContribution
 from tests.protocols.scenes import BORDERS, A, contributor, manifest
 
 
 @pytest.mark.parametrize(("age", "found"), [(0, False), (STALE_ROUNDS, False), (5, True)])
 def test_a_round_counts_no_work_on_a_model_of_long_ago(*, age: int, found: bool) -> None:
     checkers, base_round = Checkers(), 3
-    made = Contribution(A, 0, 1, 0, 10, 1, 1, base_round)
+    made = ToyContribution(A, 0, 1, 0, 10, 1, 1, base_round)
     round_ = base_round + age + 1
     term = contributor(A, round_)
     checkers.encoded(manifest(A, round_), made)

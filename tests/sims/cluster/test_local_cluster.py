@@ -31,7 +31,7 @@ async def ended(node: LocalNode) -> int:
 @pytest.mark.asyncio
 async def test_a_node_that_ends_before_it_listens_has_no_address(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path / "run") as cluster:
-        node = cluster.start("alpha", ["peer", "nowhere.toml", "--new"])
+        node = cluster.start_node("alpha", ["peer", "nowhere.toml", "--new"])
         assert await cluster.token_of(node) == ""
         assert await ended(node) == 2
         assert not node.running
@@ -46,7 +46,7 @@ async def test_others_are_not_started_if_the_first_one_ends(tmp_path: Path) -> N
 
         def start(name: str, token: str) -> LocalNode:
             assert token == ""
-            return cluster.start(name, ["peer", "nowhere.toml", "--new"])
+            return cluster.start_node(name, ["peer", "nowhere.toml", "--new"])
 
         expected = "^alpha ended at its start: .*cannot read nowhere.toml"
         with pytest.raises(LowcommError, match=expected):

@@ -51,7 +51,7 @@ def test_rounds_have_the_bits_of_one_operation_after_the_other(momentum: float) 
             node: LocalContribution(local_P, count)
             for node, (local_P, count) in enumerate(zip(locals_P, tokens, strict=True))
         }
-        taken, digest = together.exchange(0, given)
+        taken, digest = together.exchange_round(0, given)
         kept_P = momentum_P if momentum else np.empty(0, np.float32)
         assert digest == state_digests.state_digest(outer_P, kept_P)
         assert all(one.counted for one in taken)
@@ -67,12 +67,12 @@ def test_who_is_not_counted_keeps_its_work_and_contributes_it_later() -> None:
     together, first_P = locked(2, outer_lr=1.0, outer_momentum=0.0), np.zeros(SIZE, np.float32)
     together.begin(0, first_P)
     fast_P, slow_P = first_P + np.float32(1), first_P + np.float32(4)
-    taken, _ = together.exchange(0, {0: LocalContribution(fast_P, 10)})
+    taken, _ = together.exchange_round(0, {0: LocalContribution(fast_P, 10)})
     assert [one.counted for one in taken] == [True, False]
     assert (taken[0].values_P == 1).all()
     slow_P += taken[1].values_P  # Moved along with the others, and what it learned is still there.
     assert (slow_P == 5).all()
-    taken, _ = together.exchange(
+    taken, _ = together.exchange_round(
         0, {0: LocalContribution(fast_P, 10), 1: LocalContribution(slow_P, 10)}
     )
     assert (taken[0].values_P == 3).all(), "the mean of nothing and of 4, from 1 on"
@@ -86,7 +86,7 @@ def test_a_codec_loses_what_it_says_and_all_nodes_lose_the_same(codec: str) -> N
     together = locked(3, contribution_codec=codec)
     together.begin(0, noise(0))
     given = {node: LocalContribution(noise(0) - noise(node + 1), 10) for node in range(3)}
-    taken, _ = together.exchange(0, given)
+    taken, _ = together.exchange_round(0, given)
     assert len({one.values_P.tobytes() for one in taken}) == 1
     assert together.payload_bytes < 3 * 1.1 * SIZE
     del taken
@@ -97,7 +97,9 @@ def test_a_round_without_tokens_has_no_mean() -> None:
     together = locked(2)
     together.begin(0, noise(0))
     with pytest.raises(WeightsError, match="cannot be weights of a mean"):
-        together.exchange(0, {0: LocalContribution(noise(1), 0), 1: LocalContribution(noise(2), 0)})
+        together.exchange_round(
+            0, {0: LocalContribution(noise(1), 0), 1: LocalContribution(noise(2), 0)}
+        )
     together.close()
 
 
@@ -147,7 +149,7 @@ def loss_after(
                 local_P[where] *= np.float32(factor)
                 local_P[where] += theta_P[where]
             given[node] = LocalContribution(local_P, 100)
-        together.exchange(0, given)
+        together.exchange_round(0, given)
         theta_P = together.arrays(0)[0]
     together.close()
     inputs, answers = regression(1000)

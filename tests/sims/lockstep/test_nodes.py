@@ -60,7 +60,7 @@ class Node:
     def copy(self, fragment: int, place: memoryview) -> None:
         np.frombuffer(place, np.float32)[:] = self.theta_FP[fragment]
 
-    def take(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         new_P = np.frombuffer(values, np.float32)
         assert kind == "full", "all are counted, always"
         ours_P = self.theta_FP[fragment]

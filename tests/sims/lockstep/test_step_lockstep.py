@@ -22,7 +22,7 @@ def test_nodes_that_exchange_their_payloads_stay_equal(method: StepMethod) -> No
     nodes = [paced_node(method, SHAPES, slot=slot, seed=2) for slot in range(3)]
     before = nodes[0].state_AP.copy()
     for step in range(1, 6):
-        mean_P = together.exchange([node.payload(step) for node in nodes])
+        mean_P = together.make_step([node.payload(step) for node in nodes])
         for node in nodes:
             node.apply(mean_P, step, counted=True)
     assert together.step == 5
@@ -33,5 +33,5 @@ def test_nodes_that_exchange_their_payloads_stay_equal(method: StepMethod) -> No
 def test_payloads_are_counted_once_each() -> None:
     together = StepLockstep(AllReduce(contribution_codec="bf16"), LAYOUT, seed=0)
     written = np.ones(220, np.float32).tobytes()
-    assert (together.exchange([written] * 3) == 1).all()
+    assert (together.make_step([written] * 3) == 1).all()
     assert together.payload_bytes == 3 * 2 * 220

@@ -31,7 +31,7 @@ def played(seed: int, how: str, *, seconds: float = 60.0, training: Training = C
     world.at(LIE_FROM_S, lies)
     world.busy_until = LIE_FROM_S + 1.0
     world.run(until_s=300.0)
-    world.checkers.ended(world)
+    world.checkers.run_ended(world)
     return world
 
 

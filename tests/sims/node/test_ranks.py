@@ -7,7 +7,7 @@ import pytest
 from protocols.interface import events as v
 from sims.checkers import World
 from sims.node.node import Node
-from sims.node.ranks import Ranks, Result
+from sims.node.ranks import PendingResult, Ranks
 from sims.node.toy_model import Training
 
 STREAMING = Training(fragments=2, overlap_steps=1, overlap_max_steps=6)
@@ -69,7 +69,7 @@ def test_a_result_is_taken_in_its_time(monkeypatch: pytest.MonkeyPatch, least: i
     world, waits = calm(training), Counter[int]()
     take = Ranks._take
 
-    def taken(self: Ranks, result: Result) -> None:
+    def taken(self: Ranks, result: PendingResult) -> None:
         handed = self.works[result.resume.fragment].handed
         if handed is not None:
             waits[self.last - handed.last] += 1

@@ -4,16 +4,16 @@ import pytest
 
 from protocols.types.errors import LowcommError
 from protocols.types.sample_ranges import SampleRange, Samples
-from sims.node.samples import SampleLeases
+from sims.node.samples import SimulatedLeases
 
 
 def ranges(*pairs: tuple[int, int]) -> Samples:
     return tuple(SampleRange(start, stop) for start, stop in pairs)
 
 
-def step(sample_leases: SampleLeases, wanted: int) -> list[int]:
+def step(sample_leases: SimulatedLeases, wanted: int) -> list[int]:
     drawn = sample_leases.draw(wanted)
-    sample_leases.step()
+    sample_leases.count_step()
     return drawn
 
 
@@ -22,7 +22,7 @@ def more_follow() -> bool:
     return False
 
 
-def give(sample_leases: SampleLeases, *, anew: bool = False) -> None:
+def give(sample_leases: SimulatedLeases, *, anew: bool = False) -> None:
     """The next result of the anchor, once there is enough."""
     sample_leases.post(
         lambda: sample_leases.take(sample_leases.lease, anew=anew, last=False), more_follow
@@ -30,7 +30,7 @@ def give(sample_leases: SampleLeases, *, anew: bool = False) -> None:
 
 
 def test_ranks_draw_the_lowest_and_say_it_once() -> None:
-    sample_leases = SampleLeases(interval=4)
+    sample_leases = SimulatedLeases(interval=4)
     sample_leases.leased(ranges((2, 4), (7, 20)))
     give(sample_leases)
     assert step(sample_leases, 3) == [2, 3, 7]
@@ -39,7 +39,7 @@ def test_ranks_draw_the_lowest_and_say_it_once() -> None:
 
 
 def test_a_result_waits_until_there_is_enough() -> None:
-    sample_leases, begun = SampleLeases(interval=4), list[str]()
+    sample_leases, begun = SimulatedLeases(interval=4), list[str]()
     sample_leases.post(lambda: begun.append("now"), more_follow)
     sample_leases.leased(ranges((0, 3)))
     assert begun == []
@@ -49,13 +49,13 @@ def test_a_result_waits_until_there_is_enough() -> None:
 
 
 def test_the_last_result_waits_for_nothing() -> None:
-    sample_leases, begun = SampleLeases(interval=4), list[str]()
+    sample_leases, begun = SimulatedLeases(interval=4), list[str]()
     sample_leases.post(lambda: begun.append("now"), lambda: True)
     assert begun == ["now"]
 
 
 def test_what_the_anchor_had_last_feeds_other_fragments_to_their_end() -> None:
-    sample_leases, needs_steps, begun = SampleLeases(interval=4), [True], list[str]()
+    sample_leases, needs_steps, begun = SimulatedLeases(interval=4), [True], list[str]()
     sample_leases.post(lambda: begun.append("now"), lambda: not needs_steps)
     assert begun == []
     needs_steps.clear()
@@ -67,15 +67,15 @@ def test_what_the_anchor_had_last_feeds_other_fragments_to_their_end() -> None:
 
 
 def test_ranks_that_are_gone_get_no_result_that_waits() -> None:
-    sample_leases, begun = SampleLeases(interval=4), list[str]()
+    sample_leases, begun = SimulatedLeases(interval=4), list[str]()
     sample_leases.post(lambda: begun.append("now"), more_follow)
-    sample_leases.stop()
+    sample_leases.drop_all()
     sample_leases.leased(ranges((0, 9)))
     assert begun == []
 
 
 def test_what_is_leased_meanwhile_is_drawn_after_the_next_result() -> None:
-    sample_leases = SampleLeases(interval=4)
+    sample_leases = SimulatedLeases(interval=4)
     sample_leases.leased(ranges((0, 4)))
     give(sample_leases)
     sample_leases.leased(ranges((50, 60)))
@@ -87,7 +87,7 @@ def test_what_is_leased_meanwhile_is_drawn_after_the_next_result() -> None:
 
 
 def test_what_steps_used_since_they_contributed_is_drawn_again_only_if_it_is_thrown_away() -> None:
-    sample_leases = SampleLeases(interval=2)
+    sample_leases = SimulatedLeases(interval=2)
     sample_leases.leased(ranges((0, 9)))
     give(sample_leases)
     assert step(sample_leases, 2) == [0, 1]

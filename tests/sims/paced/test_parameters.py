@@ -39,7 +39,7 @@ def test_taking_replaces_adds_or_mixes_and_touches_no_other_fragment() -> None:
     for kind, mixing in (("full", 0.0), ("delta", 0.0), ("full", 0.3)):
         held = parameters()
         before_P = held.theta_P.copy()
-        held.take(1, bytes_of(new_P), "delta" if kind == "delta" else "full", mixing=mixing)
+        held.take_result(1, bytes_of(new_P), "delta" if kind == "delta" else "full", mixing=mixing)
         old_P = before_P[FRAGMENT_1]
         mixed_P = old_P * alpha + new_P * rest
         expected_P = old_P + new_P if kind == "delta" else mixed_P if mixing else new_P

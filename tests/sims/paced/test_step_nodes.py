@@ -28,7 +28,7 @@ METHODS = [
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.replicator)
 def test_numpy_and_torch_make_the_same_node(method: FlexDeMo) -> None:
     named = [Parameter(str(number), shape) for number, shape in enumerate(SHAPES)]
-    exchange = method.exchange(named, seed=5)
+    exchange = method.make_exchange(named, seed=5)
     node = paced_node(method, SHAPES, slot=2, seed=5)
     ranks = MomentumExchange(exchange, momentum=method.momentum, rank=0, world_size=1)
     parameters_P = torch.from_numpy(initial_parameters(ELEMENTS, seed=5))
@@ -41,7 +41,7 @@ def test_numpy_and_torch_make_the_same_node(method: FlexDeMo) -> None:
         ranks.write(rows, [float(RATE)] * 2, step, memoryview(payload))
         assert node.payload(step) == payload
         mean_P, counted = np.empty(ELEMENTS, np.float32), step != 4
-        exchange.mean(step, [payload], mean_P)
+        exchange.write_mean(step, [payload], mean_P)
         if counted:
             ranks.counted(step)
         node.apply(mean_P, step, counted=counted)

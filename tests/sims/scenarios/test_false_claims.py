@@ -6,7 +6,7 @@ from protocols.messages import log_entries as e
 from sims.checkers import World
 from sims.node.toy_model import Training
 from sims.scenarios.false_claims import CLAIMS
-from sims.scenarios.fault_plan import Fault, inject
+from sims.scenarios.fault_plan import PlannedFault, inject
 
 FROM_S, FOR_S = 6.0, 20.0
 NAMED = ("append", "votes", "old votes")
@@ -17,7 +17,7 @@ def play(how: str, *, peer: int) -> World:
     """Five peers, of which one makes such claims to all others every 0.3 s for 20 s."""
     world = World(16, peers=5, outer_steps=400, training=Training(certified=True))
     other = CLAIMS.index(how)
-    inject(world, [Fault(FROM_S, "claim", peer, other, FOR_S)])
+    inject(world, [PlannedFault(FROM_S, "claim", peer, other, FOR_S)])
     world.run(until_s=FROM_S + FOR_S)
     return world
 

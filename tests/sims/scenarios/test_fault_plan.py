@@ -11,8 +11,8 @@ from sims.scenarios.fault_plan import (
     FAULTS_PER_S,
     KINDS,
     TRAPS,
-    Fault,
     FaultKind,
+    PlannedFault,
     draw_plan,
     inject,
 )
@@ -25,11 +25,11 @@ SETTLED_S = 8.0
 
 def fault(
     kind: FaultKind, at_s: float = SETTLED_S, *, peer: int = 0, other: int = 0, s: float = 1.0
-) -> Fault:
-    return Fault(at_s=at_s, kind=kind, peer=peer, other=other, duration_s=s)
+) -> PlannedFault:
+    return PlannedFault(at_s=at_s, kind=kind, peer=peer, other=other, duration_s=s)
 
 
-def played(*plan: Fault, peers: int = 3, until_s: float = 90.0) -> World:
+def played(*plan: PlannedFault, peers: int = 3, until_s: float = 90.0) -> World:
     world = World(9, peers=peers, outer_steps=20)
     inject(world, plan)
     world.run(until_s=until_s)

@@ -11,7 +11,7 @@ from sims.checkers import World
 from sims.checkers.revocation import Revocation
 from sims.node.ranks import Training
 from sims.node.toy_model import toy_signature
-from sims.scenarios.fault_plan import Fault, draw_plan, draw_revocations, inject
+from sims.scenarios.fault_plan import PlannedFault, draw_plan, draw_revocations, inject
 from sims.scenarios.revocations import PLOTS
 from tests.sims.test_sweep import FAILED_ONCE
 
@@ -20,11 +20,11 @@ SETTLED_S = 8.0
 
 def played(how: int, *, peers: int = 4, victim: int = 1) -> World:
     world = World(9, peers=peers, outer_steps=30, training=Training(certified=True))
-    join = Fault(SETTLED_S, "join", 0, 0, 0.0)
-    inject(world, [join, Fault(SETTLED_S, "revoke", victim, how, 0.0)])
+    join = PlannedFault(SETTLED_S, "join", 0, 0, 0.0)
+    inject(world, [join, PlannedFault(SETTLED_S, "revoke", victim, how, 0.0)])
     world.at(30.0, world.heal)
     world.run(until_s=200.0)
-    world.checkers.ended(world)
+    world.checkers.run_ended(world)
     return world
 
 
@@ -72,7 +72,7 @@ def test_who_is_revoked_counts_nowhere() -> None:
         e.Lost(b, ""),
     )
     for index, entry in enumerate(log, start=1):
-        checker.applied(index, entry)
+        checker.check_entry(index, entry)
     assert found == [
         "b.1 is revoked while it votes",
         "b.1 is revoked, and counts in a Voter after that",
@@ -87,8 +87,8 @@ def test_a_revocation_without_the_root_key_or_a_vote_is_found() -> None:
     def found(run: e.Run, entry: e.Revocation) -> list[str]:
         texts: list[str] = []
         checker = Revocation(texts.append)
-        checker.applied(1, run)
-        checker.applied(2, entry)
+        checker.check_entry(1, run)
+        checker.check_entry(2, entry)
         return texts
 
     closed = replace(plain, voters_revoke=False)

@@ -9,9 +9,9 @@ from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types.ids import PeerId, Version, digest_text
-from sims.checkers.branches import HEALED_S, Branches
+from sims.checkers.branches import HEALED_S, BranchChecks
 from sims.node.node import Node
-from sims.scenarios.fault_plan import Fault, inject
+from sims.scenarios.fault_plan import PlannedFault, inject
 from sims.scenarios.two_peers import PARTED_S, ForkWorld, draw_faults
 from tests.protocols.scenes import A, B
 
@@ -22,7 +22,7 @@ OURS, THEIRS = (), (7,)
 def parted() -> ForkWorld:
     """Two peers after they lost each other for just long enough that each goes on alone."""
     world = ForkWorld(8, peers=2, outer_steps=200)
-    inject(world, [Fault(4.0, "partition", 0, 0, PARTED_S)])
+    inject(world, [PlannedFault(4.0, "partition", 0, 0, PARTED_S)])
     world.run(until_s=4.0 + PARTED_S)
     assert world.happened["fork"] >= 1
     assert world.checkers.violations == []
@@ -34,10 +34,10 @@ def fork(tokens: int) -> e.Restore:
     return e.Restore(2, (version,), 8, tokens, (B,), 7, True, 0)
 
 
-def fed(*, tokens: int) -> tuple[Branches, list[str]]:
+def fed(*, tokens: int) -> tuple[BranchChecks, list[str]]:
     """B forked with so many tokens; A has none."""
     found: list[str] = []
-    branches = Branches(found.append, {A: OURS, B: THEIRS})
+    branches = BranchChecks(found.append, {A: OURS, B: THEIRS})
     branches.read(B, THEIRS, fork(tokens))
     return branches, found
 
@@ -95,7 +95,7 @@ def test_who_said_what_it_has_commits_nothing_before_it_is_decided() -> None:
     node = forked(world)
     (other,) = (x for x in world.live if x is not node)
     found: list[str] = []
-    branches = Branches(found.append, {})
+    branches = BranchChecks(found.append, {})
     branches.woke(node)
     word = m.OnBranch((), 0, leads=True, final=True, leader="")
     branches.said(node, other.peer, word)
@@ -113,7 +113,7 @@ def test_what_is_decided_with_the_last_word_comes_after_it() -> None:
     node = forked(world)
     (other,) = (x for x in world.live if x is not node)
     found: list[str] = []
-    branches = Branches(found.append, {})
+    branches = BranchChecks(found.append, {})
     branches.woke(node)
     log, term = node.core.raft.log, node.core.raft.term
     log.append(e.Dropped(other.peer, (), 0), term=term)
@@ -130,7 +130,7 @@ def test_who_hangs_up_on_a_peer_that_is_stopped_meets_it_no_more() -> None:
     node = forked(world)
     (other,) = (x for x in world.live if x is not node)
     found: list[str] = []
-    branches = Branches(found.append, {node.peer: (7,), other.peer: ()})
+    branches = BranchChecks(found.append, {node.peer: (7,), other.peer: ()})
     branches.woke(node)
     one, two = sorted([node.peer, other.peer])
     branches._met[one, two] = world.now - 1.0
@@ -144,7 +144,7 @@ def test_nobody_goes_on_alone_before_its_time_nor_finishes_in_a_branch_beside_an
     node = forked(world)
     (other,) = (x for x in world.live if x is not node)
     found: list[str] = []
-    branches = Branches(found.append, {node.peer: (7,), other.peer: ()})
+    branches = BranchChecks(found.append, {node.peer: (7,), other.peer: ()})
     branches._knew[node.peer], branches._with_voter[node.peer] = (), world.now - 1.0
     branches.looked(node)
     assert found == [f"{node.peer} goes on alone after 1.0 s"]
@@ -154,6 +154,6 @@ def test_nobody_goes_on_alone_before_its_time_nor_finishes_in_a_branch_beside_an
         world.now += HEALED_S * late + 1.0
         branches.stopped(node, finished)
         branches.stopped(other, finished)
-        branches.ended()
+        branches.run_ended()
         assert len(found) == 1 + late
     assert "finish on different branches" in found[1]

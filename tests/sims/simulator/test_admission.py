@@ -11,7 +11,7 @@ from protocols.messages import peer as m
 from protocols.state.tokens import ROOT
 from protocols.types.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from sims.checkers import World
-from sims.checkers.admission import Admission
+from sims.checkers.admission import AdmissionChecks
 from sims.node.ranks import Training
 from sims.sweep import run_seed
 from tests.protocols.scenes import run
@@ -49,7 +49,7 @@ def test_in_some_seeds_answers_are_lost_and_tokens_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("event", "command"),
     [
-        (v.AdmitAsked(1, ADMIT), c.Answer(1, (), "", final=False)),
+        (v.AdmitAsked(1, ADMIT), c.AdmissionAnswer(1, (), "", final=False)),
         (
             v.MessageReceived(FOUNDER, m.HandOn(1, ADMIT)),
             c.Send(FOUNDER, m.Decided(1, (), "", final=False)),
@@ -59,16 +59,16 @@ def test_in_some_seeds_answers_are_lost_and_tokens_do_not_count() -> None:
 def test_an_answer_without_the_log_s_word_is_found(event: v.Event, command: c.Command) -> None:
     found: list[str] = []
     node = next(iter(World(3, peers=3, outer_steps=4).nodes.values()))
-    Admission(found.append).handled(node, event, [command])
+    AdmissionChecks(found.append).check_event(node, event, [command])
     assert len(found) == 1
 
 
 def checker(*entries: e.Entry) -> list[str]:
     """What a checker finds in these entries."""
     found: list[str] = []
-    admission = Admission(found.append)
+    admission = AdmissionChecks(found.append)
     for entry in (run(founder=FOUNDER), *entries):
-        admission.applied(entry)
+        admission.check_entry(entry)
     return found
 
 
@@ -83,21 +83,21 @@ def test_a_token_of_a_peer_without_a_vote_is_found() -> None:
     assert len(checker(e.Voter(FOUNDER, votes=False, why=""), by)) == 1
     assert len(checker(e.Revoked(FOUNDER, OTHER, ""), by)) == 1
     found: list[str] = []
-    strict = Admission(found.append)
-    strict.applied(replace(run(founder=FOUNDER), voters_issue=False))
-    strict.applied(by)
+    strict = AdmissionChecks(found.append)
+    strict.check_entry(replace(run(founder=FOUNDER), voters_issue=False))
+    strict.check_entry(by)
     assert len(found) == 1
 
 
 def test_who_takes_part_without_a_token_or_in_another_role_is_found() -> None:
     found: list[str] = []
-    strict = Admission(found.append)
-    strict.applied(replace(run(founder=FOUNDER), root="aa" * 32))
+    strict = AdmissionChecks(found.append)
+    strict.check_entry(replace(run(founder=FOUNDER), root="aa" * 32))
     info = PeerInfo(OTHER, "p1", 1, "h1:1", 1)
-    strict.applied(e.Member(info))
+    strict.check_entry(e.Member(info))
     assert len(found) == 1
-    strict.applied(SPENT)
-    strict.applied(e.Member(info))
+    strict.check_entry(SPENT)
+    strict.check_entry(e.Member(info))
     assert len(found) == 1
-    strict.applied(e.Witness(info))
+    strict.check_entry(e.Witness(info))
     assert len(found) == 2

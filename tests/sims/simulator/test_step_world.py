@@ -12,7 +12,7 @@ from sims.checkers import StepWorld
 from sims.mutants import Hunt, hunt_all
 from sims.mutations.patch import Mutant
 from sims.mutations.steps import STEP_MUTANTS
-from sims.scenarios.fault_plan import Fault
+from sims.scenarios.fault_plan import PlannedFault
 from sims.simulator.step_world import FACTOR, StepNode
 from sims.step_sweep import main, run_seed
 from sims.sweep import SeedResult
@@ -181,7 +181,7 @@ def test_a_witness_ends_with_the_run_and_made_no_step_of_it() -> None:
 
 
 def test_a_flipped_bit_is_named_and_healed() -> None:
-    plan = [Fault(at_s=12.0, kind="corrupt", peer=1, other=5, duration_s=0.0)]
+    plan = [PlannedFault(at_s=12.0, kind="corrupt", peer=1, other=5, duration_s=0.0)]
     world = Calm(26, peers=3, outer_steps=320)  # By then all three make steps together.
     for fault in plan:
         world.at(fault.at_s, lambda: flip(world))

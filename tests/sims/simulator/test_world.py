@@ -16,7 +16,7 @@ from protocols.messages import log_entries as e
 from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.node.node import Node
-from sims.node.storage import Disk
+from sims.node.storage import SimulatedDisk
 from sims.node.world_view import Observer
 from sims.scenarios.fault_plan import draw_plan, inject
 from sims.scenarios.two_peers import ForkWorld
@@ -270,7 +270,7 @@ def test_a_full_disk_fails_all_writes_and_the_run_waits_for_room_or_others() -> 
 
 
 def test_a_hole_in_the_log_on_a_disk_is_a_mistake_of_the_simulator() -> None:
-    disk = Disk()
+    disk = SimulatedDisk()
     disk.write(persist(1))
     with pytest.raises(AssertionError, match="has a gap"):
         disk.write(persist(3))
@@ -303,7 +303,7 @@ def test_a_cut_connection_is_dialled_again_by_who_dialled_it() -> None:
     victim = next(node for node in followers(world) if node.peer in members)
     line = world.network.line(victim.peer, leader(world).peer)
     before = line.connection
-    world.cut(victim, leader(world))
+    world.cut_connection(victim, leader(world))
     assert not line.up
     world.run(until_s=4.0)
     assert line.up

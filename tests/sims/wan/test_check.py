@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from sims.wan.check import CASES, Measured, table
-from sims.wan.link import Link
+from sims.wan.link import WanLink
 from sims.wan.network import MEANS
 
 
@@ -12,7 +12,7 @@ def test_every_means_has_its_cases() -> None:
 
 
 def test_the_table_has_asked_beside_measured_and_says_what_is_missing() -> None:
-    asked = Link(rate_bps=1e8, delay_s=0.05, jitter_s=0.005, loss=0.01)
+    asked = WanLink(rate_bps=1e8, delay_s=0.05, jitter_s=0.005, loss=0.01)
     result = Measured(
         means="netns",
         asked=asked,

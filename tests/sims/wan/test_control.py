@@ -8,7 +8,7 @@ from sims.wan.control import (
     links_from_json,
     links_to_json,
 )
-from sims.wan.link import Counters, Link
+from sims.wan.link import LinkCounters, WanLink
 
 
 def test_requests_come_in_pieces_and_several_at_once() -> None:
@@ -26,6 +26,6 @@ def test_requests_come_in_pieces_and_several_at_once() -> None:
 
 
 def test_links_and_counters_come_back_as_they_were() -> None:
-    links = {(0, 1): Link(rate_bps=1e6, delay_s=0.1, jitter_s=0.01, loss=0.5, up=False)}
+    links = {(0, 1): WanLink(rate_bps=1e6, delay_s=0.1, jitter_s=0.01, loss=0.5, up=False)}
     assert links_from_json(links_to_json(links)) == links
-    assert counters_from_json([[2, 1, {"packets": 3}]]) == {(2, 1): Counters(packets=3)}
+    assert counters_from_json([[2, 1, {"packets": 3}]]) == {(2, 1): LinkCounters(packets=3)}

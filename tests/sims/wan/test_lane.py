@@ -7,20 +7,20 @@ from itertools import pairwise
 import pytest
 
 from sims.wan.lane import BURST_S, JITTER_EVERY_S, QUEUE_BYTES_MIN, Lane
-from sims.wan.link import Link
+from sims.wan.link import WanLink
 
 PACKET = 1250
 """Bytes: 10 kbit, so 0.01 s at 1 Mbit/s."""
-SLOW = Link(rate_bps=1e6, delay_s=0.1, queue_s=1.0)
+SLOW = WanLink(rate_bps=1e6, delay_s=0.1, queue_s=1.0)
 WHOLE = ((0, 1),)
 
 
-def lane_of(link: Link, seed: int = 1) -> Lane:
+def lane_of(link: WanLink, seed: int = 1) -> Lane:
     return Lane(link, random.Random(seed))
 
 
 def test_a_perfect_link_delivers_at_once() -> None:
-    lane = lane_of(Link())
+    lane = lane_of(WanLink())
     assert lane.offer(5.0, 1 << 20, 700) == (5.0, ((0, 700),))
     assert lane.backlog_s(5.0) == 0
 
@@ -50,7 +50,7 @@ def test_a_line_that_stood_idle_is_ahead_by_a_moment_and_no_more() -> None:
 
 @pytest.mark.parametrize("late_s", [0.0, 0.001, 0.002])
 def test_over_time_the_rate_is_what_was_asked_though_it_is_served_late(late_s: float) -> None:
-    lane = lane_of(Link(rate_bps=1e8, queue_s=0.05))
+    lane = lane_of(WanLink(rate_bps=1e8, queue_s=0.05))
     now, last, arrived = 0.0, 0.0, 0
     for _ in range(2000):  # Whoever serves it looks every 2 ms, or later; there is always enough.
         now += 0.002 + late_s * (arrived % 2)
@@ -72,7 +72,7 @@ def test_what_the_queue_has_no_room_for_is_dropped_from_the_end() -> None:
 
 
 def test_even_a_very_slow_line_has_room_for_some_packets() -> None:
-    lane = lane_of(Link(rate_bps=1e4, queue_s=0.001))
+    lane = lane_of(WanLink(rate_bps=1e4, queue_s=0.001))
     runs = lane.offer(0.0, 1500 * 100, 100)[1]
     assert runs == ((0, QUEUE_BYTES_MIN // 1500),)
 
@@ -85,7 +85,7 @@ def test_room_comes_as_the_line_sends() -> None:
 
 
 def test_jitter_stays_within_its_bounds_and_keeps_the_order() -> None:
-    lane = lane_of(Link(delay_s=0.05, jitter_s=0.005))
+    lane = lane_of(WanLink(delay_s=0.05, jitter_s=0.005))
     sent = [number * 0.001 for number in range(5000)]
     arrivals = [lane.offer(now, PACKET)[0] for now in sent]
     delays = [arrival - now for arrival, now in zip(arrivals, sent, strict=True)]
@@ -98,7 +98,7 @@ def test_jitter_stays_within_its_bounds_and_keeps_the_order() -> None:
 
 @pytest.mark.parametrize("burst", [1, 7, 45])
 def test_the_asked_share_of_packets_is_lost_whatever_comes_at_once(burst: int) -> None:
-    lane = lane_of(Link(loss=0.02))
+    lane = lane_of(WanLink(loss=0.02))
     arrived = 0
     for _ in range(100_000 // burst):
         _, runs = lane.offer(0.0, burst * PACKET, burst)
@@ -110,12 +110,12 @@ def test_the_asked_share_of_packets_is_lost_whatever_comes_at_once(burst: int) -
 
 
 def test_all_and_nothing_can_be_lost() -> None:
-    assert lane_of(Link(loss=1.0)).offer(0.0, 3 * PACKET, 3)[1] == ()
-    assert lane_of(Link(loss=0.0)).offer(0.0, 3 * PACKET, 3)[1] == ((0, 3),)
+    assert lane_of(WanLink(loss=1.0)).offer(0.0, 3 * PACKET, 3)[1] == ()
+    assert lane_of(WanLink(loss=0.0)).offer(0.0, 3 * PACKET, 3)[1] == ((0, 3),)
 
 
 def test_equal_seeds_lose_equal_packets() -> None:
-    runs = [lane_of(Link(loss=0.3), seed).offer(0.0, 40 * 1500, 40)[1] for seed in (4, 4, 5)]
+    runs = [lane_of(WanLink(loss=0.3), seed).offer(0.0, 40 * 1500, 40)[1] for seed in (4, 4, 5)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -142,15 +142,15 @@ def test_what_waits_goes_on_at_the_new_rate() -> None:
 
 
 def test_a_shorter_delay_lets_nobody_overtake() -> None:
-    lane = lane_of(Link(delay_s=1.0))
+    lane = lane_of(WanLink(delay_s=1.0))
     first, _ = lane.offer(0.0, PACKET)
-    lane.change(Link(delay_s=0.1), 0.01)
+    lane.change(WanLink(delay_s=0.1), 0.01)
     assert lane.offer(0.02, PACKET)[0] == first
     assert lane.offer(2.0, PACKET)[0] == pytest.approx(2.1)
 
 
 def test_whoever_repeats_what_is_lost_hears_how_many() -> None:
-    lane = lane_of(Link(loss=0.5, delay_s=0.1))
+    lane = lane_of(WanLink(loss=0.5, delay_s=0.1))
     losses = [lane.carry(0.0, 4 * PACKET, 4)[1] for _ in range(1000)]
     assert sum(losses) == lane.counters.lost
     assert sum(losses) / 4000 == pytest.approx(0.5, abs=0.05)

@@ -3,7 +3,7 @@
 import pytest
 
 from protocols.types.errors import ConfigError
-from sims.wan.link import Link, all_pairs
+from sims.wan.link import WanLink, all_pairs
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from sims.wan.link import Link, all_pairs
 )
 def test_a_link_that_cannot_be_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
-        Link(**fields)  # pyright: ignore[reportArgumentType]
+        WanLink(**fields)  # pyright: ignore[reportArgumentType]
 
 
 def test_the_default_is_perfect() -> None:
-    link = Link()
+    link = WanLink()
     assert (link.rate_bps, link.delay_s, link.loss, link.up) == (None, 0.0, 0.0, True)
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from sims.wan.control import OWNER_LOOK_S, Owner, links_to_json
-from sims.wan.link import Link
+from sims.wan.link import WanLink
 from sims.wan.proxy import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Way, chunk_bytes, free_ports, serve
 
 
 def test_a_stream_takes_the_line_for_a_moment_at_a_time() -> None:
-    assert chunk_bytes(Link(rate_bps=1e5)) == CHUNK_BYTES_MIN
-    assert chunk_bytes(Link(rate_bps=1e8)) == 25_000
-    assert chunk_bytes(Link()) == chunk_bytes(Link(rate_bps=1e12)) == CHUNK_BYTES_MAX
+    assert chunk_bytes(WanLink(rate_bps=1e5)) == CHUNK_BYTES_MIN
+    assert chunk_bytes(WanLink(rate_bps=1e8)) == 25_000
+    assert chunk_bytes(WanLink()) == chunk_bytes(WanLink(rate_bps=1e12)) == CHUNK_BYTES_MAX
 
 
 def test_ports_differ() -> None:
@@ -32,9 +32,9 @@ def test_no_outgoing_connection_can_take_a_chosen_port() -> None:
 
 
 def test_a_way_follows_its_link() -> None:
-    way = Way(Link(up=False), random.Random(1))
-    way.change(Link(delay_s=0.1))
-    assert way.link == way.lane.link == Link(delay_s=0.1)
+    way = Way(WanLink(up=False), random.Random(1))
+    way.change(WanLink(delay_s=0.1))
+    assert way.link == way.lane.link == WanLink(delay_s=0.1)
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,51 @@
+"""Names that many classes share: each has one meaning, and stands in a list here.
+
+A reader that searches for a name should find few places, or one idea. Must NOT import what it
+checks.
+"""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("protocols", "peers", "lowcomm", "sims", "benchmarks")
+METHOD_CLASSES_MAX = 8
+SHARED_METHODS_MAX = 12
+SHARED_METHODS = {
+    "close": "ends a connection, a transfer or a resource for good; idempotent",
+    "deadline": "the next time at which the object has to act without an event",
+    "disconnected": "the connection with a peer has ended",
+    "encode": "writes values or an own contribution in the form of a codec",
+    "forget": "drops all that is remembered of a peer, or of an earlier attempt, step or run",
+    "keep": "drops all that is not of these peers, or not of this lineage",
+    "run": "works until the end of its task; as a property: the run's configuration",
+    "send": "queues a message or a stream for one peer, or for the other end of a socket",
+    "write": "puts its argument or its state on disk, or into its place in shared memory",
+}
+"""Names of methods that more classes may have, each with its meaning."""
+
+
+def sources() -> dict[str, ast.Module]:
+    files = [file for floor in PACKAGES for file in sorted((ROOT / floor).rglob("*.py"))]
+    return {x.relative_to(ROOT).as_posix(): ast.parse(x.read_text("utf-8")) for x in files}
+
+
+def classes_of_methods(files: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """By name of a method, the classes that define it. Special methods have Python's names."""
+    found = defaultdict[str, set[str]](set)
+    for path, module in files.items():
+        for node in (x for x in ast.walk(module) if isinstance(x, ast.ClassDef)):
+            for method in node.body:
+                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if not method.name.startswith("__"):
+                    found[method.name].add(f"{path}:{node.name}")
+    return found
+
+
+def test_a_method_name_of_many_classes_has_one_meaning() -> None:
+    counts = {name: len(where) for name, where in classes_of_methods(sources()).items()}
+    crowded = {name for name, count in counts.items() if count > METHOD_CLASSES_MAX}
+    assert crowded == SHARED_METHODS.keys()
+    assert len(crowded) <= SHARED_METHODS_MAX
