@@ -22,7 +22,7 @@ import torch
 import typer
 from rich.console import Console
 
-from benchmarks.gpus.node import MODELS, ROUND_STEPS, WINDOW_STEPS
+from benchmarks.gpus.gpu_node import MODELS, ROUND_STEPS, WINDOW_STEPS
 from benchmarks.machine import machine
 from lowcomm.models import build_model
 from lowcomm.reports import Commit, Event, RanksLost, Ready, read_timeline
@@ -249,7 +249,7 @@ async def _attached(
     async with LocalCluster(place / "run") as cluster, asyncio.timeout(PART_S):
 
         def start(name: str, token: str) -> LocalNode:
-            command = [sys.executable, "-m", "benchmarks.gpus.node", *programs[name]]
+            command = [sys.executable, "-m", "benchmarks.gpus.gpu_node", *programs[name]]
             sets = [rounds]
             return cluster.start_peer(name, config, join=token, command=command, overrides=sets)
 
@@ -275,7 +275,7 @@ async def _bare(told: Path, model: str, device: str) -> float:
     """Seconds of a step of the loop alone: the median of its windows."""
     arguments = ["bare", model, device, str(told), "0"]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.gpus.node", *arguments)
+        *(sys.executable, "-m", "benchmarks.gpus.gpu_node", *arguments)
     )
     if await asyncio.wait_for(process.wait(), PART_S):
         raise LowcommError("the bare loop failed: see its output above")

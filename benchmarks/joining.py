@@ -23,7 +23,7 @@ from rich.console import Console
 
 from benchmarks.exchanging import proc
 from benchmarks.exchanging.lowcomm_system import settings
-from benchmarks.joins.figures import JoinMedians, JoinTimes, Round, figures, rounds_of
+from benchmarks.joins.join_times import JoinMedians, JoinTimes, Round, figures, rounds_of
 from benchmarks.machine import machine
 from lowcomm.reports import EVENTS
 from peers.processes import available_memory_bytes

@@ -86,7 +86,7 @@ def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
     """The optimizer that `[run.optimizer]` and the method describe. Call this after `shard_model`,
     which replaces the parameters."""
     config = run.optimizer
-    if isinstance(run.method, methods.FlexDeMo) and run.method.step == "sgd":
+    if isinstance(run.method, methods.FlexDeMoMethod) and run.method.step == "sgd":
         return SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     if isinstance(config, MuonConfig):
         matrices = [each for each in model.model.layers.parameters() if each.ndim == 2]

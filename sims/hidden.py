@@ -5,6 +5,7 @@ those of sims.sweep, or with `--stepwise` those of sims.step_sweep.
 """
 
 import random
+from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -49,11 +50,11 @@ class HiddenWorld(World):
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         return bool(node.me.address) and super().is_elsewhere(node, peer)
 
-    def _is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: Node, coming_back: Set[PeerId]) -> bool:
         """A peer with an address is also needed if fewer than two live ones have one: without any,
         the others cannot reach each other."""
         listening = [one for one in self.live if one.me.address]
-        return super()._is_needed(node) or bool(node.me.address and len(listening) < 2)
+        return super().is_needed(node, coming_back) or bool(node.me.address and len(listening) < 2)
 
 
 class HiddenStepWorld(HiddenWorld, StepWorld):

@@ -24,7 +24,7 @@ import typer
 
 from protocols.messages import log_entries as e
 from protocols.peer import describe
-from protocols.raft import MOVES
+from protocols.raft import MOVES, Role
 from protocols.state import RunState
 from protocols.types import ConfigError, LowcommError, PeerId
 from sims.checkers import World
@@ -187,12 +187,21 @@ def play(seed: int, world: World, plan: Sequence[PlannedFault]) -> SeedResult:
         commits=checkers.num_commits,
         happened=dict(world.happened),
         log=dict(Counter(type(entry).__name__ for entry in checkers.log.values())),
-        moves={f"{one.value} > {two.value}": n for (one, two), n in world.moves().items()},
+        moves={f"{one.value} > {two.value}": n for (one, two), n in _moves(world).items()},
         comparisons=world.twin_cores.comparisons,
         violations=violations,
         story=world.story,
         plan=list(plan),
     )
+
+
+def _moves(world: World) -> Counter[tuple[Role, Role]]:
+    """All changes of role, in ended incarnations too."""
+    total = Counter(world.past_moves)
+    for node in world.nodes.values():
+        state = node.raft.term_state
+        total.update(state.role_changes)
+    return total
 
 
 def _unfinished(world: World) -> list[str]:

@@ -31,13 +31,11 @@ LARGE = {
     # The log's state: one record, changed by the functions of transitions.py.
     "protocols/state/run_state.py:RunState",
     # They compose the parts of a core and of a leader, and pass events on to them.
-    *("protocols/peer/components.py:Components", "protocols/peer/participant.py:Participant"),
-    "protocols/leader/decisions.py:Leader",
+    *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
     # State machines of fewer than 300 lines; their steps read most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
-    "protocols/peer/connectivity.py:Connectivity",
-    *("protocols/peer/member_status.py:MemberStatus", "peers/ranks/attempt.py:RankAttempt"),
-    *("protocols/raft/node.py:Raft", "peers/ranks/attempt_runner.py:AttemptRunner"),
+    *("peers/ranks/attempt.py:RankAttempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
+    "protocols/raft/node.py:Raft",
     "peers/transfer/receiver.py:IncomingTransfer",
     # Connections: buffers, limits and figures of one socket.
     *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),

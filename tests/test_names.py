@@ -24,6 +24,17 @@ SHARED_METHODS = {
     "write": "puts its argument or its state on disk, or into its place in shared memory",
 }
 """Names of methods that more classes may have, each with its meaning."""
+SHARED_CLASSES = {
+    # A log entry, and the event that reports it: the event's kind on disk is its class's name.
+    *("Attempt", "Commit", "Dropped", "Elected", "Left", "Lost", "Member", "View", "Witness"),
+    # A rank's message, and the event with its content: type and kind are the class's name.
+    *("Evaluated", "Layout", "Metrics"),
+    # A message between peers, and one of a daemon and its ranks, or an event of that kind.
+    *("Hello", "Ready", "Refused", "Stopped", "Waiting"),
+    # A command of the core, and the event or the message to a daemon that has the same effect.
+    *("Note", "Stop"),
+}
+"""Names of classes that occur on several floors. On one floor each name occurs once."""
 
 
 def sources() -> dict[str, ast.Module]:
@@ -49,3 +60,13 @@ def test_a_method_name_of_many_classes_has_one_meaning() -> None:
     crowded = {name for name, count in counts.items() if count > METHOD_CLASSES_MAX}
     assert crowded == SHARED_METHODS.keys()
     assert len(crowded) <= SHARED_METHODS_MAX
+
+
+def test_a_class_name_occurs_once() -> None:
+    floors = defaultdict[str, list[str]](list)
+    for path, module in sources().items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                floors[node.name].append(path.partition("/")[0])
+    assert {name for name, where in floors.items() if len(where) > len(set(where))} == set()
+    assert {name for name, where in floors.items() if len(where) > 1} == SHARED_CLASSES

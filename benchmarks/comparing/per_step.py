@@ -14,7 +14,7 @@ from benchmarks.comparing.node import ComparedNode, State
 from benchmarks.comparing.settings import Setting
 from lowcomm.data import Batches
 from lowcomm.flexdemo import MomentumExchange
-from lowcomm.methods import FlexDeMo, Parameter
+from lowcomm.methods import FlexDeMoMethod, Parameter
 from lowcomm.models import Llama
 from lowcomm.training import deterministic_ops
 from protocols.types import ConfigError
@@ -93,7 +93,7 @@ class FlexDeMoGroup(_StepGroup):
         """`state`: as for all groups. Raises ConfigError for AdamW."""
         super().__init__(setting, batches, state)
         method, layout = setting.method, self.node.layout
-        assert isinstance(method, FlexDeMo)
+        assert isinstance(method, FlexDeMoMethod)
         if method.step != "sgd":
             raise ConfigError(f'flexdemo steps by sgd here: method.step is "{method.step}"')
         self._method = method

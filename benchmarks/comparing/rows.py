@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from benchmarks.comparing.settings import OPTIMIZER, Setting, World
 from lowcomm.config import AdamWConfig, MuonConfig
 from lowcomm.methods import (
-    AllReduce,
+    AllReduceMethod,
     AnyMethod,
-    DecoupledDiLoCo,
-    DiLoCo,
-    EagerDiLoCo,
-    FlexDeMo,
-    LocalSGD,
-    NoLoCo,
-    SparseLoCo,
-    StreamingDiLoCo,
+    DecoupledDiLoCoMethod,
+    DiLoCoMethod,
+    EagerDiLoCoMethod,
+    FlexDeMoMethod,
+    LocalSGDMethod,
+    NoLoCoMethod,
+    SparseLoCoMethod,
+    StreamingDiLoCoMethod,
 )
 from protocols.types import ConfigError
 
@@ -98,12 +98,14 @@ STRIDING_LRS = (1e-2, 2e-2, 5e-3, 4e-2)
 """Lower learning rates: each step moves the same columns of all rows."""
 
 
-def _flexdemo(method: FlexDeMo, lrs: Sequence[float]) -> Row:
+def _flexdemo(method: FlexDeMoMethod, lrs: Sequence[float]) -> Row:
     name = f"flexdemo {method.replicator}"
     return Row(name=name, points=[Point(method=method, lr=lr) for lr in lrs])
 
 
-def _outer_grid(method: DecoupledDiLoCo | DiLoCo | NoLoCo | StreamingDiLoCo) -> list[Point]:
+def _outer_grid(
+    method: DecoupledDiLoCoMethod | DiLoCoMethod | NoLoCoMethod | StreamingDiLoCoMethod,
+) -> list[Point]:
     """Points with two learning rates of the inner optimizer, each with the two best outer steps."""
     return [
         Point(method=replace(method, outer_lr=outer_lr, outer_momentum=momentum), lr=lr)
@@ -115,27 +117,29 @@ def _outer_grid(method: DecoupledDiLoCo | DiLoCo | NoLoCo | StreamingDiLoCo) -> 
 ROWS = (
     Row(
         name=BASELINE,
-        points=[Point(method=AllReduce(), lr=lr) for lr in MEAN_LRS],
+        points=[Point(method=AllReduceMethod(), lr=lr) for lr in MEAN_LRS],
     ),
     Row(
         name="diloco",
-        points=_outer_grid(DiLoCo(inner_steps=INNER_STEPS)),
+        points=_outer_grid(DiLoCoMethod(inner_steps=INNER_STEPS)),
     ),
     Row(
         name="local_sgd",
-        points=[Point(method=LocalSGD(inner_steps=INNER_STEPS), lr=lr) for lr in MEAN_LRS],
+        points=[Point(method=LocalSGDMethod(inner_steps=INNER_STEPS), lr=lr) for lr in MEAN_LRS],
     ),
     Row(
         name="streaming_diloco fp4",
         points=_outer_grid(
-            StreamingDiLoCo(inner_steps=INNER_STEPS, contribution_codec="fp4", result_codec="bf16")
+            StreamingDiLoCoMethod(
+                inner_steps=INNER_STEPS, contribution_codec="fp4", result_codec="bf16"
+            )
         ),
     ),
     Row(
         name="eager_diloco",
         points=[
             Point(
-                method=EagerDiLoCo(
+                method=EagerDiLoCoMethod(
                     inner_steps=INNER_STEPS, outer_lr=outer_lr, outer_momentum=momentum
                 ),
             )
@@ -144,30 +148,31 @@ ROWS = (
     ),
     Row(
         name="decoupled_diloco",
-        points=_outer_grid(DecoupledDiLoCo(inner_steps=INNER_STEPS, fragments=8)),
+        points=_outer_grid(DecoupledDiLoCoMethod(inner_steps=INNER_STEPS, fragments=8)),
     ),
     Row(
         name="sparseloco",
         points=[
-            Point(method=SparseLoCo(inner_steps=INNER_STEPS, outer_lr=outer_lr), lr=lr)
+            Point(method=SparseLoCoMethod(inner_steps=INNER_STEPS, outer_lr=outer_lr), lr=lr)
             for lr in ROUND_LRS
             for outer_lr in (1.0, 2.0)
         ],
     ),
     Row(
         name="noloco",
-        points=_outer_grid(NoLoCo(inner_steps=INNER_STEPS)),
+        points=_outer_grid(NoLoCoMethod(inner_steps=INNER_STEPS)),
     ),
     Row(
         name="diloco muon",
         points=[
-            replace(point, optimizer=MUON) for point in _outer_grid(DiLoCo(inner_steps=INNER_STEPS))
+            replace(point, optimizer=MUON)
+            for point in _outer_grid(DiLoCoMethod(inner_steps=INNER_STEPS))
         ],
     ),
-    _flexdemo(FlexDeMo(replicator="full"), SIGN_LRS),
-    _flexdemo(FlexDeMo(replicator="demo"), SIGN_LRS),
-    _flexdemo(FlexDeMo(replicator="random"), RANDOM_LRS),
-    _flexdemo(FlexDeMo(replicator="striding"), STRIDING_LRS),
+    _flexdemo(FlexDeMoMethod(replicator="full"), SIGN_LRS),
+    _flexdemo(FlexDeMoMethod(replicator="demo"), SIGN_LRS),
+    _flexdemo(FlexDeMoMethod(replicator="random"), RANDOM_LRS),
+    _flexdemo(FlexDeMoMethod(replicator="striding"), STRIDING_LRS),
     Row(name="diloco speeds 1:1:2:4", like="diloco", world="speeds", scratch=False),
     Row(name="diloco churn", like="diloco", world="churn", scratch=False),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import xxhash
 
 from lowcomm.config import AdamWConfig, DataConfig, ModelConfig, MuonConfig, RunConfig
-from lowcomm.methods import AllReduce, AnyMethod, DecoupledDiLoCo, RoundMethod
+from lowcomm.methods import AllReduceMethod, AnyMethod, DecoupledDiLoCoMethod, RoundMethod
 from lowcomm.validation import validate
 from protocols.types import ConfigError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ENGINE = 1
 """Increase it if the same setting gives another result: kept results are then made again."""
-FORMER_DEFAULTS: Mapping[tuple[type, str], Any] = {(DecoupledDiLoCo, "fragments"): 8}
+FORMER_DEFAULTS: Mapping[tuple[type, str], Any] = {(DecoupledDiLoCoMethod, "fragments"): 8}
 """Former defaults of keys: names omit these values, so that kept outcomes keep their names."""
 World = Literal["equal", "speeds", "churn"]
 MODEL = ModelConfig(context=128)
@@ -76,7 +76,7 @@ class Setting:
     @property
     def warm(self) -> "Setting":
         """The setting of the warm start, equal for all settings that begin with the same one."""
-        return replace(self, method=AllReduce(), optimizer=self.warm_optimizer, world="equal")
+        return replace(self, method=AllReduceMethod(), optimizer=self.warm_optimizer, world="equal")
 
     @property
     def run(self) -> RunConfig:

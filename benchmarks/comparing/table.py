@@ -16,7 +16,7 @@ from benchmarks.comparing.kept import Outcome
 from benchmarks.comparing.rows import BASELINE, Bar, Point, Row, base_of
 from benchmarks.comparing.settings import said
 from benchmarks.comparing.traffic import NodeTraffic
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.reports import decimal_bytes_text, seconds_text
 
 TARGET_ABOVE = 0.05
@@ -239,7 +239,7 @@ def chosen(row: Row, outcomes: Sequence[Outcome | None]) -> Point | None:
 def _work(point: Point) -> tuple[str, ...]:
     """A key for the work of an inner step beyond the gradient."""
     method = point.method
-    return (method.replicator,) if isinstance(method, FlexDeMo) else (point.optimizer.name,)
+    return (method.replicator,) if isinstance(method, FlexDeMoMethod) else (point.optimizer.name,)
 
 
 def _with_error(value: str, error: str, seeds: int) -> str:

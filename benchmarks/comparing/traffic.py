@@ -6,7 +6,7 @@ Payload only, of one node. Must NOT measure anything.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowcomm.methods import AllReduce, FlexDeMo, Parameter, RoundMethod, StepMethod
+from lowcomm.methods import AllReduceMethod, FlexDeMoMethod, Parameter, RoundMethod, StepMethod
 from lowcomm.outer_state import fragment_elements
 from protocols.types import TensorSpec
 
@@ -89,6 +89,6 @@ def traffic_of(
 
 def _can_be_summed(method: StepMethod) -> bool:
     """Do all nodes send the same elements, in an encoding that a sum of values can have too?"""
-    if isinstance(method, FlexDeMo):
+    if isinstance(method, FlexDeMoMethod):
         return method.replicator != "demo" and method.values != "sign"
-    return isinstance(method, AllReduce)
+    return isinstance(method, AllReduceMethod)

@@ -3,7 +3,7 @@
 In: a mode and sizes on the command line, and a daemon if the mode has a peer. Out: one JSON line
 with seconds for each step. Must NOT judge: benchmarks/gpu.py compares.
 
-Start reading: node.py.
+Start reading: gpu_node.py.
 """
 
 __all__: list[str] = []

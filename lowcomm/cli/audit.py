@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from lowcomm.cli.acts import ask_any, print_rows
+from lowcomm.cli.acts_command import ask_any, print_rows
 
 
 def audit(

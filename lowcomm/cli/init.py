@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lowcomm.cli.acts import ask_run, running
+from lowcomm.cli.acts_command import ask_run, running
 from protocols.types import ConfigError, LowcommError
 
 ISSUE_S = 10.0

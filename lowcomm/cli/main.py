@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lowcomm.cli import audit, init, recover, revoke, token_list
+from lowcomm.cli import audit, init, recover, revoke, token_list_command
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from protocols.types import ConfigError, LowcommError, RefusedError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lowcomm.config.schema import FileConfig
     from lowcomm.startup.start_options import StartOptions
-    from peers.sockets import ListeningSocket
+    from peers.sockets import BoundSocket
     from protocols.state import Token
 
     class Life(Protocol):
@@ -90,7 +90,7 @@ def _plain_typer(cls: type[TyperGroup] | None = None) -> typer.Typer:
 app = _plain_typer(Commands)
 app.command()(init.init)
 app.command()(init.token)
-app.command("token-list", hidden=True)(token_list.token_list)
+app.command("token-list", hidden=True)(token_list_command.token_list)
 
 ConfigFile = Annotated[
     Path | None,
@@ -336,7 +336,7 @@ def _way_in(
 def _run_daemon(config: "FileConfig", directory: Path, start: "StartOptions") -> NoReturn:
     """Run a node's daemon; exit with its code."""
 
-    def make(listening: "ListeningSocket", rejoins_at: str) -> "Life":
+    def make(listening: "BoundSocket", rejoins_at: str) -> "Life":
         from lowcomm.daemon.daemon import Daemon
         from lowcomm.startup.start_options import StartOptions
 
@@ -352,7 +352,7 @@ def _run_witness(
 ) -> NoReturn:
     """Run a witness; exit with its code."""
 
-    def make(listening: "ListeningSocket", rejoins_at: str) -> "Life":
+    def make(listening: "BoundSocket", rejoins_at: str) -> "Life":
         from lowcomm.daemon.witness import WitnessDaemon
 
         where, how = rejoins_at or address, None if rejoins_at else token
@@ -364,7 +364,7 @@ def _run_witness(
 
 
 def _live(
-    make: "Callable[[ListeningSocket, str], Life]",
+    make: "Callable[[BoundSocket, str], Life]",
     directory: Path,
     config: "FileConfig",
     *,
@@ -386,7 +386,7 @@ def _live(
         listening = listen(listen_at(config.node, contact), before=before)
 
         async def life(
-            listening: "ListeningSocket" = listening, at: str = rejoins_at
+            listening: "BoundSocket" = listening, at: str = rejoins_at
         ) -> tuple[int, str]:
             daemon = make(listening, at)
             return await daemon.run(), daemon.rejoins_at

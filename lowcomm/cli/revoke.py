@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from lowcomm.cli.acts import WAIT_S, ask, ask_run, running
+from lowcomm.cli.acts_command import WAIT_S, ask, ask_run, running
 from lowcomm.cli.token_source import take_token
 from protocols.types import ConfigError, LowcommError
 

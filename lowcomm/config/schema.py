@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 from lowcomm.config.run_limits import check_limits
-from lowcomm.methods import AnyMethod, DiLoCo, RoundMethod, StepMethod
+from lowcomm.methods import AnyMethod, DiLoCoMethod, RoundMethod, StepMethod
 from lowcomm.validation import check_values, shown, validate
 from protocols.types import ConfigError, ProtocolConfig
 
@@ -182,7 +182,7 @@ class RunConfig:
     finished after this many steps."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: AdamWConfig | MuonConfig = field(default_factory=AdamWConfig)
-    method: AnyMethod = field(default_factory=DiLoCo)
+    method: AnyMethod = field(default_factory=DiLoCoMethod)
     data: DataConfig = field(default_factory=DataConfig)
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
 

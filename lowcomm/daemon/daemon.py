@@ -31,7 +31,7 @@ from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
 from peers.ipc import ListActs, ListTokens, Question, Status
-from peers.sockets import ListeningSocket, known_congestion
+from peers.sockets import BoundSocket, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -51,12 +51,7 @@ class Daemon:
     peers.exchange.interfaces.Listener."""
 
     def __init__(
-        self,
-        config: FileConfig,
-        *,
-        directory: Path,
-        start: StartOptions,
-        listening: ListeningSocket,
+        self, config: FileConfig, *, directory: Path, start: StartOptions, listening: BoundSocket
     ) -> None:
         """Lock the node's directory and open its log. Raises ConfigError."""
         self._directory = NodeDirectory(directory)

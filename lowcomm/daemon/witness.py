@@ -25,7 +25,7 @@ from peers.connections import Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.ipc import Question, serve
-from peers.sockets import ListeningSocket
+from peers.sockets import BoundSocket
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import Identity
@@ -49,7 +49,7 @@ class WitnessDaemon:
         directory: Path,
         address: str,
         token: Token | None,
-        listening: ListeningSocket,
+        listening: BoundSocket,
     ) -> None:
         """Lock the directory and open its log. `address`: the address of any peer of the run;
         `token`: the token to join with, if this node has no certificate.

@@ -61,9 +61,9 @@ class FlexDeMo(StepTrainer):
                 )
 
     @property
-    def _method(self) -> methods.FlexDeMo:
+    def _method(self) -> methods.FlexDeMoMethod:
         method = self._peer.run.method
-        assert isinstance(method, methods.FlexDeMo), "checked by its name"
+        assert isinstance(method, methods.FlexDeMoMethod), "checked by its name"
         return method
 
     def _recall(self, directory: str) -> None:

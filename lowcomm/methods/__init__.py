@@ -9,27 +9,27 @@ Start reading: base.py, then diloco.py. A new method is one file and one line he
 
 from typing import TypeAlias, get_args
 
-from lowcomm.methods.allreduce import AllReduce
+from lowcomm.methods.allreduce import AllReduceMethod
 from lowcomm.methods.base import GATHER, GATHERED, Parameter, RoundMethod, StepMethod
-from lowcomm.methods.decoupled_diloco import DecoupledDiLoCo
-from lowcomm.methods.diloco import DiLoCo
-from lowcomm.methods.eager_diloco import EagerDiLoCo
-from lowcomm.methods.flexdemo import FlexDeMo
-from lowcomm.methods.local_sgd import LocalSGD
-from lowcomm.methods.noloco import NoLoCo
-from lowcomm.methods.sparseloco import SparseLoCo
-from lowcomm.methods.streaming_diloco import StreamingDiLoCo
+from lowcomm.methods.decoupled_diloco import DecoupledDiLoCoMethod
+from lowcomm.methods.diloco import DiLoCoMethod
+from lowcomm.methods.eager_diloco import EagerDiLoCoMethod
+from lowcomm.methods.flexdemo import FlexDeMoMethod
+from lowcomm.methods.local_sgd import LocalSGDMethod
+from lowcomm.methods.noloco import NoLoCoMethod
+from lowcomm.methods.sparseloco import SparseLoCoMethod
+from lowcomm.methods.streaming_diloco import StreamingDiLoCoMethod
 
 AnyMethod: TypeAlias = (
-    DiLoCo  # The method of a table without a name.
-    | AllReduce
-    | DecoupledDiLoCo
-    | EagerDiLoCo
-    | FlexDeMo
-    | LocalSGD
-    | NoLoCo
-    | SparseLoCo
-    | StreamingDiLoCo
+    DiLoCoMethod  # The method of a table without a name.
+    | AllReduceMethod
+    | DecoupledDiLoCoMethod
+    | EagerDiLoCoMethod
+    | FlexDeMoMethod
+    | LocalSGDMethod
+    | NoLoCoMethod
+    | SparseLoCoMethod
+    | StreamingDiLoCoMethod
 )
 
 PER_STEP_METHODS = frozenset(
@@ -43,17 +43,17 @@ __all__ = [
     "GATHER",
     "GATHERED",
     "PER_STEP_METHODS",
-    "AllReduce",
+    "AllReduceMethod",
     "AnyMethod",
-    "DecoupledDiLoCo",
-    "DiLoCo",
-    "EagerDiLoCo",
-    "FlexDeMo",
-    "LocalSGD",
-    "NoLoCo",
+    "DecoupledDiLoCoMethod",
+    "DiLoCoMethod",
+    "EagerDiLoCoMethod",
+    "FlexDeMoMethod",
+    "LocalSGDMethod",
+    "NoLoCoMethod",
     "Parameter",
     "RoundMethod",
-    "SparseLoCo",
+    "SparseLoCoMethod",
     "StepMethod",
-    "StreamingDiLoCo",
+    "StreamingDiLoCoMethod",
 ]

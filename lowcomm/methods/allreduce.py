@@ -18,7 +18,7 @@ SMALLEST = "ternary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce(StepMethod):
+class AllReduceMethod(StepMethod):
     """See `lowcomm.methods.base.StepMethod`."""
 
     name: Literal["allreduce"] = "allreduce"

@@ -25,7 +25,7 @@ from protocols.types import ConfigError, Contributor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoupledDiLoCo(NesterovMethod):
+class DecoupledDiLoCoMethod(NesterovMethod):
     """See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["decoupled_diloco"] = "decoupled_diloco"

@@ -10,7 +10,7 @@ from lowcomm.methods.base import NesterovMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiLoCo(NesterovMethod):
+class DiLoCoMethod(NesterovMethod):
     """The whole model is one fragment. See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["diloco"] = "diloco"

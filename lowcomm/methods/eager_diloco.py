@@ -15,7 +15,7 @@ from lowcomm.methods.base import NesterovMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EagerDiLoCo(NesterovMethod):
+class EagerDiLoCoMethod(NesterovMethod):
     """The whole model is one fragment. See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["eager_diloco"] = "eager_diloco"

@@ -21,7 +21,7 @@ among 64 x 64 values takes 12 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlexDeMo(StepMethod):
+class FlexDeMoMethod(StepMethod):
     """See `lowcomm.methods.base.StepMethod`."""
 
     name: Literal["flexdemo"] = "flexdemo"

@@ -12,7 +12,7 @@ from lowcomm.numerics.operations import F32, descent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalSGD(RoundMethod):
+class LocalSGDMethod(RoundMethod):
     """The whole model is one fragment. See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["local_sgd"] = "local_sgd"

@@ -30,7 +30,7 @@ CODECS: tuple[ContributionCodec, ...] = ("fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoLoCo(RoundMethod):
+class NoLoCoMethod(RoundMethod):
     """The whole model is one fragment. See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["noloco"] = "noloco"

@@ -20,7 +20,7 @@ from protocols.types import ConfigError, Contributor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseLoCo(RoundMethod):
+class SparseLoCoMethod(RoundMethod):
     """See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["sparseloco"] = "sparseloco"

@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"(.*?(?:^|\.)\d+)(?:\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamingDiLoCo(NesterovMethod):
+class StreamingDiLoCoMethod(NesterovMethod):
     """See `lowcomm.methods.base.RoundMethod`."""
 
     name: Literal["streaming_diloco"] = "streaming_diloco"

@@ -148,7 +148,7 @@ class RankControl:
         match event:
             case r.RanksLayout(tensors=tensors):
                 self._check_layout(tensors)
-            case r.RanksReady(attempt=attempt):
+            case r.GroupReady(attempt=attempt):
                 context.event_log.write("ranks_ready", attempt=attempt)
                 if self._initial is None or self._initial.done():
                     context.driver.feed(v.TrainersReady())
@@ -166,7 +166,7 @@ class RankControl:
                 context.event_log.write("evaluated", loss=loss, windows=windows, sample=sample)
             case r.RanksSnapshotted(directory=directory):
                 context.checkpoint_schedule.kept_rank_state = Path(directory)
-            case r.RanksLost(attempt=attempt, why=why):
+            case r.GroupLost(attempt=attempt, why=why):
                 context.event_log.write("ranks_lost", attempt=attempt, why=why)
                 context.figures.ranks_lost()
                 self.rounds.ranks_lost()
@@ -175,10 +175,10 @@ class RankControl:
                 if shell is not None:
                     shell.ranks_lost()
                 context.driver.feed(v.TrainersLost(why))
-            case r.RanksStalled(why=why):
+            case r.GroupStalled(why=why):
                 context.event_log.write("ranks_stalled", why=why)
                 context.driver.feed(v.TrainersStalled(why))
-            case r.RanksMoving():
+            case r.GroupMoving():
                 context.event_log.write("ranks_moving")
                 context.driver.feed(v.TrainersMoving())
             case r.RanksFinished():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lowcomm.methods import EagerDiLoCo
+from lowcomm.methods import EagerDiLoCoMethod
 from lowcomm.numerics.operations import F32, pseudo_gradient
 from lowcomm.training.interfaces import RoundState
 from peers.ipc import Result
@@ -24,7 +24,7 @@ class EagerOffset:
 
     def __init__(
         self,
-        method: EagerDiLoCo,
+        method: EagerDiLoCoMethod,
         state: RoundState,
         fragment_bytes: Sequence[int],
         *,

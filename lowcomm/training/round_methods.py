@@ -15,9 +15,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lowcomm import methods
 from lowcomm.config.lr_schedule import Schedule, warmup
-from lowcomm.methods import RoundMethod
+from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
@@ -100,7 +99,7 @@ class Method:
         kept = is_there and load_rank_state(file, self._parameters, optimizer)
         self._saver = RankSaver(self._parameters, optimizer)
         device = shards[0].local.device
-        overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, methods.EagerDiLoCo)
+        overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, EagerDiLoCoMethod)
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
         """With a GPU, if the loop goes on while a result is awaited. Its keys are the fragments:
         what is fetched is the next result."""

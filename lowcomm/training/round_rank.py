@@ -12,7 +12,7 @@ from typing import Protocol
 from lowcomm.config.round_length import planned_rounds, round_steps
 from lowcomm.config.schema import RunConfig
 from lowcomm.data.lease import NodeLease
-from lowcomm.methods import EagerDiLoCo, RoundMethod
+from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
 from lowcomm.training.eager_offset import EagerOffset
 from lowcomm.training.interfaces import RoundState
 from lowcomm.training.round_schedule import ANCHOR, RoundSchedule
@@ -82,7 +82,7 @@ class RoundRank:
         )
         self._offset = (
             EagerOffset(method, state, attached.shape.fragment_bytes, replicas=peer.run.peers_min)
-            if isinstance(method, EagerDiLoCo)
+            if isinstance(method, EagerDiLoCoMethod)
             else None
         )
         self._last: dict[int, Result] = {}

@@ -23,7 +23,7 @@ class RanksLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class RanksReady:
+class GroupReady:
     """All ranks are attached: results posted from now on reach them."""
 
     attempt: int
@@ -76,7 +76,7 @@ class RanksSnapshotted:
 
 
 @dataclass(frozen=True, slots=True)
-class RanksLost:
+class GroupLost:
     """The attempt is being killed; the next one starts by itself, if any restart is left."""
 
     attempt: int
@@ -84,8 +84,8 @@ class RanksLost:
 
 
 @dataclass(frozen=True, slots=True)
-class RanksStalled:
-    """A rank makes no step, though it has to; the attempt goes on. RanksMoving or RanksLost
+class GroupStalled:
+    """A rank makes no step, though it has to; the attempt goes on. GroupMoving or GroupLost
     follows."""
 
     attempt: int
@@ -93,7 +93,7 @@ class RanksStalled:
 
 
 @dataclass(frozen=True, slots=True)
-class RanksMoving:
+class GroupMoving:
     """All ranks that had stalled make steps again, or wait for the daemon."""
 
     attempt: int
@@ -113,15 +113,15 @@ class StopAsked:
 
 RankEvent = (
     RanksLayout
-    | RanksReady
+    | GroupReady
     | RankContribution
     | RanksObeyed
     | RankMetrics
     | RanksEvaluated
     | RanksSnapshotted
-    | RanksLost
-    | RanksStalled
-    | RanksMoving
+    | GroupLost
+    | GroupStalled
+    | GroupMoving
     | RanksFinished
     | StopAsked
 )

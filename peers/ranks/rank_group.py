@@ -39,6 +39,10 @@ from peers.ranks.attempt import RankAttempt, RankFault, Stage, layout_in
 from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
+    GroupLost,
+    GroupMoving,
+    GroupReady,
+    GroupStalled,
     RankContribution,
     RankEvent,
     RankMetrics,
@@ -46,12 +50,8 @@ from peers.ranks.events import (
     RanksFailed,
     RanksFinished,
     RanksLayout,
-    RanksLost,
-    RanksMoving,
     RanksObeyed,
-    RanksReady,
     RanksSnapshotted,
-    RanksStalled,
     StopAsked,
 )
 from peers.ranks.group_memory import GroupMemory
@@ -154,7 +154,7 @@ class RankGroup:
         """Send the next result of its fragment, which lies in that place of `slots`; it gets its
         generation here.
 
-        Before RanksReady it is not sent: post again then. A rank that still reads the earlier
+        Before GroupReady it is not sent: post again then. A rank that still reads the earlier
         content of this place finds it torn, and is lost.
         """
         result = self._memory.publish(result)
@@ -242,7 +242,7 @@ class RankGroup:
             await running.run(self.rendezvous.environments, lambda: self._memory.steps(ranks))
             self._tell_handed()
             if not running.finished and not self._refusal:
-                self._on_event(RanksLost(running.attempt.number, running.why))
+                self._on_event(GroupLost(running.attempt.number, running.why))
         finally:
             self._running = None
             self._handed.clear()  # If cancelled, nothing is reported any more.
@@ -303,7 +303,7 @@ class RankGroup:
                 self._take_layout(running, tensors)
         elif isinstance(message, Ready):
             if attempt.ready(rank):
-                self._on_event(RanksReady(attempt.number))
+                self._on_event(GroupReady(attempt.number))
         elif isinstance(message, Unfit):
             self._refuse(ConfigError(message.why))
         elif isinstance(message, Hello | Obeyed):
@@ -348,7 +348,7 @@ class RankGroup:
             self._on_event(self._handed.popleft())
 
     def _tell_stall(self, attempt: int, why: str) -> None:
-        self._on_event(RanksStalled(attempt, why) if why else RanksMoving(attempt))
+        self._on_event(GroupStalled(attempt, why) if why else GroupMoving(attempt))
 
     def _asked_to_stop(self) -> None:
         self._on_event(StopAsked())

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         parse_address,
         require_loopback,
     )
-    from peers.sockets.listener import ListeningSocket, bind, listen, way_to
+    from peers.sockets.listener import BoundSocket, bind, listen, way_to
     from peers.sockets.memory_pages import fresh
     from peers.sockets.options import known_congestion, tune
 
 __all__ = [
-    "ListeningSocket",
+    "BoundSocket",
     "bind",
     "format_address",
     "fresh",
@@ -43,7 +43,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "address": "format_address is_loopback is_wildcard parse_address require_loopback",
-        "listener": "ListeningSocket bind listen way_to",
+        "listener": "BoundSocket bind listen way_to",
         "memory_pages": "fresh",
         "options": "known_congestion tune",
     },

@@ -49,7 +49,7 @@ def way_to(address: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ListeningSocket:
+class BoundSocket:
     """A bound socket, and the CPU time of this process until then."""
 
     socket: socket.socket | None
@@ -64,7 +64,7 @@ class ListeningSocket:
             self.socket.close()
 
 
-def listen(address: str, *, before: str = "") -> ListeningSocket:
+def listen(address: str, *, before: str = "") -> BoundSocket:
     """`bind` with its CPU time; "" means not to listen. `before`: where other nodes dialled this
     one; a port that `address` leaves open is that one again if it is free, since their logs name
     it. Raises ConfigError."""
@@ -77,4 +77,4 @@ def listen(address: str, *, before: str = "") -> ListeningSocket:
             bound, taken = bind(format_address(host, earlier))
     if address and bound is None:
         bound, taken = bind(address)
-    return ListeningSocket(bound, taken, time.process_time())
+    return BoundSocket(bound, taken, time.process_time())

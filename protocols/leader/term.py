@@ -28,7 +28,7 @@ class LeadershipTerm:
     """Created when this peer wins an election; dropped when its term ends."""
 
     def __init__(self, raft: Raft, applied: RunState, links: Connections, now: float) -> None:
-        head = applied.copy()
+        head = transitions.copy(applied)
         for entry in raft.log.since(head.index + 1):
             transitions.apply(head, entry)
         self.reports = reports = Reports(raft.me, head)

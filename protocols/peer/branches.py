@@ -24,7 +24,7 @@ from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
 from protocols.messages.log_entries import Dropped, Restore
 from protocols.messages.peer import Control, Heartbeat, HeartbeatReply, Kept, OnBranch
-from protocols.peer.participant import Participant
+from protocols.participant.participant import Participant
 from protocols.raft.mandate import parted
 from protocols.raft.node import Raft
 from protocols.state import transitions
@@ -162,7 +162,7 @@ class Branches:
             self._leave_with(self._run_state, self._held(), now, after=after, live=True)
         else:
             # A new incarnation does not know what is committed; it has its checkpoint.
-            head = self._run_state.copy()
+            head = transitions.copy(self._run_state)
             for entry in self._log.since(head.index + 1):
                 transitions.apply(head, entry)
             member_status = self._part.member_status

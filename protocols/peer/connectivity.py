@@ -6,41 +6,32 @@ Must NOT stop this peer (core.py).
 
 from collections.abc import Mapping, Set
 
-from protocols.interface.commands import Command, Note, Send, Stop
+from protocols.interface.commands import Command, Send
 from protocols.interface.events import PeerConnected, PeerDisconnected
 from protocols.leader.leadership import Leadership
 from protocols.leader.term import LeadershipTerm
 from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
 from protocols.messages.peer import (
-    Appended,
     Control,
     FindLeader,
     Heartbeat,
     HeartbeatReply,
     LeaderAddress,
     OnBranch,
-    UnreachedMembers,
 )
+from protocols.participant.participant import Participant
 from protocols.peer import shutdown
 from protocols.peer.branches import Branches
-from protocols.peer.participant import Participant
+from protocols.peer.leader_watch import OUTAGE, LeaderWatch
+from protocols.peer.revoked_peers import RevokedPeers
+from protocols.peer.unreached_report import UnreachedReport
 from protocols.raft.node import Raft
 from protocols.state.log_applier import addresses
 from protocols.state.run_state import RunState
-from protocols.state.tokens import revocation
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, PeerInfo
 
-OUTAGE = 10
-"""A finished peer stays for so many silence timeouts for members that may only be cut off: they
-need its vote, and perhaps the last state."""
-UNSAID = (0, False, None)
-"""The initial value of `_said_missed`: the leader has no report of this peer."""
-FAREWELL_S = 1.0
-"""Seconds for which a revoked peer may read that it is out; it should stop then by itself."""
-FROM_REVOKED = (Appended, Heartbeat, HeartbeatReply)
-"""Messages of a revoked peer that are accepted so that it can read on; all others are dropped."""
 CONNECTIVITY = (Heartbeat, HeartbeatReply, OnBranch, FindLeader, LeaderAddress)
 """Messages that `handle_message` handles."""
 
@@ -57,24 +48,17 @@ class Connectivity:
         links: Connections,
         leadership: Leadership,
     ) -> None:
-        self.leaderless_since = NEVER
-        self._silent_at = NEVER
-        """When the leader will have been silent for too long."""
         self._has_losses = False
         self._me = me
         self._raft = raft
-        self._log, self._election = raft.log, raft.election
+        self._log = raft.log
         self._run_state = run_state
         self._part = part
         self._links = links
-        self._failure_detector = links.failure_detector
         self._leadership = leadership
-        self._said_missed: tuple[int, bool, object] = UNSAID
-        """(term, whether this peer led, the last report of missing peers)."""
-        self._farewells: dict[PeerId, float] = {}
-        """By revoked peer, since when it may read from this leader that it is out."""
-        self._barred_at = NEVER
-        """When a report of a single peer is believed that our certificate was revoked."""
+        self.leader_watch = LeaderWatch(raft, links)
+        self.revoked_peers = RevokedPeers(me.peer, run_state, links, leadership, self.leader_watch)
+        self._unreached = UnreachedReport(run_state, links, leadership, part.member_status)
         self.other_branches = Branches(me, raft, run_state, part, links, self.leader_address)
 
     def connected(self, event: PeerConnected, now: float) -> list[Command]:
@@ -83,7 +67,7 @@ class Connectivity:
         commands = self.other_branches.first_message(peer)
         self._raft.connected(peer, now)
         if peer == self._raft.leader:
-            self._said_missed = UNSAID  # Reports on the last connection are forgotten.
+            self._unreached.forget()  # Reports on the last connection are forgotten.
         self._part.reconnected(peer)
         self._leadership.reconnected(peer, event.incarnation)
         if self._raft.leader is None and event.leader:
@@ -91,7 +75,7 @@ class Connectivity:
         return commands
 
     def disconnected(self, event: PeerDisconnected, now: float) -> list[Command]:
-        self._part.disconnected(event.peer)
+        self._part.recovery.disconnected(event.peer)
         self._raft.disconnected(event.peer, now)
         self._leadership.disconnected(event.peer)
         return self._links.disconnected(event.peer, event.why, now)
@@ -104,17 +88,18 @@ class Connectivity:
     def watch(self, now: float) -> list[Command]:
         """Handle lost and silent peers, then keep up the other connections."""
         readers, rivals = self._run_state.readers, self._run_state.rivals
-        due = now >= self._failure_detector.deadline()
+        failure_detector, watch = self._links.failure_detector, self.leader_watch
+        due = now >= failure_detector.deadline()
         commands = self._lost_and_beats(now, readers) if due else []
-        found = self.hears_leader(now)
-        self._silent_at = self._heard_until if found and not self._raft.leads else NEVER
-        self.leaderless_since = NEVER if found else min(self.leaderless_since, now)
+        found = watch.look(now)
         led_term = self._leadership.led_term
-        commands += self.other_branches.look(now, led_term, leaderless_since=self.leaderless_since)
+        since = watch.leaderless_since
+        commands += self.other_branches.look(now, led_term, leaderless_since=since)
         wanted = {**rivals, **readers} if rivals else readers
         me, found = self._me.peer, found and not self._is_out_of_reach
         commands += self._links.keep_up(now, me, wanted, self._named, found=found)
-        commands += self._tell_missed(now) + self._shut_out(now)
+        commands += self._unreached.news(now, self._raft)
+        commands += self.revoked_peers.shut_out(now, self._raft)
         if now >= self.goes_alone_at:
             commands.append(shutdown.when_out(self._part.member_status, finished=True))
         return commands
@@ -122,8 +107,7 @@ class Connectivity:
     @property
     def deadline(self) -> float:
         """The next time at which `watch` has to run without an event."""
-        farewells = (since + FAREWELL_S for since in self._farewells.values())
-        own = min(self.goes_alone_at, self._silent_at, self._barred_at, *farewells)
+        own = min(self.goes_alone_at, self.leader_watch.silent_at, self.revoked_peers.deadline)
         return min(own, self.other_branches.deadline, self._links.deadline)
 
     def take_losses(self) -> bool:
@@ -135,80 +119,10 @@ class Connectivity:
         led_term.leader.lose(peer, why, left=False)
         self._has_losses = True
 
-    # Revoked peers --------------------------------------------------------------------------
-
     def keeps_out(self, peer: PeerId, message: Control) -> bool:
         """Is the message void, since its sender is revoked or on another branch?"""
-        revoked = peer in self._run_state.revoked
-        if revoked and not isinstance(message, FROM_REVOKED):
-            return True
-        return self.other_branches.keeps_out(peer, message)
-
-    def reads_on(self, peer: PeerId) -> bool:
-        """Is the peer out, by its own wish or revoked, and reads that from this leader?"""
-        revoked = peer in self._run_state.revoked
-        return revoked and self._leadership.led_term is not None and peer in self._links.up
-
-    def _shut_out(self, now: float) -> list[Command]:
-        """Close connections with revoked peers; stop if this peer is revoked."""
-        revoked = self._run_state.revoked
-        if why := self._is_barred(now):
-            return [Stop(why, "refused")]
-        commands: list[Command] = []
-        for peer in sorted(revoked.keys() & self._links.up):
-            since = self._farewells.setdefault(peer, now)
-            if self.reads_on(peer) and now < since + FAREWELL_S:
-                continue
-            self._raft.disconnected(peer, now)
-            commands.append(self._links.gone(peer, "its certificate was revoked"))
-        if self._farewells:
-            self._farewells = {p: t for p, t in self._farewells.items() if p in self._links.up}
-        return commands
-
-    def _is_barred(self, now: float) -> str:
-        """Why our certificate is revoked; "" if it is not, as far as this peer can know.
-
-        If our own log does not have the revocation, a single peer is not believed: most of the
-        other voters must report it, or the other one of two voters of which each went on alone; or
-        any peer, if no leader was found for long and no other voter is connected.
-        """
-        self._barred_at = NEVER
-        me, raft, said = self._me.peer, self._raft, self._links.barred
-        revoked, rivals = self._run_state.revoked, self._run_state.rivals
-        if me in revoked:
-            return revocation(revoked[me])
-        if not said:
-            return ""
-        others = set(self._log.voters) - {me}
-        most = 2 * len(others & said.keys()) > len(others)
-        late_at = self.leaderless_since + OUTAGE * raft.rules.silence_timeout_s
-        late = now >= late_at
-        self._barred_at = NEVER if late else late_at
-        led = self.hears_leader(now)
-        parted = bool(rivals) and rivals.keys() <= said.keys()
-        alone = late and not self._links.up & others
-        return next(iter(said.values())) if parted or (not led and (most or alone)) else ""
-
-    def _tell_missed(self, now: float) -> list[Command]:
-        """Report missing peers to the leader when they change; as leader, note the missing
-        links."""
-        state, led_term = self._raft.term_state, self._leadership.led_term
-        members, status = self._run_state.members, self._part.member_status
-        leader = state.leader if status.is_member else None
-        if led_term is not None:
-            what: object = led_term.reports.cut_off()
-            command: Command = Note("links", str(what or "all members are connected again"))
-        elif leader is not None and leader in self._links.up:
-            what = tuple(sorted(self._links.missed(now) & members.keys()))
-            command = Send(leader, UnreachedMembers(what))
-        else:
-            return []
-        term, led, before = self._said_missed
-        self._said_missed = (state.term, state.leads, what)
-        before = before if led == state.leads else None
-        # Repeated in each term, also if no peer is missing: a late report of an earlier term may
-        # have reached the new leader.
-        return [command] if (what != before or term != state.term) and (what or before) else []
+        revoked = self.revoked_peers.drops(peer, message)
+        return revoked or self.other_branches.keeps_out(peer, message)
 
     def _named(self) -> set[str]:
         """Addresses in uncommitted entries of our log; and of all peers of the run if this peer is
@@ -230,23 +144,23 @@ class Connectivity:
     @property
     def goes_alone_at(self) -> float:
         """When this finished peer may leave, since no leader was heard for so long."""
-        if self.leaderless_since == NEVER or not self._part.finished:
+        if self.leader_watch.leaderless_since == NEVER or not self._part.finished:
             return NEVER
         readers, rules = self._run_state.readers, self._raft.rules
         others = readers.keys() - {self._me.peer}
         patience_s = rules.silence_timeout_s * (OUTAGE if others else 1)
-        return self.leaderless_since + patience_s
+        return self.leader_watch.leaderless_since + patience_s
 
     def _lost_and_beats(self, now: float, readers: Mapping[PeerId, PeerInfo]) -> list[Command]:
         """Newly lost peers, and heartbeats that are due."""
         commands: list[Command] = []
-        led_term = self._leadership.led_term
-        if self._failure_detector.beat_due(now):
-            self._failure_detector.watch(self._needed(now), now)
+        led_term, failure_detector = self._leadership.led_term, self._links.failure_detector
+        if failure_detector.beat_due(now):
+            failure_detector.watch(self._needed(now), now)
             self._note_pauses(now)
             if led_term is not None:
                 led_term.forget_others()
-        for loss in self._failure_detector.lost(now):
+        for loss in failure_detector.lost(now):
             if loss.silent:
                 self._raft.disconnected(loss.peer, now)
             if led_term is not None:
@@ -264,7 +178,7 @@ class Connectivity:
         """The election timeout follows the pauses of the leader."""
         leader, election = self._raft.leader, self._raft.election
         if leader is not None:
-            election.expect(self._failure_detector.pause_s(leader, now))
+            election.expect(self._links.failure_detector.pause_s(leader, now))
 
     def _needed(self, now: float) -> Set[PeerId]:
         """The peers to watch: the leader watches all peers; all watch the leader, voters each
@@ -275,19 +189,9 @@ class Connectivity:
         needed = self._part.waits_for()
         if raft.leader is not None:
             needed.add(raft.leader)
-        if raft.me in self._log.voters or not self.hears_leader(now):
+        if raft.me in self._log.voters or not self.leader_watch.hears(now):
             needed.update(self._log.voters)  # One of them leads next.
         return needed & up or up
-
-    def hears_leader(self, now: float) -> bool:
-        """Is there a leader, and was it heard lately?"""
-        state = self._raft.term_state
-        return state.leads or (state.leader in self._links.up and now < self._heard_until)
-
-    @property
-    def _heard_until(self) -> float:
-        raft = self._raft
-        return raft.term_state.heard_at + 2 * raft.rules.election_timeout_s
 
     def gives_way(self, now: float) -> bool:
         """Hand over as a leader that loses its vote, since another leader must take it; or as one
@@ -297,7 +201,7 @@ class Connectivity:
             return False
         leader, vote_changes = led_term.leader, led_term.leader.vote_changes
         if self._me.peer in vote_changes.leaving:
-            return self._election.hand_over(but=leader.unfit)
+            return self._raft.election.hand_over(but=leader.unfit)
         if self._me.address or self._part.finished:
             return False
         if not leader.informed(now):
@@ -305,7 +209,7 @@ class Connectivity:
             return False
         seats, going = self._run_state.readers, leader.unfit
         hidden = [p for p in self._log.voters if p not in seats or not seats[p].address]
-        return self._election.hand_over(but=[*hidden, *going])
+        return self._raft.election.hand_over(but=[*hidden, *going])
 
     @property
     def reaches_who_decides(self) -> bool:
@@ -340,14 +244,14 @@ class Connectivity:
                     # Nothing that it says about this run counts: no round may wait for it.
                     self._lose(led_term, peer, "says that it is on another branch of the log")
                 return []
-            case Heartbeat() if peer not in self._failure_detector.watched:
+            case Heartbeat() if peer not in self._links.failure_detector.watched:
                 return [
                     Send(peer, HeartbeatReply())
                 ]  # The peer watches us, though we do not watch it.
             case FindLeader():
                 # A leader without an address is named by its id; peers connected with it find it.
                 return [Send(peer, LeaderAddress(self.leader_address() or self._raft.leader or ""))]
-            case LeaderAddress() if not self.hears_leader(now):
+            case LeaderAddress() if not self.leader_watch.hears(now):
                 return self._led_to(message.address)
             case _:
                 return []

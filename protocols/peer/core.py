@@ -11,8 +11,8 @@ from protocols.messages import peer as m
 from protocols.messages.raft import RAFT, RELAY
 from protocols.peer import shutdown, wakeups
 from protocols.peer.certificates import ABOUT_CERTIFICATES
-from protocols.peer.components import Components
 from protocols.peer.connectivity import CONNECTIVITY
+from protocols.peer.passes import Passes
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId
 from protocols.wire import codec
@@ -28,7 +28,7 @@ NO_NEWS = (m.Fetch, m.FetchSteps, m.BlocksWanted)
 """Questions between peers that are answered, and change nothing."""
 
 
-class PeerCore(Components):
+class PeerCore(Passes):
     """The core: `handle(event, now)` returns commands; call it with DeadlineReached at
     `deadline`."""
 
@@ -112,12 +112,12 @@ class PeerCore(Components):
                 self.member_status.watch_disk(self.disk.why)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
                 self.failure_detector.heard(event.sender, now)
-                self._out += self.part.payload(event)
-                if self.part.woken:
+                self._out += self.all_rounds.payload(event)
+                if self.all_rounds.woken:
                     self.raised |= wakeups.SOME_ROUNDS
             case v.CellReceived():
                 self.failure_detector.heard(event.sender, now)
-                self._out += self.part.cell(event, now)
+                self._out += self.part.recovery.cell(event, now)
             case v.LeaveRequested():
                 hears, over = self.connectivity.reaches_who_decides, self.finished
                 why = codec.one_line(event.why) or "asked to leave"
@@ -130,7 +130,7 @@ class PeerCore(Components):
                 self._out += self.certificates.handle_event(event, self.leader_id, now)
             case v.BlocksReceived():
                 self._out += self.part.local(event, now)
-                if self.part.woken:
+                if self.all_rounds.woken:
                     self.raised |= wakeups.SOME_ROUNDS
             case _:
                 self._out += self.part.local(event, now)
@@ -200,7 +200,7 @@ class PeerCore(Components):
                 self.raised |= wakeups.LED_TERM
         elif isinstance(message, m.ContributeNow):
             if self.leadership.is_led_by(peer):  # The leader sends it once.
-                self.part.hurried(message.stamp)
+                self.all_rounds.hurried(message.stamp)
         elif self.led_term is None or isinstance(message, RELAY):
             self.log_relay.handle_message(peer, message, now)
             if isinstance(message, m.Relay | m.Via):
@@ -261,7 +261,8 @@ class PeerCore(Components):
                 self._stop(shutdown.when_out(self.member_status, finished=self.finished))
             self.part.lost(now)
             return
-        if self.log_applier.returns(body.peer) or self.connectivity.reads_on(body.peer):
+        revoked_peers = self.connectivity.revoked_peers
+        if self.log_applier.returns(body.peer) or revoked_peers.reads_on(body.peer):
             # The entry is about an earlier incarnation, or the peer has to read it by itself.
             pass
         elif isinstance(body, e.Left) and body.peer in self.links.up:
@@ -269,4 +270,4 @@ class PeerCore(Components):
         else:
             self._out.append(self.links.gone(body.peer, body.why))
             self.raft.disconnected(body.peer, now)
-        self.part.gone(body.peer, now)
+        self.part.recovery.gone(body.peer)

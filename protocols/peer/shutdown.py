@@ -4,7 +4,7 @@ Must NOT stop anything: the core does, and the shell after it.
 """
 
 from protocols.interface.commands import Stop
-from protocols.peer.member_status import MemberStatus
+from protocols.participant.member_status import MemberStatus
 
 
 def when_finished(member_status: MemberStatus, *, leads: bool) -> Stop | None:

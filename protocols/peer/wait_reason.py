@@ -46,7 +46,7 @@ def describe(core: PeerCore, now: float) -> WaitReason:
     if member_status.disk_fails:
         return WaitReason("waiting", f"this node's disk: {member_status.disk_fails}", now, until)
     if core.leader_id is None or not (core.leads or core.leader_id in core.links.up):
-        return WaitReason("waiting", _election(core), core.connectivity.leaderless_since, until)
+        return WaitReason("waiting", _election(core), core.leader_watch.leaderless_since, until)
     if catchup.transfer is not None:
         donors = _names(core, catchup.transfer.givers)
         return WaitReason(

@@ -10,6 +10,8 @@ with those of a core that lets all parts run. Must NOT know what a part does (co
 from collections.abc import Mapping
 
 from protocols.interface import events as v
+from protocols.raft.node import Raft
+from protocols.types.ids import PeerId
 
 CONNECTIVITY = 1 << 0
 """Connections, losses, dialling; branches of the log."""
@@ -87,3 +89,32 @@ AFTER: Mapping[type[object], int] = {
 }
 """By type of event, the parts that it wakes; other events wake all. 0: its handler raises the
 marks."""
+
+
+class RaftChanges:
+    """What the last pass over the elections has found in Raft, to see what has changed since."""
+
+    def __init__(self) -> None:
+        self._leads: tuple[object, ...] = ()
+        self._commit_index = 0
+        self._last_index = 0
+        self._votes: tuple[int, tuple[PeerId, ...]] = (0, ())
+        """(term of the last entry, voters)."""
+
+    def marks(self, raft: Raft) -> int:
+        """The parts that have to run after the changes since the last call."""
+        found, log, state, election = 0, raft.log, raft.term_state, raft.election
+        settled = state.leads and raft.settled
+        ours = (state.term, state.leader, state.role)
+        leads = (*ours, raft.disk.works, settled, election.handing_over)
+        if leads != self._leads:
+            self._leads = leads
+            found = ALL
+        if self._commit_index != raft.commit_index:
+            self._commit_index = raft.commit_index
+            found |= FURTHER_COMMIT
+        votes = (log.last_term, log.voters)
+        if votes != self._votes or (state.leads and log.last_index != self._last_index):
+            found |= LONGER_LOG
+        self._votes, self._last_index = votes, log.last_index
+        return found

@@ -56,7 +56,7 @@ class LogApplier:
         """Addresses of the peers that an earlier incarnation knew."""
         first = saved.entries[0].body if saved is not None and saved.entries else None
         if image is not None:
-            self.run_state.become(image)
+            transitions.become(self.run_state, image)
             self.raft.run = image.run.run
         elif isinstance(first, e.Run):
             self.raft.run = first.run
@@ -114,7 +114,7 @@ class LogApplier:
         ahead = snapshot.index > raft.commit_index
         raft.installed(peer, snapshot, image.voters, piece.term, now)
         if ahead:
-            self.run_state.become(image)
+            transitions.become(self.run_state, image)
             raft.run = image.run.run
         return ahead
 
@@ -147,7 +147,7 @@ class LogApplier:
         index, log = self.run_state.index, self.raft.log
         term = log.term_at(index)
         assert term is not None, "what we have not applied is in the log"
-        return Snapshot(index, term, encode_image(self.run_state.image()))
+        return Snapshot(index, term, encode_image(transitions.image_of(self.run_state)))
 
     def _check_acts(self, peer: PeerId, append: m.Append) -> None:
         """Raise RemoteProtocolError if a revocation in these entries is not proved: no majority

@@ -8,13 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocols.messages import log_entries as e
-from protocols.messages.snapshot import (
-    Branch,
-    LossCount,
-    NewestCut,
-    ReturnedInView,
-    RunStateSnapshot,
-)
+from protocols.messages.snapshot import Branch, ReturnedInView
 from protocols.messages.step_progress import StepProgress
 from protocols.raft.log import Voters
 from protocols.state.gossip_pairs import pairs_of
@@ -33,7 +27,7 @@ STALENESS_ROUNDS_MAX = 4
 
 @dataclass(slots=True)
 class RunState:
-    """The replicated state, changed by `transitions.apply` and `become` only."""
+    """The replicated state, changed by `apply` and `become` of transitions.py only."""
 
     index: int = 0
     lineage: int = 0
@@ -83,8 +77,8 @@ class RunState:
     _open: dict[int, RoundPlan | None] = field(
         default_factory=dict[int, RoundPlan | None], compare=False
     )
-    """By fragment, the open plan as a cache. It follows from fields that only `transitions.apply`
-    and `become` change, and both clear it."""
+    """By fragment, the open plan as a cache. It follows from fields that only `apply` and `become`
+    of transitions.py change, and both clear it."""
 
     @property
     def receivers(self) -> Mapping[PeerId, PeerInfo]:
@@ -252,78 +246,6 @@ class RunState:
     def forget_plans(self) -> None:
         """The state has changed: open plans are made anew when they are asked for."""
         self._open.clear()
-
-    def image(self) -> RunStateSnapshot:
-        """The whole state as plain records, for a snapshot."""
-        assert self.run is not None, "there is nothing before the Run"
-        spendings = self.spendings
-        return RunStateSnapshot(
-            index=self.index,
-            lineage=self.lineage,
-            branches=tuple(self.branches),
-            run=self.run,
-            restored=self.restored,
-            restored_index=self.restored_index,
-            voters=self.voters,
-            members=tuple(self.members.values()),
-            joiners=tuple(self.joiners.values()),
-            granted=tuple(NewestCut(index, cut) for index, cut in self.cuts.values()),
-            views=tuple(self.views),
-            attempts=tuple(self.attempts.values()),
-            commits=tuple(c for f in sorted(self.commits) for c in self.commits[f]),
-            seats=tuple(self.seats.values()),
-            witnesses=tuple(self.witnesses.values()),
-            forks=self.forks,
-            rivals=tuple(self.rivals.values()),
-            returned=tuple(self.returned.values()),
-            losses=tuple(LossCount(peer, count) for peer, count in self.losses.items()),
-            inner_step=self.inner_step,
-            tokens=self.tokens,
-            books=self.ledger.books(),
-            step_progress=self.step_progress,
-            spent=tuple(spendings.peers.values()),
-            forgotten=spendings.forgotten,
-            revoked=tuple(spendings.revoked.values()),
-            revoked_tokens=tuple(spendings.revoked_tokens.values()),
-            issued=tuple(spendings.issued.values()),
-            mandate=self.mandate,
-            act_indices=tuple(index for index, _ in spendings.acts),
-        )
-
-    def become(self, image: RunStateSnapshot) -> None:
-        """Replace the whole state by the image's, in place: other objects keep references to this
-        one."""
-        self.index, self.run, self.voters = image.index, image.run, image.voters
-        self.mandate = image.mandate
-        self.lineage, self.branches = image.lineage, list(image.branches)
-        self.restored, self.restored_index = image.restored, image.restored_index
-        self.members = {info.peer: info for info in image.members}
-        self.joiners = {info.peer: info for info in image.joiners}
-        newest = ((x.index, x.cut) for x in image.granted)
-        self.cuts = {cut.info.peer: (index, cut) for index, cut in newest}
-        self.views = list(image.views)
-        self.attempts = {RoundKey(a.fragment, a.round): a for a in image.attempts}
-        self.commits = {}
-        for commit in image.commits:
-            self.commits.setdefault(commit.fragment, []).append(commit)
-        self.seats = {info.peer: info for info in image.seats}
-        self.witnesses = {info.peer: info for info in image.witnesses}
-        self.forks = image.forks
-        self.rivals = {info.peer: info for info in image.rivals}
-        self.returned = {x.peer: x for x in image.returned}
-        self.losses = {loss.peer: loss.count for loss in image.losses}
-        self.inner_step, self.tokens = image.inner_step, image.tokens
-        self.forget_plans()
-        self.ledger.become(image.books)
-        self.step_progress = image.step_progress
-        self.spendings.become(image)
-
-    def copy(self) -> "RunState":
-        """A copy that may apply entries before they are committed (the leader's)."""
-        other = RunState(signatures=self.signatures)
-        if self.run is not None:
-            other.become(self.image())
-        return other
 
     @property
     def newest_view(self) -> int:

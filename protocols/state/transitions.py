@@ -1,6 +1,7 @@
-"""How each entry of the log changes the replicated state.
+"""Changes of the replicated state: by an entry of the log, or as a whole by a snapshot.
 
-Must NOT look at anything but the state and the entry, nor check the entry (entry_validation.py).
+Must NOT look at anything but the state and the entry, nor check the entry or the snapshot
+(entry_validation.py).
 """
 
 import hashlib
@@ -8,7 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from protocols.messages import log_entries as e
-from protocols.messages.snapshot import Branch, ReturnedInView
+from protocols.messages.snapshot import (
+    Branch,
+    LossCount,
+    NewestCut,
+    ReturnedInView,
+    RunStateSnapshot,
+)
 from protocols.raft.log import voters_after
 from protocols.raft.mandate import extended
 from protocols.state import step_entries
@@ -90,6 +97,81 @@ def apply(run_state: RunState, entry: e.LogEntry) -> None:
         _settle(run_state)
     if run_state.stepwise and run_state.views:
         step_entries.stand_still(run_state, entry, making)
+
+
+def image_of(run_state: RunState) -> RunStateSnapshot:
+    """The whole state as plain records, for a snapshot."""
+    assert run_state.run is not None, "there is nothing before the Run"
+    spendings = run_state.spendings
+    return RunStateSnapshot(
+        index=run_state.index,
+        lineage=run_state.lineage,
+        branches=tuple(run_state.branches),
+        run=run_state.run,
+        restored=run_state.restored,
+        restored_index=run_state.restored_index,
+        voters=run_state.voters,
+        members=tuple(run_state.members.values()),
+        joiners=tuple(run_state.joiners.values()),
+        granted=tuple(NewestCut(index, cut) for index, cut in run_state.cuts.values()),
+        views=tuple(run_state.views),
+        attempts=tuple(run_state.attempts.values()),
+        commits=tuple(c for f in sorted(run_state.commits) for c in run_state.commits[f]),
+        seats=tuple(run_state.seats.values()),
+        witnesses=tuple(run_state.witnesses.values()),
+        forks=run_state.forks,
+        rivals=tuple(run_state.rivals.values()),
+        returned=tuple(run_state.returned.values()),
+        losses=tuple(LossCount(peer, count) for peer, count in run_state.losses.items()),
+        inner_step=run_state.inner_step,
+        tokens=run_state.tokens,
+        books=run_state.ledger.books(),
+        step_progress=run_state.step_progress,
+        spent=tuple(spendings.peers.values()),
+        forgotten=spendings.forgotten,
+        revoked=tuple(spendings.revoked.values()),
+        revoked_tokens=tuple(spendings.revoked_tokens.values()),
+        issued=tuple(spendings.issued.values()),
+        mandate=run_state.mandate,
+        act_indices=tuple(index for index, _ in spendings.acts),
+    )
+
+
+def become(run_state: RunState, image: RunStateSnapshot) -> None:
+    """Replace the whole state by the image's, in place: other objects keep references to this
+    one."""
+    run_state.index, run_state.run, run_state.voters = image.index, image.run, image.voters
+    run_state.mandate = image.mandate
+    run_state.lineage, run_state.branches = image.lineage, list(image.branches)
+    run_state.restored, run_state.restored_index = image.restored, image.restored_index
+    run_state.members = {info.peer: info for info in image.members}
+    run_state.joiners = {info.peer: info for info in image.joiners}
+    newest = ((x.index, x.cut) for x in image.granted)
+    run_state.cuts = {cut.info.peer: (index, cut) for index, cut in newest}
+    run_state.views = list(image.views)
+    run_state.attempts = {RoundKey(a.fragment, a.round): a for a in image.attempts}
+    run_state.commits = {}
+    for commit in image.commits:
+        run_state.commits.setdefault(commit.fragment, []).append(commit)
+    run_state.seats = {info.peer: info for info in image.seats}
+    run_state.witnesses = {info.peer: info for info in image.witnesses}
+    run_state.forks = image.forks
+    run_state.rivals = {info.peer: info for info in image.rivals}
+    run_state.returned = {x.peer: x for x in image.returned}
+    run_state.losses = {loss.peer: loss.count for loss in image.losses}
+    run_state.inner_step, run_state.tokens = image.inner_step, image.tokens
+    run_state.forget_plans()
+    run_state.ledger.become(image.books)
+    run_state.step_progress = image.step_progress
+    run_state.spendings.become(image)
+
+
+def copy(run_state: RunState) -> RunState:
+    """A copy that may apply entries before they are committed (the leader's)."""
+    other = RunState(signatures=run_state.signatures)
+    if run_state.run is not None:
+        become(other, image_of(run_state))
+    return other
 
 
 def _begin_lineage(run_state: RunState, entry: e.LogEntry) -> None:

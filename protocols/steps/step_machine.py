@@ -15,15 +15,12 @@ from protocols.interface.commands import (
     Command,
     LoadBase,
     ReleaseSteps,
-    Send,
 )
 from protocols.interface.events import BaseLoaded, StepApplied, StepReceived
 from protocols.links.handshake import Identity
 from protocols.messages import step_progress
 from protocols.messages.log_entries import View
-from protocols.messages.peer import Waiting
 from protocols.messages.snapshot import ReturnedInView
-from protocols.rounds.retries import StallReport
 from protocols.state.run_state import RunState
 from protocols.state.step_entries import step_view
 from protocols.steps.bounds import StepBounds, StepReach
@@ -52,7 +49,7 @@ class StepMachine:
         self.copy = KeptCopy(run_state)
         self.own = OwnPayloads(me.peer, self.bounds)
         self.payloads = Payloads()
-        self.stall, self.payload_fetch = StallReport(), PayloadFetch(self.bounds)
+        self.payload_fetch = PayloadFetch(self.bounds)
         self.able = False
         """At the last check the ranks could make steps with the others: they are up to date, or
         soon will be."""
@@ -72,7 +69,7 @@ class StepMachine:
         """The last exclusion of this peer by the log."""
         self._pruned = (0, NONE)
         """(log index, floor) at the last removal of payloads."""
-        self._reports = StepReports(me, run_state, self.bounds)
+        self.reports = StepReports(me, run_state, self.bounds)
 
     # Inputs ---------------------------------------------------------------------------------
 
@@ -148,7 +145,7 @@ class StepMachine:
         self.copy.clear()
         self.awaited, self._returned = None, None
         self.payloads, self.payload_fetch = Payloads(), PayloadFetch(self.bounds)
-        self._reports.clear()
+        self.reports.clear()
 
     def forget(self, peer: PeerId) -> None:
         """The connection with this peer is new: payloads that it may lack are sent again."""
@@ -156,8 +153,8 @@ class StepMachine:
 
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it gets all reports again."""
-        self._reports.clear()
-        self.stall.over()
+        self.reports.clear()
+        self.reports.stall.over()
 
     # Queries --------------------------------------------------------------------------------
 
@@ -190,7 +187,7 @@ class StepMachine:
     @property
     def deadline(self) -> float:
         """The next time at which `advance` has to run without an event."""
-        return min(self.payload_fetch.at, self.stall.at)
+        return min(self.payload_fetch.at, self.reports.stall.at)
 
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the next step waits for, as this peer sees it."""
@@ -218,7 +215,7 @@ class StepMachine:
         if len(held) == len(view.roster) and step <= reach.last:
             commands += self._apply(view, reach)
         elif self.me in held:
-            self.stall.is_slow(self.bounds.stamp(view.view, step), now)  # The wait begins.
+            self.reports.stall.is_slow(self.bounds.stamp(view.view, step), now)  # The wait begins.
         return commands
 
     def advance(
@@ -263,8 +260,9 @@ class StepMachine:
         self._steady = reach if steady else None
         if woken:
             self._recheck = self.applying is not None
-            commands += self._reports.news(leader, self)
-        return commands + self._complain(reach, now, leader)
+            commands += self.reports.news(leader, self)
+        view = reach.view if reach is not None else None
+        return commands + self.reports.waiting(self, view, now, leader)
 
     def _follow(self) -> list[Command]:
         """Drop steps that the log made void; take a newly committed step as the base."""
@@ -312,21 +310,6 @@ class StepMachine:
         if reach is not None and view is reach.view and self.awaited is None:
             following = self.own.following(reach, step)
         return [ApplyStep(self.applying, terms, step_progress.keeps(run, step), following)]
-
-    def _complain(
-        self, reach: StepReach | None, now: float, leader: PeerId | None
-    ) -> list[Command]:
-        """Report the peers that are awaited for too long, so that the leader excludes the right
-        one."""
-        step = self.version + 1
-        held = self.payloads.of_step(reach.view.view, step) if reach is not None else {}
-        waits = self.me in held and self.applying is None
-        if leader is None or reach is None or not waits or not self.missing():
-            self.stall.over()
-            return []
-        stamp = self.bounds.stamp(reach.view.view, step)
-        slow = self.stall.is_slow(stamp, now)
-        return [Send(leader, Waiting(stamp, self.missing()))] if slow else []
 
     # Helpers --------------------------------------------------------------------------------
 

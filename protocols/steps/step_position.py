@@ -1,4 +1,4 @@
-"""The reports of a peer of a stepwise run to the leader about its position, each sent once.
+"""The reports of a peer of a stepwise run to the leader: its position, and the peers it waits for.
 
 Must NOT decide which steps are made, nor how a view ends (leader/step_views.py).
 """
@@ -10,7 +10,9 @@ from typing import Protocol
 
 from protocols.interface.commands import Command, Send
 from protocols.links.handshake import Identity
-from protocols.messages.peer import Control, Have, Stepped, Stopped
+from protocols.messages.log_entries import View
+from protocols.messages.peer import Control, Have, Stepped, Stopped, Waiting
+from protocols.rounds.retries import StallReport
 from protocols.state.run_state import RunState
 from protocols.steps.bounds import StepBounds
 from protocols.steps.kept_copy import KeptCopy
@@ -35,6 +37,9 @@ class StepPosition(Protocol):
     def state_digest(self) -> str: ...
     @property
     def applying(self) -> object | None: ...
+    def missing(self) -> tuple[PeerId, ...]:
+        """The peers that the next step waits for."""
+        ...
 
 
 class StepReports:
@@ -44,6 +49,7 @@ class StepReports:
         self.me = me
         self.run_state = run_state
         self.bounds = bounds
+        self.stall = StallReport()
         self._said: dict[object, Control] = {}
         """The last report by kind."""
 
@@ -60,6 +66,21 @@ class StepReports:
         new = [report for kind, report in reports.items() if self._said.get(kind) != report]
         self._said = reports
         return [Send(leader, report) for report in new]
+
+    def waiting(
+        self, steps: StepPosition, view: View | None, now: float, leader: PeerId | None
+    ) -> list[Command]:
+        """Report the peers that are awaited for too long, so that the leader excludes the right
+        one. `view`: that of the next step."""
+        step, missing = steps.version + 1, steps.missing
+        held = steps.payloads.of_step(view.view, step) if view is not None else {}
+        waits = self.me.peer in held and steps.applying is None
+        if leader is None or view is None or not waits or not missing():
+            self.stall.over()
+            return []
+        stamp = self.bounds.stamp(view.view, step)
+        slow = self.stall.is_slow(stamp, now)
+        return [Send(leader, Waiting(stamp, missing()))] if slow else []
 
     def _all(self, steps: StepPosition) -> dict[object, Control]:
         run_state, reports, copy = self.run_state, dict[object, Control](), steps.copy

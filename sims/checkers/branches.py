@@ -152,7 +152,7 @@ class BranchChecks:
                 theirs = self._on[rival.peer]
                 if (-self._tokens[mine], mine) < (-self._tokens[theirs], theirs):
                     self._found(f"{node.peer} gives up, and has trained more than {rival.peer}")
-        alone_s = node.world.now - core.connectivity.leaderless_since
+        alone_s = node.world.now - core.leader_watch.leaderless_since
         if not core.leads and alone_s < core.rules.silence_timeout_s - SLACK_S:
             self._found(f"{node.peer} gives up, {max(0.0, alone_s):.1f} s after it knew a leader")
 

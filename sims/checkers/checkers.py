@@ -13,7 +13,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import PeerId, Stamp
 from sims.checkers.accounting import Accounting
-from sims.checkers.admission import AdmissionChecks
+from sims.checkers.admission_checks import AdmissionChecks
 from sims.checkers.agreement import Agreement
 from sims.checkers.containment import Containment
 from sims.checkers.decisions import Decisions
@@ -22,14 +22,14 @@ from sims.checkers.durability import DurabilityChecks
 from sims.checkers.elections import Elections
 from sims.checkers.fencing import Fencing
 from sims.checkers.hold_down import HoldDown
-from sims.checkers.owners import Owners
 from sims.checkers.pairs import Pairs
 from sims.checkers.progress import ProgressChecks
-from sims.checkers.revocation import Revocation
+from sims.checkers.result_checks import Owners
+from sims.checkers.revocation_checks import Revocation
 from sims.checkers.rollback import RollbackChecks
-from sims.checkers.samples import SampleChecks
+from sims.checkers.sample_checks import SampleChecks
 from sims.checkers.staleness import Staleness
-from sims.checkers.transfers import TransferChecks
+from sims.checkers.transfer_checks import TransferChecks
 from sims.checkers.waits import Waits
 from sims.node.node import Node
 from sims.node.toy_model import ToyContribution

@@ -219,7 +219,7 @@ class Decisions:
         head, stamp = core.led_term.head, Fence(core.run_state, commit.fragment).stamp_of(commit)
         said = self._held.get((stamp, commit.result_digest), set())
         holding = {peer for peer, life in said if core.links.life(peer, life) <= life}
-        for rounds in core.part.rounds_of(stamp):  # A witness has no rounds.
+        for rounds in core.all_rounds.rounds_of(stamp):  # A witness has no rounds.
             held = rounds.exchange.held
             mine = held.digest(stamp, len(commit.borders) - 1)
             if mine == commit.result_digest or rounds.version >= commit.round:
@@ -279,7 +279,10 @@ class Decisions:
         assert core.led_term is not None
         head = core.led_term.head
         committed = head.committed(fragment)
-        if not (_has(gone, head.lineage, fragment, committed) and gone.running) or gone.corrupt:
+        if (
+            not (_has(gone, head.lineage, fragment, committed) and gone.running)
+            or gone.states.corrupt
+        ):
             return  # A corrupt state may have been refused, and counts as none.
         told = self._reported.get((node.peer, core.raft.term, peer, fragment))
         lacks = any(rounds.version < committed for rounds in core.rounds[fragment : fragment + 1])

@@ -40,12 +40,12 @@ class ProgressChecks:
         names, then that is the run's state from now on, and none of its holders is corrupt."""
         fragment, version = commit.fragment, commit.round - 1
         held = [node for node in world.live if _version(node, fragment) == version]
-        digests = Counter(world.digest_of(version, node.outers[fragment]) for node in held)
+        digests = Counter(world.digest_of(version, node.states.outers[fragment]) for node in held)
         if 2 * max(digests.values(), default=0) > members:
             self._decided.add((fragment, version))
         if self._agreement.tainted and digests.keys() == {commit.previous_state_digest}:
             for node in held:
-                node.corrupt.pop(fragment, None)
+                node.states.corrupt.pop(fragment, None)
 
     def run_ended(self, world: WorldView[Node]) -> None:
         """The run is over: check that no corrupted state has lasted too long. Only rounds after
@@ -55,7 +55,7 @@ class ProgressChecks:
             # In a stepwise run each commit names the state: step_runs.py checks it.
             if node.outcome != "finished" or not node.core.rounds:
                 continue
-            for fragment, since in node.corrupt.items():
+            for fragment, since in node.states.corrupt.items():
                 passed = range(since, node.core.rounds[fragment].version)
                 rounds = sum((fragment, round_) in self._decided for round_ in passed)
                 if rounds > CORRUPT_ROUNDS_MAX:

@@ -18,7 +18,7 @@ from protocols.state import RunState
 from protocols.types import PeerId
 from sims.checkers.agreement import Agreement
 from sims.checkers.containment import Containment
-from sims.checkers.transfers import TransferChecks
+from sims.checkers.transfer_checks import TransferChecks
 from sims.node.node import Node
 
 Life = tuple[PeerId, int]

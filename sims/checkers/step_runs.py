@@ -116,14 +116,16 @@ class StepCheckers(Checkers):
         misled = self._misled.get((lineage, view, step), set[PeerId]())
         made = self._steps.get((lineage, view, step))
         only_misled = bool(misled) and made is None  # The misled peers may be dead now.
-        if (nodes or only_misled) and all(node.corrupt or node.peer in misled for node in nodes):
+        if (nodes or only_misled) and all(
+            node.states.corrupt or node.peer in misled for node in nodes
+        ):
             self.tainted = True  # No peer is left that knows the true state.
         if made is None and not self.tainted:
             self.found(f"step {step} is committed, and no peer made it")
         if made and state_digest(made[1]) != commit.state_digest and not self.tainted:
             self.found(f"step {step} is committed with another state than it led to")
         completed = self._completed.get((lineage, view, step), set[PeerId]())
-        missing = {node.peer for node in nodes if not node.corrupt} - completed - misled
+        missing = {node.peer for node in nodes if not node.states.corrupt} - completed - misled
         if missing:
             self.found(f"step {step} is committed without {', '.join(sorted(missing))}")
         self._account(lineage, step)
@@ -179,7 +181,7 @@ class StepCheckers(Checkers):
         if mine and (end := self._stopped_at(node)) is not None and step > end:
             self.found(f"{node.peer} makes step {step} though it stopped at {end}")
         self._terms.setdefault(key, terms)
-        if node.corrupt:
+        if node.states.corrupt:
             self._misled.setdefault(key, set()).add(node.peer)
             return
         roster = next(v.roster for v in self._views[lineage] if v.view == view)

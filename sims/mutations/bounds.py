@@ -8,8 +8,8 @@ from protocols.leader import recovery
 from protocols.leader.joins import Joins
 from protocols.leader.voters import Voters
 from protocols.links.log_relay import LogRelay
+from protocols.participant.member_status import MemberStatus
 from protocols.peer import wait_reason
-from protocols.peer.member_status import MemberStatus
 from protocols.raft import commitment
 from protocols.raft.durability import Durability
 from protocols.raft.node import Raft

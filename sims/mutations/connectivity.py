@@ -12,7 +12,7 @@ from protocols.links.failure_detector import FailureDetector
 from protocols.links.leader_discovery import LeaderDiscovery
 from protocols.links.log_relay import LogRelay
 from protocols.links.missing_links import MissingLinks
-from protocols.peer.member_status import MemberStatus
+from protocols.participant.training_start import TrainingStart
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
 
@@ -104,14 +104,14 @@ COMPANY_MUTANTS = (
     Mutant(
         "counted-without-links",
         "A peer that returns is waited for before it can send its slices.",
-        Edit(MemberStatus.watch_links, "not apart or ", "True or "),
-        tests=of("peer/member_status"),
+        Edit(TrainingStart.watch_links, "not apart or ", "True or "),
+        tests=of("participant/member_status"),
     ),
     Mutant(
         "counted-without-the-newest-result",
         "A peer that returns is waited for while it lacks a result.",
-        Edit(MemberStatus._keeps_pace, "not lags or ", "True or "),
-        tests=of("peer/member_status"),
+        Edit(TrainingStart._keeps_pace, "not lags or ", "True or "),
+        tests=of("participant/member_status"),
     ),
     Mutant(
         "a-peer-that-is-back-is-lost-nevertheless",

@@ -142,6 +142,6 @@ LOG_MUTANTS = (
     Mutant(
         "ignores-a-snapshot",
         "A peer that was behind applies the next entries to a run state that is too old.",
-        Edit(LogApplier.install, "self.run_state.become(image)", "pass"),
+        Edit(LogApplier.install, "transitions.become(self.run_state, image)", "pass"),
     ),
 )

@@ -10,6 +10,7 @@ from protocols.leader.voters import Voters
 from protocols.links import handshake
 from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
+from protocols.peer.revoked_peers import RevokedPeers
 from protocols.state import entry_validation, tokens, transitions
 from protocols.state.log_applier import LogApplier
 from protocols.state.tokens import SpentTokens
@@ -54,7 +55,7 @@ REVOCATION_MUTANTS = (
     Mutant(
         "speaks-on-with-a-revoked-peer",
         "The leader keeps the connection: a stolen node reads the log forever.",
-        Edit(Connectivity._shut_out, "sorted(revoked.keys() & self._links.up)", "()"),
+        Edit(RevokedPeers.shut_out, "sorted(revoked.keys() & self._links.up)", "()"),
     ),
     Mutant(
         "waits-until-a-revoked-peer-goes",
@@ -152,21 +153,21 @@ REVOCATION_UNIT_MUTANTS = (
         "hears-a-revoked-peer",
         "A revoked peer asks for a state, and gets one.",
         Edit(LeadershipTerm.handle_report, "if peer in self.head.revoked:", "if False:"),
-        Edit(Connectivity.keeps_out, "if revoked and not", "if False and not"),
+        Edit(RevokedPeers.drops, "revoked and not", "False and not"),
         tests=("tests/protocols/leader/test_voters.py",),
     ),
     # test_who_comes_back_believes_it_from_most_of_the_voters_and_not_from_one
     Mutant(
         "one-word-ends-a-peer",
         "Any single peer of the run can end any other peer.",
-        Edit(Connectivity._is_barred, "2 * len(others & said.keys()) > len(others)", "bool(said)"),
+        Edit(RevokedPeers._is_barred, "2 * len(others & said.keys()) > len(others)", "bool(said)"),
         tests=("tests/protocols/peer/test_certificates.py",),
     ),
     # test_a_peer_that_went_on_alone_ends_when_its_rival_says_that_it_is_revoked
     Mutant(
         "a-revoked-peer-leads-its-branch-on",
         "A revoked peer that leads its own branch never ends.",
-        Edit(Connectivity._is_barred, "bool(rivals) and rivals.keys() <= said.keys()", "False"),
+        Edit(RevokedPeers._is_barred, "bool(rivals) and rivals.keys() <= said.keys()", "False"),
         tests=("tests/protocols/peer/test_branches.py",),
     ),
     # test_in_a_branch_only_the_rival_can_be_revoked_and_that_ends_the_fork

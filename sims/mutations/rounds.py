@@ -6,8 +6,8 @@ Must NOT run anything (mutants.py).
 from protocols.leader.decisions import Leader, RoundDecisions
 from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports, RoundReports
-from protocols.peer.member_status import MemberStatus
-from protocols.peer.participant import Participant
+from protocols.participant.participant import Participant
+from protocols.participant.state_recovery import StateRecovery
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
@@ -165,7 +165,7 @@ LEADER_MUTANTS = (
         "joiner-skips-the-open-round",
         "A round that is committed during the transfer is never applied to the new state.",
         Edit(
-            MemberStatus.state_received,
+            StateRecovery.state_received,
             "*rounds.state_received(version.round, ",
             "*rounds.state_received(self.run_state.committed(event.fragment), ",
         ),
@@ -180,7 +180,7 @@ LEADER_MUTANTS = (
         "believes-a-lying-donor",
         "A peer adopts a state that is not that of the cut.",
         Edit(
-            MemberStatus.state_received,
+            StateRecovery.state_received,
             "(version.round, version.state_digest) != (event.round, event.state_digest)",
             "version.round != event.round",
         ),
@@ -188,7 +188,7 @@ LEADER_MUTANTS = (
     Mutant(
         "nobody-compares-states",
         "A peer with a silently corrupted state trains on, and spoils every mean.",
-        Edit(MemberStatus.check_digest, "commit is None or ", "True or "),
+        Edit(StateRecovery.check_digest, "commit is None or ", "True or "),
     ),
     Mutant(
         "restores-a-void-branch",
@@ -213,7 +213,7 @@ LEADER_MUTANTS = (
     Mutant(
         "a-new-leader-is-told-nothing",
         "The new leader waits for contributions that exist but are not reported again.",
-        Edit(Participant.new_leader, "rounds.forget_reports()", "pass"),
+        Edit(Participant.new_leader, "self.all_rounds.forget_reports()", "pass"),
     ),
     Mutant(
         "lets-go-whom-it-needs",

@@ -7,7 +7,7 @@ Must NOT run anything (mutants.py).
 from protocols.leader.decisions import RoundDecisions
 from protocols.leader.recovery import usable
 from protocols.leader.reports import Reports
-from protocols.peer.participant import Participant
+from protocols.participant.participant import Participant
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.fragment_rounds import FragmentRounds
 from protocols.rounds.retries import accuse
@@ -43,7 +43,7 @@ VOID_MUTANTS = (
     Mutant(
         "says-half-a-state-once",
         "The leader ignored an early report; no peer gets the state that only this peer has.",
-        Edit(Participant.came, "rounds.forget_reports()", "pass"),
+        Edit(Participant.came, "self.all_rounds.forget_reports()", "pass"),
     ),
     Mutant(
         "what-cannot-be-averaged-stays",

@@ -7,33 +7,30 @@ The shell keeps and drops payloads as the real one does, and runs jobs in order,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from peers.exchange import slice_key
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import Identity
-from protocols.messages import Control, Kept
+from protocols.messages import Control
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer import PeerCore
-from protocols.state import checkpoint_progress
-from protocols.types import PeerId, Stamp, Version, digest_text, limits
+from protocols.types import PeerId, limits
 from protocols.wire import codec
+from sims.node.outer_states import OuterStates
 from sims.node.owner_checks import SimulatedOwnerChecks
-from sims.node.ranks import Handed, PendingResult, Ranks
+from sims.node.ranks import PendingResult, Ranks
 from sims.node.reductions import Reductions
 from sims.node.state_transfer import SimulatedTransfers
 from sims.node.storage import SimulatedDisk, Store
-from sims.node.toy_model import ToyContribution, ToySignatures, Value
+from sims.node.toy_model import ToySignatures, Value
 from sims.node.turns import Turns
 from sims.node.wal_writer import SimulatedWalWriter
 from sims.node.world_view import WorldView
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
-
-STALL_SEEN_S = 1.5
-"""Virtual seconds from the last step of ranks that stall to the report of the shell."""
 
 
 class Node:
@@ -82,14 +79,7 @@ class Node:
         self.due = float("inf")
         """Virtual time in seconds at which the core is woken if nothing else happens: its deadline,
         or the end of a pause."""
-        self.outers: list[Value] = [0] * world.training.fragments
-        """The outer parameters, by fragment."""
-        self.versions: list[Version | None] = [None] * world.training.fragments
-        """Versions of the outer parameters as the shell knows them, by fragment; None: not
-        known."""
-        self.corrupt: dict[int, int] = {}
-        """By fragment: the round after which its state was changed by a fault that the core does
-        not know of."""
+        self.states = OuterStates(self)
         self.store = Store()
         self.transfers = SimulatedTransfers(self)
         self.reductions = Reductions(self)
@@ -180,26 +170,6 @@ class Node:
 
         self.after(restart_s, ready)
 
-    def stall_trainers(self, seconds: float) -> None:
-        """Let the ranks make no step for so long. The shell reports that after STALL_SEEN_S."""
-        if self.me.witness:
-            return
-        ranks, life = self.ranks, self.ranks.life
-        ranks.stalled_until = max(ranks.stalled_until, self.world.now + seconds)
-
-        def seen() -> None:
-            if life == ranks.life and self.world.now < ranks.stalled_until:
-                self.give(v.TrainersStalled("no step"))
-                self.at_time(ranks.stalled_until, moves)
-
-        def moves() -> None:
-            if life == ranks.life and self.world.now < ranks.stalled_until:
-                self.at_time(ranks.stalled_until, moves)  # They stalled again meanwhile.
-            elif life == ranks.life:
-                self.give(v.TrainersMoving())
-
-        self.after(STALL_SEEN_S, seen)
-
     def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if any(isinstance(command, c.Discard) for command in commands):
             return
@@ -284,24 +254,21 @@ class Node:
             case c.Encode(fragment=fragment, round=round_):
                 self.reductions.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
-                self.job(lambda: self._encode(fragment, round_, *shared))
+                self.job(lambda: self.states.encode(fragment, round_, *shared))
             case c.ApplyRound(stamp=stamp, borders=borders):
                 means = [store.results[stamp, part] for part in range(len(borders) - 1)]
-                self.job(lambda: self._apply(stamp, means))
+                self.job(lambda: self.states.apply(stamp, means))
             case c.SkipRound(stamp=stamp):
-                self.job(lambda: self._skip(stamp))
+                self.job(lambda: self.states.skip(stamp))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
                 self.transfers.carry_out(command)
             case c.ServeCells() | c.ReleaseCopy():
                 self.transfers.carry_out(command)
             case c.AdoptKept(fragment=fragment, round=round_):
-                self.job(lambda: self._adopt_kept(fragment, round_))
+                self.job(lambda: self.states.adopt_kept(fragment, round_))
             case c.Resume():
                 losses, lineage = self._losses, self.run_state.lineage
-                crashed = self.ranks.crashed
-                excused = command.fragment in crashed
-                if command.kind == "anew":
-                    crashed.discard(command.fragment)
+                excused = self.ranks.excuse(command)
                 self.job(lambda: self._resume(command, losses, lineage, excused=excused))
             case _:
                 raise AssertionError(f"unknown command {command!r}")
@@ -309,34 +276,6 @@ class Node:
     def job(self, work: Callable[[], None]) -> None:
         """Run jobs as the real shell does: one at a time, in the order of the commands."""
         self.turns.job(work)
-
-    def _adopt_kept(self, fragment: int, round_: int) -> None:
-        kept = self.disk.kept
-        digest = ""
-        if kept is not None and kept.versions[fragment].round == round_:
-            digest = self._at(fragment, round_, self.disk.outers[fragment])
-            self.corrupt.pop(fragment, None)
-        self.give(v.KeptAdopted(fragment, round_, digest))
-
-    def found(self, outers: Sequence[Value]) -> tuple[str, ...]:
-        """Begin the run with these outer parameters; returns their digests."""
-        return tuple(self._at(fragment, 0, outer) for fragment, outer in enumerate(outers))
-
-    def keep_first(self) -> None:
-        """Keep the initial state of the run as our first checkpoint."""
-        lineage, versions = self.run_state.lineage, [known for known in self.versions if known]
-        for version in versions:
-            one = (version.fragment, 0, version.state_digest)
-            self.observer.state(self.peer, lineage, *one)
-        kept = Kept(lineage, tuple(versions), 0, 0)
-        self.disk.kept, self.disk.outers = kept, tuple(self.outers)
-        self.after(self.world.compute_s, lambda: self.give(v.Checkpointed(kept)))
-
-    def _at(self, fragment: int, round_: int, outer: Value) -> str:
-        """Set a fragment's outer parameter and version; returns the state's digest."""
-        digest = self.world.digest_of(round_, outer)
-        self.outers[fragment], self.versions[fragment] = outer, Version(fragment, round_, digest)
-        return digest
 
     def _restored(self) -> None:
         """Drop payloads and sums of lineages other than the core's."""
@@ -350,21 +289,7 @@ class Node:
         if not restore.live or any(rounds.version < 0 for rounds in self.core.rounds):
             self.ranks.set_back()
         self.world.happened["void"] += restore.live and not restore.fork
-        for fragment, version in enumerate(restore.versions):
-            if self.versions[fragment] != version:
-                self.versions[fragment] = None
-
-    def _checkpoint(self) -> None:
-        run_state, versions = self.core.run_state, [known for known in self.versions if known]
-        if len(versions) < len(self.versions) or self.corrupt:
-            return
-        remaining = checkpoint_progress.remaining_at(run_state, versions[0].round)
-        if remaining is None:
-            return
-        so_far = checkpoint_progress.progress_at(run_state, versions[0].round)
-        kept = Kept(run_state.lineage, tuple(versions), *so_far, remaining)
-        self.disk.keep_checkpoint(kept, tuple(self.outers))
-        self.give(v.Checkpointed(kept))
+        self.states.set_back(restore.versions)
 
     def send(self, to: PeerId, message: Control) -> None:
         self.world.sent(self, to, message)
@@ -375,63 +300,13 @@ class Node:
     def send_bulk(self, to: PeerId, event: v.Event, value: Value) -> None:
         self.world.carry(self.peer, to, "bulk", event, value)
 
-    def _encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
-        model, training = self.world.model, self.world.training
-        if not self.running:
-            return  # No peer will get the contribution.
-        text = f"{self.peer} {fragment} {first} {handed.last} {round_} {self.world.now}"
-        manifest = digest_text(text)
-        gossip = training.gossip
-        sent = model.fold(self.outers[fragment] - handed.delta) if gossip else handed.delta
-        self.store.encoded[fragment, round_] = (manifest, sent)
-        values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
-        delta, expected, sent = map(int, values)
-        steps, base = (first, handed.last), handed.base_round
-        made = ToyContribution(self.peer, fragment, delta, *steps, expected, sent, base)
-        self.observer.encoded(manifest, made)
-        if fragment == 0:
-            self.observer.samples_of(self, manifest, round_, handed.samples)
-        self.give(v.Encoded(fragment, round_, manifest))
-
-    def _apply(self, stamp: Stamp, means: list[Value]) -> None:
-        if stamp.lineage != self.run_state.lineage:
-            return  # A Restore changed the lineage meanwhile.
-        world, fragment = self.world, stamp.fragment
-        if world.model.exact:
-            self.observer.means(self.peer, stamp, {int(mean) for mean in means})
-        before = self.outers[fragment]
-        after = means[0] if world.training.gossip else world.model.fold(before - means[0])
-        self._stepped(stamp, after)
-
-    def _skip(self, stamp: Stamp) -> None:
-        if stamp.lineage == self.run_state.lineage:
-            self.observer.skipped(self, stamp)
-            self._stepped(stamp, self.outers[stamp.fragment])
-
-    def _stepped(self, stamp: Stamp, outer: Value) -> None:
-        fragment = stamp.fragment
-        digest = self._at(fragment, stamp.round, outer)
-        if fragment not in self.corrupt:
-            self.observer.state(self.peer, stamp.lineage, fragment, stamp.round, digest)
-        if fragment == 0 and stamp.round % self.disk.checkpoint_every == 0:
-            self._checkpoint()
-        self.give(v.RoundApplied(stamp, digest))
-
     def adopt(self, fragment: int, round_: int, value: Value) -> None:
         """Make a state that came from other peers our own."""
-        digest = self._at(fragment, round_, value)
-        key = (self.run_state.lineage, fragment, round_)
-        self.corrupt.pop(fragment, None)
-        if self.observer.is_corrupt(*key, digest):
-            self.corrupt[fragment] = round_  # The donor's state is corrupt too.
-            return
-        self._checkpoint()
-        self.observer.state(self.peer, *key, digest)
+        self.states.adopt(fragment, round_, value)
 
     def state_at(self, fragment: int, round_: int) -> Value | None:
         """The state after this round; None if our state is another one."""
-        version = self.versions[fragment]
-        return self.outers[fragment] if version and version.round == round_ else None
+        return self.states.at(fragment, round_)
 
     def _resume(self, command: c.Resume, losses: int, lineage: int, *, excused: bool) -> None:
         """Give the ranks a result. As in the driver, a result for ranks that were lost meanwhile is
@@ -443,7 +318,7 @@ class Node:
         def post() -> None:
             # If the result has waited, the outer parameter contains later rounds too. The core does
             # not know this: by the command's round, it finds the ranks' work too old.
-            outer, samples = self.outers[fragment], ranks.sample_leases.lease
+            outer, samples = self.states.outers[fragment], ranks.sample_leases.lease
             ranks.result(PendingResult(command, outer, lineage, samples, excused))
 
         def is_last() -> bool:

@@ -4,23 +4,26 @@ The ranks contribute to one fragment after the other, and go on training while a
 They take a result at the first step at least `overlap_steps` after the contribution, and wait for
 the result `overlap_max_steps` after the contribution. If that is past boundaries of other
 fragments, several contributions are in flight at once. Must NOT know of rounds beyond the core's
-commands.
+commands, the value of a sample, nor which samples are counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lowcomm.data import NodeLease
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds import next_fragment
-from protocols.types import LowcommError, Samples
+from protocols.types import LowcommError, Samples, count
 from sims.node.node_view import NodeView
-from sims.node.samples import SimulatedLeases
 from sims.node.toy_model import STEP_SAMPLES, Training, Value
 
 STEP_TOKENS = 16
 STALE_ROUNDS = 4
+STALL_SEEN_S = 1.5
+"""Virtual seconds from the last step of ranks that stall to the report of the shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,75 @@ class PendingResult:
     violation."""
 
 
+@dataclass(slots=True)
+class SimulatedLeases:
+    """The node's and the ranks' leases. A result of the anchor waits until the lease has enough
+    samples; until then, the ranks draw from the lease of the last result."""
+
+    interval: int
+    """Number of samples that the ranks need between two results of the anchor."""
+    lease: Samples = ()
+    """The samples of the last Leased command of the core."""
+    _waiting: list[tuple[Callable[[], None], Callable[[], bool]]] = field(
+        default_factory=list[tuple[Callable[[], None], Callable[[], bool]]]
+    )
+    """Results of the anchor that wait for enough samples: (post, is_last)."""
+    _ranks: NodeLease = field(default_factory=NodeLease)
+
+    # The node -------------------------------------------------------------------------------
+
+    def leased(self, samples: Samples) -> None:
+        """Set the samples that the ranks may draw from the next result on."""
+        self.lease = samples
+        self.post_waiting()
+
+    def post(self, post: Callable[[], None], is_last: Callable[[], bool]) -> None:
+        """Give the ranks a result of the anchor by calling `post`. If the lease has too few samples
+        for the interval after it, and some fragment still needs steps, wait for more."""
+        if count(self.lease) < self.interval and not is_last():
+            self._waiting.append((post, is_last))
+        else:
+            post()
+
+    def post_waiting(self) -> None:
+        """Try again to post the waiting results, after a change of what they wait for."""
+        waiting, self._waiting = self._waiting, []
+        for post, is_last in waiting:
+            self.post(post, is_last)
+
+    def drop_all(self) -> None:
+        """Drop everything: the ranks are gone."""
+        self._waiting.clear()
+        self._ranks = NodeLease()
+
+    # The ranks ------------------------------------------------------------------------------
+
+    def take(self, samples: Samples, *, anew: bool, last: bool) -> None:
+        """Take the lease of a result of the anchor. `anew`: the steps since the last contribution
+        are thrown away. `last`: no later result brings samples."""
+        if anew:
+            self._ranks.forget()
+        self._ranks.renew(samples, last=last)
+
+    @property
+    def unused(self) -> int:
+        """Number of samples that no step has used yet."""
+        return self._ranks.unused
+
+    def draw(self, wanted: int) -> list[int]:
+        """Draw the lowest samples for the step that begins. Raises LowcommError if too few are
+        left."""
+        return self._ranks.draw(wanted)
+
+    def count_step(self) -> None:
+        """Count the samples of the oldest batch as used by a step."""
+        self._ranks.step()
+
+    def contribute(self) -> Samples:
+        """The samples that steps have used since the last call."""
+        return self._ranks.contribute()
+
+
 class Ranks:
     """The ranks of one node in one incarnation. Ranks that crash are replaced inside this
     object."""
@@ -82,7 +154,7 @@ class Ranks:
         self._node, self._core, self._name = node, node.core, node.me.name
         self._model = node.world.model
         self._training = training
-        self.last = node.world.steps_of(node.peer)
+        self.last = node.world.steps[node.peer]
         """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
         self.sample_leases = SimulatedLeases(training.interval_samples)
@@ -120,6 +192,33 @@ class Ranks:
     def set_back(self) -> None:
         """Mark all work since the last result as lost."""
         self.crashed = set(range(len(self.works)))
+
+    def stall(self, seconds: float) -> None:
+        """Let the ranks make no step for so long. The shell reports that after STALL_SEEN_S."""
+        node, life = self._node, self.life
+        if node.me.witness:
+            return  # It has no ranks.
+        self.stalled_until = max(self.stalled_until, node.world.now + seconds)
+
+        def seen() -> None:
+            if life == self.life and node.world.now < self.stalled_until:
+                node.give(v.TrainersStalled("no step"))
+                node.at_time(self.stalled_until, moves)
+
+        def moves() -> None:
+            if life == self.life and node.world.now < self.stalled_until:
+                node.at_time(self.stalled_until, moves)  # They stalled again meanwhile.
+            elif life == self.life:
+                node.give(v.TrainersMoving())
+
+        node.after(STALL_SEEN_S, seen)
+
+    def excuse(self, resume: c.Resume) -> bool:
+        """Is the loss of this fragment's work no violation? New parameters end that."""
+        excused = resume.fragment in self.crashed
+        if resume.kind == "anew":
+            self.crashed.discard(resume.fragment)
+        return excused
 
     def shared(self, fragment: int) -> tuple[Handed, int]:
         """The last contribution to this fragment, and the number of its first step."""
@@ -229,7 +328,7 @@ class Ranks:
                 work.local, work.moved = world.model.fold(work.local + move), work.moved + move
             self.sample_leases.count_step()
             self.works[0].samples += drawn
-            world.count_step(self._node.peer, self.last)
+            world.steps[self._node.peer] = self.last
             self._look()
             self._go_on()
 

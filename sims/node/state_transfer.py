@@ -20,6 +20,8 @@ from sims.node.toy_model import Value
 Lie = Literal["", "cell", "tree"]
 """The error in the next state that a donor sends: in one cell, or in the whole state with its hash
 tree."""
+TRANSFER_S = (0.05, 0.5, 3.0)
+"""Virtual seconds that the cells of a fragment take together."""
 STATE_CELLS = (1, 5, 40)
 """Number of cells of a fragment's state: one, a few for each donor, or more than a peer is asked
 for at a time."""
@@ -141,7 +143,7 @@ class SimulatedTransfers:
             self._sending.discard(peer)
             self._send_next(peer)
 
-        node.after(node.world.transfer_s() / node.world.state_cells, sent)
+        node.after(node.world.random.choice(TRANSFER_S) / node.world.state_cells, sent)
 
     # As a joiner ----------------------------------------------------------------------------
 

@@ -116,6 +116,8 @@ class WorldView(Protocol[NodeT]):
     nodes: dict[PeerId, NodeT]
     """The newest incarnation of each peer."""
     disks: dict[PeerId, SimulatedDisk]
+    steps: Counter[PeerId]
+    """Number of inner steps that each peer has made in all its incarnations."""
     happened: Counter[str]
     """Number of faults that took place, and of their outcomes, by kind."""
     traps: dict[str, int]
@@ -168,10 +170,6 @@ class WorldView(Protocol[NodeT]):
         """Seconds that a write takes."""
         ...
 
-    def transfer_s(self) -> float:
-        """Seconds that the cells of a fragment take."""
-        ...
-
     # The run --------------------------------------------------------------------------------
 
     def begun(self, node: NodeT) -> None:
@@ -189,12 +187,6 @@ class WorldView(Protocol[NodeT]):
     def digest_of(self, round_: int, outer: Value) -> str:
         """Digest of the state after this round, as the run's shells compute it."""
         ...
-
-    def steps_of(self, peer: PeerId) -> int:
-        """Number of inner steps that a peer has made in all its incarnations."""
-        ...
-
-    def count_step(self, peer: PeerId, number: int) -> None: ...
 
     # Records --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lowcomm.methods import FlexDeMo, Parameter, StepMethod
+from lowcomm.methods import FlexDeMoMethod, Parameter, StepMethod
 from lowcomm.numerics import F32
 from protocols.types import ConfigError
 from sims.paced.moves import initial_parameters, movement
@@ -38,7 +38,7 @@ def paced_node(
     method: StepMethod, shapes: Sequence[tuple[int, ...]], *, slot: int, seed: int
 ) -> PacedNode:
     """The node in this slot, with tensors of these shapes. Raises ConfigError."""
-    if isinstance(method, FlexDeMo):
+    if isinstance(method, FlexDeMoMethod):
         return FlexNode(method, shapes, slot=slot, seed=seed)
     return MovingNode(sum(int(np.prod(shape)) for shape in shapes), slot=slot, seed=seed)
 
@@ -72,7 +72,7 @@ class FlexNode:
     with SGD."""
 
     def __init__(
-        self, method: FlexDeMo, shapes: Sequence[tuple[int, ...]], *, slot: int, seed: int
+        self, method: FlexDeMoMethod, shapes: Sequence[tuple[int, ...]], *, slot: int, seed: int
     ) -> None:
         """Raises ConfigError for AdamW."""
         if method.step != "sgd":

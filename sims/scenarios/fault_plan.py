@@ -338,7 +338,7 @@ def _trainers(world: World, fault: PlannedFault, victim: Node) -> None:
 
 def _ranks_stall(world: World, fault: PlannedFault, victim: Node) -> None:
     world.tell(f"the ranks of {victim.peer} make no step for {fault.duration_s} s")
-    victim.after(0.0, lambda: victim.stall_trainers(fault.duration_s))
+    victim.after(0.0, lambda: victim.ranks.stall(fault.duration_s))
 
 
 def _liar(world: World, fault: PlannedFault, victim: Node) -> None:
@@ -363,12 +363,12 @@ def _corrupt(world: World, fault: PlannedFault, victim: Node) -> None:
     """Corrupt the victim's state, but not the states of most holders (if half of them differ, the
     run goes back to an agreed state), nor a state after a fragment's last round, which no later
     round could reveal."""
-    fragment = fault.other % len(victim.outers)
+    fragment = fault.other % len(victim.states.outers)
     if multi_step_faults.is_done(victim, fragment) or world.training.gossip:
         return  # In a gossip run all states differ, so none can be found wrong.
     holders = multi_step_faults.holders(world)
-    corrupt = sum(bool(node.corrupt) for node in holders)
-    if victim.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
+    corrupt = sum(bool(node.states.corrupt) for node in holders)
+    if victim.states.corrupt or victim not in holders or 2 * (corrupt + 1) > len(holders):
         return
     multi_step_faults.corrupt(world, victim, 1 + fault.other, fragment=fragment)
 
@@ -376,7 +376,7 @@ def _corrupt(world: World, fault: PlannedFault, victim: Node) -> None:
 Action = Callable[[World, PlannedFault, Node], None]
 ACTIONS: Mapping[FaultKind, Action] = {
     "kill": lambda world, _, victim: world.kill(victim),
-    "restart": lambda world, _, victim: world.restart(victim),
+    "restart": lambda world, _, victim: world.operator.restart(victim),
     "crowd": _crowd,
     "relapse": lambda world, fault, node: multi_step_faults.relapse(
         world, node, torn=fault.other % 2 > 0
@@ -448,7 +448,7 @@ def _strike(world: World, sender: Node, kind: FaultKind) -> None:
 
 
 def _end(world: World, victim: Node) -> None:
-    end = world.restart if world.random.random() < 0.5 else world.kill
+    end = world.operator.restart if world.random.random() < 0.5 else world.kill
     end(victim)
 
 

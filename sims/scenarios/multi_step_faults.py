@@ -116,9 +116,9 @@ def is_done(node: Node, fragment: int) -> bool:
 def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
     """Change a peer's outer state without its knowledge."""
     world.tell(f"the state of {victim.peer} is corrupted")
-    victim.outers[fragment] = (victim.outers[fragment] + by) % PRIME
+    victim.states.outers[fragment] = (victim.states.outers[fragment] + by) % PRIME
     part = victim.core.part
-    victim.corrupt[fragment] = (part.steps or part.rounds[fragment]).version
+    victim.states.corrupt[fragment] = (part.steps or part.rounds[fragment]).version
     world.checkers.corrupted = True
 
 
@@ -127,7 +127,7 @@ def corrupt_half(world: World, by: int) -> bool:
     another one to one more: no state has a majority, and the leader's report must not decide. False
     if that is not possible now."""
     peers = holders(world)
-    sound = [n for n in peers if not (n.corrupt or n.lacks_state)]
+    sound = [n for n in peers if not (n.states.corrupt or n.lacks_state)]
     if len(peers) < 2 or sound != peers or not world.leaders or world.training.gossip:
         return False
     run_state = world.leaders[-1].run_state
@@ -253,7 +253,7 @@ def outvoted(world: World, without: Node) -> bool:
         if node is not without
         if all(world.network.reachable(one.peer, node.peer, now) for one in leader)
     ]
-    return 2 * sum(bool(node.corrupt) for node in staying) > len(staying)
+    return 2 * sum(bool(node.states.corrupt) for node in staying) > len(staying)
 
 
 def deafen(world: World, victim: Node) -> None:

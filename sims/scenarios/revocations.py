@@ -2,7 +2,7 @@
 
 The victims are one peer, two within one round trip, the leader, a joiner or a donor, or a peer that
 is down; or so many that no majority would remain, which must be refused. Must NOT draw the time
-(fault_plan.py), nor judge the outcome: checkers/revocation.py does.
+(fault_plan.py), nor judge the outcome: checkers/revocation_checks.py does.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
 
 def _has_state(node: Node) -> bool:
     member_status = node.member_status
-    return member_status.is_member and not member_status.catchup.needed and not node.corrupt
+    return member_status.is_member and not member_status.catchup.needed and not node.states.corrupt
 
 
 def _is_asked(world: World, node: Node) -> bool:

@@ -14,7 +14,7 @@ from protocols.links import refusal
 from protocols.messages import Hello
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
-from sims.simulator.admission import Certification
+from sims.simulator.certification import Certification
 from sims.simulator.dialled_world import DialledWorld
 
 REDIAL_S = 0.5

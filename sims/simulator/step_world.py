@@ -127,8 +127,8 @@ class StepNode(Node):
         stamp = step.stamp
         if life != self._making or stamp.lineage != self.run_state.lineage:
             return  # The ranks were lost or took another state, or the run rolled back.
-        before = self.outers[0]
-        after = self.outers[0] = (before * FACTOR + total) % PRIME
+        before = self.states.outers[0]
+        after = self.states.outers[0] = (before * FACTOR + total) % PRIME
         self.step_observer.step_made(self, stamp, step.terms, before, after)
         self.completed = (stamp.lineage, stamp.view, stamp.round)
         if step.keep:
@@ -138,9 +138,9 @@ class StepNode(Node):
 
     def _load(self, step: int, life: int) -> None:
         if life == self._making:
-            self.outers[0] = self.copies[step]
-            self.corrupt.clear()
-            self.give(v.BaseLoaded(step, state_digest(self.outers[0])))
+            self.states.outers[0] = self.copies[step]
+            self.states.corrupt.clear()
+            self.give(v.BaseLoaded(step, state_digest(self.states.outers[0])))
 
     def _release(self, step: int, lineage: int) -> None:
         """Make the copy after this step the base: it is committed, and goes to the disk too."""
@@ -148,7 +148,7 @@ class StepNode(Node):
             return  # A Restore came: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base without a copy"
-            self.copies[0] = self.outers[0]  # Only the founder gets here.
+            self.copies[0] = self.states.outers[0]  # Only the founder gets here.
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
         self.step_observer.state(self.peer, lineage, 0, step, digest)

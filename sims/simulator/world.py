@@ -3,13 +3,10 @@
 Each control message passes through the real encoding. Must NOT judge the run: an observer does.
 """
 
-import heapq
-import itertools
-import math
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import TextIO
@@ -30,6 +27,8 @@ from sims.node.world_view import Observer
 from sims.simulator.connections import WorldDialer
 from sims.simulator.limit_values import LimitValues
 from sims.simulator.network import Network
+from sims.simulator.operator import Operator, is_needed_to_decide
+from sims.simulator.schedule import Schedule
 from sims.simulator.twin_cores import TwinCores
 
 AMBUSHED = (Append, Appended, Hold, Ready)
@@ -81,7 +80,7 @@ class BareWorld(ABC):
         self.disks: dict[PeerId, SimulatedDisk] = {}
         self.busy_until = float("inf")  # Until then a peer may come, even if none lives.
         self.ended_at = 0.0  # The last time at which a peer stopped by itself.
-        self._coming_back: set[PeerId] = set()
+        self.operator = Operator(self)
         self.samples_ahead = self.draw_rounds_ahead(seed) * self.training.interval_samples
         self.compact_entries = self.draw_compaction(seed)
         """A peer's log is compacted into a snapshot when it has more entries than this."""
@@ -110,14 +109,11 @@ class BareWorld(ABC):
         self._planned: tuple[PeerId, float] | None = None
         """(leader, time) of the last relay plan."""
         self._by_address: dict[str, PeerId] = {}
-        self._moves: Counter[tuple[Role, Role]] = Counter()
+        self.past_moves: Counter[tuple[Role, Role]] = Counter()
         """Changes of role in incarnations that have ended."""
-        self._steps: Counter[PeerId] = Counter()
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._wakes: list[tuple[float, PeerId]] = []
-        """Heap of (time at which a core wants to be woken, peer). If a core changes its deadline,
-        it is in the heap twice; entries other than its present `due` are skipped."""
-        self._order = itertools.count()
+        self.steps: Counter[PeerId] = Counter()
+        """Number of inner steps that each peer has made in all its incarnations."""
+        self._schedule = Schedule()
         for _ in range(peers):
             self.add_peer()
 
@@ -169,11 +165,6 @@ class BareWorld(ABC):
         me = Identity(peer=peer, name=name, incarnation=1, address=address, witness=witness)
         return self.start_node(self.limit_values.named(me))
 
-    def restart(self, node: Node) -> None:
-        """End the daemon and start it again: the same peer, with the data on its disk."""
-        self.kill(node)
-        self.revive(node, self.random.choice([0.05, 1.0, 4.0]))
-
     def draw_compaction(self, seed: int) -> int:
         """Number of entries after which a log is compacted into a snapshot."""
         return random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
@@ -212,7 +203,7 @@ class BareWorld(ABC):
     def lost_state(self) -> None:
         """Called when a peer that held a state has gone. While another state is corrupt, the lost
         one may have been the last good one."""
-        if any(node.corrupt for node in self.live):
+        if any(node.states.corrupt for node in self.live):
             self.observer.true_state_lost()
 
     def pause(self, node: Node, seconds: float) -> None:
@@ -234,54 +225,15 @@ class BareWorld(ABC):
         self.network.heal()
         for disk in self.disks.values():
             disk.full_until = disk.slow_until = disk.hung_until = 0.0
-        everybody = not self.finished and self.random.random() < 0.5
-        self._bring_back(everybody=everybody)
-        if not (self.finished or self._coming_back or self.live):
-            self.revive(
-                next(iter(self.nodes.values())), 0.1
-            )  # The founder died before the run began.
-        self.at(15.0, self._top_up)
-
-    def _bring_back(self, *, everybody: bool) -> None:
-        out = [node for node in self.nodes.values() if not node.running]
-        for node in [node for node in out if not (self.finished and node.outcome)]:
-            if (everybody and not node.asked_to_leave) or self._is_needed(node):
-                self.revive(node, 0.1)
-                self._coming_back.add(node.peer)
+        self.operator.heal()
 
     def gave_up(self) -> None:
-        """A peer got no answer, perhaps since all peers that it knew have left. The operator of the
-        cluster starts another one, unless later faults will do so anyway."""
-        if math.isfinite(self.busy_until) and not self.finished:
-            self.at(0.1, self._top_up)
+        """A peer got no answer, perhaps since all peers that it knew have left."""
+        self.operator.gave_up()
 
-    def _top_up(self) -> None:
-        """Bring back or add as many peers as the run needs to begin and to decide: some may have
-        left while there was no leader. A peer that knows only revoked peers is told to join at
-        another one."""
-        self._bring_back(everybody=False)
-        for node in filter(self.dialer.is_stranded, self.live):
-            self.happened["stranded"] += 1
-            self.restart(node)
-        training = [node for node in self.live if not node.me.witness]
-        staying = sum(not (n.asked_to_leave or self.certification.bans(n)) for n in training)
-        for _ in range(0 if self.finished else self.peers_min - staying):
-            self.add_peer()
-
-    def _is_needed(self, node: Node) -> bool:
-        """True if some log has voters that are no majority without this node. Once the run is
-        finished, only logs of live nodes count: these nodes are still in the run because it was
-        rolled back to before its end."""
-        # A node that was asked to leave may still go, without a leader even as a voter.
-        staying = {n.peer for n in self.nodes.values() if n.running and not n.asked_to_leave}
-        back = staying | self._coming_back
-        others = self.live if self.finished else self.nodes.values()
-        logs = [other.raft.log for other in others]
-        votes = [log.voters for log in logs]
-        return any(
-            node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)
-            for voters in votes
-        )
+    def is_needed(self, node: Node, coming_back: Set[PeerId]) -> bool:
+        """True if the run cannot go on without this node. `coming_back`: peers that start again."""
+        return is_needed_to_decide(self, node, coming_back)
 
     def start_node(self, me: Identity) -> Node:
         first = next(iter(self.disks), me.peer)
@@ -291,48 +243,20 @@ class BareWorld(ABC):
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if me.peer in self.nodes:
-            self._moves.update(self.nodes[me.peer].raft.term_state.role_changes)
-        contact = "" if founds else self._way_in(me.peer)
+            self.past_moves.update(self.nodes[me.peer].raft.term_state.role_changes)
+        contact = "" if founds else self.operator.way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
         self.observer.woke(node)
         self._by_address[me.address] = me.peer
         self.certification.begins(node)
         if founds:
-            self._found(node)
+            self.operator.found_run(node)
         else:
             node.give(v.DeadlineReached())
         if not me.witness:
             node.after(self.random.uniform(0.0, 2.0), lambda: node.give(v.TrainersReady()))
         return node
-
-    def _found(self, node: Node) -> None:
-        """Let the first peer begin the run, from a checkpoint of its initial state."""
-        digests = node.found([self.model.initial(self.random) for _ in node.outers])
-        certification = self.dialer.certification
-        admission = certification.founds(node)
-        opened = not certification.closed
-        run = replace(
-            self.make_run(node.peer),
-            root=certification.root,
-            voters_issue=certification.voters_issue or opened,
-            voters_revoke=certification.voters_revoke or opened,
-        )
-        certification.begins(node)
-        node.give(v.RunAccepted(self.rules, self.samples_ahead))
-        node.give(v.Bootstrap(self.limit_values.largest_run(run), digests, admission))
-
-    def _way_in(self, peer: PeerId) -> str:
-        """The address at which a peer is told to join: preferably a live node that knows the run,
-        even one that has only just joined."""
-        places = [node for node in self.nodes.values() if self.is_elsewhere(node, peer)]
-        places = [node for node in places if not self.certification.bans(node)] or places
-        live = [node for node in places if node.running and not self.dialer.is_stranded(node)]
-        knows = [node for node in live if node.run_state.run is not None]
-        if not knows and peer in self.nodes and self.disks[peer].saved is None:
-            # Two such peers, each told to join at the other, would never learn of the founder.
-            places, live = places[:1], []
-        return self.random.choice(knows or live or places).core.me.address
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         """True if the peer may be told to join at this node."""
@@ -345,36 +269,36 @@ class BareWorld(ABC):
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """As `at`, at exactly this time: actions delayed by one pause keep their order."""
-        heapq.heappush(self._heap, (due, next(self._order), action))
+        self._schedule.put(due, action)
 
     def run(self, *, until_s: float) -> None:
         """Run until every live peer has stopped, or the time is over."""
-        heap, wakes, nodes = self._heap, self._wakes, self.nodes
-        while self.now < until_s and (self.now < self.busy_until or self._anybody()):
-            if heap and (not wakes or heap[0][0] <= wakes[0][0]):
-                self.now, _, action = heapq.heappop(heap)
-                action()
-            elif wakes:
-                due, node = wakes[0][0], nodes[wakes[0][1]]
-                if due != node.due or not node.running:
-                    heapq.heappop(wakes)  # The node has ended, or has another deadline.
-                    continue
-                self.now = max(self.now, due)
-                node.give(v.DeadlineReached())
-                if node.running and node.turns.wakes_at <= due:
-                    self.observer.found(f"{node.peer}: the deadline {due} stays in the past")
-                    return
-            else:
+        nodes = self.nodes
+        while self.now < until_s:
+            if self.now >= self.busy_until and not any(node.running for node in nodes.values()):
+                return
+            following = self._schedule.take()
+            if following is None:
+                return
+            due, what = following
+            if not isinstance(what, str):
+                self.now = due
+                what()
+                continue
+            node = nodes[PeerId(what)]
+            if due != node.due or not node.running:
+                continue  # The node has ended, or has another deadline.
+            self.now = max(self.now, due)
+            node.give(v.DeadlineReached())
+            if node.running and node.turns.wakes_at <= due:
+                self.observer.found(f"{node.peer}: the deadline {due} stays in the past")
                 return
 
     def wake(self, node: Node, due: float) -> None:
         """Set the time at which the node is woken; it replaces the earlier one."""
         node.due = due
         if due < float("inf"):
-            heapq.heappush(self._wakes, (due, node.peer))
-
-    def _anybody(self) -> bool:
-        return any(node.running for node in self.nodes.values())
+            self._schedule.wake(due, node.peer)
 
     # Called by nodes ------------------------------------------------------------------------
 
@@ -403,28 +327,10 @@ class BareWorld(ABC):
             busy_s += SLOW_SYNC_S
         return busy_s + self._sync_s * self.random.uniform(0.5, 2.0)
 
-    def transfer_s(self) -> float:
-        return self.random.choice([0.05, 0.5, 3.0])
-
     def begun(self, node: Node) -> None:
         """Called when a peer reads the first entry. The founder keeps its initial state."""
         if node.member_status.accepted:
-            node.keep_first()
-
-    def moves(self) -> Counter[tuple[Role, Role]]:
-        """All changes of role, in ended incarnations too."""
-        total = Counter(self._moves)
-        for node in self.nodes.values():
-            state = node.raft.term_state
-            total.update(state.role_changes)
-        return total
-
-    def steps_of(self, peer: PeerId) -> int:
-        """Number of inner steps that a peer has made in all its incarnations."""
-        return self._steps[peer]
-
-    def count_step(self, peer: PeerId, number: int) -> None:
-        self._steps[peer] = number
+            node.states.keep_first()
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """Log an event and its commands, to compare two runs or to study one."""

@@ -13,7 +13,7 @@ from benchmarks.comparing.rows import FULL, GRID, QUICK, SCRATCH, choose
 from benchmarks.comparing.settings import Setting
 from benchmarks.methods import Plan, main
 from lowcomm.data.corpus import Corpus
-from lowcomm.methods import AllReduce
+from lowcomm.methods import AllReduceMethod
 from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import CORPUS, outcome
 
@@ -33,7 +33,7 @@ KEPT = "outcomes.jsonl"
 def loss_of(one: Setting) -> float:
     """The second point of each grid is the best."""
     best = one.optimizer.lr == 9e-3 or (one.method.name == "diloco" and one.seed == 0)
-    return (1.0 if isinstance(one.method, AllReduce) else 1.03) - 0.1 * best + 0.01 * one.seed
+    return (1.0 if isinstance(one.method, AllReduceMethod) else 1.03) - 0.1 * best + 0.01 * one.seed
 
 
 def keep_all(plan: Plan) -> None:

@@ -21,7 +21,7 @@ from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.config.schema import RunConfig, run_from_json
 from lowcomm.data.batches import Batches
 from lowcomm.data.corpus import Corpus
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.models.llama import build_model, next_token_loss
 
 PEERS = 2
@@ -30,7 +30,7 @@ PEERS = 2
 def reference(run: RunConfig, corpus: Corpus) -> dict[str, list[np.ndarray]]:
     """The trajectory of the run: for each name one array a round, fp32 [P]."""
     data, inner, method = run.data, run.optimizer, run.method
-    assert isinstance(method, DiLoCo)
+    assert isinstance(method, DiLoCoMethod)
     models = [build_model(run.model, seed=run.seed) for _ in range(PEERS)]
     adams = [
         torch.optim.AdamW(
@@ -83,7 +83,7 @@ def reference(run: RunConfig, corpus: Corpus) -> dict[str, list[np.ndarray]]:
 
 def samples_of(run: RunConfig, peer: int, step: int) -> range:
     """Each gets eight rounds' samples at first, whoever started the run before the joiner."""
-    assert isinstance(run.method, DiLoCo)
+    assert isinstance(run.method, DiLoCoMethod)
     lease = 8 * run.method.inner_steps * run.data.batch
     first = peer * lease + step * run.data.batch
     assert first + run.data.batch <= (peer + 1) * lease, "the reference is for the first leases"

@@ -12,7 +12,7 @@ import pytest
 
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.config.schema import RunConfig, load_config
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics import operations, state_digests
 from lowcomm.reports.events import Attempt, Commit, Evaluated, Finished, Lost, Note, Ready
 from protocols.types.ids import TensorSpec
@@ -166,7 +166,7 @@ def replay(run: RunConfig, run_dir: Path) -> tuple[list[str], float, list[str]]:
     digests, again = list[str](), list[str]()
     layout = [TensorSpec(FRAGMENT, "paced", theta_P.shape, 0)]
     method = run.method
-    assert isinstance(method, DiLoCo)
+    assert isinstance(method, DiLoCoMethod)
     lockstep = Lockstep(method, layout, nodes=len(NAMES))
     lockstep.begin(FRAGMENT, theta_P)
     for commit in of(Commit, run_dir / NAMES[0]):

@@ -23,7 +23,7 @@ from lowcomm.codecs import codec, known_codecs
 from lowcomm.codecs.fp4 import Fp4
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import dct
 from lowcomm.numerics import operations as outer_module
@@ -192,7 +192,7 @@ def replicators(encode: Encode) -> dict[str, str]:
     """A digest of FlexDeMo's payloads of two nodes, of what they say, and of their mean."""
     digests: dict[str, str] = {}
     for name in REPLICATORS:
-        made = FlexDeMo(replicator=name).make_exchange(SHAPES, seed=3)
+        made = FlexDeMoMethod(replicator=name).make_exchange(SHAPES, seed=3)
         digest, payloads = xxhash.xxh3_128(), list[bytes]()
         for node in range(2):
             payload, values_P = bytearray(made.payload_bytes), inputs(node)

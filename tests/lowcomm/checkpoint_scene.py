@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_checkpoint
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.checkpoint_schedule import CheckpointSchedule
@@ -65,7 +65,7 @@ class Scene:
             written=lambda path, cut: self.written.append((path.name, cut.round)),
             failed=self.failed.append,
         )
-        self.replica = Replica(DiLoCo(), LAYOUT)
+        self.replica = Replica(DiLoCoMethod(), LAYOUT)
         me = Identity(peer=ALPHA, name="alpha", incarnation=3, address="127.0.0.1:1")
         self.core = PeerCore(me, join=False)
         digests = tuple(

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lowcomm.flexdemo.method import gradient_rows, group_of
 from lowcomm.flexdemo.momentum import MomentumExchange
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.training.fsdp import shard_model, shard_views
@@ -26,11 +26,11 @@ from lowcomm.training.fsdp import shard_model, shard_views
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 STEPS = 3
 METHODS = (
-    FlexDeMo(),
-    FlexDeMo(chunk=8, topk=5, values="sign"),
-    FlexDeMo(replicator="random"),
-    FlexDeMo(replicator="striding", one_in=7),
-    FlexDeMo(replicator="full"),
+    FlexDeMoMethod(),
+    FlexDeMoMethod(chunk=8, topk=5, values="sign"),
+    FlexDeMoMethod(replicator="random"),
+    FlexDeMoMethod(replicator="striding", one_in=7),
+    FlexDeMoMethod(replicator="full"),
 )
 
 

@@ -22,12 +22,12 @@ from peers.processes.supervisor import Spawner
 from peers.ranks.attempt import fragment_elements
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
+    GroupLost,
+    GroupReady,
     RankContribution,
     RankEvent,
     RankMetrics,
     RanksLayout,
-    RanksLost,
-    RanksReady,
 )
 from peers.ranks.rank_group import RankGroup
 from protocols.types.sample_ranges import SampleRange, Samples
@@ -78,17 +78,17 @@ class Driver:
         layout = await self.expect(RanksLayout)
         self.sizes = fragment_elements(layout.tensors)
         self.provide(initial=initial, slot=slot, rank_state="")
-        await self.expect(RanksReady)
+        await self.expect(GroupReady)
         return layout
 
-    async def reattach(self, *, slot: int, rank_state: str) -> RanksLost:
+    async def reattach(self, *, slot: int, rank_state: str) -> GroupLost:
         """SIGKILL rank 0; until the ranks of the next attempt are attached."""
         assert self.group._running is not None
         os.kill(self.group._running.links[0].pid, signal.SIGKILL)
-        lost = await self.expect(RanksLost)
+        lost = await self.expect(GroupLost)
         self.provide(initial=False, slot=slot, rank_state=rank_state)
         await self.expect(RanksLayout)
-        await self.expect(RanksReady)
+        await self.expect(GroupReady)
         return lost
 
     def provide(self, *, initial: bool, slot: int, rank_state: str) -> None:

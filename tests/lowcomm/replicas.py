@@ -15,7 +15,7 @@ import xxhash
 
 from lowcomm.checkpoints.checkpoint import CheckpointCut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
 from peers.ipc.shared_memory import Slots, SlotsShape
@@ -57,7 +57,7 @@ class Small:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coded(DiLoCo):
+class Coded(DiLoCoMethod):
     """DiLoCo with any codecs, those too that no configuration names."""
 
     codec: Codec  # type: ignore[assignment]
@@ -74,7 +74,7 @@ def stamp(fragment: int, round_: int, attempt: int = 0) -> Stamp:
 
 
 def plain() -> Replica:
-    return Replica(DiLoCo(outer_lr=LR, outer_momentum=BETA), LAYOUT)
+    return Replica(DiLoCoMethod(outer_lr=LR, outer_momentum=BETA), LAYOUT)
 
 
 def gaussian(seed: int, size: int) -> F32:

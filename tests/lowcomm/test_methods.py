@@ -14,13 +14,13 @@ from lowcomm.codecs import codec
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config.schema import RunConfig, load_config, run_from_json, run_to_json
 from lowcomm.methods import (
-    AllReduce,
+    AllReduceMethod,
     AnyMethod,
-    DecoupledDiLoCo,
-    DiLoCo,
-    EagerDiLoCo,
-    LocalSGD,
-    StreamingDiLoCo,
+    DecoupledDiLoCoMethod,
+    DiLoCoMethod,
+    EagerDiLoCoMethod,
+    LocalSGDMethod,
+    StreamingDiLoCoMethod,
 )
 from lowcomm.methods.base import GATHERED, Parameter, RoundMethod
 from lowcomm.numerics.operations import F32, nesterov_step
@@ -30,7 +30,7 @@ from protocols.types.ids import Contributor, PeerId
 
 
 def test_diloco_has_one_fragment_and_the_configured_codecs() -> None:
-    diloco = DiLoCo(inner_steps=17)
+    diloco = DiLoCoMethod(inner_steps=17)
     assert diloco.name == "diloco"
     assert diloco.inner_steps == 17
     assert diloco.fragments_of([Parameter("lm_head.weight", (4, 3)), Parameter("norm", (3,))]) == (
@@ -43,7 +43,7 @@ def test_diloco_has_one_fragment_and_the_configured_codecs() -> None:
 
 
 def test_diloco_steps_with_the_configured_rate_and_momentum() -> None:
-    diloco = DiLoCo(outer_lr=0.4, outer_momentum=0.75)
+    diloco = DiLoCoMethod(outer_lr=0.4, outer_momentum=0.75)
     outer, momentum, mean = (np.arange(5, dtype=np.float32) + k for k in range(3))
     ours, ours_momentum = np.zeros((2, 5), np.float32)
     diloco.outer_step(outer, momentum, mean, ours, ours_momentum)
@@ -55,7 +55,7 @@ def test_diloco_steps_with_the_configured_rate_and_momentum() -> None:
 
 def test_peers_that_agree_become_their_mean() -> None:
     """Rate 1 and no momentum: after a round the outer parameters are the mean of the local ones."""
-    diloco = DiLoCo(outer_lr=1.0, outer_momentum=0.0)
+    diloco = DiLoCoMethod(outer_lr=1.0, outer_momentum=0.0)
     outer, none = np.full(3, 8, np.float32), np.empty(0, np.float32)
     local_mean = np.array([6, 8, 11], np.float32)
     ours = np.zeros(3, np.float32)
@@ -67,7 +67,9 @@ def test_a_penalty_on_stale_means_is_a_lower_outer_rate() -> None:
     """CO2's published code (github.com/weigao266/fairscale-CO2, co2.py) divides each mean by a
     constant, the gap penalty, and then clips the momentum."""
     penalty, clip, lr, beta = 4.0, 0.05, 0.7, 0.9
-    ours = StreamingDiLoCo(outer_lr=lr / penalty, outer_momentum=beta, momentum_clip=clip * penalty)
+    ours = StreamingDiLoCoMethod(
+        outer_lr=lr / penalty, outer_momentum=beta, momentum_clip=clip * penalty
+    )
     outer, momentum = np.zeros((2, 100), np.float32)
     theirs, buffer = np.zeros((2, 100))
     for round_ in range(20):
@@ -120,7 +122,10 @@ def test_each_method_has_keys_of_its_own(overrides: list[str], message: str) -> 
 
 
 def test_a_method_comes_back_from_the_log_as_it_was() -> None:
-    for method in (DiLoCo(inner_steps=3), AllReduce(commit_every_steps=2, snapshot_every_steps=4)):
+    for method in (
+        DiLoCoMethod(inner_steps=3),
+        AllReduceMethod(commit_every_steps=2, snapshot_every_steps=4),
+    ):
         run = RunConfig(method=method)
         assert run_from_json(run_to_json(run)) == run
 
@@ -144,7 +149,7 @@ def test_what_the_daemon_imports_reaches_no_torch() -> None:
 
 
 NAMED = {
-    field: get_args(get_type_hints(DiLoCo)[field])
+    field: get_args(get_type_hints(DiLoCoMethod)[field])
     for field in ("contribution_codec", "result_codec")
 }
 
@@ -157,9 +162,9 @@ def test_every_pair_of_codecs_is_one_that_works_or_is_refused_with_what_would(
     ours = codec(contribution)
     if not ours.reducible and result not in ("auto", "gather"):
         with pytest.raises(ConfigError, match=f'is "{result}", but .* leave it out, or set "gath'):
-            DiLoCo(contribution_codec=contribution, result_codec=result)
+            DiLoCoMethod(contribution_codec=contribution, result_codec=result)
         return
-    made = DiLoCo(contribution_codec=contribution, result_codec=result)
+    made = DiLoCoMethod(contribution_codec=contribution, result_codec=result)
     assert made.codec.name == contribution
     found = made.mean_codec.name if made.mean_codec is not None else "gather"
     wanted = "gather" if contribution in GATHERED else "fp32"
@@ -175,28 +180,28 @@ def test_every_pair_of_codecs_is_one_that_works_or_is_refused_with_what_would(
     ],
 )
 def test_codecs_that_leave_much_out_go_with_error_feedback(contribution: Any, decay: float) -> None:
-    made = DiLoCo(contribution_codec=contribution, feedback_decay=0.95)
+    made = DiLoCoMethod(contribution_codec=contribution, feedback_decay=0.95)
     assert made.feedback == decay
-    without = DiLoCo(contribution_codec=contribution, feedback_decay=0.0)
+    without = DiLoCoMethod(contribution_codec=contribution, feedback_decay=0.0)
     assert without.feedback == 0
 
 
 @pytest.mark.parametrize("name", NAMED["contribution_codec"])
 def test_what_needs_error_feedback_is_refused_where_there_is_none(name: Any) -> None:
-    if not DiLoCo(contribution_codec=name).feedback:
-        assert AllReduce(contribution_codec=name).contribution_codec == name
+    if not DiLoCoMethod(contribution_codec=name).feedback:
+        assert AllReduceMethod(contribution_codec=name).contribution_codec == name
         return
     with pytest.raises(
         ConfigError,
         match=rf'^run\.method\.contribution_codec is "{name}", but .* lost for good: set "ternary"',
     ):
-        AllReduce(contribution_codec=name)
+        AllReduceMethod(contribution_codec=name)
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.1])
 def test_no_more_than_what_was_left_out_goes_into_the_next(decay: float) -> None:
     with pytest.raises(ConfigError, match=r"feedback_decay must be in \[0, 1\]"):
-        DiLoCo(feedback_decay=decay)
+        DiLoCoMethod(feedback_decay=decay)
 
 
 BLOCKS = [
@@ -217,7 +222,7 @@ BLOCKS = [
 def test_blocks_are_spread_over_fragments_and_all_else_is_the_anchor(
     pattern: Any, blocks: str
 ) -> None:
-    made = StreamingDiLoCo(fragments=5, pattern=pattern)
+    made = StreamingDiLoCoMethod(fragments=5, pattern=pattern)
     found = made.fragments_of(BLOCKS)
     assert found[0] == found[-2] == found[-1] == 0
     assert "".join(map(str, found[1:-2:2])) == "".join(map(str, found[2:-2:2])) == blocks
@@ -225,9 +230,11 @@ def test_blocks_are_spread_over_fragments_and_all_else_is_the_anchor(
 
 def test_a_model_of_blocks_alone_has_them_in_every_fragment() -> None:
     names = ("0.weight", "0.bias", "2.weight", "4.weight")
-    found = StreamingDiLoCo(fragments=3).fragments_of([Parameter(name, (1,)) for name in names])
+    found = StreamingDiLoCoMethod(fragments=3).fragments_of(
+        [Parameter(name, (1,)) for name in names]
+    )
     assert found == (0, 0, 1, 2)
-    assert StreamingDiLoCo(fragments=1).fragments_of(BLOCKS) == (0,) * len(BLOCKS)
+    assert StreamingDiLoCoMethod(fragments=1).fragments_of(BLOCKS) == (0,) * len(BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -236,10 +243,10 @@ def test_a_model_of_blocks_alone_has_them_in_every_fragment() -> None:
 def test_more_fragments_than_a_model_has_blocks_are_refused(
     parameters: list[Parameter], most: int
 ) -> None:
-    made = StreamingDiLoCo(fragments=14)
+    made = StreamingDiLoCoMethod(fragments=14)
     with pytest.raises(ConfigError, match=f"this model has .* blocks .*: at most {most}$"):
         made.fragments_of(parameters)
-    fits = StreamingDiLoCo(fragments=most).fragments_of(parameters)
+    fits = StreamingDiLoCoMethod(fragments=most).fragments_of(parameters)
     assert sorted(set(fits)) == list(range(most))
 
 
@@ -263,23 +270,23 @@ def test_what_streaming_cannot_do_is_refused_with_what_it_can(
     said: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^run\.method\..*{why}"):
-        StreamingDiLoCo(**said)
+        StreamingDiLoCoMethod(**said)
 
 
 def test_the_longest_overlaps_are_taken() -> None:
     for steps, fragments, overlap in ((16, 4, 15), (7, 2, 6), (5, 1, 4), (3, 3, 2), (1, 1, 0)):
-        StreamingDiLoCo(inner_steps=steps, fragments=fragments, overlap_steps=overlap)
-    assert EagerDiLoCo(inner_steps=9).overlap_steps == 9
+        StreamingDiLoCoMethod(inner_steps=steps, fragments=fragments, overlap_steps=overlap)
+    assert EagerDiLoCoMethod(inner_steps=9).overlap_steps == 9
 
 
 def test_who_discards_what_was_trained_meanwhile() -> None:
-    assert StreamingDiLoCo(mixing=0.0).discards_overlap
-    assert not StreamingDiLoCo(mixing=0.5).discards_overlap
-    assert not EagerDiLoCo().discards_overlap
+    assert StreamingDiLoCoMethod(mixing=0.0).discards_overlap
+    assert not StreamingDiLoCoMethod(mixing=0.5).discards_overlap
+    assert not EagerDiLoCoMethod().discards_overlap
 
 
 def test_local_sgd_goes_on_from_the_mean_and_keeps_nothing_else() -> None:
-    method, none = LocalSGD(), np.empty(0, np.float32)
+    method, none = LocalSGDMethod(), np.empty(0, np.float32)
     assert method.state_arrays == ("outer",)
     outer, local_mean = np.full(3, 8, np.float32), np.array([6, 8, 11], np.float32)
     ours = np.zeros(3, np.float32)
@@ -306,7 +313,7 @@ def terms(*tokens: int) -> list[Contributor]:
 def test_no_weight_is_more_than_so_many_times_the_median_one(
     limit: float, tokens: tuple[int, ...], wanted: list[int]
 ) -> None:
-    assert DiLoCo(weight_max=limit).weights(terms(*tokens)) == wanted
+    assert DiLoCoMethod(weight_max=limit).weights(terms(*tokens)) == wanted
 
 
 ROUND_METHODS = [each for each in get_args(AnyMethod) if issubclass(each, RoundMethod)]
@@ -335,12 +342,12 @@ def test_a_false_weight_makes_no_round_its_own(aggregate: Any) -> None:
     """Four agree, and a fifth says the opposite and that it was trained on 10**9 tokens."""
     right = np.random.default_rng(0).standard_normal(3 * 4096 + 5, np.float32)
     contributions = [right] * 4 + [-right]
-    by_default = moved(DiLoCo(aggregate=aggregate), contributions, (100,) * 4 + (10**9,))
+    by_default = moved(DiLoCoMethod(aggregate=aggregate), contributions, (100,) * 4 + (10**9,))
     assert by_default <= 2 * 10 / 14 + 1e-6, "ten parts of fourteen, and not all"
-    honest = moved(DiLoCo(aggregate=aggregate), contributions, (100,) * 5)
-    tight = DiLoCo(aggregate=aggregate, weight_max=1.0)
+    honest = moved(DiLoCoMethod(aggregate=aggregate), contributions, (100,) * 5)
+    tight = DiLoCoMethod(aggregate=aggregate, weight_max=1.0)
     assert moved(tight, contributions, (100,) * 4 + (10**9,)) == honest
-    without = DiLoCo(aggregate=aggregate, weight_max=0.0)
+    without = DiLoCoMethod(aggregate=aggregate, weight_max=0.0)
     alone = moved(without, contributions, (100,) * 4 + (10**9,))
     # The median of elements is what the four say, and what is clipped to its distance adds nothing.
     assert alone == pytest.approx(0.0 if aggregate == "centred_clipping" else 2.0, abs=1e-5)
@@ -368,7 +375,7 @@ def test_what_cannot_be_made_of_contributions_is_refused_with_what_can(
     said: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
-        DiLoCo(**said)
+        DiLoCoMethod(**said)
 
 
 def test_an_unknown_aggregate_is_refused_by_its_key() -> None:
@@ -377,7 +384,9 @@ def test_an_unknown_aggregate_is_refused_by_its_key() -> None:
 
 
 @pytest.mark.parametrize("key", ["qsr_alpha", "round_s"])
-@pytest.mark.parametrize("method", [DecoupledDiLoCo, EagerDiLoCo, StreamingDiLoCo])
+@pytest.mark.parametrize(
+    "method", [DecoupledDiLoCoMethod, EagerDiLoCoMethod, StreamingDiLoCoMethod]
+)
 def test_rounds_of_other_lengths_are_refused_where_training_goes_on_meanwhile(
     method: Any, key: str
 ) -> None:

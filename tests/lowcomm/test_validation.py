@@ -13,7 +13,7 @@ from lowcomm.config.schema import (
     RunConfig,
     load_config,
 )
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.validation import SHOWN_CHARS_MAX, check_values, shown, validate
 from protocols.types.errors import ConfigError
 from protocols.types.rules import ProtocolConfig
@@ -265,7 +265,7 @@ def test_the_tests_know_every_float() -> None:
         "run": RunConfig,
         "run.model": ModelConfig,
         "run.optimizer": AdamWConfig,
-        "run.method": DiLoCo,
+        "run.method": DiLoCoMethod,
         "run.data": DataConfig,
         "run.protocol": ProtocolConfig,
         "node": NodeConfig,

@@ -26,7 +26,7 @@ from lowcomm.config.schema import (
 )
 from lowcomm.data.batches import Batches
 from lowcomm.data.corpus import Corpus, build_corpus
-from lowcomm.methods import DiLoCo, StreamingDiLoCo
+from lowcomm.methods import DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.models.llama import Llama, build_model, next_token_loss
 from lowcomm.numerics.operations import F32
 from lowcomm.program.evaluate import held_out_loss
@@ -54,7 +54,7 @@ RUN = RunConfig(
         tied_embeddings=True,
     ),
     optimizer=AdamWConfig(lr=1e-2, warmup_steps=5, grad_clip=0.05, joiner_warmup_steps=6),
-    method=DiLoCo(inner_steps=H),
+    method=DiLoCoMethod(inner_steps=H),
     data=DataConfig(
         source="files", window=16, batch=4, held_out_below=128, eval_windows=20, eval_window=16
     ),
@@ -302,7 +302,7 @@ def test_two_sharded_ranks_train_as_one_does_and_the_same_bits_each_time(
 
 
 STREAMED = replace(
-    RUN, method=StreamingDiLoCo(inner_steps=H, fragments=2, overlap_steps=1, mixing=0.25)
+    RUN, method=StreamingDiLoCoMethod(inner_steps=H, fragments=2, overlap_steps=1, mixing=0.25)
 )
 
 

@@ -20,7 +20,7 @@ from peers.ipc.messages import NONE, Answer, Boundary, Result
 from peers.ipc.shared_memory import COPIES, Slots, SlotsShape
 from peers.processes.supervisor import Spawner, ZygoteSpawner
 from peers.ranks.config import RanksConfig
-from peers.ranks.events import RankEvent, RankMetrics, RanksLayout, RanksLost, RanksReady
+from peers.ranks.events import GroupLost, GroupReady, RankEvent, RankMetrics, RanksLayout
 from peers.ranks.rank_group import RankGroup
 
 pytest.register_assert_rewrite("tests.peers.xor_node")  # Before anybody imports it.
@@ -58,7 +58,7 @@ class Owner:
             self.attach()
         if isinstance(event, RankMetrics):
             self.metrics.setdefault(event.rank, event)
-        if isinstance(event, RanksLost):
+        if isinstance(event, GroupLost):
             self.metrics = {}
         self.events.put_nowait(event)
 
@@ -104,7 +104,7 @@ class Owner:
 
     async def ready(self, attempt: int = 0) -> dict[int, RankMetrics]:
         """All ranks are attached and have told their pids."""
-        assert await self.until(RanksReady) == RanksReady(attempt)
+        assert await self.until(GroupReady) == GroupReady(attempt)
         while len(self.metrics) < 2:
             await self.until(RankMetrics)
         return self.metrics

@@ -18,7 +18,7 @@ from peers.ipc.rank_client import RankClient
 from peers.ipc.shared_memory import COPIES, Slots, SlotsShape
 from peers.processes.supervisor import ZygoteSpawner
 from peers.ranks.config import RanksConfig
-from peers.ranks.events import RankEvent, RankMetrics, RanksLayout, RanksReady
+from peers.ranks.events import GroupReady, RankEvent, RankMetrics, RanksLayout
 from peers.ranks.rank_group import RankGroup
 
 ELEMENTS = 1 << 10
@@ -180,7 +180,7 @@ async def _daemon() -> None:
         if isinstance(event, RanksLayout):
             slots = Slots.create(SlotsShape(2, (4 * ELEMENTS,)))
             group.provide(slots, initial=False, slot=0, rank_state="")
-        elif isinstance(event, RanksReady):
+        elif isinstance(event, GroupReady):
             place = fill_with(group.slots, 1)
             group.post_result(
                 Result(

@@ -324,7 +324,7 @@ def test_a_peer_contributes_to_a_round_once_and_in_one_life() -> None:
     assert world.checkers.violations == [again]
     stamp = replace(STAMP, view=99)
     world.checkers.accounting.offered(follower, stamp)
-    world.restart(follower)
+    world.operator.restart(follower)
     world.run(until_s=world.now + 5.0)
     world.checkers.accounting.offered(world.nodes[follower.peer], stamp)
     assert "in its incarnations 1 and 2" in world.checkers.violations[1]
@@ -334,10 +334,10 @@ def test_nobody_ends_with_a_state_that_was_wrong_for_long() -> None:
     world = World(9, peers=3, outer_steps=10)
     world.run(until_s=90.0)
     node = next(iter(world.nodes.values()))
-    node.corrupt[0] = 7
+    node.states.corrupt[0] = 7
     world.checkers.run_ended(world)
     assert world.checkers.violations == []
-    node.corrupt[0] = 6
+    node.states.corrupt[0] = 6
     world.checkers.run_ended(world)
     assert "corrupted 4 rounds ago" in world.checkers.violations[0]
 
@@ -356,20 +356,20 @@ def test_what_a_restore_overtook_while_it_was_encoded_is_no_contribution() -> No
 def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts() -> None:
     """Seed 910233."""
     world, leader, follower = settled()
-    follower.outers[0] += 1
-    follower.corrupt[0] = 0
+    follower.states.outers[0] += 1
+    follower.states.corrupt[0] = 0
     following = commit(follower.core.rounds[0].version + 1)
-    theirs = replace(following, previous_state_digest=state_digest(leader.outers[0]))
-    ours = replace(following, previous_state_digest=state_digest(follower.outers[0]))
+    theirs = replace(following, previous_state_digest=state_digest(leader.states.outers[0]))
+    ours = replace(following, previous_state_digest=state_digest(follower.states.outers[0]))
     for named, others, tainted in ((theirs, True, True), (ours, True, True), (ours, False, False)):
         for node in world.nodes.values():
             node.alive = others or node is follower
         world.checkers.tainted = tainted
         world.checkers.progress.named(world, named, members=3)
-        assert follower.corrupt
+        assert follower.states.corrupt
     world.checkers.tainted = True
     world.checkers.progress.named(world, ours, members=3)
-    assert not follower.corrupt
+    assert not follower.states.corrupt
 
 
 def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() -> None:
@@ -378,7 +378,7 @@ def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() ->
         node.alive = node is follower
     log = leader.core.raft.log
     for corrupt, found in (({0: 1}, []), ({}, ["and no other peer has round"])):
-        follower.corrupt = corrupt
+        follower.states.corrupt = corrupt
         reign = world.checkers.elections.reigns[leader.peer]
         reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
         world.checkers.decisions.made(leader, reign)

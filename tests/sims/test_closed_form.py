@@ -77,8 +77,8 @@ class Bumpy(World):
                 line = self.network.line(node.peer, other.peer)
                 line.slow_until, line.slow_s = self.now + 0.5, self.rules.reduction_timeout_s + 0.5
         if isinstance(event, v.RoundApplied):
-            before = self.path.states.setdefault(event.stamp.round, node.outers[0])
-            assert before == node.outers[0], "all hold the same bits"
+            before = self.path.states.setdefault(event.stamp.round, node.states.outers[0])
+            assert before == node.states.outers[0], "all hold the same bits"
 
 
 def play() -> Path:

@@ -51,7 +51,7 @@ def test_who_leads_can_be_dialled_as_long_as_such_a_voter_is_there() -> None:
     for round_ in range(3):
         (leader,) = world.leaders
         assert leader.core.me.address
-        world.restart(leader)
+        world.operator.restart(leader)
         world.run(until_s=25.0 + 15.0 * round_)
     joined = world.add_peer()
     world.run(until_s=80.0)

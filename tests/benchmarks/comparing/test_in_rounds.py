@@ -13,14 +13,14 @@ from benchmarks.comparing.per_step import AllReduceGroup
 from benchmarks.comparing.settings import Setting
 from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.methods import (
-    DecoupledDiLoCo,
-    DiLoCo,
-    EagerDiLoCo,
-    LocalSGD,
-    NoLoCo,
+    DecoupledDiLoCoMethod,
+    DiLoCoMethod,
+    EagerDiLoCoMethod,
+    LocalSGDMethod,
+    NoLoCoMethod,
     RoundMethod,
-    SparseLoCo,
-    StreamingDiLoCo,
+    SparseLoCoMethod,
+    StreamingDiLoCoMethod,
 )
 from lowcomm.models.llama import build_model
 from lowcomm.numerics.operations import F32
@@ -76,7 +76,7 @@ def test_from_scratch_all_nodes_begin_with_the_seeds_parameters() -> None:
 
 def test_nodes_of_several_speeds_make_as_many_steps_as_they_can() -> None:
     setting = replace(
-        SETTING, world="speeds", warm_steps=0, steps=60, method=DiLoCo(inner_steps=20)
+        SETTING, world="speeds", warm_steps=0, steps=60, method=DiLoCoMethod(inner_steps=20)
     )
     group = RoundGroup(setting, BATCHES, None)
     for step in range(19):
@@ -132,7 +132,7 @@ def test_who_joins_is_taught_slowly() -> None:
 
 
 def test_streaming_takes_results_later_and_mixes_them() -> None:
-    method = StreamingDiLoCo(inner_steps=4, fragments=2, overlap_steps=1, mixing=0.5)
+    method = StreamingDiLoCoMethod(inner_steps=4, fragments=2, overlap_steps=1, mixing=0.5)
     setting = replace(SETTING, method=method, warm_steps=0, steps=12)
     group = RoundGroup(setting, BATCHES, None)
     nodes = [ComparedNode(setting) for _ in range(setting.nodes)]
@@ -165,11 +165,11 @@ def test_streaming_takes_results_later_and_mixes_them() -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        LocalSGD(inner_steps=4),
-        EagerDiLoCo(inner_steps=4),
-        DecoupledDiLoCo(inner_steps=4, fragments=2, overlap_steps=1),
-        SparseLoCo(inner_steps=4),
-        NoLoCo(inner_steps=4),
+        LocalSGDMethod(inner_steps=4),
+        EagerDiLoCoMethod(inner_steps=4),
+        DecoupledDiLoCoMethod(inner_steps=4, fragments=2, overlap_steps=1),
+        SparseLoCoMethod(inner_steps=4),
+        NoLoCoMethod(inner_steps=4),
     ],
     ids=lambda method: method.name,
 )

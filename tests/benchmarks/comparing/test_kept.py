@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.comparing.kept import check_corpus, keep, kept, name_of
-from lowcomm.methods import AllReduce
+from lowcomm.methods import AllReduceMethod
 from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import SETTING, outcome
 
@@ -33,7 +33,7 @@ def test_a_line_names_its_setting_and_is_small(tmp_path: Path) -> None:
     assert told["name"].startswith("diloco-equal-warm-s3-")
     assert told["setting"]["method"]["inner_steps"] == 4
     assert told["outcome"]["loss"] == 1.23457
-    scratch = replace(SETTING, method=AllReduce(), warm_steps=0)
+    scratch = replace(SETTING, method=AllReduceMethod(), warm_steps=0)
     assert name_of(scratch).startswith("allreduce-equal-scratch-s3-")
 
 

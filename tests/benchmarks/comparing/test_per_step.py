@@ -11,7 +11,7 @@ from benchmarks.comparing.node import ComparedNode
 from benchmarks.comparing.per_step import AllReduceGroup, FlexDeMoGroup
 from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.config.schema import AdamWConfig
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.models.llama import build_model, next_token_loss
 from protocols.types.errors import ConfigError
 from tests.benchmarks.comparing.tiny import BATCHES, SETTING
@@ -62,16 +62,16 @@ def test_after_a_warm_start_it_goes_on_where_that_ended() -> None:
     assert later.node.params_P.tobytes() == straight.node.params_P.tobytes()
 
 
-EVERYTHING: list[FlexDeMo] = [
-    FlexDeMo(replicator="full", values="fp32"),
-    FlexDeMo(chunk=16, topk=256, values="fp32", sign="none"),
-    FlexDeMo(replicator="random", one_in=1, values="fp32", sign="none"),
+EVERYTHING: list[FlexDeMoMethod] = [
+    FlexDeMoMethod(replicator="full", values="fp32"),
+    FlexDeMoMethod(chunk=16, topk=256, values="fp32", sign="none"),
+    FlexDeMoMethod(replicator="random", one_in=1, values="fp32", sign="none"),
 ]
 """What nodes say is all there is to say, so no momentum is left."""
 
 
 @pytest.mark.parametrize("method", EVERYTHING, ids=lambda method: method.replicator)
-def test_who_says_everything_steps_by_the_mean_gradient(method: FlexDeMo) -> None:
+def test_who_says_everything_steps_by_the_mean_gradient(method: FlexDeMoMethod) -> None:
     wanted = replace(SETTING.optimizer, grad_clip=0.5, lr=0.01)
     setting = replace(SETTING, method=method, optimizer=wanted)
     first = AllReduceGroup(setting.warm, BATCHES, None)
@@ -100,7 +100,9 @@ def test_who_says_everything_steps_by_the_mean_gradient(method: FlexDeMo) -> Non
 
 
 def test_what_a_node_does_not_say_it_says_later() -> None:
-    method = FlexDeMo(replicator="striding", one_in=2, values="fp32", sign="none", momentum=0.5)
+    method = FlexDeMoMethod(
+        replicator="striding", one_in=2, values="fp32", sign="none", momentum=0.5
+    )
     wanted = replace(SETTING.optimizer, weight_decay=0.0, warmup_steps=0, lr=0.01)
     setting = replace(SETTING, method=method, optimizer=wanted, warm_steps=0)
     group, node = FlexDeMoGroup(setting, BATCHES, None), ComparedNode(setting)
@@ -124,6 +126,6 @@ def test_what_a_node_does_not_say_it_says_later() -> None:
 
 
 def test_nodes_with_adamw_are_not_compared() -> None:
-    setting = replace(SETTING, method=FlexDeMo(step="adamw"))
+    setting = replace(SETTING, method=FlexDeMoMethod(step="adamw"))
     with pytest.raises(ConfigError, match=r'flexdemo steps by sgd here: method.step is "adamw"'):
         FlexDeMoGroup(setting, BATCHES, None)

@@ -10,14 +10,14 @@ from benchmarks.comparing.plots import FILES, write_plots
 from benchmarks.comparing.rows import ROWS, Point, Row
 from benchmarks.comparing.table import Finding
 from benchmarks.comparing.traffic import NodeTraffic
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from tests.benchmarks.comparing.tiny import outcome
 
 LINE = "{http://www.w3.org/2000/svg}polyline"
 
 
 def finding(name: str, loss: float | None) -> Finding:
-    point = Point(method=DiLoCo())
+    point = Point(method=DiLoCoMethod())
     return Finding(
         row=Row(name=name, points=[point]),
         point=point,

@@ -16,13 +16,13 @@ from benchmarks.comparing.settings import (
     setting_of,
 )
 from lowcomm.config.schema import AdamWConfig, ModelConfig, MuonConfig
-from lowcomm.methods import AllReduce, AnyMethod, DecoupledDiLoCo, DiLoCo
+from lowcomm.methods import AllReduceMethod, AnyMethod, DecoupledDiLoCoMethod, DiLoCoMethod
 from protocols.types.errors import ConfigError
 
-DILOCO = DiLoCo(inner_steps=30)
+DILOCO = DiLoCoMethod(inner_steps=30)
 SETTING = Setting(method=DILOCO)
 OTHERS: list[dict[str, Any]] = [
-    {"method": AllReduce()},
+    {"method": AllReduceMethod()},
     {"method": replace(DILOCO, outer_lr=0.6)},
     {"method": replace(DILOCO, contribution_codec="int8")},
     {"seed": 1},
@@ -42,7 +42,7 @@ OTHERS: list[dict[str, Any]] = [
 def test_all_that_changes_a_result_changes_the_digest() -> None:
     found = {digest(replace(SETTING, **other)) for other in OTHERS} | {digest(SETTING)}
     assert len(found) == len(OTHERS) + 1
-    assert digest(replace(SETTING, method=DiLoCo(inner_steps=30))) == digest(SETTING)
+    assert digest(replace(SETTING, method=DiLoCoMethod(inner_steps=30))) == digest(SETTING)
 
 
 def test_another_engine_has_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +71,9 @@ def test_a_key_that_came_later_leaves_a_record_as_it_is_and_another_default_does
 
 
 def test_a_result_keeps_its_name_when_a_default_changes() -> None:
-    eight = replace(SETTING, method=DecoupledDiLoCo(inner_steps=30, fragments=8))
+    eight = replace(SETTING, method=DecoupledDiLoCoMethod(inner_steps=30, fragments=8))
     assert "fragments" not in said(eight.method)
-    assert said(DecoupledDiLoCo())["fragments"] == 24
+    assert said(DecoupledDiLoCoMethod())["fragments"] == 24
     assert digest(eight) == "b05cd1de938e73aa"
 
 
@@ -81,7 +81,7 @@ def test_settings_with_one_warm_start_say_so() -> None:
     begins = {digest(each.warm) for each in (SETTING, replace(SETTING, world="churn"))}
     begins.add(digest(replace(SETTING, optimizer=AdamWConfig(lr=1e-3)).warm))
     begins.add(digest(replace(SETTING, optimizer=MuonConfig()).warm))
-    begins.add(digest(replace(SETTING, method=AllReduce()).warm))
+    begins.add(digest(replace(SETTING, method=AllReduceMethod()).warm))
     assert len(begins) == 1
     for other in (
         replace(SETTING, seed=1),
@@ -91,7 +91,7 @@ def test_settings_with_one_warm_start_say_so() -> None:
         assert digest(other.warm) not in begins
 
 
-@pytest.mark.parametrize(("method", "outer_steps"), [(DILOCO, 14), (AllReduce(), 420)])
+@pytest.mark.parametrize(("method", "outer_steps"), [(DILOCO, 14), (AllReduceMethod(), 420)])
 def test_its_run_is_what_is_left_after_the_warm_start(method: AnyMethod, outer_steps: int) -> None:
     run = replace(SETTING, method=method, seed=5).run
     assert (run.outer_steps, run.peers_min, run.seed) == (outer_steps, 4, 5)
@@ -103,10 +103,10 @@ def test_its_run_is_what_is_left_after_the_warm_start(method: AnyMethod, outer_s
     [
         ({"warm_steps": 720}, r"warm_steps must be in \[0, 720\)"),
         ({"steps": 721}, "421 steps after the warm start are no whole rounds of 30"),
-        ({"method": DiLoCo(qsr_alpha=1.0)}, "all rounds have inner_steps steps"),
-        ({"method": DiLoCo(round_s=1.0)}, "all rounds have inner_steps steps"),
-        ({"method": AllReduce(), "world": "speeds"}, "allreduce has no rounds"),
-        ({"method": AllReduce(), "optimizer": MuonConfig()}, 'run.optimizer.name is "muon"'),
+        ({"method": DiLoCoMethod(qsr_alpha=1.0)}, "all rounds have inner_steps steps"),
+        ({"method": DiLoCoMethod(round_s=1.0)}, "all rounds have inner_steps steps"),
+        ({"method": AllReduceMethod(), "world": "speeds"}, "allreduce has no rounds"),
+        ({"method": AllReduceMethod(), "optimizer": MuonConfig()}, 'run.optimizer.name is "muon"'),
     ],
 )
 def test_what_cannot_be_is_refused(said: dict[str, Any], why: str) -> None:

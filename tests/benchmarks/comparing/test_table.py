@@ -23,11 +23,11 @@ from benchmarks.comparing.table import (
 )
 from benchmarks.comparing.traffic import NodeTraffic
 from lowcomm.config.schema import MuonConfig
-from lowcomm.methods import AllReduce, DiLoCo, FlexDeMo
+from lowcomm.methods import AllReduceMethod, DiLoCoMethod, FlexDeMoMethod
 from tests.benchmarks.comparing.tiny import outcome
 
-BASE = Row(name="allreduce", points=[Point(method=AllReduce())])
-OTHER = Row(name="diloco", points=[Point(method=DiLoCo(inner_steps=4))])
+BASE = Row(name="allreduce", points=[Point(method=AllReduceMethod())])
+OTHER = Row(name="diloco", points=[Point(method=DiLoCoMethod(inner_steps=4))])
 
 
 def finding(row: Row, *losses: float | None, **said: Any) -> Finding:
@@ -138,9 +138,11 @@ def test_the_table_has_bytes_and_seconds_of_each_row() -> None:
 
 
 def test_seconds_are_of_steps_that_compute_the_same() -> None:
-    muon = Point(method=DiLoCo(), optimizer=MuonConfig())
-    sign = Point(method=FlexDeMo())
-    none = finding(Row(name="flexdemo full", points=[Point(method=FlexDeMo(replicator="full"))]))
+    muon = Point(method=DiLoCoMethod(), optimizer=MuonConfig())
+    sign = Point(method=FlexDeMoMethod())
+    none = finding(
+        Row(name="flexdemo full", points=[Point(method=FlexDeMoMethod(replicator="full"))])
+    )
     made = [
         finding(BASE, 1.0, step_s=0.2),
         finding(OTHER, 1.0, step_s=0.1),
@@ -167,7 +169,7 @@ def test_a_loss_that_is_not_reached_has_no_time() -> None:
 
 
 def test_the_best_point_is_chosen_once_all_are_trained() -> None:
-    points = [Point(method=AllReduce(), lr=lr) for lr in (1e-3, 2e-3, 3e-3)]
+    points = [Point(method=AllReduceMethod(), lr=lr) for lr in (1e-3, 2e-3, 3e-3)]
     row = Row(name="allreduce", points=points)
     assert chosen(row, [outcome(1.2), outcome(None), outcome(1.1)]) is points[2]
     assert chosen(row, [outcome(1.1), outcome(1.1), outcome(1.3)]) is points[0]
@@ -181,9 +183,11 @@ def test_the_best_point_is_chosen_once_all_are_trained() -> None:
 
 
 def test_a_point_is_named_by_what_is_its_own() -> None:
-    point = Point(method=DiLoCo(inner_steps=30, outer_lr=1.0, contribution_codec="int8"), lr=6e-3)
+    point = Point(
+        method=DiLoCoMethod(inner_steps=30, outer_lr=1.0, contribution_codec="int8"), lr=6e-3
+    )
     assert words(point, [point]) == "contribution_codec int8, outer_lr 1.0, lr 0.006"
-    other = Point(method=DiLoCo(inner_steps=30, outer_momentum=0.0))
+    other = Point(method=DiLoCoMethod(inner_steps=30, outer_momentum=0.0))
     assert words(other, [point, other]) == (
         "contribution_codec fp32, outer_lr 0.7, outer_momentum 0.0, lr 0.006"
     )

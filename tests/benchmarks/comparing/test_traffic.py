@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.comparing.traffic import NodeTraffic, traffic_of
-from lowcomm.methods import AllReduce, DiLoCo, FlexDeMo, NoLoCo, SparseLoCo
+from lowcomm.methods import (
+    AllReduceMethod,
+    DiLoCoMethod,
+    FlexDeMoMethod,
+    NoLoCoMethod,
+    SparseLoCoMethod,
+)
 from protocols.types.ids import TensorSpec
 from sims.lockstep.exchange import LocalContribution, Lockstep
 
@@ -18,7 +24,7 @@ PARTS = (TensorSpec(0, "w", (SIZE // 3, 2), 0), TensorSpec(1, "b", (SIZE // 3,),
 
 @pytest.mark.parametrize("codec", ["fp32", "int8", "fp4", "topk", "2bit"])
 def test_what_a_node_contributes_is_what_lockstep_counts(codec: Any) -> None:
-    method = DiLoCo(contribution_codec=codec)
+    method = DiLoCoMethod(contribution_codec=codec)
     together = Lockstep(method, LAYOUT, nodes=4)
     together.begin(0, np.zeros(SIZE, np.float32))
     local_P = np.random.default_rng(0).standard_normal(SIZE, np.float32)
@@ -35,41 +41,41 @@ def test_what_a_node_contributes_is_what_lockstep_counts(codec: Any) -> None:
 
 
 def test_the_published_counts() -> None:
-    fp32 = traffic_of(DiLoCo(inner_steps=30), LAYOUT, nodes=4)
+    fp32 = traffic_of(DiLoCoMethod(inner_steps=30), LAYOUT, nodes=4)
     assert (fp32.sent, fp32.least, fp32.line) == ((6 * SIZE,),) * 3
     assert (fp32.round_steps, fp32.hidden_steps) == (30, 0)
-    step = traffic_of(AllReduce(), LAYOUT, nodes=4)
+    step = traffic_of(AllReduceMethod(), LAYOUT, nodes=4)
     assert step.sent == (12 * SIZE,), "to all others"
     assert step.least == step.line == (6 * SIZE,), "in a ring"
     assert step.round_steps == 1
 
 
 def test_what_only_some_nodes_say_of_a_place_is_published_and_the_rest_is_summed() -> None:
-    demo = traffic_of(FlexDeMo(), SQUARES, nodes=4)
+    demo = traffic_of(FlexDeMoMethod(), SQUARES, nodes=4)
     payload = 3 * 32 * 7 // 2  # 32 places of 12 bits and values of 16 in each 4096.
     assert (demo.sent, demo.least, demo.line) == ((3 * payload,), (payload,), (3 * payload,))
-    drawn = traffic_of(FlexDeMo(replicator="random"), SQUARES, nodes=4)
+    drawn = traffic_of(FlexDeMoMethod(replicator="random"), SQUARES, nodes=4)
     payload = SIZE // 16 * 2
     assert (drawn.sent, drawn.least, drawn.line) == ((3 * payload,), *2 * ((3 * payload // 2,),))
-    signs = traffic_of(FlexDeMo(replicator="full", values="sign"), SQUARES, nodes=4)
+    signs = traffic_of(FlexDeMoMethod(replicator="full", values="sign"), SQUARES, nodes=4)
     assert (signs.sent, signs.least) == ((3 * SIZE // 8,), (SIZE // 8,)), "no sum is one bit"
 
 
 def test_sparseloco_has_the_published_count() -> None:
-    found = traffic_of(SparseLoCo(inner_steps=30), LAYOUT, nodes=4)
+    found = traffic_of(SparseLoCoMethod(inner_steps=30), LAYOUT, nodes=4)
     assert found.least_bytes == pytest.approx(SIZE * 64 / 4096 * 14 / 8, rel=0.2)
-    dense = traffic_of(DiLoCo(inner_steps=30), LAYOUT, nodes=4)
+    dense = traffic_of(DiLoCoMethod(inner_steps=30), LAYOUT, nodes=4)
     assert dense.least_bytes > 100 * found.least_bytes
 
 
 def test_of_a_pair_each_sends_all_to_the_other_however_many_nodes_there_are() -> None:
     for nodes in (2, 4, 100):
-        found = traffic_of(NoLoCo(inner_steps=30), LAYOUT, nodes=nodes)
+        found = traffic_of(NoLoCoMethod(inner_steps=30), LAYOUT, nodes=nodes)
         assert (found.sent, found.least, found.line) == ((4 * SIZE,),) * 3
 
 
 def test_fragments_send_as_much_as_the_whole_and_less_at_a_time() -> None:
-    method = DiLoCo(inner_steps=30)
+    method = DiLoCoMethod(inner_steps=30)
     whole, parts = (traffic_of(method, layout, nodes=4) for layout in (LAYOUT, PARTS))
     assert parts.sent_bytes == whole.sent_bytes
     assert parts.bytes_of(60) == whole.bytes_of(60) == (2 * whole.sent_bytes,) * 2

@@ -14,7 +14,7 @@ from benchmarks.comparing.settings import recorded
 from benchmarks.comparing.training import main, train, warm_file, warm_start
 from lowcomm.config.schema import DataConfig
 from lowcomm.data.corpus import Corpus, build_corpus
-from lowcomm.methods import AllReduce
+from lowcomm.methods import AllReduceMethod
 from lowcomm.models.llama import build_model
 from lowcomm.program.evaluate import held_out_loss
 from protocols.types.errors import ConfigError
@@ -38,7 +38,7 @@ def test_a_setting_repeats_and_its_curve_begins_with_the_warm_start(tmp_path: Pa
 
 
 def test_the_loss_is_evaluates_own_on_what_the_run_leaves() -> None:
-    setting = replace(SETTING, method=AllReduce(), warm_steps=0, steps=2)
+    setting = replace(SETTING, method=AllReduceMethod(), warm_steps=0, steps=2)
     found = train(setting, CORPUS, None)
     group = training.group_of(setting, BATCHES, None)
     for step in range(2):
@@ -58,7 +58,7 @@ def test_evaluations_come_at_equal_steps(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_run_that_diverges_says_so() -> None:
     wild = replace(
         SETTING,
-        method=AllReduce(),
+        method=AllReduceMethod(),
         warm_steps=0,
         optimizer=replace(SETTING.optimizer, lr=1e30, grad_clip=0.0),
     )
@@ -70,7 +70,7 @@ def test_a_run_that_diverges_says_so() -> None:
 def test_a_method_whose_steps_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "STEP_GROUPS", {})
     with pytest.raises(ConfigError, match="allreduce cannot be compared yet"):
-        train(replace(SETTING, method=AllReduce()), CORPUS, None)
+        train(replace(SETTING, method=AllReduceMethod()), CORPUS, None)
 
 
 def test_a_warm_start_is_made_once_for_all_settings_that_have_it(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from benchmarks.comparing.settings import Setting
 from lowcomm.config.schema import AdamWConfig, DataConfig, ModelConfig
 from lowcomm.data.batches import Batches
 from lowcomm.data.corpus import Corpus
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 
 MODEL = ModelConfig(hidden_size=16, layers=1, heads=2, kv_heads=2, intermediate_size=32, context=8)
 DATA = DataConfig(window=8, batch=2, eval_windows=20, eval_window=8)
 SETTING = Setting(
-    method=DiLoCo(inner_steps=4),
+    method=DiLoCoMethod(inner_steps=4),
     seed=3,
     steps=12,
     warm_steps=4,
@@ -31,7 +31,7 @@ BATCHES = Batches(CORPUS.train, window=DATA.window, seed=SETTING.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halves(DiLoCo):
+class Halves(DiLoCoMethod):
     """Every other parameter is of fragment 1."""
 
     def fragments_of(self, parameters: Any) -> tuple[int, ...]:

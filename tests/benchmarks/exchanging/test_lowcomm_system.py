@@ -8,7 +8,7 @@ import pytest
 from benchmarks.exchanging.lowcomm_system import Journals, settings, system, with_events, with_lag
 from benchmarks.exchanging.worker import Marks
 from lowcomm.config.schema import load_config
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.reports.event_log import EVENTS
 from protocols.types.errors import ConfigError
 
@@ -21,7 +21,7 @@ MARKS = Marks(handed=1.0, received=2.0)
 def test_a_codec_is_that_of_contributions(codec: str, result: str) -> None:
     run = load_config(None, settings(codec)).run
     assert run is not None
-    assert isinstance(run.method, DiLoCo)
+    assert isinstance(run.method, DiLoCoMethod)
     assert run.method.contribution_codec == codec
     assert run.method.result_codec == result
     assert (run.method.outer_lr, run.method.outer_momentum) == (1.0, 0.0)

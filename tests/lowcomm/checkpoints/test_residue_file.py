@@ -9,7 +9,7 @@ import pytest
 
 from lowcomm.checkpoints.checkpoint import CheckpointCut, FragmentCut, PeerCut, write_checkpoint
 from lowcomm.checkpoints.residue_file import FILE, find_residue, write_residues
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
 from protocols.types.ids import Contributor, PeerId, TensorSpec
@@ -21,7 +21,7 @@ ME = PeerId("p0.0")
 
 def sparse(codec: str = "topk", *, checkpoints: Path | None = None) -> Replica:
     named: dict[str, Any] = {"contribution_codec": codec, "outer_momentum": 0.5}
-    replica = Replica(DiLoCo(**named), (TensorSpec(0, "w", (SIZE,), 0),))
+    replica = Replica(DiLoCoMethod(**named), (TensorSpec(0, "w", (SIZE,), 0),))
     replica.checkpoints = checkpoints
     share(replica)
     return replica

@@ -4,7 +4,7 @@ import pytest
 
 from lowcomm.config.lr_schedule import CosineSchedule, warmup
 from lowcomm.config.schema import AdamWConfig, RunConfig
-from lowcomm.methods import AnyMethod, DiLoCo, StreamingDiLoCo
+from lowcomm.methods import AnyMethod, DiLoCoMethod, StreamingDiLoCoMethod
 
 
 def test_the_schedule_warms_up_and_ends_at_its_last_fraction() -> None:
@@ -31,10 +31,10 @@ def test_a_run_shorter_than_its_warm_up_still_warms_up() -> None:
 @pytest.mark.parametrize(
     ("method", "total"),
     [
-        (DiLoCo(inner_steps=3), 21),
-        (StreamingDiLoCo(inner_steps=3, overlap_steps=2, mixing=0.5), 21),
+        (DiLoCoMethod(inner_steps=3), 21),
+        (StreamingDiLoCoMethod(inner_steps=3, overlap_steps=2, mixing=0.5), 21),
         # Of each round but the last, two steps are replaced by its result.
-        (StreamingDiLoCo(inner_steps=3, overlap_steps=2, mixing=0.0), 9),
+        (StreamingDiLoCoMethod(inner_steps=3, overlap_steps=2, mixing=0.0), 9),
     ],
 )
 def test_the_schedule_of_a_run_counts_its_committed_inner_steps(

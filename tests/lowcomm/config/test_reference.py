@@ -7,7 +7,7 @@ import pytest
 
 from lowcomm.config.reference import first_words, keys, reference, sections
 from lowcomm.config.schema import RunConfig, load_config
-from lowcomm.methods import AnyMethod, DiLoCo, NoLoCo, RoundMethod, SparseLoCo
+from lowcomm.methods import AnyMethod, DiLoCoMethod, NoLoCoMethod, RoundMethod, SparseLoCoMethod
 
 FILE = Path(__file__).parents[3] / "docs/configuration.md"
 COMMAND = "python -m lowcomm.config.reference > docs/configuration.md"
@@ -41,7 +41,7 @@ def test_defaults_are_toml_that_a_configuration_may_hold(tmp_path: Path) -> None
         ):
             lines.append(each.title.removeprefix("## ").strip("`"))
             lines += [f"{key.name} = {key.default}" for key in each.keys]
-    lines += ["[run.method]", *(f"{key.name} = {key.default}" for key in keys(DiLoCo))]
+    lines += ["[run.method]", *(f"{key.name} = {key.default}" for key in keys(DiLoCoMethod))]
     path = tmp_path / "run.toml"
     path.write_text("\n".join(lines))
     assert load_config(path).run == RunConfig()
@@ -50,7 +50,8 @@ def test_defaults_are_toml_that_a_configuration_may_hold(tmp_path: Path) -> None
 def test_a_key_has_its_own_docstring_or_else_that_of_the_base_class() -> None:
     """SparseLoCo changes the default of inner_steps, NoLoCo also says what weight_max means."""
     base, sparse, noloco = (
-        {key.name: key for key in keys(method)} for method in (RoundMethod, SparseLoCo, NoLoCo)
+        {key.name: key for key in keys(method)}
+        for method in (RoundMethod, SparseLoCoMethod, NoLoCoMethod)
     )
     assert sparse["inner_steps"].default != base["inner_steps"].default
     assert sparse["inner_steps"].text == base["inner_steps"].text

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lowcomm.config.round_length import early_steps, longest_round, planned_rounds, round_steps
 from lowcomm.config.schema import AdamWConfig, RunConfig
-from lowcomm.methods import AllReduce, DecoupledDiLoCo, DiLoCo, LocalSGD
+from lowcomm.methods import AllReduceMethod, DecoupledDiLoCoMethod, DiLoCoMethod, LocalSGDMethod
 
 
 def qsr(
@@ -18,7 +18,7 @@ def qsr(
     said: dict[str, Any] = {"lr": 8e-3, "warmup_steps": 20, "lr_final": 0.01}
     return RunConfig(
         outer_steps=outer_steps,
-        method=DiLoCo(inner_steps=inner_steps, qsr_alpha=alpha),
+        method=DiLoCoMethod(inner_steps=inner_steps, qsr_alpha=alpha),
         optimizer=AdamWConfig(**(said | optimizer)),
     )
 
@@ -72,7 +72,7 @@ def test_alpha_in_multiples_of_the_rate_is_what_it_says() -> None:
 def test_a_rate_of_nothing_makes_the_rest_one_round() -> None:
     run = qsr(0.01, lr_final=0.0, outer_steps=5, warmup_steps=0)
     assert round_steps(run, 19) == 1
-    assert round_steps(replace(run, method=DiLoCo(inner_steps=4, qsr_alpha=1e300)), 0) == 20
+    assert round_steps(replace(run, method=DiLoCoMethod(inner_steps=4, qsr_alpha=1e300)), 0) == 20
 
 
 def test_who_has_more_steps_than_were_planned_goes_on_as_without_the_rule() -> None:
@@ -81,14 +81,14 @@ def test_who_has_more_steps_than_were_planned_goes_on_as_without_the_rule() -> N
 
 
 def test_of_methods_without_longer_rounds_as_many_are_planned_as_are_typed() -> None:
-    assert planned_rounds(RunConfig(outer_steps=7, method=AllReduce())) == 7
-    assert planned_rounds(RunConfig(outer_steps=7, method=LocalSGD())) == 7
+    assert planned_rounds(RunConfig(outer_steps=7, method=AllReduceMethod())) == 7
+    assert planned_rounds(RunConfig(outer_steps=7, method=LocalSGDMethod())) == 7
 
 
 def test_ranks_ask_early_in_a_first_round_and_where_rounds_have_a_time_or_nodes_answer() -> None:
-    plain, timed = RunConfig(method=DiLoCo()), RunConfig(method=DiLoCo(round_s=1.0))
+    plain, timed = RunConfig(method=DiLoCoMethod()), RunConfig(method=DiLoCoMethod(round_s=1.0))
     assert early_steps(plain, 9, joins=False) == 9
     assert early_steps(plain, 9, joins=True) == 5
     assert early_steps(timed, 9, joins=False) == early_steps(timed, 9, joins=True) == 1
-    asked = RunConfig(method=DecoupledDiLoCo())
+    asked = RunConfig(method=DecoupledDiLoCoMethod())
     assert early_steps(asked, 9, joins=False) == early_steps(asked, 9, joins=True) == 0

@@ -20,7 +20,7 @@ from lowcomm.config.schema import (
     run_from_json,
     run_to_json,
 )
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from protocols.types.errors import ConfigError
 from protocols.types.rules import ProtocolConfig
 
@@ -32,7 +32,7 @@ OTHER_RUN = RunConfig(
     outer_steps=5,
     model=ModelConfig(hidden_size=64, heads=2, kv_heads=1, tied_embeddings=True, rope_theta=5e5),
     optimizer=AdamWConfig(lr=1.0, betas=(0.8, 0.99), warmup_steps=0),
-    method=DiLoCo(inner_steps=10, outer_momentum=0.9),
+    method=DiLoCoMethod(inner_steps=10, outer_momentum=0.9),
     data=DataConfig(source="files", window=128, held_out_below=16, eval_window=64),
     protocol=ProtocolConfig(heartbeat_interval_s=0.25, silence_timeout_s=3.0),
 )
@@ -354,7 +354,7 @@ def test_every_table_is_in_the_text() -> None:
         replace(base, seed=1),
         replace(base, model=ModelConfig(layers=5)),
         replace(base, optimizer=AdamWConfig(lr=0.5)),
-        replace(base, method=DiLoCo(inner_steps=3)),
+        replace(base, method=DiLoCoMethod(inner_steps=3)),
         replace(base, data=DataConfig(batch=3)),
         replace(base, protocol=ProtocolConfig(round_grace_s=1.0)),
     ]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.training import deterministic_ops
 from lowcomm.training.rank_checkpoint import RankFile
@@ -98,7 +98,7 @@ class Nodes:
     """Several of one rank each, as lowcomm/flexdemo/method.py steps them."""
 
     def __init__(self, **options: Any) -> None:
-        self.method = FlexDeMo(chunk=CHUNK, topk=TOPK, momentum=BETA, **options)
+        self.method = FlexDeMoMethod(chunk=CHUNK, topk=TOPK, momentum=BETA, **options)
         named = [Parameter(str(number), shape) for number, shape in enumerate(SHAPES)]
         sizes = [math.prod(shape) for shape in SHAPES]
         starts = [sum(sizes[:number]) for number in range(len(sizes))]

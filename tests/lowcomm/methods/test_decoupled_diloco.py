@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lowcomm.config.schema import load_config
-from lowcomm.methods import DecoupledDiLoCo
+from lowcomm.methods import DecoupledDiLoCoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.startup.agreement import common_grain
 from protocols.types.errors import ConfigError
@@ -16,7 +16,7 @@ PARAMETERS = [Parameter(f"w{number}", (size,)) for number, size in enumerate(SIZ
 
 
 def test_it_is_the_paper_by_default() -> None:
-    method = DecoupledDiLoCo()
+    method = DecoupledDiLoCoMethod()
     assert (method.inner_steps, method.fragments, method.overlap_steps) == (24, 24, 2)
     assert method.mixing == 0
     assert method.codec.name == "fp4"
@@ -26,7 +26,7 @@ def test_it_is_the_paper_by_default() -> None:
 
 @pytest.mark.parametrize("fragments", [1, 2, 3, 8])
 def test_fragments_are_of_about_the_same_size(fragments: int) -> None:
-    found = DecoupledDiLoCo(fragments=fragments).fragments_of(PARAMETERS)
+    found = DecoupledDiLoCoMethod(fragments=fragments).fragments_of(PARAMETERS)
     assert sorted(set(found)) == list(range(fragments))
     loads = [0] * fragments
     for fragment, size in zip(found, SIZES, strict=True):
@@ -36,12 +36,12 @@ def test_fragments_are_of_about_the_same_size(fragments: int) -> None:
 
 def test_fragments_are_the_same_on_every_node() -> None:
     """The largest first, into the smallest so far; of equal ones the first."""
-    assert DecoupledDiLoCo(fragments=3).fragments_of(PARAMETERS) == (0, 1, 2, 1, 1, 2, 2, 1)
+    assert DecoupledDiLoCoMethod(fragments=3).fragments_of(PARAMETERS) == (0, 1, 2, 1, 1, 2, 2, 1)
 
 
 def test_more_fragments_than_tensors_are_refused_with_how_many_there_may_be() -> None:
     with pytest.raises(ConfigError, match=r"fragments is 24, but this model has 8 .* at most 8"):
-        DecoupledDiLoCo().fragments_of(PARAMETERS)
+        DecoupledDiLoCoMethod().fragments_of(PARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_more_fragments_than_tensors_are_refused_with_how_many_there_may_be() ->
 def test_a_node_counts_by_its_tokens_and_by_its_tokens_a_step(
     tokens: int, steps: int, wanted: int
 ) -> None:
-    (found,) = DecoupledDiLoCo().weights([Contributor(PeerId("p.0"), tokens, steps, "m")])
+    (found,) = DecoupledDiLoCoMethod().weights([Contributor(PeerId("p.0"), tokens, steps, "m")])
     assert found == wanted
 
 
 def test_embeddings_are_averaged_and_all_else_goes_by_direction() -> None:
-    method = DecoupledDiLoCo()
+    method = DecoupledDiLoCoMethod()
     assert not method.by_direction("model.embed_tokens.weight")
     assert method.by_direction("model.layers.3.mlp.up_proj.weight")
-    assert not DecoupledDiLoCo(averaged=("norm", "head")).by_direction("model.norm.weight")
+    assert not DecoupledDiLoCoMethod(averaged=("norm", "head")).by_direction("model.norm.weight")
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_embeddings_are_averaged_and_all_else_goes_by_direction() -> None:
 )
 def test_what_does_not_go_together_is_refused(said: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        DecoupledDiLoCo(**said)
+        DecoupledDiLoCoMethod(**said)
 
 
 def test_it_is_chosen_by_its_name() -> None:
     typed = ["run.method.name=decoupled_diloco", 'run.method.averaged=["embed", "head"]']
     config = load_config(None, typed)
     assert config.run is not None
-    assert config.run.method == DecoupledDiLoCo(averaged=("embed", "head"))
+    assert config.run.method == DecoupledDiLoCoMethod(averaged=("embed", "head"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lowcomm.config.schema import load_config
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from protocols.types.errors import ConfigError
 
@@ -15,7 +15,7 @@ ELEMENTS = sum(math.prod(each.shape) for each in MATRIX)
 
 
 def payload_bytes(**options: Any) -> int:
-    return FlexDeMo(**options).make_exchange(MATRIX, seed=0).payload_bytes
+    return FlexDeMoMethod(**options).make_exchange(MATRIX, seed=0).payload_bytes
 
 
 def test_payloads_weigh_what_the_literature_counts() -> None:
@@ -28,8 +28,8 @@ def test_payloads_weigh_what_the_literature_counts() -> None:
 
 
 def test_the_state_is_the_parameters_and_what_adamw_adds() -> None:
-    assert FlexDeMo().state_arrays == ("parameters",)
-    assert FlexDeMo(step="adamw").state_arrays == ("parameters", "exp_avg", "exp_avg_sq")
+    assert FlexDeMoMethod().state_arrays == ("parameters",)
+    assert FlexDeMoMethod(step="adamw").state_arrays == ("parameters", "exp_avg", "exp_avg_sq")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_state_is_the_parameters_and_what_adamw_adds() -> None:
 def test_the_learning_rate_is_in_the_momentum_or_in_the_step(
     replicator: Any, sign: Any, has_rate: bool
 ) -> None:
-    assert FlexDeMo(replicator=replicator, sign=sign).update_has_rate == has_rate
+    assert FlexDeMoMethod(replicator=replicator, sign=sign).update_has_rate == has_rate
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_learning_rate_is_in_the_momentum_or_in_the_step(
 )
 def test_what_cannot_work_is_refused_with_what_would(options: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        FlexDeMo(**options)
+        FlexDeMoMethod(**options)
 
 
 @pytest.mark.parametrize(

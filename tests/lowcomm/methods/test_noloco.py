@@ -8,7 +8,7 @@ import pytest
 from lowcomm.codecs import codec
 from lowcomm.config.round_length import planned_rounds
 from lowcomm.config.schema import AdamWConfig, RunConfig
-from lowcomm.methods import NoLoCo
+from lowcomm.methods import NoLoCoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
@@ -55,7 +55,7 @@ def as_sent(values_P: F32, name: str) -> F32:
 @pytest.mark.parametrize("nodes", [2, 3, 5])
 def test_rounds_have_the_bits_of_one_operation_after_the_other(nodes: int, name: Any) -> None:
     names = NAMES[:nodes]
-    together = Lockstep(NoLoCo(contribution_codec=name), LAYOUT, nodes=nodes, names=names)
+    together = Lockstep(NoLoCoMethod(contribution_codec=name), LAYOUT, nodes=nodes, names=names)
     first_P = noise(0)
     together.begin(0, first_P)
     states = [(first_P.copy(), np.zeros(SIZE, np.float32)) for _ in names]
@@ -93,13 +93,13 @@ def test_it_is_the_published_update() -> None:
     expected = BETA * momentum[0] + LR * moved_P + LR * (outer_P - phi[0])
     ours, kept = np.empty((2, SIZE), np.float32)
     mean_P = pair_mean(*theta)
-    NoLoCo().outer_step(phi[0], momentum[0], mean_P, ours, kept)
+    NoLoCoMethod().outer_step(phi[0], momentum[0], mean_P, ours, kept)
     np.testing.assert_allclose(kept, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(ours, phi[0] + expected, rtol=0, atol=1e-5)
 
 
 def test_who_is_not_counted_stays_as_it_is() -> None:
-    together = Lockstep(NoLoCo(), LAYOUT, nodes=3, names=NAMES[:3])
+    together = Lockstep(NoLoCoMethod(), LAYOUT, nodes=3, names=NAMES[:3])
     together.begin(0, noise(0))
     before = [array.tobytes() for array in together.arrays(0, 2)]
     moved_P = noise(1)
@@ -113,7 +113,7 @@ def test_who_is_not_counted_stays_as_it_is() -> None:
 
 
 def test_what_ranks_contribute_moves_along_with_a_state_that_came_meanwhile() -> None:
-    replica = Replica(NoLoCo(), LAYOUT)
+    replica = Replica(NoLoCoMethod(), LAYOUT)
     slots = Slots.create(replica.shape(ranks=1))
     replica.share(slots)
     first_P, other_P, local_P = noise(0), noise(1), noise(2)
@@ -139,7 +139,7 @@ def test_what_ranks_contribute_moves_along_with_a_state_that_came_meanwhile() ->
 
 
 def test_the_model_is_one_fragment_and_both_of_a_pair_weigh_the_same() -> None:
-    method = NoLoCo()
+    method = NoLoCoMethod()
     assert (method.inner_steps, method.outer_lr, method.outer_momentum) == (50, 0.7, 0.5)
     assert method.fragments_of([Parameter("a", (4, 3)), Parameter("b", (3,))]) == (0, 0)
     assert method.weights([Contributor(NAMES[0], 9, 1, "x"), Contributor(NAMES[1], 1, 1, "y")]) == [
@@ -168,13 +168,13 @@ def test_the_model_is_one_fragment_and_both_of_a_pair_weigh_the_same() -> None:
 )
 def test_what_makes_no_sense_for_a_pair_is_refused(said: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        NoLoCo(**said)
+        NoLoCoMethod(**said)
 
 
 def test_rounds_may_grow_longer_for_both_of_a_pair() -> None:
     run = RunConfig(
         outer_steps=100,
-        method=NoLoCo(inner_steps=10, qsr_alpha=0.01),
+        method=NoLoCoMethod(inner_steps=10, qsr_alpha=0.01),
         optimizer=AdamWConfig(lr=1e-3, warmup_steps=10),
     )
     assert planned_rounds(run) < 100

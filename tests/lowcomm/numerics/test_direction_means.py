@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.methods import DecoupledDiLoCo
+from lowcomm.methods import DecoupledDiLoCoMethod
 from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.kernels import NORM_ELEMENTS
 from lowcomm.numerics.operations import F32, WeightsError
@@ -125,7 +125,7 @@ def test_without_weights_there_is_nothing() -> None:
 
 def play(borders: tuple[int, ...], *, ahead: bool) -> tuple[str, F32]:
     """A round of three; its state digest, and the outer parameters."""
-    method = DecoupledDiLoCo(contribution_codec="int8", fragments=1, outer_momentum=0.9)
+    method = DecoupledDiLoCoMethod(contribution_codec="int8", fragments=1, outer_momentum=0.9)
     replicas = [Replica(method, LAYOUT) for _ in range(3)]
     for seed, replica in enumerate(replicas):
         share(replica)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowcomm.codecs import known_codecs
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.outer_state.replica import Replica
 from lowcomm.startup.agreement import common_grain
 from peers.exchange.pieces import PIECE_ELEMENTS, Encoding, Pool
@@ -72,7 +72,7 @@ def test_without_a_contribution_there_is_nothing_to_encode() -> None:
 def test_what_is_not_finite_is_known_of_the_last_contribution(value: float) -> None:
     """Also of what lies behind the first cell, and once it is encoded in its place."""
     size = PIECE_ELEMENTS + 3
-    replica = Replica(DiLoCo(), [TensorSpec(0, "x", (size,), 0)])
+    replica = Replica(DiLoCoMethod(), [TensorSpec(0, "x", (size,), 0)])
     share(replica)
     assert replica.contributions.is_finite(0), "nothing was contributed"
     for place, finite in ((None, True), (0, False), (size - 1, False)):
@@ -93,7 +93,7 @@ def test_what_is_not_finite_is_known_of_the_last_contribution(value: float) -> N
 def test_a_contribution_that_is_encoded_in_pieces_is_that_of_the_codec(name: str) -> None:
     """Cut at borders of parts, out of order: the bytes of all values at once."""
     named: dict[str, Any] = {"contribution_codec": name}
-    made, size = DiLoCo(**named), PIECE_ELEMENTS + 5000
+    made, size = DiLoCoMethod(**named), PIECE_ELEMENTS + 5000
     replica, grain = Replica(made, (TensorSpec(0, "w", (size,), 0),)), common_grain(made)
     share(replica)
     replica.initialise(0, view(gaussian(1, size)))

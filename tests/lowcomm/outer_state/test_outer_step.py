@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import F32, nesterov_step
 from lowcomm.numerics.state_digests import state_digest as whole_digest
 from lowcomm.outer_state.replica import Replica
@@ -55,7 +55,7 @@ def test_a_step_takes_the_decoded_parts_wherever_they_were_cut(borders: tuple[in
 
 def large() -> Replica:
     """Of three cells; parts that begin with one."""
-    replica = Replica(DiLoCo(outer_lr=LR, outer_momentum=BETA), LARGE)
+    replica = Replica(DiLoCoMethod(outer_lr=LR, outer_momentum=BETA), LARGE)
     replica.restore(0, 0, gaussian(1, CELLS), gaussian(2, CELLS), lineage=LINEAGE)
     return replica
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import WeightsError
 from lowcomm.outer_state.replica import Replica
 from lowcomm.startup.agreement import common_grain
@@ -96,7 +96,7 @@ def test_a_mean_is_that_of_the_slices_in_their_order(size: int, tokens: tuple[in
     slices = [gaussian(i, size) for i in range(len(tokens))]
     payloads = [values.tobytes() for values in slices]
     expected = slow_mean(slices, tokens)
-    without_limit = Replica(DiLoCo(weight_max=0.0), LAYOUT)
+    without_limit = Replica(DiLoCoMethod(weight_max=0.0), LAYOUT)
     assert reduced(without_limit, size, payloads, contributors(*tokens)) == expected.tobytes()
     cut_off = slow_mean(slices, [min(count, 70) for count in tokens])
     assert reduced(plain(), size, payloads, contributors(*tokens)) == cut_off.tobytes()
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_is_not_there_or_not_ours_gives_nothing(tmp_path: Path
     assert replica.adopt_kept(0, 4, lineage=LINEAGE) == ""  # An empty one.
     kept(tmp_path, 4)
     assert replica.adopt_kept(0, 4, lineage=LINEAGE) != ""
-    other = Replica(DiLoCo(), [TensorSpec(0, "a", (5,), 0)])
+    other = Replica(DiLoCoMethod(), [TensorSpec(0, "a", (5,), 0)])
     other.checkpoints = tmp_path
     assert other.adopt_kept(0, 4, lineage=LINEAGE) == ""  # Another model's.
     with (tmp_path / "round-000004" / "model.safetensors").open("r+b") as file:
@@ -240,7 +240,7 @@ def test_peers_that_exchange_parts_end_with_equal_bits() -> None:
 def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, result: str) -> None:
     """A round of two peers with parts cut on the grain of both codecs, as `startup` cuts them."""
     named: dict[str, Any] = {"contribution_codec": contribution, "result_codec": result}
-    made, size = DiLoCo(**named), 2500
+    made, size = DiLoCoMethod(**named), 2500
     peers = [Replica(made, (TensorSpec(0, "w", (size,), 0),)) for _ in range(2)]
     borders = (0, common_grain(made), size)
     wholes: list[bytes] = []

@@ -11,7 +11,7 @@ import pytest
 from lowcomm.codecs import codec
 from lowcomm.codecs.base import Codec, CodecError
 from lowcomm.codecs.fp32 import Fp32
-from lowcomm.methods import DiLoCo, RoundMethod
+from lowcomm.methods import DiLoCoMethod, RoundMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.results import PieceScratch, Results
@@ -178,8 +178,8 @@ def test_a_round_by_gather_ends_with_equal_bits_wherever_parts_are_cut(
     assert len(digests) == 1
 
 
-def gathering(name: Any) -> DiLoCo:
-    return DiLoCo(contribution_codec=name, result_codec="gather")
+def gathering(name: Any) -> DiLoCoMethod:
+    return DiLoCoMethod(contribution_codec=name, result_codec="gather")
 
 
 def made_of(count: int, name: str) -> list[Replica]:
@@ -224,7 +224,7 @@ def test_whatever_is_made_of_contributions_it_has_the_same_bits_everywhere(aggre
     """Summed by owners, or by everybody in a gather, wherever parts are cut."""
     digests: set[str] = set()
     for result in ("fp32", "gather"):
-        method = DiLoCo(aggregate=aggregate, result_codec=result, outer_momentum=0.5)
+        method = DiLoCoMethod(aggregate=aggregate, result_codec=result, outer_momentum=0.5)
         grain = common_grain(method)
         assert grain == (1 if aggregate == "trimmed_mean" else 4096)
         border = max(grain, 1000)
@@ -232,7 +232,7 @@ def test_whatever_is_made_of_contributions_it_has_the_same_bits_everywhere(aggre
             made = replicas_of(method, 3)
             digests.add(played(made, (0, *borders, SIZE), ahead=True))
     assert len(digests) == 1
-    assert digests != {played(replicas_of(DiLoCo(), 3), (0, SIZE), ahead=True)}
+    assert digests != {played(replicas_of(DiLoCoMethod(), 3), (0, SIZE), ahead=True)}
 
 
 @pytest.mark.parametrize("round_", [1, 3])
@@ -276,7 +276,7 @@ def test_what_was_left_out_goes_into_the_next_contribution_if_this_one_counted(f
 
 
 def test_a_run_may_go_without_error_feedback() -> None:
-    made = DiLoCo(contribution_codec="topk", feedback_decay=0.0)
+    made = DiLoCoMethod(contribution_codec="topk", feedback_decay=0.0)
     one = Replica(made, (TensorSpec(0, "w", (SIZE,), 0),))
     share(one)
     one.contributions.take_local(0, view(gaussian(0, SIZE)))
@@ -299,7 +299,7 @@ def test_blocks_of_a_result_follow_from_the_same_blocks_of_the_slices(
     aggregate: Any, contribution: Any, result: Any
 ) -> None:
     """So a receiver can check an owner with a few blocks, bit by bit."""
-    method = DiLoCo(
+    method = DiLoCoMethod(
         name="diloco",
         aggregate=aggregate,
         contribution_codec=contribution,

@@ -8,7 +8,7 @@ import pytest
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, read_checkpoint
 from lowcomm.checkpoints.residue_file import find_residue
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.outer_state.replica import Replica
 from peers.ipc.shared_memory import Slots
 from protocols.messages import log_entries as e
@@ -47,7 +47,7 @@ async def test_residues_are_those_of_the_arrays_however_late_they_are_written(
     scene: Scene,
 ) -> None:
     """A contribution that counts while the checkpoint is being written would be said twice."""
-    scene.replica = Replica(DiLoCo(contribution_codec="topk"), LAYOUT)
+    scene.replica = Replica(DiLoCoMethod(contribution_codec="topk"), LAYOUT)
     slots = Slots.create(scene.replica.shape(1))
     scene.replica.share(slots)
     for fragment, size in enumerate(SIZES):

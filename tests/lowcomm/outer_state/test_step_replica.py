@@ -15,7 +15,7 @@ from lowcomm.checkpoints.checkpoint import (
     PeerCut,
     write_checkpoint,
 )
-from lowcomm.methods import AllReduce, FlexDeMo, StepMethod
+from lowcomm.methods import AllReduceMethod, FlexDeMoMethod, StepMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.fragment_layout import LayoutError
 from lowcomm.outer_state.step_replica import STATES_HELD, StepReplica, needed_for_steps
@@ -28,7 +28,7 @@ STATE_BYTES = 3 * 4 * ELEMENTS
 
 
 def replica(codec: str = "fp32") -> StepReplica:
-    method = AllReduce(contribution_codec=codec)  # type: ignore[arg-type]
+    method = AllReduceMethod(contribution_codec=codec)  # type: ignore[arg-type]
     return StepReplica(method, LAYOUT, seed=0)
 
 
@@ -130,7 +130,9 @@ def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path
     return write_checkpoint(directory, cut, layout, [base.outer_P], [base.momentum_P])
 
 
-@pytest.mark.parametrize("method", [AllReduce(), FlexDeMo(), FlexDeMo(step="adamw")])
+@pytest.mark.parametrize(
+    "method", [AllReduceMethod(), FlexDeMoMethod(), FlexDeMoMethod(step="adamw")]
+)
 def test_a_checkpoint_gives_the_state_back(method: StepMethod, tmp_path: Path) -> None:
     made, again = (StepReplica(method, LAYOUT, seed=0) for _ in range(2))
     state = np.arange(made.state_bytes(0) // 4, dtype=np.float32).tobytes()
@@ -161,7 +163,7 @@ def test_shared_memory_holds_a_payload_a_mean_and_two_states() -> None:
 
 
 def test_memory_counts_the_payloads_since_the_base() -> None:
-    method = AllReduce(commit_every_steps=8, snapshot_every_steps=16)
+    method = AllReduceMethod(commit_every_steps=8, snapshot_every_steps=16)
     steps = 16 + 4 * 8
     needed = STATES_HELD * STATE_BYTES + 4 * steps * 4 * ELEMENTS
     assert needed_for_steps(method, LAYOUT, peers_min=3) == needed
@@ -169,4 +171,4 @@ def test_memory_counts_the_payloads_since_the_base() -> None:
 
 def test_a_layout_with_a_gap_is_refused() -> None:
     with pytest.raises(LayoutError):
-        StepReplica(AllReduce(), LAYOUT[1:], seed=0)
+        StepReplica(AllReduceMethod(), LAYOUT[1:], seed=0)

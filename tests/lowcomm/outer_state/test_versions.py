@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
-from lowcomm.methods import DiLoCo, StreamingDiLoCo
+from lowcomm.methods import DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.numerics.operations import F32, nesterov_step
 from lowcomm.outer_state.replica import Replica
 from peers.exchange.interfaces import Bytes
@@ -106,7 +106,7 @@ def test_a_state_that_was_there_before_the_ranks_is_what_they_get() -> None:
 
 
 def test_without_momentum_there_is_none_to_keep() -> None:
-    diloco = DiLoCo(outer_lr=0.4, outer_momentum=0.0)
+    diloco = DiLoCoMethod(outer_lr=0.4, outer_momentum=0.0)
     assert diloco.state_arrays == ("outer",)
     outer, mean = gaussian(1, 5), gaussian(2, 5)
     ours, momentum = np.zeros((2, 5), np.float32)
@@ -226,7 +226,7 @@ def test_a_state_that_is_taken_is_shown_to_the_ranks_beside_what_is_lent() -> No
 
 
 def test_without_momentum_a_state_is_half_as_large(tmp_path: Path) -> None:
-    config = DiLoCo(outer_lr=LR, outer_momentum=0.0)
+    config = DiLoCoMethod(outer_lr=LR, outer_momentum=0.0)
     donor, joiner = (Replica(config, LAYOUT) for _ in range(2))
     started(donor).apply(stamp(0, 1), (0, 23), [gaussian(7, 23).tobytes()], ONE)
     expected = np.asarray(gaussian(0, 23) - gaussian(7, 23) * np.float32(LR), np.float32)
@@ -266,7 +266,7 @@ class Turns:
     def __init__(self) -> None:
         self.size = 4096
         layout = [TensorSpec(f, f"block.{f}", (self.size,), 0) for f in range(3)]
-        method = StreamingDiLoCo(inner_steps=6, fragments=3, overlap_steps=0)
+        method = StreamingDiLoCoMethod(inner_steps=6, fragments=3, overlap_steps=0)
         self.replica = Replica(method, layout)
         self.slots = Slots.create(self.replica.shape(1))
         self.replica.share(self.slots)

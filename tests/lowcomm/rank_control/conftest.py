@@ -7,7 +7,7 @@ import pytest
 
 from lowcomm.config.schema import RunConfig
 from lowcomm.daemon.daemon import Daemon
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.outer_state.replica import Replica
 from peers.ipc.shared_memory import Slots
 from protocols.types.ids import TensorSpec
@@ -21,7 +21,7 @@ def made(tmp_path: Path) -> Iterator[Daemon]:
     """Its ranks are attached, as far as it knows."""
     with daemon(tmp_path) as made:
         made.context.run_config = RunConfig()
-        made.context.replica = Replica(DiLoCo(), LAYOUT)
+        made.context.replica = Replica(DiLoCoMethod(), LAYOUT)
         slots = Slots.create(made.context.replica.shape(1))
         made.ranks._provide(slots)
         yield made

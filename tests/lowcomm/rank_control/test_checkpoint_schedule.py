@@ -14,7 +14,7 @@ from lowcomm.checkpoints.checkpoint import (
     read_checkpoint,
 )
 from lowcomm.checkpoints.residue_file import find_residue
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.outer_state.replica import Replica
 from tests.lowcomm.checkpoint_scene import ALPHA, EVERY, LAYOUT, SIZES, Scene
 from tests.lowcomm.replicas import arrays
@@ -256,7 +256,7 @@ async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> No
 
 @pytest.mark.asyncio
 async def test_what_a_codec_left_out_is_kept_with_the_state(scene: Scene) -> None:
-    scene.replica = Replica(DiLoCo(contribution_codec="topk"), LAYOUT)
+    scene.replica = Replica(DiLoCoMethod(contribution_codec="topk"), LAYOUT)
     for fragment, size in enumerate(SIZES):
         scene.replica.initialise(fragment, np.ones(size, np.float32).data.cast("B"))
     scene.begin()

@@ -9,7 +9,7 @@ from lowcomm.daemon.daemon import Daemon
 from lowcomm.data.lease import NodeLease
 from lowcomm.outer_state.replica import Replica
 from peers.ipc.messages import Result
-from peers.ranks.events import RankContribution, RanksLost, RanksSnapshotted
+from peers.ranks.events import GroupLost, RankContribution, RanksSnapshotted
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds.fencing import Fence
@@ -56,7 +56,7 @@ def enough(made: Daemon) -> None:
 
 
 def lose(made: Daemon) -> None:
-    made.ranks._on_event(RanksLost(0, "signal 9"))
+    made.ranks._on_event(GroupLost(0, "signal 9"))
 
 
 def test_ranks_whose_parameters_are_not_finite_leave_nothing_to_others(made: Daemon) -> None:

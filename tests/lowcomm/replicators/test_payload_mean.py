@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowcomm.codecs.base import CodecError
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics.kernels import F32
 from lowcomm.replicators.payload_mean import PayloadMean
@@ -20,7 +20,7 @@ ELEMENTS = 20 * 9 + 13
 def exchange(**options: Any) -> PayloadMean:
     options.setdefault("chunk", 8)
     parameters = [Parameter(str(number), shape) for number, shape in enumerate(SHAPES)]
-    return FlexDeMo(**options).make_exchange(parameters, seed=4)
+    return FlexDeMoMethod(**options).make_exchange(parameters, seed=4)
 
 
 def written(made: PayloadMean, values_P: F32, step: int = 1) -> tuple[bytes, F32]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lowcomm.methods import DiLoCo, RoundMethod, StreamingDiLoCo
+from lowcomm.methods import DiLoCoMethod, RoundMethod, StreamingDiLoCoMethod
 from lowcomm.startup.memory_budget import check_memory, needed_bytes
 from protocols.types.errors import ConfigError
 from protocols.types.ids import TensorSpec
@@ -12,12 +12,12 @@ def eight(elements: int) -> list[TensorSpec]:
     return [TensorSpec(fragment, f"a{fragment}", (elements // 8,), 0) for fragment in range(8)]
 
 
-def streaming(overlap_steps: int = 1) -> StreamingDiLoCo:
-    return StreamingDiLoCo(inner_steps=16, fragments=8, overlap_steps=overlap_steps)
+def streaming(overlap_steps: int = 1) -> StreamingDiLoCoMethod:
+    return StreamingDiLoCoMethod(inner_steps=16, fragments=8, overlap_steps=overlap_steps)
 
 
 def test_memory_is_refused_with_both_figures() -> None:
-    made = DiLoCo()
+    made = DiLoCoMethod()
     needed = needed_bytes([TensorSpec(0, "a", (30,), 0)], made, peers=9)
     assert needed == 4 * 30 * (2 + 2 + 4 + 2)
     check_memory(needed, memory_max_bytes=needed, free_bytes=0)
@@ -35,7 +35,7 @@ def test_memory_is_refused_with_both_figures() -> None:
     )
 
 
-@pytest.mark.parametrize("method", [DiLoCo(), streaming()])
+@pytest.mark.parametrize("method", [DiLoCoMethod(), streaming()])
 @pytest.mark.parametrize("joins", [False, True])
 def test_a_model_of_1_gib_is_accepted_with_22_gib_free(method: RoundMethod, joins: bool) -> None:
     """It was refused: 60 bytes a parameter were demanded, of half of what was free."""
@@ -57,14 +57,14 @@ def test_only_fragments_in_flight_are_counted_beyond_the_state() -> None:
         3,
         8,
     ]
-    assert DiLoCo().in_flight(1) == 1
+    assert DiLoCoMethod().in_flight(1) == 1
 
 
 @pytest.mark.parametrize("peers", [1, 2, 9])
 def test_a_gather_needs_memory_for_what_each_contributes(peers: int) -> None:
     layout = [TensorSpec(0, "a", (9000,), 0)]
-    made = DiLoCo(contribution_codec="fp32", result_codec="gather")
+    made = DiLoCoMethod(contribution_codec="fp32", result_codec="gather")
     assert needed_bytes(layout, made, peers=peers) == 4 * (8 + 2 * peers) * 9000
-    sparse = DiLoCo(contribution_codec="topk")
+    sparse = DiLoCoMethod(contribution_codec="topk")
     result = peers * sparse.codec.encoded_bytes(9000)
     assert needed_bytes(layout, sparse, peers=peers) == 4 * (8 + 5) * 9000 + 2 * result

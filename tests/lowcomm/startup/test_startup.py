@@ -17,7 +17,7 @@ from lowcomm.checkpoints.checkpoint import (
 )
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config.schema import AdamWConfig, DataConfig, ModelConfig, RunConfig, run_to_json
-from lowcomm.methods import AllReduce, DecoupledDiLoCo, NoLoCo
+from lowcomm.methods import AllReduceMethod, DecoupledDiLoCoMethod, NoLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.numerics.state_digests import state_digest
 from lowcomm.outer_state.step_replica import StepReplica
@@ -291,7 +291,7 @@ def test_without_a_whole_checkpoint_nothing_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_per_step_run_says_its_rhythm_and_is_taken_with_it() -> None:
-    method = AllReduce(commit_every_steps=8, snapshot_every_steps=24)
+    method = AllReduceMethod(commit_every_steps=8, snapshot_every_steps=24)
     run = replace(RUN, method=method)
     entry = run_entry(
         run, run_id=7, founder=FOUNDER, corpus_digest=ENTRY.corpus_digest, layout=LAYOUT[:2]
@@ -306,7 +306,7 @@ def test_a_per_step_run_says_its_rhythm_and_is_taken_with_it() -> None:
 
 
 def test_whether_nodes_exchange_in_pairs_is_said_and_must_be_the_methods() -> None:
-    run = replace(RUN, method=NoLoCo())
+    run = replace(RUN, method=NoLoCoMethod())
     entry = run_entry(
         run, run_id=7, founder=FOUNDER, corpus_digest=ENTRY.corpus_digest, layout=LAYOUT[:2]
     )
@@ -319,7 +319,7 @@ def test_whether_nodes_exchange_in_pairs_is_said_and_must_be_the_methods() -> No
 
 
 def test_whether_who_is_late_is_asked_is_said_and_must_be_the_methods() -> None:
-    run = replace(RUN, method=DecoupledDiLoCo(fragments=1))
+    run = replace(RUN, method=DecoupledDiLoCoMethod(fragments=1))
     entry = run_entry(
         run, run_id=7, founder=FOUNDER, corpus_digest=ENTRY.corpus_digest, layout=LAYOUT[:1]
     )
@@ -333,4 +333,4 @@ def test_whether_who_is_late_is_asked_is_said_and_must_be_the_methods() -> None:
 
 def test_only_a_committed_state_is_copied() -> None:
     with pytest.raises(ConfigError, match="must be a multiple of commit_every_steps"):
-        AllReduce(commit_every_steps=8, snapshot_every_steps=12)
+        AllReduceMethod(commit_every_steps=8, snapshot_every_steps=12)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.methods import EagerDiLoCo
+from lowcomm.methods import EagerDiLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.training.eager_offset import EagerOffset
 from lowcomm.training.interfaces import Kind
@@ -13,7 +13,7 @@ from peers.ipc.messages import Result
 
 SIZE = 6
 LR = 0.5
-METHOD = EagerDiLoCo(inner_steps=4, outer_lr=LR, outer_momentum=0.0)
+METHOD = EagerDiLoCoMethod(inner_steps=4, outer_lr=LR, outer_momentum=0.0)
 
 
 class State:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lowcomm.config.schema import ModelConfig
-from lowcomm.methods import DecoupledDiLoCo, StreamingDiLoCo
+from lowcomm.methods import DecoupledDiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.methods.base import Parameter, RoundMethod
 from lowcomm.models.llama import build_model
 from lowcomm.numerics import operations
@@ -102,10 +102,10 @@ def test_fragments_are_each_densely_packed_and_a_tied_parameter_goes_by_its_firs
 @pytest.mark.parametrize(
     "method",
     [
-        DecoupledDiLoCo(),
-        DecoupledDiLoCo(fragments=20),
-        StreamingDiLoCo(fragments=3),
-        StreamingDiLoCo(fragments=4, pattern="sequential"),
+        DecoupledDiLoCoMethod(),
+        DecoupledDiLoCoMethod(fragments=20),
+        StreamingDiLoCoMethod(fragments=3),
+        StreamingDiLoCoMethod(fragments=4, pattern="sequential"),
     ],
 )
 def test_tied_embeddings_are_one_parameter_in_every_division(method: RoundMethod) -> None:
@@ -122,7 +122,7 @@ def test_tied_embeddings_are_one_parameter_in_every_division(method: RoundMethod
         assert each.offset == loads[each.fragment]
         loads[each.fragment] += math.prod(each.shape)
     assert sorted(loads) == list(range(len(loads)))
-    if isinstance(method, DecoupledDiLoCo):
+    if isinstance(method, DecoupledDiLoCoMethod):
         assert len(loads) == method.fragments
         # What is as large as several tensors has a fragment for itself, and takes no second one.
         assert max(loads.values()) == config.vocab_size * config.hidden_size
@@ -131,8 +131,8 @@ def test_tied_embeddings_are_one_parameter_in_every_division(method: RoundMethod
 
 def test_a_tied_parameter_is_no_more_than_one_of_the_fragments_that_there_may_be() -> None:
     with pytest.raises(ConfigError, match=r"this model has 8 tensors, .* at most 8"):
-        places(node_ranks.Odd(), DecoupledDiLoCo().fragments_of)
-    found = places(node_ranks.Odd(), DecoupledDiLoCo(fragments=8).fragments_of)
+        places(node_ranks.Odd(), DecoupledDiLoCoMethod().fragments_of)
+    found = places(node_ranks.Odd(), DecoupledDiLoCoMethod(fragments=8).fragments_of)
     assert sorted(each.fragment for each in found) == list(range(8))
 
 

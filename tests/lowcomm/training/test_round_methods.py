@@ -15,7 +15,13 @@ from torch import nn
 import lowcomm
 from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig
 from lowcomm.data.batches import permutation_keys, permuted
-from lowcomm.methods import PER_STEP_METHODS, AllReduce, AnyMethod, DiLoCo, StreamingDiLoCo
+from lowcomm.methods import (
+    PER_STEP_METHODS,
+    AllReduceMethod,
+    AnyMethod,
+    DiLoCoMethod,
+    StreamingDiLoCoMethod,
+)
 from lowcomm.training.fsdp import EXIT_PAUSE_S
 from lowcomm.training.round_methods import ROUND_METHODS, _stepped
 from peers.ipc.messages import TensorPlace
@@ -27,7 +33,7 @@ from tests.lowcomm import rank_driver
 
 HERE = Path(__file__).parents[1]
 H = 3
-RUN = RunConfig(seed=9, method=DiLoCo(inner_steps=H), data=DataConfig(batch=4, window=16))
+RUN = RunConfig(seed=9, method=DiLoCoMethod(inner_steps=H), data=DataConfig(batch=4, window=16))
 FIRST = (SampleRange(5, 10), SampleRange(38, 60))
 SECOND = (SampleRange(100, 120),)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -139,7 +145,10 @@ class Joined(Exception):  # noqa: N818
 
 @pytest.mark.parametrize("make", [lowcomm.DiLoCo, lowcomm.StreamingDiLoCo, lowcomm.AllReduce])
 def test_a_plain_model_is_refused_by_several_ranks(make: Any) -> None:
-    method = {each.name: each for each in (DiLoCo(), StreamingDiLoCo(fragments=1), AllReduce())}
+    method = {
+        each.name: each
+        for each in (DiLoCoMethod(), StreamingDiLoCoMethod(fragments=1), AllReduceMethod())
+    }
     run = replace(RUN, method=method[make.name])
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.data.lease import NodeLease
-from lowcomm.methods import AnyMethod, DiLoCo, StreamingDiLoCo
+from lowcomm.methods import AnyMethod, DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.training.interfaces import Kind
 from lowcomm.training.round_rank import RoundRank, at_once
 from peers.ipc.messages import Attached, Result
 from peers.ipc.shared_memory import SlotsShape
 from protocols.types.sample_ranges import SampleRange, Samples
 
-STREAMING = StreamingDiLoCo(inner_steps=8, fragments=2, overlap_steps=2, mixing=0.5)
+STREAMING = StreamingDiLoCoMethod(inner_steps=8, fragments=2, overlap_steps=2, mixing=0.5)
 BATCH = 2
 TOKENS = 10
 
@@ -179,7 +179,7 @@ def test_what_is_not_counted_or_the_last_is_never_mixed(kind: Kind, said: dict[s
 
 
 def test_samples_go_with_the_anchor_and_come_with_its_result() -> None:
-    rank, daemon, _ = started(method=DiLoCo(inner_steps=3), fragments=1)
+    rank, daemon, _ = started(method=DiLoCoMethod(inner_steps=3), fragments=1)
     daemon.post(0, counted=True, samples=(SampleRange(100, 200),))
     train(rank, daemon, 3)
     assert daemon.given == [Given(0, 3, 3 * TOKENS, (SampleRange(0, 6),))]
@@ -236,7 +236,7 @@ def test_samples_suffice_whichever_results_a_rollback_throws_away(
 ) -> None:
     """Seed 1795712162115: fragments were contributed a second time before the anchor. Only its
     result brings new samples, and the ranks had none left."""
-    method = StreamingDiLoCo(
+    method = StreamingDiLoCoMethod(
         inner_steps=random.randint(max(fragments, overlap_steps + 1), 9),
         fragments=fragments,
         overlap_steps=overlap_steps,
@@ -259,7 +259,7 @@ def test_samples_suffice_whichever_results_a_rollback_throws_away(
 
 
 def test_others_that_wait_are_asked_for_from_half_a_round_on() -> None:
-    rank, daemon, _ = new_rank(DiLoCo(inner_steps=8), fragments=1)
+    rank, daemon, _ = new_rank(DiLoCoMethod(inner_steps=8), fragments=1)
     daemon.post(0, version=4, boundary_steps=4)
     rank.start()
     for _ in range(4):
@@ -295,7 +295,7 @@ def test_who_answers_contributes_all_that_others_wait_for_after_one_step() -> No
 
 def test_a_boundary_waits_for_a_step_when_a_result_has_just_replaced_all() -> None:
     """A state came from others at the very step of the next boundary: nothing would be in it."""
-    uneven = StreamingDiLoCo(inner_steps=5, fragments=2, overlap_steps=2)
+    uneven = StreamingDiLoCoMethod(inner_steps=5, fragments=2, overlap_steps=2)
     rank, daemon, _ = started(method=uneven)
     train(rank, daemon, 2)
     daemon.post(1, counted=True, finish=True)
@@ -321,7 +321,7 @@ def test_the_run_ends_with_each_fragments_last_result() -> None:
 
 
 def test_an_evaluation_in_the_middle_is_passed_on_and_a_snapshot_is_of_the_result() -> None:
-    rank, daemon, state = started(method=DiLoCo(inner_steps=1), fragments=1)
+    rank, daemon, state = started(method=DiLoCoMethod(inner_steps=1), fragments=1)
     daemon.post(0, evaluate=True, snapshot="here")
     train(rank, daemon, 1)
     assert daemon.evaluation_due
@@ -330,7 +330,7 @@ def test_an_evaluation_in_the_middle_is_passed_on_and_a_snapshot_is_of_the_resul
 
 def test_a_contribution_is_told_of_when_it_is_written_with_the_samples_of_its_steps() -> None:
     written: deque[Callable[[], None]] = deque()
-    method = StreamingDiLoCo(inner_steps=4, fragments=1, overlap_steps=2, mixing=0.5)
+    method = StreamingDiLoCoMethod(inner_steps=4, fragments=1, overlap_steps=2, mixing=0.5)
     rank, daemon, state = started(method=method, fragments=1, when_written=written.append)
     train(rank, daemon, 4)
     assert state.notes == [("write", 0)]

@@ -12,11 +12,11 @@ import pytest
 import peers.ranks.rank_group
 from peers.processes.supervisor import CommandSpawner, ZygoteSpawner
 from peers.ranks.events import (
+    GroupLost,
+    GroupReady,
     RankContribution,
     RankMetrics,
     RanksFinished,
-    RanksLost,
-    RanksReady,
     RanksSnapshotted,
 )
 from peers.ranks.rank_group import RanksFailed
@@ -47,7 +47,7 @@ async def test_a_killed_rank_is_replaced_and_its_torn_contribution_is_void(
         assert torn.rank == 1
         assert slots.contribution(0)[2048:] == b"\x01" * 2048, "it has written, but not told"
         os.kill(first[1].step, signal.SIGKILL)
-        assert await owner.until(RanksLost) == RanksLost(0, "rank 1 was killed by signal 9")
+        assert await owner.until(GroupLost) == GroupLost(0, "rank 1 was killed by signal 9")
 
         again = await owner.ready(attempt=1)
         assert not slots.all_done(0, 1)
@@ -63,7 +63,7 @@ async def test_a_killed_rank_is_replaced_and_its_torn_contribution_is_void(
         owner.post()
         assert (await owner.until(RankContribution)).generation == 2
         os.kill(again[0].step, signal.SIGKILL)
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         owner.post()
         assert (await owner.until(RankContribution)).generation == 3, "generations go on"
         del slots
@@ -78,16 +78,16 @@ async def test_a_hung_rank_is_noticed_only_while_it_trains(
         monkeypatch.setenv("BEHAVIOUR", "stop")
     async with running(hang_timeout_s=0.5) as owner:
         owner.configure()
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         owner.post()
         if who == "hung while training":
-            lost = await owner.until(RanksLost)
+            lost = await owner.until(GroupLost)
             assert lost.why == "rank 1 hangs: it counts no step for 0.5 s (at step 0)"
-            assert await owner.until(RanksReady) == RanksReady(1)
+            assert await owner.until(GroupReady) == GroupReady(1)
         else:
             await owner.until(RankContribution)
             with pytest.raises(TimeoutError):  # All wait for a result for as long as it takes.
-                await owner.until(RanksLost, within_s=1.0)
+                await owner.until(GroupLost, within_s=1.0)
 
 
 @pytest.mark.asyncio
@@ -112,12 +112,12 @@ async def test_a_rank_that_misbehaves_ends_its_attempt_only(
     async with running() as owner:
         owner.configure()
         if behaviour in {"flagless", "generation"}:
-            await owner.until(RanksReady)
+            await owner.until(GroupReady)
             owner.post()
-        lost = await owner.until(RanksLost)
+        lost = await owner.until(GroupLost)
         assert lost.attempt == 0
         assert lost.why.startswith(why)
-        assert await owner.until(RanksReady) == RanksReady(1)
+        assert await owner.until(GroupReady) == GroupReady(1)
         owner.post()
         assert await owner.until(RankContribution) == RankContribution(0, 1, STEPS, 300)
 
@@ -150,7 +150,7 @@ async def test_attempts_are_counted(running: "Running", monkeypatch: pytest.Monk
     async with running(restarts_max=1, spawner=spawner) as owner:
         owner.configure()
         for attempt in (0, 1):
-            assert (await owner.until(RanksLost)).attempt == attempt
+            assert (await owner.until(GroupLost)).attempt == attempt
         with pytest.raises(RanksFailed, match=r"2 attempts .* failed in a row: rank . ended with"):
             await owner.ended()
 
@@ -172,10 +172,10 @@ async def test_a_users_own_launcher(running: "Running") -> None:
         owner.post()
         await owner.until(RankContribution)
         os.kill(first[0].step, signal.SIGKILL)
-        lost = await owner.until(RanksLost)
+        lost = await owner.until(GroupLost)
         # The launcher still waits for rank 1: there is no exit status yet.
         assert lost.why in {"rank 0: its process has ended", "rank 0: it closed its connection"}
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         assert state_of(first[1].step) in {"", "Z"}, "the other rank was killed before"
         owner.post()
         await owner.until(RankContribution)
@@ -202,11 +202,11 @@ async def test_what_was_contributed_is_told_before_its_ranks_are_lost(
     monkeypatch.setattr(peers.ranks.rank_group, "HAND_OVER_S", 60.0)
     async with running(ranks=1) as owner:
         owner.configure()
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         owner.post()
-        told = await owner.until((RankContribution, RanksLost))
+        told = await owner.until((RankContribution, GroupLost))
         assert told == RankContribution(0, 1, STEPS, STEPS * 100)
-        assert (await owner.until(RanksLost)).why == "rank 0 ended with code 7"
+        assert (await owner.until(GroupLost)).why == "rank 0 ended with code 7"
 
 
 @pytest.mark.asyncio
@@ -216,7 +216,7 @@ async def test_what_was_contributed_is_told_nobody_when_the_node_has_ended(
     monkeypatch.setattr(peers.ranks.rank_group, "HAND_OVER_S", 0.3)
     async with running() as owner:
         owner.configure()
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         owner.post()
         async with asyncio.timeout(10):
             while not owner.group._handed:  # noqa: ASYNC110  # It tells nobody, which is the point.

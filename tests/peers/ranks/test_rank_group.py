@@ -12,13 +12,13 @@ from peers.ipc.messages import Hello, Ready, Refused
 from peers.ipc.msgpack_records import encode, kinds_of
 from peers.ipc.rank_socket import RankSocket
 from peers.ranks.events import (
+    GroupLost,
+    GroupReady,
     RankContribution,
     RankEvent,
     RanksEvaluated,
     RanksFinished,
     RanksLayout,
-    RanksLost,
-    RanksReady,
     RanksSnapshotted,
     StopAsked,
 )
@@ -38,7 +38,7 @@ async def test_two_ranks_train_and_finish(running: "Running") -> None:
         owner.configure()
         layout = await owner.until(RanksLayout)
         assert [tensor.name for tensor in layout.tensors] == ["a", "b"]
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         for generation in (1, 2, 3):
             owner.post()
             contribution = await owner.until(RankContribution)
@@ -70,7 +70,7 @@ async def test_refused_ranks_say_why_and_the_group_fails(
             owner.configure()
             await owner.until(RanksLayout)
             if owner.attaches:
-                await owner.until(RanksReady)
+                await owner.until(GroupReady)
             owner.group.refuse("another model")
         with pytest.raises(RanksFailed, match=r"^another model$"):
             await owner.ended()
@@ -88,23 +88,23 @@ async def test_what_no_attempt_can_do_is_tried_once(
     async with running() as owner:
         owner.configure()
         if behaviour == "unfit later":
-            await owner.until(RanksReady)
+            await owner.until(GroupReady)
             owner.post()
         with pytest.raises(ConfigError, match=r"^9 fragments of 2 tensors$"):
             await owner.ended()
         while not owner.events.empty():
-            assert not isinstance(owner.events.get_nowait(), RanksLost)
+            assert not isinstance(owner.events.get_nowait(), GroupLost)
 
 
 @pytest.mark.asyncio
 async def test_ranks_that_cannot_go_on_are_started_anew(running: "Running") -> None:
     async with running() as owner:
         owner.configure()
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         owner.group.restart("the run went back")
-        assert (await owner.until(RanksLost)).why == "the run went back"
+        assert (await owner.until(GroupLost)).why == "the run went back"
         owner.group.restart("nobody is there")
-        assert await owner.until(RanksReady) == RanksReady(1)
+        assert await owner.until(GroupReady) == GroupReady(1)
 
 
 @pytest.mark.asyncio
@@ -112,11 +112,11 @@ async def test_ranks_whose_contributions_never_count_are_given_up(running: "Runn
     async with running(restarts_max=1) as owner:
         owner.configure()
         for number, counted in enumerate((False, True, False)):
-            assert await owner.until(RanksReady) == RanksReady(number)
+            assert await owner.until(GroupReady) == GroupReady(number)
             owner.post(counted=counted)
             await owner.until(RankContribution)
             owner.group.restart("not finite")
-            await owner.until(RanksLost)
+            await owner.until(GroupLost)
         # Of the second one something counted, and only the third was one too many after it.
         with pytest.raises(RanksFailed, match=r"^2 attempts of the ranks failed in a row: not fin"):
             await owner.ended()
@@ -131,9 +131,9 @@ async def test_ranks_wait_until_they_are_configured_and_attached(running: "Runni
         owner.configure()
         await owner.until(RanksLayout)
         with pytest.raises(TimeoutError):
-            await owner.until(RanksReady, within_s=0.2)
+            await owner.until(GroupReady, within_s=0.2)
         slots = owner.attach()
-        assert await owner.until(RanksReady) == RanksReady(0)
+        assert await owner.until(GroupReady) == GroupReady(0)
         assert owner.attach() is slots
         del slots
 
@@ -148,16 +148,16 @@ async def test_cancelling_early_leaves_nothing_behind(running: "Running", turns:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("event", [RanksLayout, RanksReady, RankContribution, RanksLost])
+@pytest.mark.parametrize("event", [RanksLayout, GroupReady, RankContribution, GroupLost])
 async def test_cancelling_at_any_event_leaves_nothing_behind(
     running: "Running", event: type[RankEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if event is RanksLost:
+    if event is GroupLost:
         monkeypatch.setenv("BEHAVIOUR", "malformed")
     async with running() as owner:
         owner.configure()
         if event is RankContribution:
-            await owner.until(RanksReady)
+            await owner.until(GroupReady)
             owner.post()
         await owner.until(event)
 
@@ -166,7 +166,7 @@ async def test_cancelling_at_any_event_leaves_nothing_behind(
 async def test_cancelling_twice_leaves_nothing_behind(running: "Running") -> None:
     async with running() as owner:
         owner.configure()
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         assert owner.task is not None
         for _ in range(3):
             owner.task.cancel()
@@ -192,7 +192,7 @@ async def test_an_owner_that_fails_ends_the_group(running: "Running") -> None:
 async def test_clients_on_the_bus_are_served_and_strangers_harm_nobody(running: "Running") -> None:
     async with running() as owner:
         owner.configure()
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         endpoint = owner.group.rendezvous.bus_endpoint
         status = await asyncio.to_thread(ask_daemon, endpoint, Status(), timeout_s=10)
         assert status == {"state": "training"}
@@ -224,14 +224,14 @@ async def test_a_hello_that_does_not_fit_is_refused(
 ) -> None:
     async with running() as owner:
         owner.configure()
-        await owner.until(RanksReady)
+        await owner.until(GroupReady)
         link = RankSocket(owner.group.rendezvous.socket_path, timeout_s=5)
         link.send(hello)
         refused = await asyncio.to_thread(link.receive, kinds_of(Refused))
         link.close()
         assert why in refused.why
         if loses:
-            assert why in (await owner.until(RanksLost)).why
+            assert why in (await owner.until(GroupLost)).why
         else:
             owner.post()
             await owner.until(RankContribution)

@@ -10,7 +10,7 @@ from protocols.leader.voters import PATIENCE_S
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.certificates import RETRY_S
-from protocols.peer.connectivity import FAREWELL_S
+from protocols.peer.revoked_peers import FAREWELL_S
 from protocols.state.entry_validation import cannot_act
 from tests.protocols.led import leading
 from tests.protocols.room import RULES, is_message

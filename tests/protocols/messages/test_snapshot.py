@@ -83,7 +83,7 @@ STORY: tuple[e.Entry, ...] = (
 def copied(run_state: RunState) -> RunState:
     """Through the wire."""
     other = RunState()
-    other.become(decode_image(encode_image(run_state.image())))
+    transitions.become(other, decode_image(encode_image(transitions.image_of(run_state))))
     return other
 
 
@@ -107,19 +107,19 @@ def test_a_snapshot_stays_what_it_was() -> None:
     """It may be under way, or waiting for the disk, while the log goes on."""
     log = log_of(*STORY[:7])
     run_state = members_of(log)
-    image = run_state.image()
+    image = transitions.image_of(run_state)
     transitions.apply(run_state, e.LogEntry(8, 1, STORY[7]))
-    assert image == members_of(log).image()
+    assert image == transitions.image_of(members_of(log))
 
 
 def test_before_the_run_there_is_nothing_to_take_a_snapshot_of() -> None:
     with pytest.raises(AssertionError, match="nothing before the Run"):
-        RunState().image()
+        transitions.image_of(RunState())
 
 
 # Bad bytes ------------------------------------------------------------------------------------
 
-WHOLE = encode_image(members_of(log_of(*STORY)).image())
+WHOLE = encode_image(transitions.image_of(members_of(log_of(*STORY))))
 
 
 @pytest.mark.parametrize("length", range(0, len(WHOLE), 7))
@@ -141,10 +141,10 @@ def test_a_flipped_byte_is_an_image_or_a_wire_error_and_never_something_else(
         return
     assert isinstance(image, RunStateSnapshot)
     assert isinstance(image.run, e.Run)  # pyright: ignore[reportUnnecessaryIsInstance]
-    RunState().become(image)
+    transitions.become(RunState(), image)
 
 
-IMAGE = members_of(log_of(*STORY)).image()
+IMAGE = transitions.image_of(members_of(log_of(*STORY)))
 LEFT = e.Left(A, "x")
 
 

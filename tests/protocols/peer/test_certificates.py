@@ -11,8 +11,8 @@ from protocols.links.handshake import Identity
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.peer.certificates import ANSWER_S, ASKING_MAX, NO_PROOF, NOT_NOW, RETRY_S
-from protocols.peer.connectivity import FAREWELL_S
 from protocols.peer.core import PeerCore
+from protocols.peer.revoked_peers import FAREWELL_S
 from protocols.state.entry_validation import refusal
 from protocols.state.tokens import NO_TERMS, renewed, subject
 from protocols.types.ids import PROTOCOL_VERSION, PeerId

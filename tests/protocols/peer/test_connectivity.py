@@ -7,7 +7,7 @@ from protocols.interface import events as v
 from protocols.links.leader_discovery import RETRY_S
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.peer.connectivity import OUTAGE
+from protocols.peer.leader_watch import OUTAGE
 from protocols.types.ids import PeerId, Version
 from protocols.types.rules import ProtocolConfig
 from tests.protocols.led import Led, leading

@@ -144,7 +144,7 @@ def test_who_reads_in_a_snapshot_that_it_is_out_goes() -> None:
     scene = follower(B, C)
     scene.on(v.LeaveRequested("SIGTERM"))
     bodies = [entry.body for entry in scene.log.entries]
-    image = members_of(log_of(*bodies, e.Left(B, "SIGTERM"))).image()
+    image = transitions.image_of(members_of(log_of(*bodies, e.Left(B, "SIGTERM"))))
     for piece in pieces(Snapshot(len(bodies) + 1, 1, encode_image(image)), 1, 1):
         scene.hears(A, piece)
     assert scene.one(c.Stop) == c.Stop("SIGTERM", "left")
@@ -162,7 +162,7 @@ def test_a_finished_peer_that_a_snapshot_says_was_struck(
     if back_to is not None:
         version = Version(0, back_to, scene.core.part.rounds[0].state_digest)
         since.append(e.Restore(run_state.lineage, (version,), 0, 0, (), 0, False, 1))
-    image = members_of(log_of(*bodies, *since)).image()
+    image = transitions.image_of(members_of(log_of(*bodies, *since)))
     for piece in pieces(Snapshot(len(bodies) + len(since), 1, encode_image(image)), 1, 1):
         scene.hears(A, piece)
     assert scene.one(c.Stop) == c.Stop("finished", outcome)

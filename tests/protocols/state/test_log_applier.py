@@ -11,6 +11,7 @@ from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import Branch, NewestCut, RunStateSnapshot
 from protocols.raft.snapshot_chunks import pieces
+from protocols.state import transitions
 from protocols.state.log_applier import COMPACT_ENTRIES, KEPT_SHARE, LogApplier
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import Version
@@ -63,7 +64,7 @@ def reader(*bodies: e.Entry) -> LogApplier:
 
 
 def snapshot(*bodies: e.Entry) -> Snapshot:
-    image = members_of(log_of(*bodies)).image()
+    image = transitions.image_of(members_of(log_of(*bodies)))
     return Snapshot(len(bodies), 1, encode_image(image))
 
 
@@ -156,7 +157,7 @@ def test_where_voters_revoke_a_false_signature_does_not_count_either() -> None:
 
 @pytest.mark.parametrize("forged", UNPROVED)
 def test_a_snapshot_with_such_a_revocation_is_not_taken(forged: e.Revocation) -> None:
-    image = members_of(log_of(*OPERATED)).image()
+    image = transitions.image_of(members_of(log_of(*OPERATED)))
     revoked = (forged,) if isinstance(forged, e.Revoked) else ()
     tokens = (forged,) if isinstance(forged, e.TokenRevoked) else ()
     image = replace(image, revoked=revoked, revoked_tokens=tokens)
@@ -171,7 +172,7 @@ def test_a_snapshot_cannot_change_the_run_so_that_voters_revoke() -> None:
     log_applier = LogApplier(C, None, SEALS)
     log_applier.receive(A, append(*OPERATED, commit=5), 0.0)
     read(log_applier)
-    image = members_of(log_of(*BEGUN, e.Revoked(B, A, ""))).image()
+    image = transitions.image_of(members_of(log_of(*BEGUN, e.Revoked(B, A, ""))))
     with pytest.raises(RemoteProtocolError, match="another run"):
         install(log_applier, Snapshot(6, 1, encode_image(image)))
 

@@ -150,7 +150,7 @@ def test_sums_stay_where_they_can_be_written_whatever_members_say() -> None:
     restore = e.Restore(9, (Version(0, 7, START),), TOTAL_MAX, TOTAL_MAX, (), 0, False, salt=3)
     run_state = read(*JOINED, restore, view(1, A, B, first_round=8), commit(8))
     assert (run_state.inner_step, run_state.tokens) == (TOTAL_MAX, TOTAL_MAX)
-    image = run_state.image()
+    image = transitions.image_of(run_state)
     assert decode_image(encode_image(image)) == image
 
 
@@ -159,7 +159,7 @@ def test_a_fork_names_its_voter_and_whom_it_may_meet_again() -> None:
     fork = e.Restore(1, (Version(0, 0, START),), 0, 0, (B,), 77, True, salt=3)
     run_state = read(*JOINED, vote, fork)
     assert (run_state.voters, run_state.forks, list(run_state.rivals)) == ((B,), (77,), [A])
-    found = run_state.copy()
+    found = transitions.copy(run_state)
     assert (found.forks, found.rivals) == (run_state.forks, run_state.rivals)
     transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.Dropped(A, (), 5)))
     assert run_state.rivals == {}
@@ -274,11 +274,11 @@ def test_losses_are_forgiven_after_some_rounds() -> None:
 
 def test_a_copy_goes_its_own_way() -> None:
     run_state = read(*JOINED, view(1, A, B))
-    head = run_state.copy()
+    head = transitions.copy(run_state)
     assert head == run_state
     transitions.apply(head, e.LogEntry(head.index + 1, 1, commit(1)))
     assert (head.committed(0), run_state.committed(0)) == (1, 0)
-    assert RunState().copy() == RunState()
+    assert transitions.copy(RunState()) == RunState()
 
 
 def test_equal_logs_lead_to_equal_memberships() -> None:

@@ -68,10 +68,10 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
     before: tuple[e.Entry, ...], body: e.Entry, says: str
 ) -> None:
     run_state = after(*before)
-    image = run_state.image() if before else None
+    image = transitions.image_of(run_state) if before else None
     with pytest.raises(LogError, match=says):
         transitions.apply(run_state, e.LogEntry(len(before) + 1, 1, body))
-    assert image is None or run_state.image() == image
+    assert image is None or transitions.image_of(run_state) == image
 
 
 def test_a_commit_moves_the_base_only_at_every_other_one() -> None:
@@ -162,5 +162,5 @@ def test_who_is_back_from_its_own_checkpoint_is_not_who_the_view_meant() -> None
 def test_a_snapshot_keeps_all_of_it(bodies: tuple[e.Entry, ...]) -> None:
     run_state = after(*bodies, e.Lost(C, "silent"))
     read = RunState()
-    read.become(decode_image(encode_image(run_state.image())))
+    transitions.become(read, decode_image(encode_image(transitions.image_of(run_state))))
     assert read == run_state

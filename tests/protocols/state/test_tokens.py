@@ -169,7 +169,7 @@ def test_of_too_many_the_one_that_expires_first_is_forgotten_and_its_token_with_
     assert "too old" in refusal(run_state, spent(fresh, replace(TOKEN, expires=40)))
     assert refusal(run_state, spent(fresh, replace(TOKEN, expires=41))) == ""
     other = RunState()
-    other.become(run_state.image())
+    transitions.become(other, transitions.image_of(run_state))
     assert other == run_state
 
 
@@ -274,7 +274,7 @@ def test_a_revocation_stays_whatever_comes() -> None:
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     run_state = members_of(log_of(*BEGUN, spent(B), gone, restore))
     other = RunState()
-    other.become(run_state.image())
+    transitions.become(other, transitions.image_of(run_state))
     for each in (run_state, other):
         assert each.spendings.revoked == {B: gone}
         assert "was revoked by" in refusal(each, spent(B, replace(TOKEN, key=b"m" * 32)))
@@ -290,7 +290,7 @@ def test_a_token_that_was_revoked_lets_nobody_in_whatever_comes() -> None:
     restore = e.Restore(5, (Version(0, 0, state_digest(0)),), 0, 0, (), 0, False, 3)
     run_state = members_of(log_of(*BEGUN, spent(B), gone, restore))
     other = RunState()
-    other.become(run_state.image())
+    transitions.become(other, transitions.image_of(run_state))
     why = f"this token was revoked by {A} (it was in a public chat): ask for another one"
     for each in (run_state, other):
         assert refusal(each, spent(C)).startswith(why)
@@ -305,7 +305,7 @@ def test_acts_have_their_places_in_the_log_also_in_a_snapshot() -> None:
     gone, token = e.Revoked(B, A, "stolen"), e.TokenRevoked("0f" * 16, A, "")
     run_state = members_of(log_of(*BEGUN, spent(B), token, gone))
     other = RunState()
-    other.become(run_state.image())
+    transitions.become(other, transitions.image_of(run_state))
     for each in (run_state, other):
         assert sorted(each.spendings.acts, key=lambda act: act[0]) == [(4, token), (5, gone)]
 
@@ -319,7 +319,7 @@ def test_an_entry_without_the_signature_that_it_needs_is_not_applied() -> None:
         forged = replace(ordered(gone), why="another reason")
         with pytest.raises(LogError, match="has not signed"):
             transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, forged))
-        copied = run_state.copy()
+        copied = transitions.copy(run_state)
         transitions.apply(copied, e.LogEntry(run_state.index + 1, 1, ordered(gone)))
 
 
@@ -351,7 +351,7 @@ def test_a_token_that_the_log_has_counts_when_its_issuer_votes_no_more() -> None
     issued, other = e.TokenIssued(token.terms), of_voter(B, b"o" * 32)
     run_state = members_of(log_of(*FORMER, issued, GONE))
     again = RunState()
-    again.become(run_state.image())
+    transitions.become(again, transitions.image_of(run_state))
     for each in (run_state, again):
         assert refusal(each, spent(C, token)) == ""
         assert "does not vote" in refusal(each, spent(C, other)), "made when it had no vote"

@@ -57,7 +57,7 @@ def test_after_more_peers_than_a_snapshot_can_name_it_can_still_be_read() -> Non
         for body in (cut(visitor(number), 1 + number), e.Lost(visitor(number), "x")):
             transitions.apply(run_state, log.append(body, term=1))
     again = RunState()
-    again.become(decode_image(encode_image(run_state.image())))
+    transitions.become(again, decode_image(encode_image(transitions.image_of(run_state))))
     assert again == run_state
     assert A in run_state.seats
     assert run_state.slot_of(visitor(0)) == limits.SEATS_MAX + 6

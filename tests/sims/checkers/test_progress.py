@@ -14,8 +14,8 @@ def test_who_is_corrupt_finds_out_while_most_hold_one_state(*, members: int, fou
     world.run(until_s=8.0)
     progress, (node, *others) = world.checkers.progress, world.live
     first = node.core.rounds[0].version
-    node.outers[0] += 1
-    node.corrupt[0] = first
+    node.states.outers[0] += 1
+    node.states.corrupt[0] = first
     for version in range(first, first + CORRUPT_ROUNDS_MAX + 1):
         for each in (node, *others):
             each.core.rounds[0].version = version

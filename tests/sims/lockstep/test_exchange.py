@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.methods import DecoupledDiLoCo, DiLoCo, RoundMethod, SparseLoCo
+from lowcomm.methods import DecoupledDiLoCoMethod, DiLoCoMethod, RoundMethod, SparseLoCoMethod
 from lowcomm.numerics import state_digests
 from lowcomm.numerics.kernels import NORM_ELEMENTS
 from lowcomm.numerics.operations import F32, WeightsError
@@ -19,7 +19,7 @@ LAYOUT = (TensorSpec(0, "w", (SIZE,), 0),)
 
 
 def locked(nodes: int, **said: Any) -> Lockstep:
-    return Lockstep(DiLoCo(**said), LAYOUT, nodes=nodes)
+    return Lockstep(DiLoCoMethod(**said), LAYOUT, nodes=nodes)
 
 
 def noise(seed: int) -> F32:
@@ -158,10 +158,10 @@ def loss_after(
 
 
 ROBUST: dict[str, RoundMethod] = {
-    "trimmed": DiLoCo(aggregate="trimmed_mean"),
-    "clipped": DiLoCo(aggregate="clipped_mean"),
-    "centred": DiLoCo(aggregate="centred_clipping", result_codec="gather"),
-    "sparse": SparseLoCo(aggregate="clipped_mean"),
+    "trimmed": DiLoCoMethod(aggregate="trimmed_mean"),
+    "clipped": DiLoCoMethod(aggregate="clipped_mean"),
+    "centred": DiLoCoMethod(aggregate="centred_clipping", result_codec="gather"),
+    "sparse": SparseLoCoMethod(aggregate="clipped_mean"),
 }
 
 
@@ -184,7 +184,7 @@ def test_one_of_five_that_is_wrong_costs_next_to_nothing(
     assert loss_after(ROBUST[name], factor=factor, where=where) < 1.05 * clean_loss(name)
 
 
-PLAIN = (DiLoCo(), DecoupledDiLoCo(fragments=1, contribution_codec="fp32"))
+PLAIN = (DiLoCoMethod(), DecoupledDiLoCoMethod(fragments=1, contribution_codec="fp32"))
 
 
 @pytest.mark.parametrize("factor", [-1000.0, 1000.0])
@@ -196,7 +196,7 @@ def test_a_plain_mean_diverges_with_one_of_five_a_thousand_times_too_large(
     assert loss_after(method, factor=factor, rounds=8) > 1e6 * loss_after(method)
 
 
-@pytest.mark.parametrize("method", [DiLoCo(), ROBUST["clipped"]], ids=["mean", "clipped"])
+@pytest.mark.parametrize("method", [DiLoCoMethod(), ROBUST["clipped"]], ids=["mean", "clipped"])
 def test_a_turned_sign_slows_a_mean_of_lengths_and_does_no_more(method: RoundMethod) -> None:
     """Three fifths of the pull are left, and lead to about the same place. It is no longer than it
     should be, so nothing is clipped."""

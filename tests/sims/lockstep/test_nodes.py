@@ -8,7 +8,13 @@ import numpy.typing as npt
 import pytest
 
 from lowcomm.config.schema import RunConfig
-from lowcomm.methods import AnyMethod, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
+from lowcomm.methods import (
+    AnyMethod,
+    DiLoCoMethod,
+    EagerDiLoCoMethod,
+    LocalSGDMethod,
+    StreamingDiLoCoMethod,
+)
 from lowcomm.numerics.operations import F32
 from lowcomm.training.interfaces import Kind
 from peers.ipc.messages import TensorPlace
@@ -126,7 +132,7 @@ def test_streaming_diloco_is_the_papers_algorithm(
     fragments: int, inner_steps: int, overlap: int, mixing: float, clip: float
 ) -> None:
     rounds = 12
-    method = StreamingDiLoCo(
+    method = StreamingDiLoCoMethod(
         inner_steps=inner_steps,
         fragments=fragments,
         overlap_steps=overlap,
@@ -162,8 +168,8 @@ def diloco(lr: float, momentum: float, *, lengths: Sequence[int]) -> F64:
 
 
 PLAIN: dict[str, tuple[Callable[..., AnyMethod], dict[str, Any], float, float]] = {
-    "diloco": (DiLoCo, OUTER, OUTER["outer_lr"], OUTER["outer_momentum"]),
-    "local_sgd": (LocalSGD, {}, 1.0, 0.0),
+    "diloco": (DiLoCoMethod, OUTER, OUTER["outer_lr"], OUTER["outer_momentum"]),
+    "local_sgd": (LocalSGDMethod, {}, 1.0, 0.0),
 }
 
 
@@ -179,7 +185,7 @@ def test_methods_that_wait_are_plain_loops(name: str) -> None:
 def test_rounds_that_grow_longer_are_the_same_loop() -> None:
     """The learning rate is 0.003 at step 30, and then falls; 100 steps in all. (0.006 / rate)^2 is
     4 at step 30, 7.2 at step 55, 10.7 at step 62 and 23.7 at step 72; 5 are left at step 95."""
-    nodes, arrays = trained(DiLoCo(inner_steps=5, qsr_alpha=6e-3, **OUTER), 1, 20)
+    nodes, arrays = trained(DiLoCoMethod(inner_steps=5, qsr_alpha=6e-3, **OUTER), 1, 20)
     lengths = [5] * 11 + [7, 10, 23, 5]
     assert [node.steps for node in nodes] == [sum(lengths)] * NODES == [100] * NODES
     expected = diloco(OUTER["outer_lr"], OUTER["outer_momentum"], lengths=lengths)
@@ -215,7 +221,7 @@ def eager(lr: float, momentum: float, *, rounds: int, inner_steps: int) -> tuple
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_eager_diloco_is_the_papers_algorithm(momentum: float) -> None:
     rounds, inner_steps = 15, 4
-    method = EagerDiLoCo(inner_steps=inner_steps, outer_lr=0.4, outer_momentum=momentum)
+    method = EagerDiLoCoMethod(inner_steps=inner_steps, outer_lr=0.4, outer_momentum=momentum)
     nodes, arrays = trained(method, 1, rounds)
     path, shared = eager(0.4, momentum, rounds=rounds, inner_steps=inner_steps)
     for number, node in enumerate(nodes):
@@ -252,7 +258,7 @@ def clipped_eager(lr: float, momentum: float, clip: float, *, rounds: int, inner
 def test_a_clip_of_eager_updates_is_of_each_momentum_by_itself() -> None:
     rounds, inner_steps, clip = 15, 4, 0.02
     outer: dict[str, Any] = {"outer_lr": 0.4, "outer_momentum": 0.9}
-    method = EagerDiLoCo(inner_steps=inner_steps, momentum_clip=clip, **outer)
+    method = EagerDiLoCoMethod(inner_steps=inner_steps, momentum_clip=clip, **outer)
     nodes, _ = trained(method, 1, rounds)
     path = clipped_eager(0.4, 0.9, clip, rounds=rounds, inner_steps=inner_steps)
     for number, node in enumerate(nodes):
@@ -261,7 +267,7 @@ def test_a_clip_of_eager_updates_is_of_each_momentum_by_itself() -> None:
 
 
 def test_a_node_that_waits_for_others_makes_no_step() -> None:
-    run = RunConfig(outer_steps=3, method=StreamingDiLoCo(inner_steps=8, fragments=2))
+    run = RunConfig(outer_steps=3, method=StreamingDiLoCoMethod(inner_steps=8, fragments=2))
     layout = [TensorPlace(p, f"blocks.{p}.w", (SIZE,), 0) for p in range(2)]
     together = LockstepNodes(run, layout, nodes=2)
     fast, slow = together.nodes

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcomm.methods import AllReduce, FlexDeMo, StepMethod
+from lowcomm.methods import AllReduceMethod, FlexDeMoMethod, StepMethod
 from protocols.types.ids import TensorSpec
 from sims.lockstep.step_lockstep import StepLockstep
 from sims.paced.step_nodes import paced_node
@@ -14,7 +14,12 @@ SHAPES = [tensor.shape for tensor in LAYOUT]
 
 @pytest.mark.parametrize(
     "method",
-    [AllReduce(), FlexDeMo(chunk=8), FlexDeMo(replicator="random"), FlexDeMo(replicator="full")],
+    [
+        AllReduceMethod(),
+        FlexDeMoMethod(chunk=8),
+        FlexDeMoMethod(replicator="random"),
+        FlexDeMoMethod(replicator="full"),
+    ],
     ids=lambda method: getattr(method, "replicator", method.name),
 )
 def test_nodes_that_exchange_their_payloads_stay_equal(method: StepMethod) -> None:
@@ -31,7 +36,7 @@ def test_nodes_that_exchange_their_payloads_stay_equal(method: StepMethod) -> No
 
 
 def test_payloads_are_counted_once_each() -> None:
-    together = StepLockstep(AllReduce(contribution_codec="bf16"), LAYOUT, seed=0)
+    together = StepLockstep(AllReduceMethod(contribution_codec="bf16"), LAYOUT, seed=0)
     written = np.ones(220, np.float32).tobytes()
     assert (together.make_step([written] * 3) == 1).all()
     assert together.payload_bytes == 3 * 2 * 220

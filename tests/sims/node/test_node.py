@@ -40,12 +40,12 @@ def test_who_stops_ends_what_was_begun_and_who_is_killed_does_not() -> None:
     world.run(until_s=8.0)
     stops, killed, _ = sorted(world.live, key=lambda node: node.core.leads)
     for node in (stops, killed):
-        node.transfers.cells[0, 0] = node.outers[0] + 1
+        node.transfers.cells[0, 0] = node.states.outers[0] + 1
         node._do(c.AdoptState(99, 0, node.core.rounds[0].version))
-    before = [node.outers[0] for node in (stops, killed)]
+    before = [node.states.outers[0] for node in (stops, killed)]
     stops.core.links.up.clear()
     stops.give(v.LeaveRequested("nobody is there"))
     world.kill(killed)
     assert stops.outcome
     world.run(until_s=8.5)
-    assert [node.outers[0] for node in (stops, killed)] == [before[0] + 1, before[1]]
+    assert [node.states.outers[0] for node in (stops, killed)] == [before[0] + 1, before[1]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig
-from lowcomm.methods import DiLoCo
+from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import F32
 from peers.ipc.messages import NONE, Answer
 from peers.processes.supervisor import CommandSpawner
@@ -36,7 +36,7 @@ H = 3
 SEED = 9
 RUN = RunConfig(
     seed=SEED,
-    method=DiLoCo(inner_steps=H),
+    method=DiLoCoMethod(inner_steps=H),
     data=DataConfig(batch=4, window=16, eval_windows=7),
 )
 STEP_TOKENS = 4 * 16

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lowcomm.flexdemo.momentum import MomentumExchange
-from lowcomm.methods import FlexDeMo
+from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.training import deterministic_ops
 from protocols.types.errors import ConfigError
@@ -17,16 +17,16 @@ from sims.paced.step_nodes import RATE, FlexNode, paced_node
 SHAPES = [(70, 33), (100,)]
 ELEMENTS = 70 * 33 + 100
 METHODS = [
-    FlexDeMo(),
-    FlexDeMo(chunk=8, values="sign", topk=3),
-    FlexDeMo(replicator="random", sign="none"),
-    FlexDeMo(replicator="striding", values="sign", sign="before"),
-    FlexDeMo(replicator="full"),
+    FlexDeMoMethod(),
+    FlexDeMoMethod(chunk=8, values="sign", topk=3),
+    FlexDeMoMethod(replicator="random", sign="none"),
+    FlexDeMoMethod(replicator="striding", values="sign", sign="before"),
+    FlexDeMoMethod(replicator="full"),
 ]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.replicator)
-def test_numpy_and_torch_make_the_same_node(method: FlexDeMo) -> None:
+def test_numpy_and_torch_make_the_same_node(method: FlexDeMoMethod) -> None:
     named = [Parameter(str(number), shape) for number, shape in enumerate(SHAPES)]
     exchange = method.make_exchange(named, seed=5)
     node = paced_node(method, SHAPES, slot=2, seed=5)
@@ -54,4 +54,4 @@ def test_numpy_and_torch_make_the_same_node(method: FlexDeMo) -> None:
 
 def test_paced_nodes_have_no_adamw() -> None:
     with pytest.raises(ConfigError, match="sgd"):
-        FlexNode(FlexDeMo(step="adamw"), SHAPES, slot=0, seed=0)
+        FlexNode(FlexDeMoMethod(step="adamw"), SHAPES, slot=0, seed=0)

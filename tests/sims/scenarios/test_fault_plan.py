@@ -92,8 +92,8 @@ def test_of_an_odd_number_one_more_is_corrupt_and_in_another_way() -> None:
     (leader,) = world.leaders
     assert corrupt_half(world, 1)
     assert not corrupt_half(world, 1), "it has to heal first"
-    states = Counter(node.outers[0] for node in world.live)
-    assert leader.corrupt
+    states = Counter(node.states.outers[0] for node in world.live)
+    assert leader.states.corrupt
     assert sorted(states.values()) == [1, 2, 2]
     world.run(until_s=90.0)
     assert ended_well(world)
@@ -163,8 +163,8 @@ def test_a_lie_is_noticed_and_another_donor_asked() -> None:
 def test_a_corrupted_state_is_named_and_healed() -> None:
     world = played(fault("corrupt"))
     assert any("is not the majority's" in line for line in world.story)
-    assert not any(node.corrupt for node in world.nodes.values())
-    assert len({tuple(node.outers) for node in world.nodes.values()}) == 1
+    assert not any(node.states.corrupt for node in world.nodes.values())
+    assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
 
 
 def test_a_peer_that_leaves_says_so() -> None:

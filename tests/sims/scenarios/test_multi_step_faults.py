@@ -13,7 +13,7 @@ def test_who_is_needed_for_the_true_majority_is_not_cut_off() -> None:
     world.ambush = lambda _, __: None  # Not healed yet.
     (leader,) = world.leaders
     wrong, deaf, *sound = (node for node in multi_step_faults.holders(world) if node is not leader)
-    leader.corrupt[0] = wrong.corrupt[0] = 1
+    leader.states.corrupt[0] = wrong.states.corrupt[0] = 1
     assert not multi_step_faults.outvoted(world, sound[0]), "two of four: they go back"
     multi_step_faults.hears_nobody(world, deaf, BEGUN_S)
     assert multi_step_faults.outvoted(world, sound[0]), "two of three"

@@ -8,7 +8,7 @@ from protocols.messages import log_entries as e
 from protocols.state.tokens import revocation_statement
 from protocols.types.ids import PeerId
 from sims.checkers import World
-from sims.checkers.revocation import Revocation
+from sims.checkers.revocation_checks import Revocation
 from sims.node.ranks import Training
 from sims.node.toy_model import toy_signature
 from sims.scenarios.fault_plan import PlannedFault, draw_plan, draw_revocations, inject

@@ -110,7 +110,7 @@ def test_a_healthy_run_writes_one_entry_for_32_steps() -> None:
 
 def test_everybody_ends_with_the_sum_of_what_all_contributed() -> None:
     world = calm(peers=4, steps=64)
-    states = {tuple(node.outers) for node in world.nodes.values()}
+    states = {tuple(node.states.outers) for node in world.nodes.values()}
     assert len(states) == 1
     assert all(node.outcome == "finished" for node in world.nodes.values())
     assert world.steps_made == 4 * 64
@@ -188,13 +188,13 @@ def test_a_flipped_bit_is_named_and_healed() -> None:
     world.run(until_s=400.0)
     assert world.checkers.violations == []
     assert any("differs at step" in line for line in world.story)
-    assert len({tuple(node.outers) for node in world.nodes.values()}) == 1
+    assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
 
 
 def flip(world: StepWorld) -> None:
     victim = next(node for node in world.live if not node.core.leads)
-    victim.outers[0] += 1
-    victim.corrupt[0] = 0
+    victim.states.outers[0] += 1
+    victim.states.corrupt[0] = 0
     world.checkers.corrupted = True
 
 

@@ -35,7 +35,7 @@ def played(seed: int, *, until_s: float = 60.0) -> World:
 def told(world: BareWorld) -> str:
     """Everything that happened: the story, every log, every state, the time."""
     logs = [
-        f"{peer} {node.core.me.incarnation} {node.outers} {node.core.raft.log.since(1)}"
+        f"{peer} {node.core.me.incarnation} {node.states.outers} {node.core.raft.log.since(1)}"
         for peer, node in world.nodes.items()
     ]
     return "\n".join([f"{world.now!r}", *world.story, *logs])
@@ -117,7 +117,7 @@ def test_a_world_without_checkers_tells_the_same_story() -> None:
     checked, unchecked = calm(), Unchecked(7, peers=3, outer_steps=10)
     for world in (checked, unchecked):
         victim = list(world.nodes.values())[1]
-        world.at(5.0, lambda world=world, victim=victim: world.restart(victim))
+        world.at(5.0, lambda world=world, victim=victim: world.operator.restart(victim))
         world.run(until_s=60.0)
     assert unchecked.finished
     assert told(unchecked) == told(checked)
@@ -128,7 +128,7 @@ def test_without_faults_all_finish_with_everybody_in_every_round() -> None:
     world.run(until_s=60.0)
     assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert [len(commit.contributors) for commit in world.checkers.commits.values()] == [3] * 10
-    assert len({tuple(node.outers) for node in world.nodes.values()}) == 1
+    assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
     assert world.checkers.violations == []
 
 
@@ -146,7 +146,7 @@ def test_a_killed_peer_is_lost_and_the_others_finish() -> None:
 def test_a_restarted_peer_is_the_same_peer_in_another_life() -> None:
     world = calm(outer_steps=30)
     old = followers(world)[0]
-    world.at(2.5, lambda: world.restart(old))
+    world.at(2.5, lambda: world.operator.restart(old))
     world.run(until_s=60.0)
     new = world.nodes[old.peer]
     assert new is not old
@@ -214,7 +214,7 @@ def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
     assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert len(entries(world, e.Restore)) == 1
     assert commits(world) >= 30
-    assert len({tuple(node.outers) for node in world.nodes.values()}) == 1
+    assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
     assert world.checkers.violations == []
 
 
@@ -281,7 +281,7 @@ def test_what_is_scheduled_for_a_dead_life_does_not_happen_in_the_next() -> None
     old = followers(world)[0]
     happened: list[str] = []
     old.after(5.0, lambda: happened.append("old"))
-    world.at(1.0, lambda: world.restart(old))
+    world.at(1.0, lambda: world.operator.restart(old))
     world.run(until_s=10.0)
     assert happened == []
 
@@ -327,7 +327,7 @@ def test_an_address_without_a_peer_is_one_that_does_not_listen(
     def way_in(_: PeerId) -> str:
         return "nowhere:1"
 
-    monkeypatch.setattr(world, "_way_in", way_in)
+    monkeypatch.setattr(world.operator, "way_in", way_in)
     late = world.add_peer()
     world.run(until_s=4.0)
     assert (late.dials, late.outcome) == ({"nowhere:1"}, "")

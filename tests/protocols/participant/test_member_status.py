@@ -7,7 +7,7 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.transfer import CellSpan
-from protocols.peer.member_status import LINKS_S, PACE_S
+from protocols.participant.training_start import LINKS_S, PACE_S
 from protocols.transfer.donor import root_of
 from protocols.transfer.receiver import LIES
 from protocols.types.ids import Version, digest_text

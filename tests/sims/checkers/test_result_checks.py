@@ -5,7 +5,7 @@ from typing import cast
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.types import Contributor, PeerId, Stamp
-from sims.checkers.owners import Owners
+from sims.checkers.result_checks import Owners
 from sims.node.node import Node
 
 LIAR, HONEST = PeerId("liar.0"), PeerId("honest.0")

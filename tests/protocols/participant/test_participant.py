@@ -6,7 +6,7 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
-from protocols.peer.participant import Participant
+from protocols.participant.participant import Participant
 from protocols.state import transitions
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId, Version, digest_text
@@ -46,7 +46,7 @@ def begun() -> RunState:
 
 def looks(part: Participant) -> None:
     """At the rounds of all fragments."""
-    part.woken.update(range(len(part.rounds)))
+    part.all_rounds.wake_all()
     part.advance_rounds(0.0, frozenset(), None)
 
 
@@ -56,10 +56,10 @@ def looks(part: Participant) -> None:
 def test_before_the_run_is_known_nothing_is_finished_and_nothing_counts() -> None:
     part = founder()
     assert (part.finished, part.rounds) == (False, [])
-    assert (part.state_deadline, part.rounds_deadline) == (float("inf"), float("inf"))
+    assert (part.state_deadline, part.all_rounds.deadline) == (float("inf"), float("inf"))
     stamp = follower(B, C).stamp(1)
     event = v.SliceReceived(B, stamp, 0, contributor(B))
-    assert part.payload(event) == [c.Discard(event)]
+    assert part.all_rounds.payload(event) == [c.Discard(event)]
     assert part.state(v.StateReceived(1, 0, 0, START), 0.0) == []
     assert part.tend(0.0, frozenset()) == []
     assert part.advance_rounds(0.0, frozenset(), None) == ([], False)

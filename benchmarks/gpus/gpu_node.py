@@ -1,4 +1,5 @@
-"""One training process of the GPU benchmark: `benchmarks.gpus.node MODE MODEL DEVICE FILE STEP_S`.
+"""One training process of the GPU benchmark:
+`benchmarks.gpus.gpu_node MODE MODEL DEVICE FILE STEP_S`.
 
 `bare` trains without lowcomm, `peer` trains as a rank of a node, `idle` is a rank on the CPU that
 rests instead of training. All have the same model. Must NOT measure inside of a step: a GPU works

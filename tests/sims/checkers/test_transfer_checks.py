@@ -14,10 +14,10 @@ def test_a_donor_tells_the_tree_of_the_cut_that_stands_and_of_its_state() -> Non
     world = World(9, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     donor = world.live[0]
-    version, cuts = donor.versions[0], donor.core.run_state.cuts
+    version, cuts = donor.states.versions[0], donor.core.run_state.cuts
     assert version is not None
     cut = e.Cut(info(B, 1), (donor.peer,), (version,))
-    cuts[B], donor.transfers.copies[99, 0] = (99, cut), donor.outers[0]
+    cuts[B], donor.transfers.copies[99, 0] = (99, cut), donor.states.outers[0]
     report, told = m.CutRoots(B, 99, ("1" * 64,)), world.checkers.transfers
     told.rooted(donor, donor.peer, report)
     assert world.checkers.violations == []

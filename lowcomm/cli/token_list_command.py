@@ -12,7 +12,7 @@ from typing import Annotated, cast
 
 import typer
 
-from lowcomm.cli.acts import ask_any, print_rows
+from lowcomm.cli.acts_command import ask_any, print_rows
 
 NUMBER_SHOWN = 8
 """Hex digits of a token's number in the table; `lowcomm revoke --token` takes them."""

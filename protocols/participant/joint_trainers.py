@@ -5,6 +5,17 @@ The shell reports it. Must NOT know processes, steps or parameters.
 
 from dataclasses import dataclass
 
+from protocols.interface.events import (
+    TrainersAble,
+    TrainersLost,
+    TrainersMoving,
+    TrainersReady,
+    TrainersStalled,
+)
+from protocols.wire.codec import one_line
+
+OfTrainers = TrainersReady | TrainersAble | TrainersStalled | TrainersMoving | TrainersLost
+
 
 @dataclass(slots=True)
 class JointTrainers:
@@ -33,6 +44,20 @@ class JointTrainers:
     def why_not(self) -> str:
         """Why they cannot contribute."""
         return self.stalled or self.missing
+
+    def reported(self, event: OfTrainers) -> None:
+        """The shell reports a change."""
+        match event:
+            case TrainersReady():
+                self.ready = True
+            case TrainersAble():
+                self.trained = True
+            case TrainersStalled(why=why):
+                self.stalled = one_line(why)
+            case TrainersMoving():
+                self.stalled = ""
+            case TrainersLost(why=why):
+                self.lost(one_line(why))
 
     def unable(self) -> None:
         """They cannot contribute until their next contribution."""

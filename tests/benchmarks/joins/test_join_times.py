@@ -1,6 +1,6 @@
 """What a joiner cost, from what was written down."""
 
-from benchmarks.joins.figures import JoinTimes, Round, figures, rounds_of
+from benchmarks.joins.join_times import JoinTimes, Round, figures, rounds_of
 
 
 def lines(*times: tuple[int, float, float]) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ from protocols.messages.snapshot import DepartedSamples, HeldSamples
 from protocols.state.sample_ledger import SampleLedger
 from protocols.types.ids import Contributor, FragmentParts, PeerId, PeerInfo, Version, digest_text
 from protocols.types.sample_ranges import Grant, Remaining, SampleRange, Samples
-from sims.checkers import samples as checker
+from sims.checkers import sample_checks as checker
 
 A, B = PeerId("a.00000000"), PeerId("b.00000001")
 RUN = 7

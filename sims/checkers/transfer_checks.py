@@ -161,7 +161,7 @@ class TransferChecks:
         and all other donors have reported."""
         core, key = node.core, (node.peer, reign.term)
         log, led_term = core.raft.log, core.led_term
-        state_donor = core.member_status.state_donor
+        state_donor = core.part.state_donor
         for ours in state_donor.reports():  # A report to itself is not sent.
             heard = self._said.setdefault((node.peer, ours.index, ours.peer), {})
             heard[node.peer] = ours.roots

@@ -11,7 +11,7 @@ from protocols.messages import peer as m
 from protocols.state.tokens import ROOT
 from protocols.types.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from sims.checkers import World
-from sims.checkers.admission import AdmissionChecks
+from sims.checkers.admission_checks import AdmissionChecks
 from sims.node.ranks import Training
 from sims.sweep import run_seed
 from tests.protocols.scenes import run

@@ -1,0 +1,8 @@
+"""One peer's own part in the run: its ranks, state and rounds.
+
+In: committed entries, payloads, requests of other peers, reports of the ranks and of the own
+arithmetic. Out: commands, and the reports that the leader lacks. It works in the same way whichever
+peer leads. Must NOT decide for others (protocols/leader does), nor know how the log is replicated.
+
+Start reading: participant.py, then member_status.py.
+"""
