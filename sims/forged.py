@@ -1,8 +1,8 @@
 """Runs clusters in which one peer sends forged messages: `python -m sims.forged --seeds 300`.
 
 The liar has a valid certificate: it is a founder, a member, a joiner, a witness, a voter, or the
-leader of the time. Only exceptions are violations: no message of a peer may raise one in another
-peer. What forged messages lead to is not judged.
+leader of the time. Only exceptions, and logs from which no peer can go on, are violations: no
+message of a peer may lead to one in another peer. What else forged messages lead to is not judged.
 """
 
 import random
@@ -58,6 +58,7 @@ def run_seed(seed: int) -> SeedResult:
         world.run(until_s=END_S)
     except RAISED:
         violations = traceback.format_exc().splitlines()[-8:]
+    violations += [world.ruined] if world.ruined else []
     return SeedResult(
         seed=seed,
         virtual_s=world.now,

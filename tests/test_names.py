@@ -17,6 +17,7 @@ SHARED_METHODS = {
     "deadline": "the next time at which the object has to act without an event",
     "disconnected": "the connection with a peer has ended",
     "encode": "writes values or an own contribution in the form of a codec",
+    "finished": "the run is over; as a question to the object, its own part in it",
     "forget": "drops all that is remembered of a peer, or of an earlier attempt, step or run",
     "keep": "drops all that is not of these peers, or not of this lineage",
     "run": "works until the end of its task; as a property: the run's configuration",

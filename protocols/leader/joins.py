@@ -14,7 +14,7 @@ from protocols.leader.recovery import Donors, Rollback
 from protocols.leader.reports import Reports
 from protocols.messages import log_entries as e
 from protocols.messages.peer import CaughtUp, Join, Witnessing
-from protocols.state.entry_validation import refusal, wrong_role
+from protocols.state.entry_validation import refusal, unproved_state, wrong_role
 from protocols.state.run_state import RunState
 from protocols.transfer.state_roots import WORDS_NEEDED, RootAgreement
 from protocols.types.clock import NEVER
@@ -72,7 +72,11 @@ class Joins:
             self.donors.accuse(PeerId(join.against), peer)
 
     def has_caught_up(self, peer: PeerId, report: CaughtUp) -> None:
-        """The peer has the state of a Cut, or of the Restore, and asks for none any more."""
+        """The peer has the state of a Cut, or of the Restore, and asks for none any more. Raises
+        RemoteProtocolError if it names another state."""
+        counts = self._let_in(peer, report) is not None
+        if counts and (why := unproved_state(self.run_state, peer, report.state)):
+            raise RemoteProtocolError(peer, f"says that it has its state, and {why}")
         self.caught_up[peer] = report
         self.joins.pop(peer, None)
         self.asked_at.pop(peer, None)
@@ -184,10 +188,10 @@ class Joins:
             return None
         index, cut = self.run_state.cut_of(peer)
         if cut is not None and index == report.index and peer in self.run_state.joiners:
-            return e.Member(cut.info)
+            return e.Member(cut.info, report.state)
         here = report.index == self.run_state.restored_index
         if here and self.run_state.may_return(peer, report.incarnation):
-            return e.Member(self._info(peer, report))
+            return e.Member(self._info(peer, report), report.state)
         return None
 
     def _next_cut(self, now: float) -> e.Entry | None:

@@ -3,10 +3,10 @@
 Must NOT decide what has to be proved (raft/mandate.py).
 """
 
-from protocols.messages.log_entries import Elected, LogEntry, Mandate, Run, TokenSpent, Voter
+from protocols.messages.log_entries import LogEntry, Mandate, Run, TokenSpent, Voter
 from protocols.raft.log import Log, voters_after
 from protocols.raft.mandate import Electorate, Statement, extended
-from protocols.state.log_applier import run_of
+from protocols.state.log_applier import electorate_of, run_of
 from protocols.state.run_state import RunState
 from protocols.types.ids import PeerId
 
@@ -65,10 +65,7 @@ class LoggedProofs:
             return None
         if run_state.run is None:
             return Electorate(run.run, 1, (run.founder,), {run.founder: self._key_of(run.founder)})
-        term, leader = last_election(run_state.mandate)
-        peers = (*run_state.voters, *([leader] if leader is not None else ()))
-        keys = {peer: self._key_of(peer) for peer in peers}
-        return Electorate(run.run, run_state.index, run_state.voters, keys, term, leader)
+        return electorate_of(run, run_state)
 
     def _key_of(self, peer: PeerId) -> str:
         """The public key of a peer, 64 hex digits; "" if neither state nor log has it."""
@@ -85,11 +82,3 @@ class LoggedProofs:
 
     def _unapplied(self) -> list[LogEntry]:
         return self._log.since(self._run_state.index + 1)
-
-
-def last_election(mandate: Mandate) -> tuple[int, PeerId | None]:
-    """(term, leader) of the last election in a proof; (0, None) if there is none."""
-    for entry in reversed(mandate.entries):
-        if isinstance(entry.body, Elected):
-            return entry.term, entry.body.peer
-    return 0, None

@@ -133,6 +133,9 @@ class Member:
     """The peer has its state and is a member of the run."""
 
     info: PeerInfo
+    state: str = ""
+    """In an encrypted run, the state that the peer has: `name_of_state` in
+    state/entry_validation.py; "" of the founder."""
 
 
 @record

@@ -150,6 +150,8 @@ class CaughtUp:
     address: str
     lineage: int = 0
     """The sender's lineage, as far as it has read the log."""
+    state: str = ""
+    """The state that the sender has, as in the Member entry."""
 
 
 @record

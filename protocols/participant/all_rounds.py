@@ -109,10 +109,10 @@ class AllRounds:
         for rounds in self.rounds_of(stamp):
             rounds.work.hurried = stamp
 
-    def follow(self, rules: ProtocolConfig) -> None:
+    def use_rules(self, rules: ProtocolConfig) -> None:
         for rounds in self.of_fragments:
             exchange = rounds.exchange
-            exchange.follow(rules)
+            exchange.use_rules(rules)
         for asking in self._asking:
             asking.after_s = rules.reduction_timeout_s / 2
 

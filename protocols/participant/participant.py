@@ -180,7 +180,7 @@ class Participant:
             steps.forget_reports()
 
     def rules(self, rules: ProtocolConfig) -> None:
-        self.all_rounds.follow(rules)
+        self.all_rounds.use_rules(rules)
         for steps in self._steps:  # The leader acts on them at once.
             steps.reports.stall.after_s = rules.reduction_timeout_s
 

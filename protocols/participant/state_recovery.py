@@ -232,7 +232,7 @@ class StateRecovery:
             self.ask_cut("the run went back to a checkpoint", now)
             return []
         self._joint_trainers.unable()
-        self.catchup.has_own(self._run_state.restored_index)
+        self.catchup.has_own(self._run_state.restored_index, kept.versions)
         fragments = {version.fragment for version in kept.versions}
         self._load = CheckpointLoad(fragments, kept.versions)
         return []
@@ -241,7 +241,9 @@ class StateRecovery:
         """The run went back to versions that this peer has."""
         self._early.clear()
         self._load = CheckpointLoad()
-        self.catchup.has_own(self._run_state.restored_index)
+        restore = self._run_state.restored
+        versions = restore.versions if restore is not None else ()
+        self.catchup.has_own(self._run_state.restored_index, versions)
         self._joint_trainers.able = self._joint_trainers.started
 
     def kept_adopted(
@@ -279,7 +281,8 @@ class StateRecovery:
             if cut is None:
                 index = self._run_state.restored_index
             if index and index == self.catchup.complete:
-                reports[CaughtUp] = CaughtUp(index, me.name, me.incarnation, me.address, lineage)
+                about = (me.name, me.incarnation, me.address)
+                reports[CaughtUp] = CaughtUp(index, *about, lineage, self.catchup.state)
         for roots in self.state_donor.reports():
             reports[roots.peer] = roots
         self._asked = Join in reports or (self._asked and CaughtUp not in reports)

@@ -16,6 +16,8 @@ from protocols.types.ids import PeerId
 PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 600.0
 """Seconds between two elections that a leader begins since another peer claims a newer term: twice
 as long each time."""
+DISTRUST_S = 60.0
+"""Seconds without our vote for a leader that has lied: enough for the election of another one."""
 DOUBTS_MAX = 16
 """Appends in a row of a peer that has not shown the votes for it. Some may be under way when it is
 asked for them."""
@@ -33,6 +35,8 @@ class Claims:
     _believed_at: float = 0.0
     """From then on a leader begins a newer term if another peer claims one."""
     _pause_s: float = PAUSE_MIN_S
+    _liars: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    """By peer that sent an invalid log as leader, until when it gets no vote of ours."""
     _doubts: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
 
     # Signed ---------------------------------------------------------------------------------
@@ -67,6 +71,13 @@ class Claims:
         return peer == leader or self.proofs.is_signed(leader, wish, vote.signature)
 
     # Not signed -----------------------------------------------------------------------------
+
+    def lied(self, peer: PeerId, now: float) -> None:
+        """A leader sent an invalid log. It has the longest one, so it would be elected again."""
+        self._liars[peer] = now + DISTRUST_S
+
+    def distrusts(self, peer: PeerId, now: float) -> bool:
+        return now < self._liars.get(peer, 0.0)
 
     def believes(self, now: float) -> bool:
         """Does a leader begin a newer term now, since another peer claims one?"""

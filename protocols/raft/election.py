@@ -118,6 +118,7 @@ class Election:
         state = self.state
         ours = (self._log.last_term, self._log.last_index)
         fits = (vote.last_term, vote.last_index) >= ours and vote.term >= state.term
+        fits = fits and not self.claims.distrusts(peer, now)
         if vote.pre:
             granted = fits and vote.term > state.term and not self._follows(now)
             term = vote.term if granted else state.term

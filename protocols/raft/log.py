@@ -16,6 +16,9 @@ from protocols.types.limits import ENTRIES_MAX, ENTRY_BYTES_MAX
 from protocols.wire.codec import encode_entry, readable_bytes
 
 Sign = Callable[[LogEntry], bytes]
+Judge = Callable[[Sequence[LogEntry]], str]
+"""(entries that would follow the log from their first index on) -> why they cannot; "" if they
+can."""
 Voters = tuple[PeerId, ...]
 """The peers that vote, sorted by how long they have been members, oldest first."""
 
@@ -47,7 +50,9 @@ def size_bytes(entry: LogEntry) -> int:
 class Log:
     """Entries after the snapshot, and the voters after each of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Judge = lambda _: "") -> None:
+        """`judge` is asked about the entries of a leader before they are adopted."""
+        self.judge = judge
         self.base = 0
         """Index of the last entry that the snapshot covers; 0: none."""
         self.base_term = 0
@@ -133,6 +138,11 @@ class Log:
         self._sizes.append(size)
         self._voters.append(voters)
 
+    def holds(self, entry: LogEntry) -> bool:
+        """Is this very object in the log, so that all entries before it are the same too?"""
+        place = entry.index - self.base - 1
+        return 0 <= place < len(self.entries) and self.entries[place] is entry
+
     def cut_off(self, index: int) -> None:
         """Drop the entries from `index` on: a newer leader has other entries there."""
         keep = index - self.base - 1
@@ -159,7 +169,7 @@ class Log:
     ) -> int | None:
         """Adopt the leader's entries after one that both logs share; return the first index that
         changed, or None. Raises RemoteProtocolError if a committed entry (up to `floor`) would
-        change.
+        change, or if the judge refuses one.
 
         The entries were received and decoded. Raises LogError as `add`. After any error the log is
         unchanged.
@@ -175,9 +185,11 @@ class Log:
         if not new:
             return None
         first = new[0].index
+        if first <= min(floor, self.last_index):
+            raise RemoteProtocolError(sender, f"rewrites log entry {first}")
+        if why := self.judge(new):
+            raise RemoteProtocolError(sender, f"sends an invalid log: {why}")
         if first <= self.last_index:
-            if first <= floor:
-                raise RemoteProtocolError(sender, f"rewrites log entry {first}")
             self.cut_off(first)
         for entry, size in zip(new, sizes, strict=True):
             self._add(entry, size)

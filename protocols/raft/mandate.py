@@ -155,6 +155,14 @@ def parted(mandate: Mandate, voters: Voters) -> set[PeerId]:
     return found
 
 
+def last_election(mandate: Mandate) -> tuple[int, PeerId | None]:
+    """(term, leader) of the last election in a proof; (0, None) if there is none."""
+    for entry in reversed(mandate.entries):
+        if isinstance(entry.body, Elected):
+            return entry.term, entry.body.peer
+    return 0, None
+
+
 @dataclass(slots=True)
 class Electorate:
     """The voters at one index of the log, and the last election before it, as one peer knows

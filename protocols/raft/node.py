@@ -19,7 +19,7 @@ from protocols.raft.mandate import ChangeStatement, LeaderProofs, NoProofs
 from protocols.raft.replication import Replication
 from protocols.raft.snapshot_chunks import IncomingSnapshot
 from protocols.raft.term_state import Role
-from protocols.types.errors import RemoteProtocolError
+from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
 
@@ -131,6 +131,8 @@ class Raft:
 
     def receive(self, peer: PeerId, message: Control, now: float) -> None:
         """Handle a message of another peer. Raises RemoteProtocolError if it breaks the rules."""
+        if peer == self.term_state.refused and getattr(message, "term", 0) == self.term:
+            return
         if isinstance(message, Leads):
             self._shown(peer, message, now)
             return
@@ -160,6 +162,8 @@ class Raft:
     def is_proved(self, peer: PeerId, term: int) -> bool:
         """Has the peer proved that it leads this term? True for an old term: its messages are
         refused anyway."""
+        if peer == self.term_state.refused and term == self.term:
+            return False
         if not self.proofs.required or term < self.term:
             return True
         return term == self.term and peer == self.term_state.proved
@@ -292,7 +296,13 @@ class Raft:
             agrees = self.log.before_conflict(append.previous_index, floor=self.commit_index)
             self.disk.promise(peer, Appended(self.term, False, agrees))
             return
-        first = self.log.merge(append.entries, peer, append, floor=self.commit_index)
+        try:
+            first = self.log.merge(append.entries, peer, append, floor=self.commit_index)
+        except (LogError, RemoteProtocolError):
+            self.election.claims.lied(peer, now)
+            self.term_state.refused = peer
+            self.election.step_down(now)
+            raise
         if first is not None:
             self.disk.log_changed(first)
             self.durable_index = min(self.durable_index, first - 1)

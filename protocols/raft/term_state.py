@@ -57,6 +57,8 @@ class TermState:
     """The peer that has this peer's vote in the term; "" if none has."""
     proved: PeerId | None = None
     """The peer that has proved that it leads the term."""
+    refused: PeerId | None = None
+    """The leader of the term that is not followed, since it sent a log that no leader can have."""
     role: Role = Role.FOLLOWER
     leads: bool = False
     """Whether the role is that of the leader."""
@@ -73,7 +75,7 @@ class TermState:
     def begin_term(self, term: int, vote: str) -> None:
         """A term begins, or this peer gives its vote in it."""
         if term != self.term:
-            self.proved = None
+            self.proved = self.refused = None
         self.term, self.vote = term, vote
         self.leader_durable = 0
 

@@ -115,7 +115,7 @@ class RoundExchange:
         """There is a new leader, or a new term: it gets all reports again."""
         self.done.forget_kinds("have", "ready", "hold", "void", "wrong")
 
-    def follow(self, rules: ProtocolConfig) -> None:
+    def use_rules(self, rules: ProtocolConfig) -> None:
         """The rules of the run."""
         self.stall.after_s = rules.reduction_timeout_s / 2
         self.checks.on = rules.check_owners

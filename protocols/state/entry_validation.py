@@ -6,7 +6,7 @@ anything, nor judge whether an entry is a good decision (leader/decisions.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
 from protocols.messages import log_entries as e
@@ -24,7 +24,7 @@ from protocols.state.tokens import (
     revocation_statement,
     subject,
 )
-from protocols.types.ids import FragmentParts, PeerId, PeerInfo
+from protocols.types.ids import FragmentParts, PeerId, digest_text
 from protocols.types.limits import SPENT_MAX
 from protocols.types.sample_ranges import is_sound, well_formed
 from protocols.types.signatures import Signatures
@@ -49,8 +49,8 @@ def objection(run_state: RunState, body: e.Entry) -> str:
             return _cut(run_state, body)
         case e.Roots():
             return _roots(run_state, body)
-        case e.Member(info=info):
-            return _member(run_state, info)
+        case e.Member():
+            return _member(run_state, body)
         case e.Left(peer=peer) | e.Lost(peer=peer):
             return "" if peer in run_state.readers else f"loses {peer}, which is not there"
         case e.View():
@@ -128,13 +128,35 @@ def _voter(run_state: RunState, body: e.Voter) -> str:
     return "" if body.key == key else f"names another key of {peer} than the log admits"
 
 
-def _member(run_state: RunState, info: PeerInfo) -> str:
+def _member(run_state: RunState, body: e.Member) -> str:
+    info = body.info
     if why := wrong_role(run_state, info.peer, witness=False):
         return why
+    if why := unproved_state(run_state, info.peer, body.state):
+        return f"makes {info.peer} a member, which {why}"
     if info.peer in run_state.joiners or not run_state.members:
         return ""
     may_return = run_state.may_return(info.peer, info.incarnation)
     return "" if may_return else f"makes {info.peer} a member without a cut"
+
+
+def name_of_state(digests: Iterable[str]) -> str:
+    """The name of a state: of the roots of a cut, or of the digests of restored versions; "" if
+    there are none."""
+    words = " ".join(digests)
+    return digest_text(words) if words else ""
+
+
+def unproved_state(run_state: RunState, peer: PeerId, state: str) -> str:
+    """Why a peer that names this state may not become a member of an encrypted run; "" if it may.
+    The founder makes the first state."""
+    if run_state.run is None or not run_state.run.root or not run_state.seats:
+        return ""
+    _, cut = run_state.cut_of(peer)
+    restored = run_state.restored.versions if run_state.restored is not None else ()
+    digests = cut.roots if cut is not None else (version.state_digest for version in restored)
+    right = name_of_state(digests)
+    return "" if right and state == right else "names another state than the log"
 
 
 def _restore(run_state: RunState, restore: e.Restore) -> str:

@@ -5,19 +5,18 @@ the log that an earlier incarnation left on the disk. Must NOT react to an entry
 does).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import RunStateSnapshot
-from protocols.raft.log import Log
-from protocols.raft.mandate import LeaderProofs
+from protocols.raft.log import Log, voters_after
+from protocols.raft.mandate import Electorate, LeaderProofs, last_election
 from protocols.raft.node import Raft
 from protocols.state import transitions
-from protocols.state.entry_validation import snapshot_objection, unproved
+from protocols.state.entry_validation import objection, snapshot_objection
 from protocols.state.run_state import RunState
-from protocols.state.tokens import subject
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId, PeerInfo
 from protocols.types.signatures import NO_SIGNATURES, Signatures
@@ -29,6 +28,9 @@ COMPACT_ENTRIES = 512
 KEPT_SHARE = 8
 """The last COMPACT_ENTRIES / KEPT_SHARE entries stay: a reader that is a little behind needs no
 snapshot, and a relay can bring its learners the entries that it has just applied."""
+AHEAD_MAX = 16
+"""Entries. If the last state ahead of the committed entries is further behind than that, it is
+quicker to copy the state than to apply them."""
 LetsIn = e.Cut | e.Member | e.Witness
 """Entries after which another peer reads the log."""
 
@@ -51,6 +53,13 @@ class LogApplier:
         image = _image_of(saved)
         proofs = prove(self.run_state) if prove is not None else None
         self.raft = Raft(me, saved, image.voters if image else (), proofs)
+        self.raft.log.judge = self._objection
+        self._me = me
+        self._ahead = (RunState(signatures=signatures), e.LogEntry(0, 0, e.Dropped(me, (), 0)))
+        """A state that entries led to which were not committed then, and the last one of them."""
+        self._judged: e.LogEntry | None = None
+        """The entry that was judged last by the committed state, which is the same when it is
+        applied."""
         inside = (*image.members, *image.joiners, *image.witnesses) if image is not None else ()
         self.known = addresses(inside, saved.entries if saved is not None else ())
         """Addresses of the peers that an earlier incarnation knew."""
@@ -66,8 +75,6 @@ class LogApplier:
         raft = self.raft
         if isinstance(message, m.Append) and raft.run and message.run != raft.run:
             raise RemoteProtocolError(peer, "appends to the log of another run")
-        if isinstance(message, m.Append):
-            self._check_acts(peer, message)
         try:
             raft.receive(peer, message, now)
         except LogError as error:
@@ -80,7 +87,6 @@ class LogApplier:
         fits = previous < raft.log.base or raft.log.term_at(previous) == append.previous_term
         if append.term != raft.term or append.run != raft.run or not fits:
             return
-        self._check_acts(peer, append)
         try:
             first = raft.log.merge(append.entries, peer, append, floor=raft.commit_index)
         except LogError as error:
@@ -129,7 +135,7 @@ class LogApplier:
                 self._compact()
             return None
         entry = raft.log.entries[run_state.index - raft.log.base]
-        transitions.apply(run_state, entry)
+        transitions.apply(run_state, entry, judged=entry is self._judged)
         if isinstance(entry.body, e.Run):
             raft.run = entry.body.run
         return entry
@@ -149,17 +155,55 @@ class LogApplier:
         assert term is not None, "what we have not applied is in the log"
         return Snapshot(index, term, encode_image(transitions.image_of(self.run_state)))
 
-    def _check_acts(self, peer: PeerId, append: m.Append) -> None:
-        """Raise RemoteProtocolError if a revocation in these entries is not proved: no majority
-        shall acknowledge it."""
-        acts = [x.body for x in append.entries if isinstance(x.body, e.Revoked | e.TokenRevoked)]
-        if not acts:
-            return
-        brought = (x.body for x in append.entries if isinstance(x.body, e.Run))
-        run = run_of(self.run_state, self.raft.log) or next(brought, None)
-        for act in acts:
-            if why := unproved(run, act, self.run_state.signatures):
-                raise RemoteProtocolError(peer, f"revokes {subject(act)}, and {why}")
+    def _objection(self, new: Sequence[e.LogEntry]) -> str:
+        """Why these entries cannot follow the log before the first of them; "" if they can.
+
+        A majority that acknowledged an invalid entry could not go on from it. So each entry is
+        judged by the state that the whole log before it leads to.
+        """
+        for place, entry in enumerate(new):
+            before = self._state_before(new, place)
+            why = objection(before, entry.body)
+            if not why and self._is_unproved(before, entry):
+                why = "proves no election, and no change of the voters"
+            if why:
+                return f"entry {entry.index} of the log {why}"
+            if before is self.run_state:
+                self._judged = entry
+        return ""
+
+    def _state_before(self, new: Sequence[e.LogEntry], place: int) -> RunState:
+        """The state that our log leads to, and these new entries up to this place."""
+        applied, index = self.run_state, new[place].index - 1
+        if applied.index == index:
+            return applied  # The usual case.
+        log, (ahead, last) = self.raft.log, self._ahead
+        known = log.holds(last) or any(entry is last for entry in new[:place])
+        if not known or not 0 <= index - ahead.index <= AHEAD_MAX:
+            ahead = transitions.copy(applied)
+        first = new[0].index
+        for at in range(ahead.index + 1, index + 1):
+            last = log.entries[at - log.base - 1] if at < first else new[at - first]
+            transitions.apply(ahead, last)
+        self._ahead = ahead, last
+        return ahead
+
+    def _is_unproved(self, before: RunState, entry: e.LogEntry) -> bool:
+        """Would this entry end the chain of signed elections and changes of the voters? No reader
+        could follow a later leader. A peer that was never in reads the history as it is: a run may
+        have been recovered by force, which only its last voter signed."""
+        proofs, body = self.raft.proofs, entry.body
+        if not isinstance(body, e.Elected) and (
+            isinstance(body, e.Run) or voters_after(before.voters, body) == before.voters
+        ):
+            return False
+        was_in = self._me in before.seats or self._me in before.witnesses
+        if not (was_in and proofs.required and before.run is not None):
+            return False
+        electorate = electorate_of(before.run, before)
+        link = e.Mandate(before.index, (entry,))
+        verify = before.signatures.verify
+        return not electorate.follow(link, me=self._me, verify=verify)
 
     def _compact(self) -> None:
         """Replace the applied entries by a snapshot, except the last ones."""
@@ -183,6 +227,14 @@ def run_of(run_state: RunState, log: Log) -> e.Run | None:
         return run_state.run
     body = log.entries[0].body
     return body if isinstance(body, e.Run) else None
+
+
+def electorate_of(run: e.Run, run_state: RunState) -> Electorate:
+    """The voters as of this state, and the last election."""
+    term, leader = last_election(run_state.mandate)
+    peers = (*run_state.voters, *([leader] if leader is not None else ()))
+    keys = {peer: run_state.key_of(peer) for peer in peers}
+    return Electorate(run.run, run_state.index, run_state.voters, keys, term, leader)
 
 
 def addresses(inside: Iterable[PeerInfo], entries: Iterable[e.LogEntry]) -> dict[PeerId, str]:

@@ -5,12 +5,13 @@ NOT decide which peer may join (leader/joins.py), which donor gives which cells 
 what a state means for rounds (rounds/fragment_rounds.py).
 """
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from protocols.interface.commands import Command, Send
 from protocols.interface.transfer_commands import ExpectState
 from protocols.messages.log_entries import Cut
 from protocols.messages.transfer import FetchState
+from protocols.state.entry_validation import name_of_state
 from protocols.transfer.receiver import StateReceiver
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Version
@@ -27,6 +28,8 @@ class CatchUp:
         self.transfer: StateReceiver | None = None
         self.complete = 0
         """Log index of the last cut with a complete state; 0: none."""
+        self.state = ""
+        """The name of that state, by its own cells or checkpoint."""
         self._held: dict[int, dict[int, bytes]] = {}
         """By fragment, digests of the cells that the shell has, until the state is complete."""
         self._over: tuple[int, set[PeerId]] = (0, set())
@@ -53,9 +56,10 @@ class CatchUp:
         self.transfer = StateReceiver(index, cut, self._held, now=now, patience_s=patience_s)
         return [ExpectState(index, cut.donors, cut.versions)]
 
-    def has_own(self, index: int) -> None:
-        """This peer's checkpoint is the state of the rollback at this log index."""
+    def has_own(self, index: int, versions: Iterable[Version]) -> None:
+        """This peer has these versions, the state of the rollback at this log index."""
         self.asking, self.transfer, self.complete = "", None, index
+        self.state = name_of_state(version.state_digest for version in versions)
 
     def failed(self, now: float) -> str:
         """Why the present cut cannot bring the state; "" if it may."""
@@ -88,5 +92,6 @@ class CatchUp:
         transfer.missing.discard(fragment)
         if not transfer.missing:
             self.complete, self.transfer = transfer.index, None
+            self.state = name_of_state(transfer.roots)
             self._over = transfer.index, set(transfer.cut.donors)
             self._held = {}

@@ -175,7 +175,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     e.Cut: {"info": _info, "donors": _donors, "versions": _versions, "roots": _roots},
     e.Roots: {"peer": peer_id, "index": _u63, "roots": _roots},
-    e.Member: {"info": _info},
+    e.Member: {"info": _info, "state": _digest},
     e.Left: {"peer": peer_id, "why": _words},
     e.Lost: {"peer": peer_id, "why": _words},
     e.View: {
@@ -289,6 +289,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "incarnation": _u32,
         "address": _name,
         "lineage": _u64,
+        "state": _digest,
     },
     m.ReadyToTrain: {"lineage": _u64},
     m.NotReadyToTrain: {"why": _words, "lineage": _u64},

@@ -3,12 +3,17 @@
 Must NOT run anything (mutants.py).
 """
 
+from protocols.leader.joins import Joins
 from protocols.peer.branches import Branches
 from protocols.peer.connectivity import Connectivity
 from protocols.raft import mandate
 from protocols.raft.claims import Claims
+from protocols.raft.election import Election
+from protocols.raft.log import Log
 from protocols.raft.mandate import Electorate
 from protocols.raft.node import Raft
+from protocols.state import entry_validation
+from protocols.state.log_applier import LogApplier
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
 
@@ -78,6 +83,48 @@ LEADERSHIP_MUTANTS = (
         "a-peer-of-another-branch-is-waited-for",
         "Each round waits for a member to which no peer listens.",
         Edit(Connectivity.handle_message, "if away and led_term is not None", "if False"),
+        tests=LIARS,
+    ),
+    Mutant(
+        "invalid-entries-are-acknowledged",
+        "One invalid entry of a leader is committed, and no peer can go on from its log.",
+        Edit(Log.merge, "if why := self.judge(new):", 'if why := "":'),
+        tests=LIARS,
+    ),
+    Mutant(
+        "entries-are-judged-by-the-committed-state",
+        "Two entries that contradict each other are acknowledged in one message.",
+        Edit(LogApplier._state_before, "if applied.index == index:", "if True:"),
+        tests=of("state/log_applier"),
+    ),
+    Mutant(
+        "a-leader-that-lied-is-followed-on",
+        "The run stands still: a leader with an invalid log has the answers of a majority.",
+        Edit(Raft._append, "self.term_state.refused = peer", "pass"),
+        tests=of("state/log_applier"),
+    ),
+    Mutant(
+        "a-leader-that-lied-is-elected-again",
+        "Its log is the longest one, so all others vote for it.",
+        Edit(Election.asked, "fits and not self.claims.distrusts(peer, now)", "fits"),
+        tests=of("peer/core"),
+    ),
+    Mutant(
+        "the-chain-of-proofs-may-end",
+        "A leader appends an election without votes, and no reader follows a later leader.",
+        Edit(LogApplier._is_unproved, "return not", "return False and not"),
+        tests=("tests/sims/scenarios/test_forgery.py",),
+    ),
+    Mutant(
+        "any-state-makes-a-member",
+        "A joiner becomes a member before it has the state.",
+        Edit(entry_validation.unproved_state, "if right and state == right", "if True"),
+        tests=of("state/entry_validation"),
+    ),
+    Mutant(
+        "a-false-state-is-not-named",
+        "The leader appends a member entry that every reader refuses, and loses its term.",
+        Edit(Joins.has_caught_up, "if counts and", "if False and"),
         tests=LIARS,
     ),
 )

@@ -12,7 +12,6 @@ from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
 from protocols.peer.revoked_peers import RevokedPeers
 from protocols.state import entry_validation, tokens, transitions
-from protocols.state.log_applier import LogApplier
 from protocols.state.tokens import SpentTokens
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
@@ -96,7 +95,11 @@ REVOCATION_UNIT_MUTANTS = (
     Mutant(
         "an-unproved-revocation-is-acknowledged",
         "A lying leader gets a majority for a revocation, and every peer stops at its entry.",
-        Edit(LogApplier.receive, "self._check_acts(peer, message)", "pass"),
+        Edit(
+            entry_validation.objection,
+            "or unproved(run_state.run, body, run_state.signatures)",
+            "",
+        ),
         tests=of("state/log_applier"),
     ),
     Mutant(

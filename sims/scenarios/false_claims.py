@@ -1,4 +1,5 @@
-"""A peer that claims to lead, or that newer terms have begun, with its own key and no other one.
+"""A peer that claims to lead, or that newer terms have begun, with its own key and no other one; or
+that leads, and sends entries that no log may have.
 
 Must NOT draw the times of faults (fault_plan.py), nor judge the outcome: the checkers do.
 """
@@ -10,15 +11,18 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft import VoteStatement
+from protocols.types import PeerId
 from sims.checkers import World
 from sims.node.node import Node
 
 EVERY_S = 0.3
 """Virtual seconds between the claims."""
+STRANGER = PeerId("nobody.00000000")
 CLAIMS = ("append", "votes", "old votes", "terms", "urgent", "branch")
 """Claims of a peer. append: it leads, without a proof. votes: with its own vote in place of a
 majority's. old votes: with the election of another leader. terms: in answers, newer terms.
-urgent: the leader hands over to it. branch: it leads another branch, with many tokens."""
+urgent: the leader hands over to it. branch: it leads another branch, with many tokens. While it
+leads, it sends invalid entries instead."""
 
 
 def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
@@ -44,8 +48,11 @@ def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
 
 def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
     run, raft = liar.run_state.run, liar.raft
-    if run is None or other.core.leader_id is None or liar.core.leads:
+    if run is None or other.core.leader_id is None:
         return  # Without a leader any voter may ask for votes, so its claims are no lies.
+    if liar.core.leads:
+        yield _invalid(liar, other, run.run)
+        return
     term, last = other.raft.term + 1, other.raft.log.last_index
     append = m.Append(run.run, term, last, other.raft.log.last_term, (), last + 3, last + 3)
     evil = tuple(
@@ -70,3 +77,10 @@ def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
         yield m.OnBranch((9,), 1 << 62, leads=True, final=True, leader=liar.me.address)
     elif how == "urgent":
         yield m.Vote(term, last + 9, term, pre=False, urgent=True, signature=b"s" * 64)
+
+
+def _invalid(liar: Node, other: Node, run: int) -> m.Append:
+    """An entry of the leader that follows the log of this peer, and contradicts it."""
+    log, term = other.raft.log, liar.raft.term
+    entry = e.LogEntry(log.last_index + 1, term, e.Lost(STRANGER, "said a liar"))
+    return m.Append(run, term, log.last_index, log.last_term, (entry,), entry.index, entry.index)

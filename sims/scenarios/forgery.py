@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
+from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import Control, Install, Refused
 from protocols.types import PeerId, limits
@@ -32,6 +33,8 @@ NUMBERS = (0, 1, 2, 3, 255, *((1 << bits) - 1 for bits in (16, 31, 32, 62, 63, 6
 FORGED = tuple(kind for kind in get_args(Control) if kind is not Refused)
 """Types of forged messages. A leader's Refused ends its receiver, so that no message after it would
 have an effect."""
+NO_WAY_ON = "no peer can go on from it"
+"""Of a Stop: the log has an entry that contradicts the state."""
 STRANGER = "nobody.00000000"
 LEADER = "leader"
 """In place of a name: the liar is the peer that leads at the time."""
@@ -56,7 +59,7 @@ class Forger:
         self.made: Counter[str] = Counter()
         """Number of forged messages, by type."""
         self._messages: dict[type, deque[Control]] = {
-            kind: deque((_blank(kind),), KEPT) for kind in FORGED
+            kind: deque((blank(kind),), KEPT) for kind in FORGED
         }
         self._texts: deque[str] = deque((STRANGER,), SEEN)
         self._numbers: deque[int] = deque((0,), SEEN)
@@ -75,7 +78,7 @@ class Forger:
             message: Any = self.random.choice(self._messages[kind])
             try:
                 for _ in range(self.random.choice((0, 1, 1, 1, 2, 3))):
-                    message = self._changed(message, peers)
+                    message = self.changed(message, peers)
                 read = codec.decode(codec.encode(message), size_max=limits.CONTROL_BYTES_MAX)
             except (OverflowError, TypeError, ValueError):
                 continue  # No peer can send such values.
@@ -95,12 +98,12 @@ class Forger:
             for field in fields(value):
                 self._collect(getattr(value, field.name))
 
-    def _changed(self, value: Any, peers: Sequence[PeerId]) -> Any:
+    def changed(self, value: Any, peers: Sequence[PeerId]) -> Any:
         """Another value of the same type."""
         draw = self.random
         match value:
             case Install() if len(value.piece) == value.total_bytes and draw.random() < 1 / 2:
-                image = encode_image(self._changed(decode_image(value.piece), peers))
+                image = encode_image(self.changed(decode_image(value.piece), peers))
                 return replace(value, piece=image, total_bytes=len(image))
             case bool():
                 return not value
@@ -115,7 +118,7 @@ class Forger:
                 return self._changed_items(cast(tuple[Any, ...], value), peers)
             case _ if is_dataclass(value) and not isinstance(value, type) and fields(value):
                 name = draw.choice(fields(value)).name
-                return replace(value, **{name: self._changed(getattr(value, name), peers)})
+                return replace(value, **{name: self.changed(getattr(value, name), peers)})
             case _:
                 return value
 
@@ -124,25 +127,25 @@ class Forger:
             return self.random.choice(((), items + items, items[::-1], items[:1]))
         at, how = self.random.randrange(len(items)), self.random.random()
         one = items[at]
-        new = () if how < 1 / 5 else (one, one) if how < 2 / 5 else (self._changed(one, peers),)
+        new = () if how < 1 / 5 else (one, one) if how < 2 / 5 else (self.changed(one, peers),)
         return (*items[:at], *new, *items[at + 1 :])
 
 
-def _blank(kind: Any) -> Any:
+def blank(kind: Any) -> Any:
     """A value of this type without content: 0, "", () or a record of such values. It stands for
     messages that no peer has sent yet."""
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        return cast(type, kind)(*(_blank(hints[field.name]) for field in fields(kind)))
+        return cast(type, kind)(*(blank(hints[field.name]) for field in fields(kind)))
     options = get_args(kind)
     if get_origin(kind) is tuple:
         return ()
     if options and get_origin(kind) is not Literal:
-        return None if type(None) in options else _blank(options[0])
+        return None if type(None) in options else blank(options[0])
     if options:
         return options[0]
     plain = getattr(kind, "__supertype__", kind)  # Of a NewType.
-    return _blank(plain) if plain is not kind else cast(type, kind)()
+    return blank(plain) if plain is not kind else cast(type, kind)()
 
 
 class _Forged(BareWorld):
@@ -150,6 +153,13 @@ class _Forged(BareWorld):
 
     forger: Forger | None = None
     _liar = LEADER
+    ruined: str = ""
+    """Why a peer could not go on from its log; "" if all could."""
+
+    def stopped(self, node: Node, stop: c.Stop) -> None:
+        super().stopped(node, stop)
+        if NO_WAY_ON in stop.why:
+            self.ruined = f"{node.peer}: {stop.why}"
 
     def make_observer(self) -> StepObserver:
         return cast(StepObserver, _Unobserved())

@@ -19,6 +19,7 @@ from protocols.messages.persisted import Saved
 from protocols.peer.core import PeerCore
 from protocols.raft.log import Log
 from protocols.state import transitions
+from protocols.state.entry_validation import name_of_state
 from protocols.state.run_state import RunState
 from protocols.state.tokens import revocation_statement
 from protocols.types.ids import (
@@ -285,9 +286,10 @@ def state_digest(round_: int) -> str:
 class Follower(Scene):
     """A core that follows A, with A's log in hand."""
 
-    def caught_up(self, index: int) -> m.CaughtUp:
-        """The report that the state of an entry is here."""
-        return caught_up(self.core.me.peer, index, incarnation=self.core.me.incarnation)
+    def caught_up(self, index: int, *digests: str) -> m.CaughtUp:
+        """The report that the state of an entry is here, with its roots or digests."""
+        report = caught_up(self.core.me.peer, index, incarnation=self.core.me.incarnation)
+        return replace(report, state=name_of_state(digests))
 
     def __init__(
         self,

@@ -249,7 +249,7 @@ def test_who_keeps_what_the_run_goes_back_to_needs_no_transfer() -> None:
     assert scene.one(c.AdoptKept) == c.AdoptKept(0, 1)
     assert [x for x in told(scene) if isinstance(x, m.CaughtUp | m.Join)] == [], "not before"
     scene.on(v.KeptAdopted(0, 1, state_digest(1)))
-    assert scene.caught_up(index) in told(scene)
+    assert scene.caught_up(index, state_digest(1)) in told(scene)
     assert (scene.core.rounds[0].version, scene.core.rounds[0].state_digest) == (1, state_digest(1))
     scene.reads(e.Member(info(B, 1, incarnation=2)))
     assert scene.core.member_status.is_member
@@ -264,7 +264,9 @@ def test_a_member_that_asked_takes_that_back_when_its_checkpoint_is_the_state() 
     index = goes_back(scene)
     assert [x for x in told(scene) if isinstance(x, m.CaughtUp)] == [], "it reads it still"
     scene.on(v.KeptAdopted(0, 1, state_digest(1)))
-    assert [x for x in told(scene) if isinstance(x, m.CaughtUp)] == [scene.caught_up(index)]
+    assert [x for x in told(scene) if isinstance(x, m.CaughtUp)] == [
+        scene.caught_up(index, state_digest(1))
+    ]
 
 
 def test_what_the_run_went_back_to_is_no_state_after_a_later_cut_of_an_earlier_life() -> None:

@@ -66,7 +66,7 @@ def test_a_cut_is_in_the_log_before_the_state_is_asked_for() -> None:
     assert scene.said == [c.KeepCell(A, index, 0, 0), c.CheckState(index, 0)]
     scene.gets_state()
     assert scene.one(c.AdoptState) == c.AdoptState(index, 0, 0)
-    assert scene.caught_up(index) in told(scene)
+    assert scene.caught_up(index, ROOT) in told(scene)
 
 
 def test_whoever_was_there_before_is_dialled() -> None:

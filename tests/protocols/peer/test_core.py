@@ -365,13 +365,27 @@ def test_a_refusal_counts_only_if_it_is_the_leaders() -> None:
     assert not led.core.stopped
 
 
-def test_a_log_that_makes_no_sense_ends_us_with_a_sentence() -> None:
-    """And leaves nothing half applied for the next message to trip over."""
+def test_a_leader_that_sends_an_invalid_entry_is_named_and_no_peer_stops() -> None:
     scene = follower(B, C)
     scene.reads(e.Left(STRANGER, "?"), e.Left(C, "x"))
-    stop = scene.one(c.Stop)
-    assert stop.outcome == "failed"
-    assert "loses mallory.6666666f, which is not there: no peer can go on" in stop.why
+    (said,) = scene.notes("misbehaviour")
+    assert "loses mallory.6666666f, which is not there" in said
+    assert scene.one(c.Disconnect).peer == A
+    assert not scene.core.stopped
+    scene.meets(A)
+    scene.beat()
+    assert scene.core.leader_id is None
+    assert C in scene.core.run_state.members
+
+
+def test_a_peer_that_sent_an_invalid_entry_gets_no_vote() -> None:
+    scene = follower(B, C)
+    scene.reads(e.Voter(B, votes=True, why=""), e.Voter(C, votes=True, why=""))
+    scene.reads(e.Left(STRANGER, "?"))
+    asks = m.Vote(2, 99, 1, pre=False, urgent=False)
+    for peer in (A, C):
+        scene.hears(peer, asks)
+        assert [x.granted for _, x in scene.sent(m.Voted)] == [peer == C]
 
 
 def test_the_log_of_another_run_is_not_read() -> None:

@@ -1,6 +1,6 @@
 """How far a peer believes what it cannot check."""
 
-from protocols.raft.claims import DOUBTS_MAX, PAUSE_MAX_S, PAUSE_MIN_S, Claims
+from protocols.raft.claims import DISTRUST_S, DOUBTS_MAX, PAUSE_MAX_S, PAUSE_MIN_S, Claims
 from protocols.raft.mandate import NoProofs
 from tests.protocols.scenes import A, B
 
@@ -29,3 +29,11 @@ def test_of_a_peer_that_proves_nothing_only_some_messages_are_borne() -> None:
     assert not claims.doubt(B)
     claims.proved(A)
     assert not claims.doubt(A)
+
+
+def test_a_leader_that_lied_gets_no_vote_for_some_time() -> None:
+    claims = Claims(NoProofs())
+    claims.lied(A, 5.0)
+    assert claims.distrusts(A, 5.0 + DISTRUST_S / 2)
+    assert not claims.distrusts(A, 5.0 + DISTRUST_S)
+    assert not claims.distrusts(B, 5.0)

@@ -8,8 +8,10 @@ import pytest
 from protocols.messages import log_entries as e
 from protocols.raft.log import Log
 from protocols.state import transitions
+from protocols.state.entry_validation import name_of_state, objection
 from protocols.state.parts import undivided
 from protocols.state.run_state import RunState
+from protocols.state.tokens import NO_TERMS
 from protocols.types.errors import LogError
 from protocols.types.ids import Contributor, FragmentParts, PeerId, Version
 from protocols.types.sample_ranges import Grant, Remaining, SampleRange
@@ -211,3 +213,29 @@ def test_a_commit_lists_what_the_leader_heard() -> None:
 
 def test_an_empty_membership_equals_an_empty_log() -> None:
     assert members_of(Log()) == RunState()
+
+
+def test_a_member_of_an_encrypted_run_names_its_state() -> None:
+    admitted = e.TokenSpent(NO_TERMS, B, "0b" * 32, b"", b"x", b"x")
+    begun = (replace(run(), root="0a" * 32), replace(admitted, peer=A), e.Member(info(A)), admitted)
+    named = e.Member(info(B, 1), name_of_state([ROOT]))
+    run_state = RunState()
+    for number, body in enumerate((*begun, CUT), 1):
+        transitions.apply(run_state, e.LogEntry(number, 1, body), judged=True)
+    assert "another state than the log" in objection(run_state, e.Member(info(B, 1)))
+    assert "another state" in objection(run_state, named), "the log has no roots yet"
+    transitions.apply(run_state, e.LogEntry(6, 1, e.Roots(B, 5, (ROOT,))))
+    assert "another state" in objection(run_state, e.Member(info(B, 1)))
+    assert "another state" in objection(run_state, e.Member(info(B, 1), name_of_state([START])))
+    assert objection(run_state, named) == ""
+
+
+def test_a_member_that_returns_with_a_checkpoint_names_the_restored_state() -> None:
+    admitted = e.TokenSpent(NO_TERMS, A, "0b" * 32, b"", b"x", b"x")
+    begun = (replace(run(), root="0a" * 32), admitted, e.Member(info(A)), RESTORE)
+    run_state = RunState()
+    for number, body in enumerate(begun, 1):
+        transitions.apply(run_state, e.LogEntry(number, 1, body), judged=True)
+    again = info(A, incarnation=2)
+    assert "another state" in objection(run_state, e.Member(again, name_of_state([ROOT])))
+    assert objection(run_state, e.Member(again, name_of_state([START]))) == ""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from protocols.interface.commands import Persist
+from protocols.interface.commands import Persist, Send
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
@@ -88,9 +88,36 @@ def test_the_log_of_another_run_is_not_read() -> None:
     assert log_applier.raft.log.last_index == 5
 
 
-def test_an_entry_that_makes_no_sense_is_not_applied() -> None:
+def test_an_invalid_entry_is_not_acknowledged_and_its_leader_is_not_followed() -> None:
     log_applier = reader(*BEGUN)
-    log_applier.receive(A, append(e.Left(C, "?"), after=5, commit=6), 0.0)
+    with pytest.raises(RemoteProtocolError, match="invalid log: entry 7 of the log loses c"):
+        log_applier.receive(A, append(e.Lost(B, "x"), e.Left(C, "?"), after=5, commit=7), 0.0)
+    raft = log_applier.raft
+    assert (raft.log.last_index, raft.commit_index, raft.leader) == (5, 5, None)
+    assert not any(isinstance(command, Send) for command in raft.take_commands(0.0)), "no answer"
+    log_applier.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
+    assert (raft.log.last_index, read(log_applier)) == (5, []), "the leader of this term lies"
+    sent = append(e.Lost(B, "x"), after=5, commit=6)
+    log_applier.receive(B, replace(sent, term=2), 0.0)
+    assert read(log_applier) == [e.Lost(B, "x")], "the next leader does not"
+
+
+def test_an_entry_is_judged_by_the_whole_log_before_it() -> None:
+    log_applier, version = reader(*BEGUN), (Version(0, 0, START),)
+    log_applier.receive(A, append(e.Cut(info(C, 2), (A,), version), after=5), 0.0)
+    log_applier.receive(A, append(e.Member(info(C, 2)), e.Lost(B, "x"), after=6), 0.0)
+    with pytest.raises(RemoteProtocolError, match="loses b"):
+        log_applier.receive(A, append(e.Lost(B, "y"), after=8, commit=9), 0.0)
+    other = append(e.Lost(B, "y"), after=5, commit=6)
+    entries = tuple(replace(entry, term=2) for entry in other.entries)
+    log_applier.receive(B, replace(other, term=2, entries=entries), 0.0)
+    assert read(log_applier) == [e.Lost(B, "y")], "a newer leader has another log"
+
+
+def test_an_entry_on_the_disk_that_makes_no_sense_is_not_applied() -> None:
+    saved = Saved(1, "", snapshot(*BEGUN), (e.LogEntry(6, 1, e.Left(C, "?")),))
+    log_applier = LogApplier(C, saved)
+    log_applier.raft.commit_index = 6
     with pytest.raises(LogError, match="entry 6 of the log loses c"):
         log_applier.next_entry()
     assert log_applier.run_state.index == 5
@@ -138,12 +165,11 @@ def test_a_lying_leader_gets_no_acknowledgement_of_a_revocation(forged: e.Revoca
 
 
 def test_a_reader_that_knows_no_run_yet_looks_into_the_entries() -> None:
+    unproved = append(*OPERATED, UNPROVED[0])
+    with pytest.raises(RemoteProtocolError, match="operator only"):
+        LogApplier(C, None, SEALS).receive(A, unproved, 0.0)
     log_applier = LogApplier(C, None, SEALS)
-    with pytest.raises(RemoteProtocolError, match="operator only"):
-        log_applier.receive(A, append(*OPERATED, UNPROVED[0]), 0.0)
     log_applier.receive(A, append(*OPERATED), 0.0)
-    with pytest.raises(RemoteProtocolError, match="operator only"):
-        log_applier.receive(A, append(UNPROVED[0], after=5, number=2), 0.0)
     log_applier.receive(A, append(ordered(e.Revoked(B, A, "")), after=5, number=3), 0.0)
     assert log_applier.raft.log.last_index == 6
 
@@ -151,8 +177,9 @@ def test_a_reader_that_knows_no_run_yet_looks_into_the_entries() -> None:
 def test_where_voters_revoke_a_false_signature_does_not_count_either() -> None:
     log_applier = LogApplier(C, None, SEALS)
     log_applier.receive(A, append(*BEGUN, e.Revoked(B, A, "")), 0.0)
+    forged = e.TokenRevoked("0f" * 16, A, "", b"x" * 64)
     with pytest.raises(RemoteProtocolError, match="has not signed"):
-        log_applier.receive(A, append(UNPROVED[2], after=6, number=2), 0.0)
+        log_applier.receive(A, append(forged, after=6, number=2), 0.0)
 
 
 @pytest.mark.parametrize("forged", UNPROVED)

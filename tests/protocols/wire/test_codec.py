@@ -41,7 +41,9 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
     if hint is str and name in ("corpus_digest", "key", "root", "roots"):
         return st.sampled_from(["", "0123456789abcdef" * 4])
     if hint is str:
-        return DIGEST if "digest" in name or name in ("manifest", "number", "token") else TEXT
+        return (
+            DIGEST if "digest" in name or name in ("manifest", "number", "state", "token") else TEXT
+        )
     args = get_args(hint)
     if getattr(hint, "__origin__", None) is tuple:
         return st.lists(of(args[0], name), max_size=3).map(tuple)

@@ -2,8 +2,11 @@
 
 import pytest
 
+from protocols.interface import events as v
 from protocols.messages import log_entries as e
+from protocols.messages import peer as m
 from sims.checkers import World
+from sims.node.node import Node
 from sims.node.toy_model import Training
 from sims.scenarios.false_claims import CLAIMS
 from sims.scenarios.fault_plan import PlannedFault, inject
@@ -35,3 +38,45 @@ def test_false_claims_change_nothing(how: str, peer: int) -> None:
     said = [line for line in world.story if "claims to lead term" in line]
     assert bool(said) == (how in NAMED)
     assert max(node.run_state.committed(0) for node in world.live) >= 30, "36 without a liar"
+
+
+@pytest.mark.parametrize("how", ["append", pytest.param("terms", marks=pytest.mark.long)])
+def test_a_leader_that_sends_invalid_entries_is_named_and_another_one_elected(how: str) -> None:
+    world = play(how, peer=0)
+    assert world.checkers.violations == []
+    assert [node.me.name for node in world.live] == [f"p{number}" for number in range(5)]
+    named = {line.split()[1] for line in world.story if "p0.3a0562d5: sends an invalid log" in line}
+    assert named == {node.peer for node in world.live if node.me.name != "p0"}
+    logs = [node.raft.log for node in world.live]
+    bodies = [entry.body for log in logs for entry in log.entries]
+    assert not any(isinstance(x, e.Lost) and x.why == "said a liar" for x in bodies)
+    (leader,) = {node.core.leader_id for node in world.live}
+    assert leader in named, "one that does not lie"
+    assert max(node.run_state.committed(0) for node in world.live) >= 25, "36 without a liar"
+
+
+def test_a_joiner_without_the_state_is_named_and_no_member() -> None:
+    world = World(16, peers=4, outer_steps=60, training=Training(certified=True))
+    joiner: list[Node] = []
+    world.at(FROM_S, lambda: joiner.append(world.add_peer()))
+    asked: set[int] = set()
+
+    def say() -> None:
+        world.at(0.01, say)
+        for leader in world.leaders if joiner else ():
+            index, cut = leader.run_state.cut_of(joiner[0].peer)
+            if cut is None or index in asked or joiner[0].peer not in leader.run_state.joiners:
+                continue
+            asked.add(index)
+            me, lineage = joiner[0].me, leader.run_state.lineage
+            world.checkers.containment.claimants.add(me.peer)
+            report = m.CaughtUp(index, me.name, me.incarnation, me.address, lineage, "0" * 32)
+            event = v.MessageReceived(me.peer, report)
+            world.carry(me.peer, leader.peer, "control", event)
+
+    say()
+    world.run(until_s=FROM_S + FOR_S)
+    assert world.checkers.violations == []
+    named = [line for line in world.story if "names another state than the log" in line]
+    assert len(named) == len(asked) >= 1
+    assert all(joiner[0].peer in node.run_state.members for node in world.live), "with the state"
