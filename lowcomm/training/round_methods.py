@@ -203,7 +203,7 @@ class Method:
             return
         self._copies.check()
         client = self._peer.client
-        for result in client.arrived():
+        for result in client.arrived_results():
             windows = self._windows(result.fragment, client.result(result))
             self._copies.fetch(result.fragment, windows)
 

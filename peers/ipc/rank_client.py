@@ -141,7 +141,7 @@ class RankClient:
             self._results[result.fragment].append(result)
         return waiting.popleft()
 
-    def arrived(self) -> list[Result]:
+    def arrived_results(self) -> list[Result]:
         """Of each fragment the next result that `wait_result` returns, if it has come; never
         blocks."""
         while (result := self._hear_now(_RESULT)) is not None:

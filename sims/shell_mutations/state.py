@@ -349,7 +349,7 @@ RANK_MUTANTS = (
     Mutant(
         "a-result-that-has-come-is-forgotten",
         "A rank whose GPU has fetched a result waits for it for ever.",
-        Edit(RankClient.arrived, "waiting[0] for", "waiting.popleft() for"),
+        Edit(RankClient.arrived_results, "waiting[0] for", "waiting.popleft() for"),
         tests=("tests/peers/ipc/test_rank_client.py",),
     ),
     Mutant(
