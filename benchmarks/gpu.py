@@ -11,10 +11,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks.gpus.gpu_node import MODELS, ROUND_STEPS, WINDOW_STEPS
 from benchmarks.machine import machine
 from lowcomm.models import build_model
-from lowcomm.reports import Commit, read_timeline
+from lowcomm.reports import Commit, Event, RanksLost, Ready, read_timeline
 from lowcomm.training import pin, read_shards, shard_views, write_shards
 from peers.ipc import Slots, SlotsShape
 from protocols.types import ConfigError, LowcommError
@@ -35,6 +35,10 @@ from sims.terminal import run
 
 COPIES = 7
 """Times that each copy is made with each kind of memory; the figures are medians."""
+OVERLAPS = (15, 5)
+CHECKPOINTS = (0, 1)
+NEVER = 1_000_000
+"""Rounds from one checkpoint to the next, for none."""
 PART_S = 300.0
 """Seconds after which a part of the benchmark is given up."""
 Q = typer.Option
@@ -57,54 +61,69 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Throughput of a training loop without and with a peer attached."""
+    """Throughput of a training loop with a peer attached."""
 
-    bare_step_s: float
-    """Median of the windows before and after the run with a peer."""
-    peer_step_s: float
-    """Mean from the end of the first round to the last window."""
+    overlap_steps: int
+    checkpoint_rounds: int
+    """Rounds from one checkpoint to the next; 0: there is none."""
+    steps: int
+    """That were measured: fewer than planned, if the other node did not wait for this one."""
+    step_s: float
+    """Mean."""
     throughput: float
-    """Share of the bare loop's throughput: bare_step_s / peer_step_s."""
-    waited: float
-    """Share of the time that `method.step()` took."""
+    """Share of the bare loop's throughput."""
+    seconds: dict[str, float]
+    """Seconds a round that parts of `method.step()` took."""
+    exchange_s: float
+    """Median time from a contribution of the node to the commit of its round."""
     commits: int
 
 
 def main(
     model: Annotated[str, Q(help=f"Model: {', '.join(MODELS)}.")] = "124m",
     device: Annotated[str, Q(help="cuda, or cpu to try the benchmark.")] = "cuda",
-    rounds: Annotated[int, Q(help="Rounds of the run with a peer.", min=2)] = 4,
-    overlap: Annotated[int, Q(help="Steps between a contribution and its result.", min=0)] = 15,
+    rounds: Annotated[int, Q(help="Rounds of a run with a peer.", min=3)] = 4,
+    overlap: Annotated[
+        list[int] | None,
+        Q(help="Steps between a contribution and its result; may be repeated. Default: 15 and 5."),
+    ] = None,
+    checkpoint: Annotated[
+        list[int] | None,
+        Q(help="Rounds between checkpoints; 0: none; may be repeated. Default: 0 and 1."),
+    ] = None,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Copies between a GPU and a node's shared memory, pinned and not; and the throughput of a
-    training loop as a node of two, by Streaming DiLoCo with int8, digests, checkpoints and
-    encryption.
+    training loop as a node of two, by Streaming DiLoCo with int8, digests and encryption, for each
+    `--overlap` with each `--checkpoint`, beside the loop alone.
 
     \b
     Examples:
       python -m benchmarks gpu --json
-      python -m benchmarks gpu --model small --device cpu --rounds 2
+      python -m benchmarks gpu --model small --device cpu --rounds 3
     """
     if model not in MODELS:
         raise ConfigError(f"--model {model}: known are {', '.join(MODELS)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("torch sees no GPU: try the benchmark with --device cpu --model small")
-    progress = Console(stderr=True, highlight=False)
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
     progress.print("copies ...")
     copies = copy_both_ways(model, device)
+    settings = list(product(overlap or OVERLAPS, checkpoint or CHECKPOINTS))
     progress.print(
-        f"training: the loop alone, {rounds} rounds with a peer, the loop alone again ..."
+        f"training: the loop alone, {len(settings)} runs with a peer, the loop alone ..."
     )
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
         try:
-            trained = asyncio.run(_train(Path(directory), model, device, rounds, overlap))
+            bare_s, runs = asyncio.run(
+                _train(Path(directory), model, device, rounds, settings, progress.print)
+            )
         except TimeoutError:
             raise LowcommError(f"a part of the benchmark took longer than {PART_S:g} s") from None
-    asked = {"model": model, "device": device, "rounds": rounds, "overlap_steps": overlap}
-    told = {**asked, "machine": _machine(device)}
+    told = {"model": model, "device": device, "rounds": rounds, "machine": _machine(device)}
     if as_json:
-        print(json.dumps({**told, "copies": asdict(copies), "training": asdict(trained)}))
+        found = {"copies": asdict(copies), "bare_step_s": bare_s, "runs": [*map(asdict, runs)]}
+        print(json.dumps({**told, **found}))
         return
     console = Console(highlight=False)
     gib = copies.mib / 1024
@@ -113,10 +132,14 @@ def main(
         ("take", copies.take_s, copies.take_unpinned_s),
     ):
         console.print(f"{what}: {gib / fast_s:.1f} GiB/s; without pinning {gib / slow_s:.1f} GiB/s")
-    console.print(
-        f"training: {trained.throughput:.1%} of the bare loop's {1 / trained.bare_step_s:.2f} "
-        f"steps/s; method.step() took {trained.waited:.1%} of the time"
-    )
+    console.print(f"the loop alone: {1 / statistics.median(bare_s):.2f} steps/s")
+    for each in runs:
+        parts = ", ".join(f"{name} {took_s:.3f} s" for name, took_s in each.seconds.items())
+        console.print(
+            f"overlap_steps = {each.overlap_steps}, a checkpoint each {each.checkpoint_rounds} "
+            f"rounds (0: none): {each.throughput:.1%}; a round: {parts}; exchange "
+            f"{each.exchange_s:.3f} s"
+        )
 
 
 def copy_both_ways(model: str, device: str) -> Copies:
@@ -168,41 +191,83 @@ def _by_turns(*works: Callable[[], None]) -> list[float]:
     return [statistics.median(took) for took in seconds]
 
 
-async def _train(place: Path, model: str, device: str, rounds: int, overlap: int) -> Trained:
-    before_s = await _bare(place / "before.json", model, device)
+async def _train(
+    place: Path,
+    model: str,
+    device: str,
+    rounds: int,
+    settings: Sequence[tuple[int, int]],
+    tell: Callable[[str], None],
+) -> tuple[list[float], list[Trained]]:
+    """(seconds of a step of the loop alone, before and after the runs; the runs)."""
+    bare_s = [await _bare(place / "before.json", model, device)]
+    tell(f"the loop alone: {bare_s[0]:.5f} s a step")
+    measured: list[Trained] = []
+    for number, (overlap, checkpoint) in enumerate(settings):
+        there = place / str(number)
+        method = (
+            f'name = "streaming_diloco"\ninner_steps = {ROUND_STEPS}\nfragments = 4\n'
+            f'overlap_steps = {overlap}\nmixing = 0.5\ncontribution_codec = "int8"'
+        )
+        config = write_config(there, peers=2, rounds=rounds, method=method)
+        found, events = await _attached(there, config, model, device, checkpoint, bare_s[0])
+        moments: list[float] = found["moments"]
+        if len(moments) < 2:
+            raise LowcommError("the run ended without the node on the GPU: try more rounds")
+        steps = WINDOW_STEPS * (len(moments) - 1)
+        step_s = (moments[-1] - moments[0]) / steps
+        trained = Trained(
+            overlap_steps=overlap,
+            checkpoint_rounds=checkpoint,
+            steps=steps,
+            step_s=step_s,
+            throughput=bare_s[0] / step_s,
+            seconds={
+                name: round(took_s * ROUND_STEPS / steps, 4)
+                for name, took_s in found["seconds"].items()
+            },
+            exchange_s=_exchange_s(events),
+            commits=sum(type(event) is Commit for event in events),
+        )
+        tell(f"with a peer: {json.dumps(asdict(trained))}")
+        measured.append(trained)
+    bare_s.append(await _bare(place / "after.json", model, device))
+    mean_s = statistics.mean(bare_s)
+    return bare_s, [replace(each, throughput=mean_s / each.step_s) for each in measured]
+
+
+async def _attached(
+    place: Path, config: Path, model: str, device: str, checkpoint: int, idle_s: float
+) -> tuple[dict[str, Any], Sequence[Event]]:
+    """One run with a peer: (the report of its training process, the node's events)."""
     told = place / "peer.json"
-    method = (
-        f'name = "streaming_diloco"\ninner_steps = {ROUND_STEPS}\nfragments = 4\n'
-        f'overlap_steps = {overlap}\nmixing = 0.5\ncontribution_codec = "int8"'
-    )
-    config = write_config(place, peers=2, rounds=rounds, method=method)
+    programs = {
+        "alpha": ["peer", model, device, str(told), "0"],
+        "beta": ["idle", model, "cpu", str(place / "idle.json"), repr(idle_s)],
+    }
+    rounds = f"node.checkpoint_every_rounds={checkpoint or NEVER}"
     async with LocalCluster(place / "run") as cluster, asyncio.timeout(PART_S):
-        programs = {
-            "alpha": ["peer", model, device, str(told), "0"],
-            "beta": ["idle", model, "cpu", str(place / "idle.json"), repr(before_s)],
-        }
 
         def start(name: str, token: str) -> LocalNode:
             command = [sys.executable, "-m", "benchmarks.gpus.gpu_node", *programs[name]]
-            return cluster.start_peer(name, config, join=token, command=command)
+            sets = [rounds]
+            return cluster.start_peer(name, config, join=token, command=command, overrides=sets)
 
         for node in await cluster.start_all(list(programs), start):
             if await node.child.wait():
                 raise LowcommError(f"{node.name} ended: {node.last_words()}")
-        commits = [x for x in read_timeline(cluster.nodes[0].directory).events if type(x) is Commit]
-    after_s = await _bare(place / "after.json", model, device)
-    found = _read(told)
-    moments, waits = found["moments"], found["waits"]
-    first = ROUND_STEPS // WINDOW_STEPS
-    steps = WINDOW_STEPS * (len(moments) - 1 - first)
-    took_s = moments[-1] - moments[first]
-    bare_s = (before_s + after_s) / 2
-    return Trained(
-        bare_step_s=bare_s,
-        peer_step_s=took_s / steps,
-        throughput=bare_s * steps / took_s,
-        waited=sum(waits[ROUND_STEPS : ROUND_STEPS + steps]) / took_s,
-        commits=len(commits),
+        events = read_timeline(cluster.nodes[0].directory).events
+        if any(isinstance(event, RanksLost) for event in events):
+            raise LowcommError(f"the rank on the GPU was lost: {cluster.nodes[0].last_words()}")
+        return _read(told), events
+
+
+def _exchange_s(events: Sequence[Event]) -> float:
+    began = {(each.fragment, each.round): each.t for each in events if isinstance(each, Ready)}
+    return statistics.median(
+        each.t - began[each.fragment, each.round]
+        for each in events
+        if isinstance(each, Commit) and (each.fragment, each.round) in began
     )
 
 

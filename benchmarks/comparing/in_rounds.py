@@ -109,8 +109,8 @@ class NodeState:
         else:
             local_P[:] = new_P
 
-    def snapshot(self, directory: str) -> bool:
-        return False
+    def snapshot(self, directory: str) -> None:
+        """No daemon asks for a snapshot."""
 
 
 class ComparedRankRounds:

@@ -9,6 +9,8 @@ asynchronously, and the step's time is the time between two synchronised moments
 import json
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,13 +21,18 @@ from torch.optim import AdamW
 from lowcomm import StreamingDiLoCo, attach
 from lowcomm.config import ModelConfig
 from lowcomm.models import build_model, next_token_loss
+from lowcomm.training import Kind, Peer
 
 ROUND_STEPS = 100
 """Inner steps of a round."""
 WINDOW_STEPS = 25
 """Steps between two synchronised moments."""
-BARE_STEPS = 200
-WARMUP_STEPS = 50
+SETTLING_STEPS = 150
+"""Steps at first that are not measured: the first checkpoint takes longer than others."""
+BARE_STEPS = 150
+WARMUP_STEPS = 25
+PACE = 0.97
+"""A resting node's time for a step, as a share of the bare loop's."""
 MODELS = {
     "124m": ModelConfig(
         vocab_size=32768,
@@ -62,6 +69,51 @@ class Sizes:
     told: Path
     step_s: float = 0.0
     """Seconds that an idle node rests in each step."""
+
+
+class TimedDiLoCo(StreamingDiLoCo):
+    """Measures the parts of `step` in the training loop."""
+
+    def __init__(self, model: nn.Module, optimizer: AdamW, peer: Peer) -> None:
+        self.parts: list[tuple[str, int, float]] = []
+        """Name of a part, inner step, seconds."""
+        super().__init__(model, optimizer, peer)
+        self.parts.clear()
+
+    def step(self, *, tokens: int | None = None) -> None:
+        with self._timed("step"):
+            super().step(tokens=tokens)
+
+    def write(self, fragment: int, place: memoryview) -> None:
+        with self._timed("contribute"):
+            super().write(fragment, place)
+
+    def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+        with self._timed("take"):
+            super().take_result(fragment, values, kind, mixing=mixing)
+
+    def snapshot(self, directory: str) -> None:
+        with self._timed("snapshot"):
+            super().snapshot(directory)
+
+    def seconds(self, first: int, last: int) -> dict[str, float]:
+        """Seconds of each part in these steps. "wait": the rest of `step`, in which the rank waits
+        for its daemon."""
+        found: dict[str, float] = {"step": 0.0, "contribute": 0.0, "take": 0.0, "snapshot": 0.0}
+        for name, step, took_s in self.parts:
+            if first < step <= last:
+                found[name] += took_s
+        whole_s = found.pop("step")
+        return found | {"wait": whole_s - sum(found.values())}
+
+    @contextmanager
+    def _timed(self, name: str) -> Generator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            step = self.steps if hasattr(self, "_rank") else 0  # Not before it has joined.
+            self.parts.append((name, step, time.monotonic() - began))
 
 
 class GpuTraining:
@@ -101,39 +153,44 @@ def train_bare(sizes: Sizes) -> None:
             moments.append(training.now())
         training.inner_step(number)
     moments.append(training.now())
-    _tell(sizes, moments, waits=[])
+    _tell(sizes, moments, {})
 
 
 def train_as_peer(sizes: Sizes) -> None:
-    """The same loop with a method; report the windows, and the seconds of each `method.step()` that
-    waited."""
+    """The same loop with a method; report the windows that count, and the seconds that the parts
+    of `method.step()` took in them."""
     peer = attach()
     training, moments = GpuTraining(sizes), list[float]()
-    method = StreamingDiLoCo(training.model, training.optimizer, peer)
-    waits: list[float] = []
+    method = TimedDiLoCo(training.model, training.optimizer, peer)
     for number, _ in enumerate(peer.batches()):
         if number % WINDOW_STEPS == 0:
             moments.append(training.now())
         training.inner_step(number)
-        began = time.monotonic()
         method.step()
-        waits.append(time.monotonic() - began)
-    _tell(sizes, moments, waits)
+    # The end of the run, where a rank waits for its last results, is left out. A run in which
+    # others did not wait for this node was shorter for it.
+    planned = (SETTLING_STEPS + (peer.run.outer_steps - 2) * ROUND_STEPS) // WINDOW_STEPS
+    first, last = SETTLING_STEPS // WINDOW_STEPS, min(planned, len(moments) - 1)
+    seconds = method.seconds(WINDOW_STEPS * first, WINDOW_STEPS * last)
+    _tell(sizes, moments[first : last + 1], seconds)
 
 
 def rest_as_peer(sizes: Sizes) -> None:
-    """Contribute the initial parameters again and again, at the pace of the other node."""
+    """Contribute the parameters as they are, a little faster than the other node trains, which so
+    never waits for this one: as a CPU's copies take long, the rests after them are shorter."""
     peer = attach()
     training = GpuTraining(sizes)
     method = StreamingDiLoCo(training.model, training.optimizer, peer)
+    until = time.monotonic()
     for _ in peer.batches():
-        time.sleep(sizes.step_s)
+        until += PACE * sizes.step_s
+        time.sleep(max(until - time.monotonic(), 0.0))
         method.step()
-    _tell(sizes, [], waits=[])
+    _tell(sizes, [], {})
 
 
-def _tell(sizes: Sizes, moments: list[float], waits: list[float]) -> None:
-    told = {**asdict(sizes), "told": str(sizes.told), "moments": moments, "waits": waits}
+def _tell(sizes: Sizes, moments: list[float], seconds: dict[str, float]) -> None:
+    told = {**asdict(sizes), "told": str(sizes.told), "moments": moments, "seconds": seconds}
     sizes.told.write_text(json.dumps(told), encoding="utf-8")
 
 

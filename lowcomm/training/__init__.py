@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from lowcomm.training import deterministic_ops
     from lowcomm.training.attach import Peer
     from lowcomm.training.fsdp import read_shards, shard_views, write_shards
+    from lowcomm.training.gpu_copies import pin
     from lowcomm.training.interfaces import Kind, RoundState
-    from lowcomm.training.pinned_memory import pin
     from lowcomm.training.round_rank import RoundRank
     from lowcomm.training.round_schedule import ANCHOR
     from lowcomm.training.step_rank import StepRank
@@ -42,7 +42,7 @@ __getattr__ = lazy_exports(
         "attach": "Peer",
         "fsdp": "read_shards shard_views write_shards",
         "interfaces": "Kind RoundState",
-        "pinned_memory": "pin",
+        "gpu_copies": "pin",
         "round_rank": "RoundRank",
         "round_schedule": "ANCHOR",
         "step_rank": "StepRank",

@@ -23,7 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
-from lowcomm.training.pinned_memory import wait_for_copies
+from lowcomm.training.gpu_copies import wait_for_copies
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 
@@ -190,15 +190,27 @@ def read_shards(
     elements_P = whole(buffer)
     for shard in shards:
         here, local = window(elements_P, shard), shard.local
-        if kind == "delta":
-            local.add_(here.to(local.device, non_blocking=True))  # On the CPU this is no copy.
-        elif mixing:
-            # lerp and alpha= fuse, so CPUs would differ in bits (docs/arithmetic.md).
-            there = here.to(local.device, non_blocking=True)
-            local.mul_(mixing).add_(there.mul(1 - mixing))
+        if kind == "delta" or mixing:
+            there = here.to(local.device, non_blocking=True)  # On the CPU this is no copy.
+            apply(shard, there, kind, mixing=mixing)
         else:
             _copy(here, local, of_bytes=buffer.nbytes)
     wait_for(shards)
+
+
+@torch.no_grad()
+def apply(
+    shard: ShardView, there: Tensor, kind: Literal["full", "delta"], *, mixing: float
+) -> None:
+    """Continue with the values of `there`, on the shard's device, as `read_shards` does."""
+    local = shard.local
+    if kind == "delta":
+        local.add_(there)
+    elif mixing:
+        # lerp and alpha= fuse, so CPUs would differ in bits (docs/arithmetic.md).
+        local.mul_(mixing).add_(there.mul(1 - mixing))
+    else:
+        local.copy_(there)
 
 
 def on_device(elements_P: Tensor, shard: ShardView) -> Tensor:

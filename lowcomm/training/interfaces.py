@@ -10,7 +10,8 @@ class RoundState(Protocol):
     reads its own elements."""
 
     def write(self, fragment: int, place: memoryview) -> None:
-        """Write the parameters to `place`, except those that another rank of the node writes."""
+        """Write the parameters to `place`, except those that another rank of the node writes. They
+        may still be on their way when this returns: see RoundRank's `when_written`."""
         ...
 
     def copy(self, fragment: int, place: memoryview) -> None:
@@ -22,7 +23,7 @@ class RoundState(Protocol):
         them, "delta" is added to them."""
         ...
 
-    def snapshot(self, directory: str) -> bool:
-        """Save to `directory` the state that a restart needs beyond the parameters. Returns False
-        if that fails."""
+    def snapshot(self, directory: str) -> None:
+        """Save to `directory` the state that a restart needs beyond the parameters, and tell the
+        daemon when it is saved, unless that fails."""
         ...

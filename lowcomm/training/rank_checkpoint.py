@@ -8,7 +8,8 @@ them). Must NOT unpickle anything, or load a state that does not fit exactly.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from lowcomm.training.fsdp import local_of
+from lowcomm.training.gpu_copies import HostCopies
 from peers.storage import sync
 from protocols.types import LowcommError
 
@@ -57,11 +59,52 @@ class RankFile:
         return self.directory / f"rank-{rank}-of-{self.world_size}.safetensors"
 
 
-def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:
-    """Write this rank's file: complete and synced, or not at all. Makes the directory if needed.
+class RankSaver:
+    """Writes the optimizer's states of one rank in a thread of its own, while training goes on."""
 
-    Raises OSError, and RankStateError if the optimizer keeps anything but tensors and plain values.
-    """
+    def __init__(self, parameters: Parameters, optimizer: Optimizer) -> None:
+        self._parameters, self._optimizer = parameters, optimizer
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-state")
+        self._last: Future[None] | None = None
+        self._copies = HostCopies()
+
+    def save(self, file: RankFile, then: Callable[[Exception | None], None]) -> None:
+        """Copy the present state, after the last one is written; then begin to write this rank's
+        file: complete and synced, or not at all. Makes the directory if needed. Calls `then` in the
+        thread at the end, with the error if there is one.
+
+        Raises RankStateError if the optimizer keeps anything but tensors and plain values.
+        """
+        self.wait()
+        tensors, header = _state(file, self._parameters, self._optimizer)
+        copies = self._copies.of(tensors)
+        self._last = self._thread.submit(_write, file, copies, header, then)
+
+    def wait(self) -> None:
+        """Wait until the last file is written."""
+        if self._last is not None:
+            self._last.result()
+
+
+def _write(
+    file: RankFile,
+    tensors: dict[str, Tensor],
+    header: dict[str, Any],
+    then: Callable[[Exception | None], None],
+) -> None:
+    failed: Exception | None = None
+    try:
+        file.directory.mkdir(parents=True, exist_ok=True)
+        write_tensors(file.path, tensors, {HEADER: json.dumps(header)})
+    except (OSError, RankStateError) as error:
+        failed = error
+    then(failed)
+
+
+def _state(
+    file: RankFile, parameters: Parameters, optimizer: Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors themselves, not copies, and the header of their file."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     sharded: list[str] = []
@@ -83,8 +126,8 @@ def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
                 raise RankStateError(f"{entry} is a {type(value).__name__}, which cannot be saved")
     header = _identity(file, parameters, optimizer)
     header |= {"values": values, "sharded": sharded}
-    file.directory.mkdir(parents=True, exist_ok=True)
-    write_tensors(file.path, tensors, {HEADER: json.dumps(header)})
+    _check_apart(tensors)
+    return tensors, header
 
 
 def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> bool:
@@ -127,6 +170,14 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
         }
     )
     return True
+
+
+def _check_apart(tensors: Mapping[str, Tensor]) -> None:
+    """Raise RankStateError for tensors that share memory: a restart would part them."""
+    at: dict[int, str] = {}
+    for entry, tensor in tensors.items():
+        if tensor.numel() and at.setdefault(tensor.data_ptr(), entry) != entry:
+            raise RankStateError(f"{entry} and {at[tensor.data_ptr()]} share memory")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

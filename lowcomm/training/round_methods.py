@@ -7,31 +7,36 @@ communicate with a peer.
 """
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lowcomm.config.lr_schedule import Schedule, warmup
-from lowcomm.methods import RoundMethod
+from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
+    apply,
     check_sharded,
     pause_at_exit,
     read_shards,
     reshard,
     shard_views,
+    whole,
+    window,
     write_shards,
 )
+from lowcomm.training.gpu_copies import SideCopies, pin
 from lowcomm.training.interfaces import Kind
-from lowcomm.training.pinned_memory import pin
 from lowcomm.training.rank_checkpoint import (
     RankFile,
+    RankSaver,
     RankStateError,
     load_rank_state,
-    save_rank_state,
 )
 from lowcomm.training.round_rank import RoundRank
 from protocols.types import ConfigError, LowcommError
@@ -92,7 +97,13 @@ class Method:
         file = self._file(attached.rank_state)
         is_there = bool(attached.rank_state) and file.is_of_all
         kept = is_there and load_rank_state(file, self._parameters, optimizer)
-        self._rank = RoundRank(peer, self, attached)
+        self._saver = RankSaver(self._parameters, optimizer)
+        device = shards[0].local.device
+        overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, EagerDiLoCoMethod)
+        self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
+        """With a GPU, if the loop goes on while a result is awaited. Its keys are the fragments:
+        what is fetched is the next result."""
+        self._rank = RoundRank(peer, self, attached, when_written=self._when_written)
         self._rank.start()
         joins = not kept and self._rank.run_step > 0
         self._warmup_steps = peer.run.optimizer.joiner_warmup_steps if joins else 0
@@ -133,14 +144,23 @@ class Method:
                 "each step needs at least 1: pass the number of tokens that the whole node trained "
                 "on, or leave it out for run.data.batch * run.data.window"
             )
+        self._fetch()
         self._rank.step(tokens=tokens)
         self._set_rates()
+        if self.finished:
+            self._saver.wait()
 
     # RoundState -----------------------------------------------------------------------------
 
     def write(self, fragment: int, place: memoryview) -> None:
         reshard(self._model)  # After an evaluation stale parameters may still be gathered.
-        write_shards(self._shards[fragment], place)
+        shards = self._shards[fragment]
+        if self._copies is None:
+            write_shards(shards, place)
+            return
+        ours, elements_P = [shard for shard in shards if shard.writes], whole(place)
+        targets = [window(elements_P, shard) for shard in ours]
+        self._copies.write([shard.local for shard in ours], targets)
 
     def copy(self, fragment: int, place: memoryview) -> None:
         reshard(self._model)
@@ -148,16 +168,49 @@ class Method:
 
     def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         reshard(self._model)
-        read_shards(self._shards[fragment], values, kind, mixing=mixing)
+        shards = self._shards[fragment]
+        if self._copies is None:
+            read_shards(shards, values, kind, mixing=mixing)
+            return
+        fetched = self._copies.fetched(fragment, self._windows(fragment, values))
+        for shard, there in zip(shards, fetched, strict=True):
+            apply(shard, there, kind, mixing=mixing)
 
-    def snapshot(self, directory: str) -> bool:
+    def snapshot(self, directory: str) -> None:
         try:
-            save_rank_state(self._file(directory), self._parameters, self._optimizer)
-        except (OSError, RankStateError) as error:
-            # Do not end the run: a restart begins with an older state, or a fresh optimizer.
-            log.warning("rank %d cannot save its optimizer state: %s", self._peer.rank, error)
-            return False
-        return True
+            self._saver.save(self._file(directory), partial(self._saved, directory))
+        except RankStateError as error:
+            self._saved(directory, error)
+
+    def _saved(self, directory: str, error: Exception | None) -> None:
+        """In the saver's thread, mostly."""
+        if error is None:
+            self._peer.client.snapshotted(directory)
+            return
+        # Do not end the run: a restart begins with an older state, or a fresh optimizer.
+        log.warning("rank %d cannot save its optimizer state: %s", self._peer.rank, error)
+
+    def _when_written(self, call: Callable[[], None]) -> None:
+        if self._copies is None:
+            call()
+        else:
+            self._copies.then(call)
+
+    def _fetch(self) -> None:
+        """Begin to copy the results that have come to the GPU, each before the step at which it is
+        taken."""
+        if self._copies is None:
+            return
+        self._copies.check()
+        client = self._peer.client
+        for result in client.arrived_results():
+            windows = self._windows(result.fragment, client.result(result))
+            self._copies.fetch(result.fragment, windows)
+
+    def _windows(self, fragment: int, values: memoryview) -> list[Tensor]:
+        """This rank's parts of a result."""
+        elements_P = whole(values)
+        return [window(elements_P, shard) for shard in self._shards[fragment]]
 
     def _file(self, directory: str) -> RankFile:
         return RankFile(Path(directory), self._peer.rank, self._peer.world_size)

@@ -5,7 +5,8 @@ process (sims/lockstep/nodes.py). Must NOT know what a parameter is (a RoundStat
 which contributions count.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from lowcomm.config.round_length import planned_rounds, round_steps
@@ -29,7 +30,6 @@ class RoundClient(Protocol):
     def check_untorn(self, result: Result) -> None: ...
     def count_step(self, step: int) -> None: ...
     def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None: ...
-    def snapshotted(self, directory: str) -> None: ...
 
 
 class RoundPeer(Protocol):
@@ -45,6 +45,11 @@ class RoundPeer(Protocol):
     def finish(self, *, evaluate: bool) -> None: ...
 
 
+def at_once(call: Callable[[], None]) -> None:
+    """Call it now: what `write` was to write is written."""
+    call()
+
+
 class RoundRank:
     """The rounds of one rank that has joined: call `start`, then `step` after each inner step.
 
@@ -52,11 +57,20 @@ class RoundRank:
     and calls `count` in place of `step`.
     """
 
-    def __init__(self, peer: RoundPeer, state: RoundState, attached: Attached) -> None:
+    def __init__(
+        self,
+        peer: RoundPeer,
+        state: RoundState,
+        attached: Attached,
+        *,
+        when_written: Callable[[Callable[[], None]], None] = at_once,
+    ) -> None:
+        """`when_written`: call the function, in any thread, as soon as all that `state` was told to
+        write is written."""
         method = peer.run.method
         assert isinstance(method, RoundMethod)
         self._peer, self._client, self._lease = peer, peer.client, peer.lease
-        self._state = state
+        self._state, self._when_written = state, when_written
         self._method = method
         self._initial = attached.initial
         self._fragments = len(attached.shape.fragment_bytes)
@@ -145,8 +159,8 @@ class RoundRank:
             if anew:
                 lease.forget()
             lease.renew(result.samples, last=finish)
-        if result.snapshot and self._state.snapshot(result.snapshot):
-            self._client.snapshotted(result.snapshot)
+        if result.snapshot:
+            self._state.snapshot(result.snapshot)
         if finish:
             self._finish(result)
         elif result.evaluate:
@@ -182,6 +196,9 @@ class RoundRank:
         return self._client.ask_boundary(self.steps, due=due, left=left)
 
     def _contribute(self, fragment: int, *, steps: int, tokens: int) -> None:
-        """Report a contribution that has been written."""
+        """Report the contribution that `write` was told to write, once it is written."""
         samples = self._lease.contribute() if fragment == ANCHOR else ()
-        self._client.contribute(fragment, steps=steps, tokens=tokens, samples=samples)
+        contribute = self._client.contribute
+        self._when_written(
+            partial(contribute, fragment, steps=steps, tokens=tokens, samples=samples)
+        )

@@ -29,7 +29,7 @@ from lowcomm.training.fsdp import (
     whole,
     window,
 )
-from lowcomm.training.pinned_memory import pin
+from lowcomm.training.gpu_copies import pin
 from lowcomm.training.step_rank import StepRank
 from protocols.types import ConfigError, LowcommError
 

@@ -48,7 +48,7 @@ _ANY = kinds_of(Configured, Attached, Answer, Result, Order, Refused)
 
 
 class RankClient:
-    """One rank of one attempt. Not for several threads at once.
+    """One rank of one attempt. For one thread; `contribute` and `snapshotted` are for others too.
 
     `timeout_s` bounds connecting. Waiting for the daemon is not bounded (it may be waiting for
     other peers), but ends with the daemon: then this process exits with EXIT_DAEMON_GONE at once.
@@ -141,6 +141,13 @@ class RankClient:
             self._results[result.fragment].append(result)
         return waiting.popleft()
 
+    def arrived_results(self) -> list[Result]:
+        """Of each fragment the next result that `wait_result` returns, if it has come; never
+        blocks."""
+        while (result := self._hear_now(_RESULT)) is not None:
+            self._results[result.fragment].append(result)
+        return [waiting[0] for waiting in self._results.values() if waiting]
+
     def result(self, result: Result) -> memoryview:
         """The published bytes: uint8 [fragment_bytes], read-only. Copy, then call `check_untorn`.
 
@@ -214,7 +221,14 @@ class RankClient:
         return message
 
     def _hear(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M:
-        message = self._link.receive(kinds)
+        return self._accepted(self._link.receive(kinds))
+
+    def _hear_now(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M | None:
+        """The next message; None if there is none yet."""
+        message = self._link.receive_now(kinds)
+        return None if message is None else self._accepted(message)
+
+    def _accepted(self, message: M | Refused) -> M:
         if isinstance(message, Refused):
             sys.stderr.write(f"rank {self.rank}: refused by its daemon: {message.why}\n")
             raise SystemExit(EXIT_REFUSED)

@@ -25,6 +25,7 @@ class RankSocket:
     def __init__(self, path: str, *, timeout_s: float) -> None:
         """Connect within `timeout_s`. Raises OSError if no process listens."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sending = threading.Lock()
         self._buffer = bytearray()
         self._fds: list[int] = []
         self._wake = -1
@@ -49,42 +50,56 @@ class RankSocket:
         self._watcher.start()
 
     def send(self, message: RankMessage) -> None:
-        """Blocks while there is no room. Raises LinkError when the daemon is gone, or if the
-        message is too large."""
-        self._send_all(frame(message))
+        """Blocks while there is no room; any thread may call it. Raises LinkError when the daemon
+        is gone, or if the message is too large."""
+        with self._sending:
+            self._send_all(frame(message))
 
     def offer(self, message: RankMessage) -> None:
         """Send the message, or drop it if there is no room: figures are not worth a training step.
         Raises LinkError as `send` does."""
         framed = frame(message)
-        try:
-            sent = self._socket.send(framed, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._gone() from None
-        # The kernel may take a part of a large message. The rest must follow then, even if it has
-        # to wait: else the next message would be read as the rest.
-        if sent < len(framed):
-            self._send_all(framed[sent:])
+        with self._sending:
+            try:
+                sent = self._socket.send(framed, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                raise self._gone() from None
+            # The kernel may take a part of a large message. The rest must follow then, even if it
+            # has to wait: else the next message would be read as the rest.
+            if sent < len(framed):
+                self._send_all(framed[sent:])
 
     def receive(self, kinds: Mapping[str, type[M]]) -> M:
         """The next message, of one of these kinds. Raises LinkError if it is another one, or at the
         end of the stream."""
         while (payload := take_frame(self._buffer)) is None:
-            # At most one descriptor is ever sent, with the first byte of an `Attached`.
-            # (socket.recv_fds would do, but ignores its flags in Python 3.11.)
-            try:
-                data, rights, _, _ = self._socket.recvmsg(
-                    1 << 16, socket.CMSG_LEN(FD.size), socket.MSG_CMSG_CLOEXEC
-                )
-            except ConnectionResetError:
-                raise self._gone() from None
-            self._fds += [FD.unpack(packed)[0] for _, _, packed in rights]
-            if not data:
-                raise self._gone()
-            self._buffer += data
+            self._read(0)
         return decode(payload, kinds)
+
+    def receive_now(self, kinds: Mapping[str, type[M]]) -> M | None:
+        """As `receive`, but None if no message has come yet."""
+        while (payload := take_frame(self._buffer)) is None:
+            try:
+                self._read(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+        return decode(payload, kinds)
+
+    def _read(self, flags: int) -> None:
+        # At most one descriptor is ever sent, with the first byte of an `Attached`.
+        # (socket.recv_fds would do, but ignores its flags in Python 3.11.)
+        try:
+            data, rights, _, _ = self._socket.recvmsg(
+                1 << 16, socket.CMSG_LEN(FD.size), socket.MSG_CMSG_CLOEXEC | flags
+            )
+        except ConnectionResetError:
+            raise self._gone() from None
+        self._fds += [FD.unpack(packed)[0] for _, _, packed in rights]
+        if not data:
+            raise self._gone()
+        self._buffer += data
 
     def take_fd(self) -> int:
         """The descriptor that came with the last message. Raises LinkError if there was none."""

@@ -130,9 +130,6 @@ class LockstepNode:
     def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None:
         return self.decide(steps, due, left)
 
-    def snapshotted(self, directory: str) -> None:
-        """No caller asks for a snapshot."""
-
 
 class LockstepNodes:
     """All nodes of a run. A round is exchanged once all nodes have contributed to it."""

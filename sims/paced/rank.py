@@ -127,15 +127,15 @@ class PacedTrainer:
             loss = stand_in_loss(self._parameters.theta_P)
             self._peer.evaluated(loss=loss, windows=windows, sample="")
 
-    def snapshot(self, directory: str) -> bool:
+    def snapshot(self, directory: str) -> None:
         self._parameters.reach(self._rank.run_step)
         try:
             save_data_step(self._file(directory), self._parameters.data_step)
         except OSError as error:
             # No reason to fail: a restart goes on from the run's committed step.
             log.warning("rank %d cannot save its step: %s", self._peer.rank, error)
-            return False
-        return True
+        else:
+            self._peer.client.snapshotted(directory)
 
     def _report(self) -> None:
         step, then = self._reported

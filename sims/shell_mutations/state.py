@@ -10,7 +10,10 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica
 from lowcomm.outer_state.versions import OuterState
 from lowcomm.rank_control.rank_rounds import RankRounds
+from lowcomm.training.rank_checkpoint import RankSaver
+from lowcomm.training.round_rank import RoundRank
 from lowcomm.training.round_schedule import RoundSchedule
+from peers.ipc.rank_client import RankClient
 from peers.ipc.shared_memory import Slots
 from peers.ranks.attempt import RankAttempt
 from sims.mutations.patch import Edit, Mutant
@@ -27,6 +30,7 @@ _FEEDBACK = (
 _LEASE = ("tests/lowcomm/data/test_lease.py",)
 _RANK_ROUNDS = ("tests/lowcomm/rank_control/test_rank_rounds.py",)
 _ATTEMPT = ("tests/peers/ranks/test_attempt.py",)
+_RANK_CHECKPOINT = ("tests/lowcomm/training/test_rank_checkpoint.py",)
 _SLOTS = ("tests/peers/ipc/test_shared_memory.py",)
 
 REPLICA_MUTANTS = (
@@ -330,6 +334,35 @@ RANK_MUTANTS = (
         "A contribution counts before the new ranks have written it.",
         Edit(Slots.void, "self.clear_done(fragment, rank)", "pass"),
         tests=_SLOTS,
+    ),
+    Mutant(
+        "a-contribution-is-told-of-before-it-is-written",
+        "The daemon sends what is left of an older one in place of what a GPU still copies.",
+        Edit(
+            RoundRank._contribute,
+            "self._when_written(\n        partial(contribute, fragment, steps=steps, "
+            "tokens=tokens, samples=samples)\n    )",
+            "contribute(fragment, steps=steps, tokens=tokens, samples=samples)",
+        ),
+        tests=("tests/lowcomm/training/test_round_rank.py",),
+    ),
+    Mutant(
+        "a-result-that-has-come-is-forgotten",
+        "A rank whose GPU has fetched a result waits for it for ever.",
+        Edit(RankClient.arrived_results, "waiting[0] for", "waiting.popleft() for"),
+        tests=("tests/peers/ipc/test_rank_client.py",),
+    ),
+    Mutant(
+        "a-state-is-saved-beside-the-one-before",
+        "The file of the one before gets the values of a later step.",
+        Edit(RankSaver.save, "self.wait()", "pass"),
+        tests=_RANK_CHECKPOINT,
+    ),
+    Mutant(
+        "a-state-is-saved-without-a-copy",
+        "A restart goes on with an optimizer that has stepped further than its parameters.",
+        Edit(RankSaver.save, "self._copies.of(tensors)", "tensors"),
+        tests=_RANK_CHECKPOINT,
     ),
 )
 

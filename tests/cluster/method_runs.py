@@ -114,7 +114,7 @@ def command_of(pid: int) -> str:
 class Parameters(PacedParameters):
     """Implements lowcomm.training.interfaces.RoundState."""
 
-    def snapshot(self, directory: str) -> bool:
+    def snapshot(self, directory: str) -> None:
         raise AssertionError(f"nobody asked for {directory}")
 
 

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
+from torch.optim import Optimizer
 
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
@@ -32,11 +33,22 @@ from lowcomm.training.fsdp import (
     shard_views,
     write_shards,
 )
-from lowcomm.training.rank_checkpoint import RankFile, load_rank_state, save_rank_state
+from lowcomm.training.rank_checkpoint import Parameters, RankFile, RankSaver, load_rank_state
 from protocols.types.errors import ConfigError
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 CPU = rank_device("cpu", local_rank=0)
+
+
+def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:
+    """Save a state and wait for it. Raises the saver's errors."""
+    errors: list[Exception | None] = []
+    saver = RankSaver(parameters, optimizer)
+    saver.save(file, errors.append)
+    saver.wait()
+    (error,) = errors
+    if error is not None:
+        raise error
 
 
 class Odd(nn.Module):

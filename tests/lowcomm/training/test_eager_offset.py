@@ -34,7 +34,7 @@ class State:
         assert (kind, mixing) == ("full", 0.0)
         self.theta_P[:] = np.frombuffer(values, np.float32)
 
-    def snapshot(self, directory: str) -> bool:
+    def snapshot(self, directory: str) -> None:
         raise AssertionError(directory)
 
 

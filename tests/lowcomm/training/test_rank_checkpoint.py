@@ -1,9 +1,11 @@
 """An optimizer's state on disk: a restart continues bit by bit, and nothing else is let in."""
 
+import copy
 import json
 import resource
+import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any, cast
 
 import pytest
@@ -16,11 +18,12 @@ from lowcomm.program.muon import Muon
 from lowcomm.training.rank_checkpoint import (
     HEADER,
     RankFile,
+    RankSaver,
     RankStateError,
     load_rank_state,
-    save_rank_state,
 )
 from tests.lowcomm.forking import run_ranks
+from tests.lowcomm.node_ranks import save_rank_state
 
 Make = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -66,11 +69,12 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def train(model: nn.Module, optimizer: Optimizer, steps: int) -> bytes:
+    device = next(model.parameters()).device
     for step in range(steps):
         optimizer.zero_grad()
-        model(torch.full((2, 3), 0.3 * step)).square().sum().backward()
+        model(torch.full((2, 3), 0.3 * step, device=device)).square().sum().backward()
         optimizer.step()
-    return nn.utils.parameters_to_vector(model.parameters()).detach().numpy().tobytes()
+    return nn.utils.parameters_to_vector(model.parameters()).detach().cpu().numpy().tobytes()
 
 
 def saved(directory: Path, make: Make = OPTIMIZERS["adamw"]) -> RankFile:
@@ -107,6 +111,74 @@ def test_a_restart_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
     assert load_rank_state(file, parameters_of(again), other)
     assert train(again, other, 3) == train(model, optimizer, 3)
     assert [path.name for path in file.directory.iterdir()] == ["rank-0-of-1.safetensors"]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_training_goes_on_while_the_state_is_written(device: str, tmp_path: Path) -> None:
+    model = build().to(device)
+    optimizer = OPTIMIZERS["adamw_fused"](model.parameters())
+    saver = RankSaver(parameters_of(model), optimizer)
+    files = [RankFile(tmp_path, 0, 1), RankFile(tmp_path / "next", 0, 1)]
+    errors: list[Exception | None] = []
+    losses: list[bytes] = []
+    models: list[nn.Module] = []
+    for file in files:
+        train(model, optimizer, 2)
+        models.append(copy.deepcopy(model))
+        saver.save(file, errors.append)
+        losses.append(train(model, optimizer, 3))
+    saver.wait()
+    assert errors == [None, None]
+    for file, then, expected in zip(files, models, losses, strict=True):
+        other = OPTIMIZERS["adamw_fused"](then.parameters())
+        assert load_rank_state(file, parameters_of(then), other)
+        assert train(then, other, 3) == expected
+
+
+def slow_directory(directory: Path, go_on: threading.Event) -> Path:
+    """A directory that is made as soon as `go_on` is set."""
+
+    class Slow(PosixPath):
+        def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+            assert go_on.wait(10)
+            super().mkdir(mode, parents, exist_ok)
+
+    return Slow(directory)
+
+
+def test_a_state_is_of_the_step_at_which_it_was_saved_and_the_next_one_waits(
+    tmp_path: Path,
+) -> None:
+    model = build()
+    parameters, optimizer = parameters_of(model), OPTIMIZERS["sgd_momentum"](model.parameters())
+    saver, go_on = RankSaver(parameters, optimizer), threading.Event()
+    first = RankFile(slow_directory(tmp_path / "first", go_on), 0, 1)
+    second = RankFile(tmp_path / "second", 0, 1)
+    errors: list[Exception | None] = []
+
+    def momentum() -> dict[str, torch.Tensor]:
+        states = {name: optimizer.state[each] for name, each in parameters.items()}
+        return {
+            f"momentum_buffer:{name}": each["momentum_buffer"].clone()
+            for name, each in states.items()
+        }
+
+    train(model, optimizer, 2)
+    then = momentum()
+    saver.save(first, errors.append)
+    train(model, optimizer, 2)
+    again = threading.Thread(target=lambda: saver.save(second, errors.append))
+    again.start()
+    again.join(0.2)
+    assert again.is_alive(), "the first one is not written yet"
+    go_on.set()
+    again.join(10)
+    saver.wait()
+    assert errors == [None, None]
+    for file, expected in ((first, then), (second, momentum())):
+        found = safetensors.torch.load_file(file.path)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], each) for name, each in expected.items())
 
 
 @pytest.mark.deadline(100)

@@ -14,7 +14,7 @@ from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.data.lease import NodeLease
 from lowcomm.methods import AnyMethod, DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.training.interfaces import Kind
-from lowcomm.training.round_rank import RoundRank
+from lowcomm.training.round_rank import RoundRank, at_once
 from peers.ipc.messages import Attached, Result
 from peers.ipc.shared_memory import SlotsShape
 from protocols.types.sample_ranges import SampleRange, Samples
@@ -45,7 +45,6 @@ class Daemon:
         self.asked: list[tuple[int, bool, tuple[int, ...]]] = []
         self.early = False
         self.torn: list[int] = []
-        self.snapshots: list[str] = []
         self.steps = 0
         self.results: defaultdict[int, deque[Result]] = defaultdict(deque)
         self.choose: Callable[[Sequence[int]], int] = self._fewest
@@ -91,16 +90,12 @@ class Daemon:
         times = [given.fragment for given in self.given]
         return min(left, key=lambda fragment: (times.count(fragment), -fragment))
 
-    def snapshotted(self, directory: str) -> None:
-        self.snapshots.append(directory)
-
 
 class State:
     """Implements lowcomm.training.interfaces.RoundState: notes what it is told."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[object, ...]] = []
-        self.keeps = True
 
     def write(self, fragment: int, place: memoryview) -> None:
         assert place[0] == fragment
@@ -112,19 +107,23 @@ class State:
     def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
         self.notes.append((kind, fragment, values[0], mixing))
 
-    def snapshot(self, directory: str) -> bool:
+    def snapshot(self, directory: str) -> None:
         self.notes.append(("snapshot", directory))
-        return self.keeps
 
 
 def new_rank(
-    method: AnyMethod = STREAMING, *, fragments: int = 2, initial: bool = False, rounds: int = 9
+    method: AnyMethod = STREAMING,
+    *,
+    fragments: int = 2,
+    initial: bool = False,
+    rounds: int = 9,
+    when_written: Callable[[Callable[[], None]], None] = at_once,
 ) -> tuple[RoundRank, Daemon, State]:
     run = RunConfig(outer_steps=rounds, method=method, data=DataConfig(batch=BATCH))
     daemon, state = Daemon(run), State()
     shape = SlotsShape(1, (4,) * fragments)
     attached = Attached(shape=shape, initial=initial, slot=0, rank_state="")
-    return RoundRank(daemon, state, attached), daemon, state
+    return RoundRank(daemon, state, attached, when_written=when_written), daemon, state
 
 
 def started(**said: Any) -> tuple[RoundRank, Daemon, State]:
@@ -321,17 +320,25 @@ def test_the_run_ends_with_each_fragments_last_result() -> None:
     assert state.notes[-2:] == [("full", 0, 1, 0.0), ("full", 1, 1, 0.0)]
 
 
-def test_an_evaluation_in_the_middle_is_passed_on_and_a_snapshot_is_reported_if_kept() -> None:
+def test_an_evaluation_in_the_middle_is_passed_on_and_a_snapshot_is_of_the_result() -> None:
     rank, daemon, state = started(method=DiLoCoMethod(inner_steps=1), fragments=1)
     daemon.post(0, evaluate=True, snapshot="here")
     train(rank, daemon, 1)
     assert daemon.evaluation_due
-    assert daemon.snapshots == ["here"]
-    state.keeps = False
-    daemon.post(0, snapshot="there", samples=(SampleRange(0, 9),))
-    rank.step(tokens=TOKENS)
-    assert state.notes[-1] == ("snapshot", "there")
-    assert daemon.snapshots == ["here"]
+    assert state.notes[-2:] == [("full", 0, 1, 0.0), ("snapshot", "here")]
+
+
+def test_a_contribution_is_told_of_when_it_is_written_with_the_samples_of_its_steps() -> None:
+    written: deque[Callable[[], None]] = deque()
+    method = StreamingDiLoCoMethod(inner_steps=4, fragments=1, overlap_steps=2, mixing=0.5)
+    rank, daemon, state = started(method=method, fragments=1, when_written=written.append)
+    train(rank, daemon, 4)
+    assert state.notes == [("write", 0)]
+    train(rank, daemon, 1)  # The loop goes on meanwhile.
+    assert not daemon.given
+    written.popleft()()
+    assert daemon.given == [Given(0, 4, 4 * TOKENS, (SampleRange(0, 4 * BATCH),))]
+    assert not written
 
 
 def test_steps_of_the_run_are_the_anchors() -> None:

@@ -192,6 +192,21 @@ async def test_everything_else_that_a_rank_says() -> None:
 
 
 @pytest.mark.asyncio
+async def test_results_that_have_come_are_known_before_they_are_waited_for() -> None:
+    async with serving() as daemon, attached(daemon) as (client, link):
+        assert client.arrived_results() == []
+        for generation in (1, 2):
+            link.send(result_of(1, generation))
+        link.send(result_of(0, 1))
+        async with asyncio.timeout(10):
+            while len(client.arrived_results()) < 2:  # noqa: ASYNC110  The socket tells nobody here.
+                await asyncio.sleep(0.001)
+        assert client.arrived_results() == [result_of(1, 1), result_of(0, 1)]
+        assert client.wait_result(1) == result_of(1, 1)
+        assert client.arrived_results() == [result_of(1, 2), result_of(0, 1)]
+
+
+@pytest.mark.asyncio
 async def test_results_that_come_before_an_answer_are_kept() -> None:
     async with serving() as daemon, attached(daemon) as (client, link):
         for generation in (1, 2):

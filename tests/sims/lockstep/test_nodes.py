@@ -72,7 +72,7 @@ class Node:
         ours_P = self.theta_FP[fragment]
         ours_P[:] = new_P if not mixing else mixing * ours_P + (1 - mixing) * new_P
 
-    def snapshot(self, directory: str) -> bool:
+    def snapshot(self, directory: str) -> None:
         raise AssertionError(f"nobody asked for {directory}")
 
 
