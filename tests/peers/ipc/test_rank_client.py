@@ -199,7 +199,7 @@ async def test_results_that_have_come_are_known_before_they_are_waited_for() -> 
             link.send(result_of(1, generation))
         link.send(result_of(0, 1))
         async with asyncio.timeout(10):
-            while len(client.arrived_results()) < 2:  # noqa: ASYNC110  The socket tells nobody here.
+            while len(client.arrived_results()) < 2:  # noqa: ASYNC110  No event tells.
                 await asyncio.sleep(0.001)
         assert client.arrived_results() == [result_of(1, 1), result_of(0, 1)]
         assert client.wait_result(1) == result_of(1, 1)
