@@ -68,7 +68,7 @@ class Orders:
         kicks = (act for act in reversed(self.acts.values()) if act.what == KICK)
         return next((act for act in kicks if act.subject == peer), None)
 
-    def add(
+    def apply_act(
         self,
         act: Steered,
         index: int,

@@ -196,7 +196,7 @@ def _steer(run_state: RunState, index: int, act: e.Steered) -> None:
     fragments = range(0 if run_state.stepwise else run_state.fragments)
     last = (run_state.committed(f) + (run_state.open_plan(f) is not None) for f in fragments)
     here = {peer: info.incarnation for peer, info in run_state.readers.items()}
-    run_state.orders.add(act, index, last_rounds=tuple(last), incarnations=here)
+    run_state.orders.apply_act(act, index, last_rounds=tuple(last), incarnations=here)
     assert run_state.run is not None, "an act follows the Run"
     run_state.run = run_with(run_state.run, run_state.orders.settings)
     progress = run_state.step_progress
