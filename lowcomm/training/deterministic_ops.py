@@ -25,6 +25,12 @@ class Rates:
     eps: float = 0.0
 
 
+def keep_denormals() -> None:
+    """Have the CPU round results below 2**-126 as IEEE says. Some libraries and programs have it
+    flush them to zero, which GPUs and other nodes do not; second moments are as small as that."""
+    torch.set_flush_denormal(False)
+
+
 @torch.no_grad()
 def adamw_step(
     param: Tensor, grad: Tensor, moments: tuple[Tensor, Tensor], step: int, rates: Rates

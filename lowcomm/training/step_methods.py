@@ -64,6 +64,7 @@ class StepTrainer(ABC):
         optimizer or the agreed method does not fit.
         """
         pause_at_exit()
+        deterministic_ops.keep_denormals()
         self._peer = peer
         with peer.fitting():
             method = peer.method(self.name, program=type(self).__name__)

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from lowcomm.training.deterministic_ops import TILE_ELEMENTS, Rates, adamw_step, descend, norm
+from lowcomm.training.deterministic_ops import (
+    TILE_ELEMENTS,
+    Rates,
+    adamw_step,
+    descend,
+    keep_denormals,
+    norm,
+)
 
 RATES = Rates(lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 DIGEST = "85c753d1fa7227efd841e89e54382e59"
 """Of what PROGRAM makes."""
+SMALL = 2.0**-70
+"""The squares of gradients times this are denormal."""
 PROGRAM = """
 import torch, xxhash
 from lowcomm.training.deterministic_ops import adamw_step, norm
@@ -71,15 +80,27 @@ def test_a_norm_is_that_of_all_values(elements: int) -> None:
     assert norm(values) == pytest.approx(exact, rel=1e-14)
 
 
+def test_second_moments_below_the_smallest_normal_number_are_kept() -> None:
+    """Also by a program that had them flushed to zero, for its own speed."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush")
+    keep_denormals()
+    param, first, second = some(0), torch.zeros(4099), torch.zeros(4099)
+    adamw_step(param, some(1).mul_(SMALL), (first, second), 1, RATES)
+    assert 0 < second.max() < torch.finfo(torch.float32).tiny
+
+
 @pytest.mark.gpu
-def test_a_gpu_gets_the_same_bits_as_a_cpu() -> None:
+@pytest.mark.parametrize("scale", [1.0, SMALL])
+def test_a_gpu_gets_the_same_bits_as_a_cpu(scale: float) -> None:
     states = [
         [each.to(device) for each in (some(0), torch.zeros(4099), torch.zeros(4099))]
         for device in ("cpu", "cuda")
     ]
     for step in range(1, 20):
         for param, first, second in states:
-            adamw_step(param, some(step).to(param.device), (first, second), step, RATES)
+            grad = some(step).mul_(scale).to(param.device)
+            adamw_step(param, grad, (first, second), step, RATES)
     for ours, theirs in zip(*states, strict=True):
         assert torch.equal(ours, theirs.cpu())
 
