@@ -129,6 +129,8 @@ class Raft:
     def receive(self, peer: PeerId, message: Control, now: float) -> None:
         """Handle a message of another peer. Raises RemoteProtocolError if it breaks the rules."""
         if peer == self.term_state.refused and getattr(message, "term", 0) == self.term:
+            if isinstance(message, Append):  # We follow it again in a newer term, if it is elected.
+                self._out.append(Send(peer, Appended(self.term + 1, False, self.log.last_index)))
             return
         if isinstance(message, Leads):
             self._shown(peer, message, now)

@@ -104,6 +104,12 @@ LEADERSHIP_MUTANTS = (
         tests=of("state/log_applier"),
     ),
     Mutant(
+        "a-term-with-a-lie-never-ends",
+        "If the leader is the only voter, its reader never follows it again.",
+        Edit(Raft.receive, "if isinstance(message, Append):  # We follow", "if False:  #"),
+        tests=of("state/log_applier"),
+    ),
+    Mutant(
         "a-leader-that-lied-is-elected-again",
         "Its log is the longest one, so all others vote for it.",
         Edit(Election.asked, "fits and not self.claims.distrusts(peer, now)", "fits"),

@@ -55,8 +55,8 @@ with socket.create_server((host, int(port))) as listener:
 """
 OWN = """
 import json, os, subprocess, sys, time
-from sims.wan import Link, Wan
-with Wan(Link(delay_s=0.01), peers=3, means=sys.argv[1]) as wan:
+from sims.wan import Wan, WanLink
+with Wan(WanLink(delay_s=0.01), peers=3, means=sys.argv[1]) as wan:
     place = wan.places[1]
     child = subprocess.Popen(place.command(["sleep", "60"]))
     made = [os.readlink(place.prefix[-1]) for place in wan.places if place.prefix]

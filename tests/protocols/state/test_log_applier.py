@@ -98,6 +98,8 @@ def test_an_invalid_entry_is_not_acknowledged_and_its_leader_is_not_followed() -
     assert not any(isinstance(command, Send) for command in raft.take_commands(0.0)), "no answer"
     log_applier.receive(A, append(e.Lost(B, "x"), after=5, commit=6), 0.0)
     assert (raft.log.last_index, read(log_applier)) == (5, []), "the leader of this term lies"
+    (asks,) = (x for x in raft.take_commands(0.0) if isinstance(x, Send))
+    assert asks == Send(A, m.Appended(raft.term + 1, False, 5)), "it may be elected again"
     sent = append(e.Lost(B, "x"), after=5, commit=6)
     log_applier.receive(B, replace(sent, term=2), 0.0)
     assert read(log_applier) == [e.Lost(B, "x")], "the next leader does not"

@@ -93,7 +93,7 @@ def test_slow_disks_have_seeds_of_their_own() -> None:
     drawn = [draw_plan(seed, until_s=30.0) for seed in range(SLOW_DISKS_EVERY)]
     slow = {seed for seed, plan in enumerate(drawn) if "slow_disk" in {x.kind for x in plan}}
     assert slow == set(SLOW_DISKS_IN)
-    rare = {"slow_disk", "hung_disk", "ranks_stall", "liar", "claim", "revoke"}
+    rare = {"slow_disk", "hung_disk", "ranks_stall", "liar", "claim", "revoke", "steer"}
     assert set(KINDS) - set(ANY) == rare
 
 
