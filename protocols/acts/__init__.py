@@ -1,4 +1,4 @@
-"""Acts that people ask a run for, and that operators' keys may sign.
+"""Acts of people, which operators sign.
 
 In: log entries about acts (revocations and `Steered`). Out: the bytes that an operator signs, the
 reason why an act does not count, and what the acts of the log led to: a pause, values of settings,

@@ -1,4 +1,4 @@
-"""One peer's own part in the run: its ranks, state and rounds.
+"""One peer's part in the run.
 
 In: committed entries, payloads, requests of other peers, reports of the ranks and of the own
 arithmetic. Out: commands, and the reports that the leader lacks. It works in the same way whichever

@@ -159,13 +159,11 @@ class Raft:
                 raise AssertionError(f"no message of ours: {message!r}")
 
     def is_proved(self, peer: PeerId, term: int) -> bool:
-        """Has the peer proved that it leads this term? True for an old term: its messages are
-        refused anyway."""
+        """Has the peer proved that it leads this term? True for an old term, which is refused."""
         if peer == self.term_state.refused and term == self.term:
             return False
-        if not self.proofs.required or term < self.term:
-            return True
-        return term == self.term and peer == self.term_state.proved
+        old = not self.proofs.required or term < self.term
+        return old or (term == self.term and peer == self.term_state.proved)
 
     def advance(self, now: float) -> None:
         """Do what is due: elections, another attempt of a failed disk, and what a disk that hangs
