@@ -178,7 +178,8 @@ class LogApplier:
         if applied.index == index:
             return applied  # The usual case.
         log, (ahead, last) = self.raft.log, self._ahead
-        known = log.holds(last) or any(entry is last for entry in new[:place])
+        stays = last.index < new[0].index and log.holds(last)  # The new ones replace later ones.
+        known = stays or any(entry is last for entry in new[:place])
         if not known or not 0 <= index - ahead.index <= AHEAD_MAX:
             ahead = transitions.copy(applied)
         first = new[0].index

@@ -80,7 +80,12 @@ def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
 
 
 def _invalid(liar: Node, other: Node, run: int) -> m.Append:
-    """An entry of the leader that follows the log of this peer, and contradicts it."""
-    log, term = other.raft.log, liar.raft.term
+    """An entry of the leader that follows the log of this peer, and contradicts it. What it says
+    about commits is true: no peer could tell that its leader says too much."""
+    log, term, ends = (
+        other.raft.log,
+        liar.raft.term,
+        (liar.raft.commit_index, liar.raft.durable_index),
+    )
     entry = e.LogEntry(log.last_index + 1, term, e.Lost(STRANGER, "said a liar"))
-    return m.Append(run, term, log.last_index, log.last_term, (entry,), entry.index, entry.index)
+    return m.Append(run, term, log.last_index, log.last_term, (entry,), *ends)
