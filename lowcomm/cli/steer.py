@@ -28,6 +28,7 @@ from protocols.types import ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from lowcomm.startup.identity import NodeRecord
+    from peers.ipc import PrepareAct
 
 Directory = Annotated[
     Path, typer.Argument(help="The directory of a node that runs on this machine.")
@@ -195,18 +196,20 @@ def operator_list(
     Examples:
       lowcomm operator list runs/first
     """
-    from peers.ipc import PrepareAct
-
-    keys = ask_any(directory, PrepareAct(what="pause", subject="", value=""), "keys")
+    keys = ask_any(directory, _question(), "keys")
     rows = [(str(known), "added" if place else "root key") for place, known in enumerate(keys)]
     print_rows(("key", "kind"), rows, empty="the run is not encrypted: it has no operators")
 
 
 def _keys(record: "NodeRecord") -> list[str]:
+    return cast(list[str], ask(record, _question(), timeout_s=WAIT_S / 4)["keys"])
+
+
+def _question() -> "PrepareAct":
+    """Its answer names the operators' keys, whatever act it is about."""
     from peers.ipc import PrepareAct
 
-    asked = PrepareAct(what="pause", subject="", value="")
-    return cast(list[str], ask(record, asked, timeout_s=WAIT_S / 4)["keys"])
+    return PrepareAct(what="pause", subject="", value="")
 
 
 def _steer(

@@ -93,12 +93,12 @@ class Method:
         self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
         layout = [shard.place for shard in shards]
         attached = peer.join(layout, elements=sum(shard.elements for shard in shards))
-        pin(peer.client.lasting_memory, shards[0].local.device)
+        device = shards[0].local.device
+        pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
         is_there = bool(attached.rank_state) and file.is_of_all
         kept = is_there and load_rank_state(file, self._parameters, optimizer)
         self._saver = RankSaver(self._parameters, optimizer)
-        device = shards[0].local.device
         overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, EagerDiLoCoMethod)
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
         """With a GPU, if the loop goes on while a result is awaited. Its keys are the fragments:

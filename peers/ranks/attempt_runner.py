@@ -76,10 +76,10 @@ class AttemptRunner:
         if self._ordered:
             return None
         end, steps = self._exit, self._steps
-        whose = steps[end.rank] if end is not None and end.rank is not None else max(steps)
+        step = steps[end.rank] if end is not None and end.rank is not None else max(steps)
         code = None if end is None else end.returncode
         said = self._line if end is not None or not self._reason else ""
-        return AttemptFault(why=self.why, code=code, line=said or self.why, step=whose)
+        return AttemptFault(why=self.why, code=code, line=said or self.why, step=step)
 
     def rank_of(self, link: DaemonSocket) -> int | None:
         """The rank at the other end; None for a stranger, or a rank of another attempt."""

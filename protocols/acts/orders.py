@@ -44,8 +44,8 @@ class Orders:
     """The values that were set, as JSON, by key."""
     operators: tuple[str, ...] = ()
     """Public keys of the operators besides the root key, 64 hex digits each."""
-    _kicked: dict[PeerId, int] = field(default_factory=dict[PeerId, int], compare=False)
-    """By peer, the last incarnation that was removed, also if the act is forgotten."""
+    _kicks: dict[PeerId, Steered] = field(default_factory=dict[PeerId, Steered])
+    """By peer, the last act that removed it."""
 
     @property
     def number(self) -> int:
@@ -59,14 +59,12 @@ class Orders:
     @property
     def kicks(self) -> bool:
         """Was any peer removed?"""
-        return bool(self._kicked)
+        return bool(self._kicks)
 
     def kick_of(self, peer: PeerId, incarnation: int) -> Steered | None:
         """The act that removed this incarnation of a peer, if one did."""
-        if incarnation > self._kicked.get(peer, -1):
-            return None
-        kicks = (act for act in reversed(self.acts.values()) if act.what == KICK)
-        return next((act for act in kicks if act.subject == peer), None)
+        act = self._kicks.get(peer)
+        return act if act is not None and incarnation <= int(act.value) else None
 
     def apply_act(
         self,
@@ -84,7 +82,7 @@ class Orders:
             self.last_rounds = last_rounds if act.what == PAUSE else ()
         if len(self.acts) > STEERED_MAX:
             gone = next(n for n, act in self.acts.items() if not self._is_needed(act, incarnations))
-            del self.acts[gone], self.indices[gone]
+            self._forget(gone)
 
     def restored(self, rounds: tuple[int, ...]) -> None:
         """The run went back to these rounds: a pause begins there."""
@@ -95,9 +93,15 @@ class Orders:
         self.acts = {act.number: act for act in image.steered}
         self.indices = dict(zip(self.acts, image.steered_indices, strict=False))
         self.last_rounds = image.last_rounds
-        self.paused, self.settings, self.operators, self._kicked = None, {}, (), {}
+        self.paused, self.settings, self.operators, self._kicks = None, {}, (), {}
         for act in self.acts.values():
             self._take(act)
+
+    def _forget(self, number: int) -> None:
+        act = self.acts.pop(number)
+        del self.indices[number]
+        if self._kicks.get(PeerId(act.subject)) is act:
+            del self._kicks[PeerId(act.subject)]
 
     def _take(self, act: Steered) -> None:
         match act.what:
@@ -108,7 +112,7 @@ class Orders:
             case "set":
                 self.settings[act.subject] = act.value
             case "kick":
-                self._kicked[PeerId(act.subject)] = int(act.value)
+                self._kicks[PeerId(act.subject)] = act
             case _:
                 self.operators = operators_after(self.operators, act)
 

@@ -67,8 +67,8 @@ class Operator:
     def heal(self) -> None:
         """Start a majority of the voters, and then as many peers as the run needs."""
         world = self._world
-        everybody = not world.finished and world.random.random() < 0.5
-        self._bring_back(everybody=everybody)
+        all_peers = not world.finished and world.random.random() < 0.5
+        self._bring_back(all_peers=all_peers)
         if not (world.finished or self._coming_back or world.live):
             # The founder died before the run began.
             world.revive(next(iter(world.nodes.values())), 0.1)
@@ -118,11 +118,11 @@ class Operator:
         world.kill(node)
         world.revive(node, world.random.choice([0.05, 1.0, 4.0]))
 
-    def _bring_back(self, *, everybody: bool) -> None:
+    def _bring_back(self, *, all_peers: bool) -> None:
         world = self._world
         out = [node for node in world.nodes.values() if not node.running]
         for node in [node for node in out if not (world.finished and node.outcome)]:
-            if (everybody and not node.asked_to_leave) or world.is_needed(node, self._coming_back):
+            if (all_peers and not node.asked_to_leave) or world.is_needed(node, self._coming_back):
                 world.revive(node, 0.1)
                 self._coming_back.add(node.peer)
 
@@ -131,7 +131,7 @@ class Operator:
         left while there was no leader. A peer that knows only revoked peers is told to join at
         another one."""
         world = self._world
-        self._bring_back(everybody=False)
+        self._bring_back(all_peers=False)
         for node in filter(world.dialer.is_stranded, world.live):
             world.happened["stranded"] += 1
             self.restart(node)

@@ -12,9 +12,9 @@ import pytest
 from lowcomm.reports.events import Commit
 from protocols.types.ids import PeerId
 from sims.scenarios.forgery import Forger
+from tests.cluster.liar import Liar
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits_until, ending, listens, of, record, token_of, write_config
-from tests.cluster.test_false_claims import Liar
 from tests.peers.mesh_node import Up
 
 BATCH = 50

@@ -268,7 +268,7 @@ async def test_the_number_of_sessions_is_limited(monkeypatch: pytest.MonkeyPatch
         (refused,) = await stranger.messages()
         assert isinstance(refused, Refused)
         await still_works(alpha, beta)
-        alpha.mesh.drop_session(BETA, "cut")  # Who was here before may come again.
+        alpha.mesh.drop_session(BETA, "cut")  # A known peer may come again.
         await beta.until(lambda: Up(ALPHA) in beta.seen)
 
 
