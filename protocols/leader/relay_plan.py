@@ -6,14 +6,16 @@ pass the log on (links/log_relay.py), nor decide anything about rounds.
 """
 
 from binascii import crc32
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from protocols.interface.commands import Command, Send
 from protocols.leader.peer_accounts import keep_only
 from protocols.leader.reports import Reports
 from protocols.links.connections import Connections
-from protocols.messages.peer import PassedReports, Relay, Report, Via
+from protocols.messages.peer import LogSigned, PassedReports, Relay, Report, Via
+from protocols.raft.mandate import LogStatement
 from protocols.raft.node import Raft
 from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
@@ -28,16 +30,21 @@ DIRECT_ROUNDS = 4
 """A learner that its relay failed is served by the leader for so many reduction timeouts."""
 
 
-def deal(learners: Iterable[PeerId], relays: Iterable[PeerId]) -> dict[PeerId, PeerId]:
+def deal(
+    learners: Iterable[PeerId],
+    relays: Iterable[PeerId],
+    failed: Mapping[PeerId, Set[PeerId]] = MappingProxyType({}),
+) -> dict[PeerId, PeerId]:
     """By learner, its relay (rendezvous hashing): the loss of a relay moves only its own
-    learners."""
-    among = sorted(relays)
+    learners. `failed`: by learner, relays that come last for it."""
+    among, none = sorted(relays), frozenset[PeerId]()
     if not among:
         return {}
-    return {
-        learner: max(among, key=lambda relay: crc32(f"{relay} {learner}".encode()))
-        for learner in learners
-    }
+
+    def fitness(relay: PeerId, learner: PeerId) -> tuple[bool, int]:
+        return relay not in failed.get(learner, none), crc32(f"{relay} {learner}".encode())
+
+    return {learner: max(among, key=lambda x: fitness(x, learner)) for learner in learners}
 
 
 @dataclass(slots=True)
@@ -54,7 +61,11 @@ class RelayPlan:
     _ever: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
     """By learner, its relays in this term: reports under way may be of an earlier plan."""
     _direct_until: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    _failed: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
+    """By learner, the relays in this term that did not bring it the log: they may be liars."""
     _look_at: float = 0.0
+    _signed: int = 0
+    """Index up to which the relays have our signature of the log; 0: one of them may have none."""
 
     # Events ---------------------------------------------------------------------------------
 
@@ -88,8 +99,8 @@ class RelayPlan:
 
     def keep(self, peers: Set[PeerId]) -> None:
         """Forget all other peers as relays and learners."""
-        keep_only(peers, self._ever, self._direct_until)
-        for relays in self._ever.values():
+        keep_only(peers, self._ever, self._direct_until, self._failed)
+        for relays in (*self._ever.values(), *self._failed.values()):
             relays.intersection_update(peers)
 
     # The plan -------------------------------------------------------------------------------
@@ -108,17 +119,32 @@ class RelayPlan:
         if not self._has_many:
             self._look_at = 0.0
             return []
-        if now < self._look_at:
+        changes = self._changes(now) if now >= self._look_at else []
+        return changes + self._sign_log()
+
+    def _sign_log(self) -> list[Command]:
+        """Our signature of the log up to the newest committed entry, for the relays to pass on."""
+        raft = self.raft
+        index, relays = raft.commit_index, raft.up.intersection(self.via.values())
+        if index == self._signed or not relays or not raft.proofs.required:
             return []
+        self._signed = index
+        signature = raft.proofs.sign(LogStatement(raft.term, index, raft.log.hash_at(index)))
+        return [Send(relay, LogSigned(raft.term, index, signature)) for relay in sorted(relays)]
+
+    def _changes(self, now: float) -> list[Command]:
         rules, log, replication = self.raft.rules, self.raft.log, self.raft.replication
         self._look_at = now + self.links.failure_detector.interval_s
-        for peer in self._overdue(now) | replication.take_strayed():
+        strayed = replication.take_strayed()
+        for peer in self._overdue(now) | strayed:
             self._direct_until[peer] = now + DIRECT_ROUNDS * rules.reduction_timeout_s
+        for peer in strayed & self.via.keys():
+            self._failed.setdefault(peer, set()).add(self.via[peer])
         failure_detector = self.links.failure_detector
         since = now - rules.election_timeout_s
         relays = [x for x in log.voters if failure_detector.heard_since(x, since)]
         learners = self._learners(now)
-        wanted = deal(learners, relays) if len(learners) >= LEARNERS_MIN else {}
+        wanted = deal(learners, relays, self._failed) if len(learners) >= LEARNERS_MIN else {}
         changed = {x for x in wanted.keys() | self.via.keys() if wanted.get(x) != self.via.get(x)}
         return self._change(changed, wanted) if changed else []
 
@@ -126,7 +152,7 @@ class RelayPlan:
         raft, before = self.raft, self.via
         told = {x for table in (before, wanted) for p in changed if (x := table.get(p))}
         index = min((raft.replication.match(peer) for peer in changed & wanted.keys()), default=0)
-        self.via = wanted
+        self.via, self._signed = wanted, 0
         for learner, relay in wanted.items():
             self._ever.setdefault(learner, set()).add(relay)
         raft.relay(wanted)

@@ -13,6 +13,7 @@ from protocols.messages.peer import (
     Append,
     Control,
     Hold,
+    LogSigned,
     PassedReports,
     Relay,
     Relayed,
@@ -25,6 +26,7 @@ from protocols.messages.peer import (
 from protocols.raft.node import Raft
 from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER
+from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId
 from protocols.wire.codec import encode
 
@@ -56,6 +58,8 @@ class LogRelay:
     _pending_bytes: int = 0
     _urgent: set[PeerId] = field(default_factory=set[PeerId])
     """Learners with a pending urgent report."""
+    _signed: LogSigned | None = None
+    """The leader's newest signature of the log, which is sent on to the learners."""
 
     # Events ---------------------------------------------------------------------------------
 
@@ -68,17 +72,29 @@ class LogRelay:
     def handle_message(self, peer: PeerId, message: Control, now: float) -> None:
         """Handle a message of the leader, of our relay or of one of our learners; drop those of
         other peers."""
-        if isinstance(message, Relay | Via):
+        if isinstance(message, Relay | Via | LogSigned):
             self._told(peer, message)
         elif isinstance(message, Relayed):
             if peer == self.via and self._current:
-                self.log_applier.relayed(peer, message.append)
+                self._read(peer, message)
         elif isinstance(message, Reported) and peer in self.share:
             self._collect(peer, message, now)
 
-    def _told(self, peer: PeerId, message: Relay | Via) -> None:
+    def _read(self, relay: PeerId, message: Relayed) -> None:
+        """Read entries that our relay passes on. Raises RemoteProtocolError, and has no relay any
+        more, if they cannot be the leader's."""
+        try:
+            self.log_applier.relayed(relay, message)
+        except RemoteProtocolError:
+            self.via = None
+            raise
+
+    def _told(self, peer: PeerId, message: Relay | Via | LogSigned) -> None:
         """The part of the leader's plan that concerns this peer."""
         if peer != self.raft.leader or message.term != self.raft.term:
+            return
+        if isinstance(message, LogSigned):
+            self._signed = message
             return
         self._term = message.term
         if isinstance(message, Via):
@@ -139,21 +155,32 @@ class LogRelay:
 
     def _forward(self) -> list[Command]:
         commands: list[Command] = []
-        made: dict[int, tuple[Relayed, int]] = {}
+        made: dict[int, Relayed | None] = {}
         """By first index: mostly the same message for all learners."""
-        last = self.raft.commit_index
+        last, signature = self._end()
         for learner, first in self.share.items():
-            while first <= last and learner in self.raft.up:
-                if first not in made:
-                    made[first] = self._piece(first, last)
-                message, first = made[first]  # noqa: PLW2901 (the next one)
+            if first > last or learner not in self.raft.up:
+                continue
+            if first not in made:
+                made[first] = self._piece(first, last, signature)
+            if (message := made[first]) is not None:
                 commands.append(Send(learner, message))
-            self.share[learner] = first
+            self.share[learner] = last + 1
         return commands
 
-    def _piece(self, first: int, last: int) -> tuple[Relayed, int]:
-        """A message with committed entries from an index on, as many as fit, and the index after
-        them."""
+    def _end(self) -> tuple[int, bytes]:
+        """(index up to which entries are passed on, the leader's signature of the log there); (0,
+        b"") if there is none yet."""
+        raft, signed = self.raft, self._signed
+        if not raft.proofs.required:
+            return raft.commit_index, b""
+        if signed is None or not raft.log.base <= signed.index <= raft.commit_index:
+            return 0, b""
+        return (signed.index, signed.signature) if signed.term == raft.term else (0, b"")
+
+    def _piece(self, first: int, last: int, signature: bytes) -> Relayed | None:
+        """A message with the committed entries from an index on; None if one message cannot carry
+        them: the leader serves the learner."""
         raft = self.raft
         first = max(
             first, raft.log.base + 1
@@ -162,8 +189,9 @@ class LogRelay:
         term = raft.log.term_at(previous)
         assert term is not None, "we hold what is committed"
         entries = tuple(x for x in raft.log.after(previous) if x.index <= last)
-        append = Append(raft.run, raft.term, previous, term, entries, last)
-        return Relayed(append), previous + len(entries) + 1
+        if previous + len(entries) < last:
+            return None
+        return Relayed(Append(raft.run, raft.term, previous, term, entries, last), signature)
 
     def _flushed(self) -> None:
         self._pending.clear()

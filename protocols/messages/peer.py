@@ -19,6 +19,7 @@ from protocols.messages.raft import (
     HandOver,
     Install,
     Leads,
+    LogSigned,
     OnBranch,
     ReadLog,
     Relay,
@@ -383,6 +384,7 @@ Control = (
     | Relay
     | Via
     | Relayed
+    | LogSigned
     | PassedReports
     | WantSamples
     | Stepped

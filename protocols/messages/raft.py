@@ -125,6 +125,19 @@ class Relayed:
     """From a relay: committed entries of the leader's log. It is not answered."""
 
     append: Append
+    signature: bytes = b""
+    """The leader's, of the log up to `append.commit_index`, the last of these entries."""
+
+
+@record
+class LogSigned:
+    """From the leader to its relays: the log up to this index is committed. They pass the signature
+    on, so that a learner need not trust its relay."""
+
+    term: int
+    index: int
+    signature: bytes
+    """Of a LogStatement (raft/mandate.py)."""
 
 
 @record
@@ -147,5 +160,5 @@ class OnBranch:
 
 RAFT = (Vote, Voted, Leads, Append, Appended, HandOver)
 """Messages that raft/node.py handles."""
-RELAY = (Relay, Via, Relayed)
+RELAY = (Relay, Via, Relayed, LogSigned)
 """Messages that links/log_relay.py handles."""

@@ -140,3 +140,5 @@ class RunStateSnapshot:
     """Their log indices."""
     last_rounds: tuple[int, ...] = ()
     """While the run is paused: by fragment, the last round that may be made."""
+    log_hash: bytes = bytes(32)
+    """Of the whole log up to `index` (raft/log.py). The state itself does not have it."""

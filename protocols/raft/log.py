@@ -1,4 +1,5 @@
-"""The log of this peer: entries in order, committed or not, and the voters after each.
+"""The log of this peer: entries in order, committed or not, with the voters and the hash of the
+whole log after each.
 
 Entries up to `base` are dropped: a snapshot has the state that they led to. Must NOT decide what is
 appended (leader/decisions.py), what is committed (commitment.py) nor what an entry means
@@ -7,6 +8,7 @@ appended (leader/decisions.py), what is committed (commitment.py) nor what an en
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from hashlib import blake2b
 
 from protocols.messages.log_entries import Entry, Left, LogEntry, Lost, Restore, Run, Voter
 from protocols.messages.peer import Append
@@ -21,6 +23,8 @@ Judge = Callable[[Sequence[LogEntry]], str]
 can."""
 Voters = tuple[PeerId, ...]
 """The peers that vote, sorted by how long they have been members, oldest first."""
+EMPTY_HASH = bytes(32)
+"""The hash of a log without entries."""
 
 
 def voters_after(voters: Voters, body: Entry) -> Voters:
@@ -38,13 +42,18 @@ def voters_after(voters: Voters, body: Entry) -> Voters:
             return voters
 
 
-def size_bytes(entry: LogEntry) -> int:
-    """Encoded size of an entry. Raises LogError if no message can carry it."""
-    size = len(encode_entry(entry))
-    if size > ENTRY_BYTES_MAX:
-        what = f"entry {entry.index} of the log would take {size} bytes"
+def packed_entry(entry: LogEntry) -> bytes:
+    """The encoded entry. Raises LogError if no message can carry it."""
+    packed = encode_entry(entry)
+    if len(packed) > ENTRY_BYTES_MAX:
+        what = f"entry {entry.index} of the log would take {len(packed)} bytes"
         raise LogError(f"{what}, and at most {ENTRY_BYTES_MAX} fit into a message")
-    return size
+    return packed
+
+
+def hash_after(before: bytes, packed: bytes) -> bytes:
+    """The hash of a log after one more encoded entry, from its hash before: BLAKE2b, 32 bytes."""
+    return blake2b(before + packed, digest_size=len(EMPTY_HASH)).digest()
 
 
 class Log:
@@ -61,6 +70,8 @@ class Log:
         """Encoded size of each entry, bytes."""
         self._voters: list[Voters] = [()]
         """The voters at `base`, then after each entry."""
+        self._hashes: list[bytes] = [EMPTY_HASH]
+        """The hash of the whole log up to `base`, then up to each entry."""
         self.reconfigured = 0
         """Index of the last held entry that changed the voters."""
         self._forked = 0
@@ -102,6 +113,19 @@ class Log:
         place = index - self.base - 1
         return self.entries[place].term if 0 <= place < len(self.entries) else None
 
+    def hash_at(self, index: int) -> bytes:
+        """The hash of the whole log up to an index that is held, or up to the snapshot."""
+        return self._hashes[index - self.base]
+
+    def hash_with(self, previous: int, entries: Sequence[LogEntry]) -> bytes:
+        """The hash of our log up to index `previous`, which we hold or our snapshot covers, and of
+        these entries after it."""
+        begin = max(previous, self.base)
+        found = self.hash_at(begin)
+        for entry in entries[begin - previous :]:
+            found = hash_after(found, encode_entry(entry))
+        return found
+
     def before_conflict(self, index: int, *, floor: int) -> int:
         """Our entry at `index` differs from the leader's: the highest index at which the logs may
         agree, not below `floor` (committed). It skips a whole term at once."""
@@ -125,9 +149,9 @@ class Log:
     def add(self, entry: LogEntry) -> None:
         """Append an entry that was received and decoded; its index is the next one. Raises LogError
         if no message can carry it."""
-        self._add(entry, size_bytes(entry))
+        self._add(entry, packed_entry(entry))
 
-    def _add(self, entry: LogEntry, size: int) -> None:
+    def _add(self, entry: LogEntry, packed: bytes) -> None:
         assert entry.index == self.last_index + 1, "the log has no gaps"
         voters = voters_after(self.voters, entry.body)
         if voters != self.voters:
@@ -135,8 +159,9 @@ class Log:
         if _opens_fork(entry):
             self._forked = entry.index
         self.entries.append(entry)
-        self._sizes.append(size)
+        self._sizes.append(len(packed))
         self._voters.append(voters)
+        self._hashes.append(hash_after(self._hashes[-1], packed))
 
     def holds(self, entry: LogEntry) -> bool:
         """Is this very object in the log, so that all entries before it are the same too?"""
@@ -147,7 +172,8 @@ class Log:
         """Drop the entries from `index` on: a newer leader has other entries there."""
         keep = index - self.base - 1
         assert keep >= 0, "what a snapshot covers is committed"
-        del self.entries[keep:], self._sizes[keep:], self._voters[keep + 1 :]
+        del self.entries[keep:], self._sizes[keep:]
+        del self._voters[keep + 1 :], self._hashes[keep + 1 :]
         self.reconfigured = next(
             (
                 entry.index
@@ -181,7 +207,7 @@ class Log:
         while new and self.term_at(new[0].index) == new[0].term:
             del new[0]
         # First all checks: a half-changed log would not be written to the disk.
-        sizes = [size_bytes(entry) for entry in new]
+        packed = [packed_entry(entry) for entry in new]
         if not new:
             return None
         first = new[0].index
@@ -191,8 +217,8 @@ class Log:
             raise RemoteProtocolError(sender, f"sends an invalid log: {why}")
         if first <= self.last_index:
             self.cut_off(first)
-        for entry, size in zip(new, sizes, strict=True):
-            self._add(entry, size)
+        for entry, encoded in zip(new, packed, strict=True):
+            self._add(entry, encoded)
         return first
 
     def compact(self, index: int) -> None:
@@ -202,16 +228,16 @@ class Log:
         if gone:
             self.base_term = self.entries[gone - 1].term
             self.base = index
-            del self.entries[:gone], self._sizes[:gone], self._voters[:gone]
+            del self.entries[:gone], self._sizes[:gone], self._voters[:gone], self._hashes[:gone]
 
-    def begin_at(self, index: int, term: int, voters: Voters) -> None:
-        """Begin after a snapshot; entries that follow it are kept if the log holds its last
-        entry."""
+    def begin_at(self, index: int, term: int, voters: Voters, log_hash: bytes) -> None:
+        """Begin after a snapshot, with the voters and the hash of the log there; entries that
+        follow it are kept if the log holds its last entry."""
         if self.term_at(index) == term and index <= self.last_index:
             self.compact(index)
             return
         self.base, self.base_term, self.reconfigured, self._forked = index, term, 0, 0
-        self.entries, self._sizes, self._voters = [], [], [voters]
+        self.entries, self._sizes, self._voters, self._hashes = [], [], [voters], [log_hash]
 
     def after(self, index: int) -> Sequence[LogEntry]:
         """The entries after `index`, as many as one message can carry."""

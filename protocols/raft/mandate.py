@@ -30,6 +30,7 @@ from protocols.types.limits import MANDATE_MAX
 from protocols.wire.codec import encode_entry
 
 VOTE, CHANGE, HEIR = b"lowcomm vote 1\0", b"lowcomm voters 1\0", b"lowcomm heir 1\0"
+COMMITTED = b"lowcomm log 1\0"
 """Beginnings of signed bytes: a signature of one kind is none of another."""
 
 Verify = Callable[[str, bytes, bytes], bool]
@@ -116,7 +117,20 @@ class ChangeStatement:
         return CHANGE + _packed(run, encode_entry(replace(self.entry, signature=b"")))
 
 
-Statement = VoteStatement | HeirStatement | ChangeStatement
+@dataclass(frozen=True, slots=True)
+class LogStatement:
+    """A leader signs: the log of its term up to an index is committed, and has this hash."""
+
+    term: int
+    index: int
+    log_hash: bytes
+    """Of the whole log up to `index`, 32 bytes (raft/log.py)."""
+
+    def content(self, run: int) -> bytes:
+        return COMMITTED + _packed(run, self.term, self.index, self.log_hash)
+
+
+Statement = VoteStatement | HeirStatement | ChangeStatement | LogStatement
 
 
 def extended(known: Mandate, entry: LogEntry, *, changes: bool) -> Mandate:

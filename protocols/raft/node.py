@@ -14,7 +14,7 @@ from protocols.messages.persisted import Saved, Snapshot
 from protocols.raft import commitment
 from protocols.raft.durability import Durability
 from protocols.raft.election import Election
-from protocols.raft.log import Log, Voters
+from protocols.raft.log import EMPTY_HASH, Log, Voters
 from protocols.raft.mandate import ChangeStatement, LeaderProofs, NoProofs
 from protocols.raft.replication import Replication
 from protocols.raft.snapshot_chunks import IncomingSnapshot
@@ -31,11 +31,11 @@ class Raft:
         self,
         me: PeerId,
         saved: Saved | None = None,
-        voters: Voters = (),
+        base: tuple[Voters, bytes] = ((), EMPTY_HASH),
         proofs: LeaderProofs | None = None,
     ) -> None:
-        """`saved`: what an earlier incarnation left on the disk; `voters`: those of its snapshot;
-        `proofs`: None if the run is not encrypted."""
+        """`saved`: what an earlier incarnation left on the disk; `base`: voters and hash of the log
+        at its snapshot; `proofs`: None if the run is not encrypted."""
         self.me = me
         self.rules, self.run, self.log = ProtocolConfig(), 0, Log()
         self.commit_index = 0
@@ -55,7 +55,7 @@ class Raft:
             return
         self.term_state.begin_term(saved.term, saved.vote)
         if saved.snapshot is not None:
-            self.log.begin_at(saved.snapshot.index, saved.snapshot.term, voters)
+            self.log.begin_at(saved.snapshot.index, saved.snapshot.term, *base)
             self.commit_index = saved.snapshot.index
             self.replication.snapshot = saved.snapshot
         for entry in saved.entries:
@@ -194,16 +194,17 @@ class Raft:
         self._resign(now)
 
     def installed(
-        self, peer: PeerId, snapshot: Snapshot, voters: Voters, term: int, now: float
+        self, peer: PeerId, snapshot: Snapshot, base: tuple[Voters, bytes], term: int, now: float
     ) -> None:
-        """Adopt a complete snapshot of the leader of `term`; its image has been checked."""
+        """Adopt a complete snapshot of the leader of `term`; its image, which names voters and hash
+        of the log (`base`), has been checked."""
         if term > self.term:
             self.election.step_down(now, term=term)
         self.election.heard(peer, now)
         if snapshot.index > self.commit_index:
             self.disk.log_changed(self.commit_index + 1)  # It may be another leader's log.
             self.durable_index = min(self.durable_index, self.commit_index)
-            self.log.begin_at(snapshot.index, snapshot.term, voters)
+            self.log.begin_at(snapshot.index, snapshot.term, *base)
             self.commit_index = snapshot.index
             self.replication.snapshot = snapshot
             self.disk.snapshot_taken(snapshot)

@@ -6,13 +6,14 @@ does).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import RunStateSnapshot
-from protocols.raft.log import Log, voters_after
-from protocols.raft.mandate import Electorate, LeaderProofs, last_election
+from protocols.raft.log import EMPTY_HASH, Log, Voters, voters_after
+from protocols.raft.mandate import Electorate, LeaderProofs, LogStatement, last_election
 from protocols.raft.node import Raft
 from protocols.state import transitions
 from protocols.state.entry_validation import objection, snapshot_objection
@@ -52,7 +53,8 @@ class LogApplier:
         self.run_state = RunState(signatures=signatures)
         image = _image_of(saved)
         proofs = prove(self.run_state) if prove is not None else None
-        self.raft = Raft(me, saved, image.voters if image else (), proofs)
+        base = _base_of(image) if image is not None else ((), EMPTY_HASH)
+        self.raft = Raft(me, saved, base, proofs)
         self.raft.log.judge = self._objection
         self._me = me
         self._ahead = (RunState(signatures=signatures), e.LogEntry(0, 0, e.Dropped(me, (), 0)))
@@ -80,13 +82,17 @@ class LogApplier:
         except LogError as error:
             raise RemoteProtocolError(peer, str(error)) from error
 
-    def relayed(self, peer: PeerId, append: m.Append) -> None:
-        """Committed entries through a relay. They are no sign of life of the leader and are not
-        answered: the leader's heartbeat asks for the position. Raises RemoteProtocolError."""
-        raft, previous = self.raft, append.previous_index
+    def relayed(self, peer: PeerId, message: m.Relayed) -> None:
+        """Committed entries through a relay, with the leader's signature of the log up to the last
+        one. They are no sign of life of the leader and are not answered: the leader's heartbeat
+        asks for the position. Raises RemoteProtocolError."""
+        raft, append = self.raft, message.append
+        previous, last = append.previous_index, append.previous_index + len(append.entries)
         fits = previous < raft.log.base or raft.log.term_at(previous) == append.previous_term
         if append.term != raft.term or append.run != raft.run or not fits:
             return
+        if last > raft.commit_index and not self._is_signed(message):
+            raise RemoteProtocolError(peer, "passes on entries that the leader did not sign")
         try:
             first = raft.log.merge(append.entries, peer, append, floor=raft.commit_index)
         except LogError as error:
@@ -94,8 +100,21 @@ class LogApplier:
         if first is not None:
             raft.disk.log_changed(first)
             raft.durable_index = min(raft.durable_index, first - 1)
-        last = min(append.commit_index, previous + len(append.entries))
-        raft.commit_index = max(raft.commit_index, last)
+        raft.commit_index = max(raft.commit_index, min(append.commit_index, last))
+
+    def _is_signed(self, message: m.Relayed) -> bool:
+        """Has the leader signed our log up to the last of these entries? True if the run needs no
+        proofs."""
+        raft, append = self.raft, message.append
+        if not raft.proofs.required:
+            return True
+        index = append.commit_index
+        reaches = index == append.previous_index + len(append.entries)
+        if not reaches or raft.leader is None or raft.leader != raft.term_state.proved:
+            return False
+        log_hash = raft.log.hash_with(append.previous_index, append.entries)
+        said = LogStatement(raft.term, index, log_hash)
+        return raft.proofs.is_signed(raft.leader, said, message.signature)
 
     def install(self, peer: PeerId, piece: m.Install, now: float) -> bool:
         """Add a piece of a snapshot; True if it was the last one and moved this peer forward."""
@@ -118,7 +137,7 @@ class LogApplier:
         if why := snapshot_objection(image, self.run_state):
             raise RemoteProtocolError(peer, f"sends a snapshot that {why}")
         ahead = snapshot.index > raft.commit_index
-        raft.installed(peer, snapshot, image.voters, piece.term, now)
+        raft.installed(peer, snapshot, _base_of(image), piece.term, now)
         if ahead:
             transitions.become(self.run_state, image)
             raft.run = image.run.run
@@ -153,7 +172,8 @@ class LogApplier:
         index, log = self.run_state.index, self.raft.log
         term = log.term_at(index)
         assert term is not None, "what we have not applied is in the log"
-        return Snapshot(index, term, encode_image(transitions.image_of(self.run_state)))
+        image = replace(transitions.image_of(self.run_state), log_hash=log.hash_at(index))
+        return Snapshot(index, term, encode_image(image))
 
     def _objection(self, new: Sequence[e.LogEntry]) -> str:
         """Why these entries cannot follow the log before the first of them; "" if they can.
@@ -220,6 +240,11 @@ def _image_of(saved: Saved | None) -> RunStateSnapshot | None:
         return decode_image(saved.snapshot.image)
     except WireError as error:
         raise LogError(f"the log's snapshot cannot be read: {error}") from error
+
+
+def _base_of(image: RunStateSnapshot) -> tuple[Voters, bytes]:
+    """The voters and the hash of the log at a snapshot."""
+    return image.voters, image.log_hash
 
 
 def run_of(run_state: RunState, log: Log) -> e.Run | None:

@@ -63,8 +63,8 @@ def decode_entry(payload: bytes | bytearray | memoryview) -> e.LogEntry:
     return cast(e.LogEntry, struct(e.LogEntry)(_unpack(payload, CONTROL_BYTES_MAX)))
 
 
-def readable_bytes(entry: e.LogEntry) -> int:
-    """Encoded size of an entry that every peer can decode.
+def readable_bytes(entry: e.LogEntry) -> bytes:
+    """The encoded entry, which every peer can decode.
 
     Raises LogError with the reason if it cannot be decoded: such an entry is never written. It
     costs about 0.03 ms for the Commit of 8 peers.
@@ -80,7 +80,7 @@ def readable_bytes(entry: e.LogEntry) -> int:
     if why:
         kind = type(entry.body).__name__
         raise LogError(f"entry {entry.index} of the log, {kind}, could not be read: {why}")
-    return len(packed)
+    return packed
 
 
 def encode_image(image: i.RunStateSnapshot) -> bytes:

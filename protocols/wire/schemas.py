@@ -343,7 +343,8 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.HeartbeatReply: {},
     m.Relay: {"term": _u63, "learners": _peers, "index": _u63},
     m.Via: {"term": _u63, "relay": _name},
-    m.Relayed: {"append": struct(m.Append)},
+    m.Relayed: {"append": struct(m.Append), "signature": _signature},
+    m.LogSigned: {"term": _u63, "index": _u63, "signature": _signature},
     m.Report: {"peer": peer_id, "incarnation": _u32, "message": _report},
     m.PassedReports: {"term": _u63, "reports": many(struct(m.Report), LIST_MAX)},
     m.ContributeNow: {"stamp": _stamp},
@@ -438,6 +439,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "steered": many(_only(e.Steered), STEERED_MAX),
         "steered_indices": many(_u63, STEERED_MAX),
         "last_rounds": many(_u32, FRAGMENTS_MAX),
+        "log_hash": octets(32, 32),
     },
     StepProgress: {
         "step": _u32,

@@ -6,6 +6,7 @@ Must NOT run anything (mutants.py).
 from protocols.leader.decisions import Leader
 from protocols.leader.line_speeds import LinkSpeeds
 from protocols.leader.recovery import Donors
+from protocols.leader.relay_plan import RelayPlan
 from protocols.leader.term import LeadershipTerm
 from protocols.links import handshake, missing_links, tunnel_choice
 from protocols.links.failure_detector import FailureDetector
@@ -13,6 +14,7 @@ from protocols.links.leader_discovery import LeaderDiscovery
 from protocols.links.log_relay import LogRelay
 from protocols.links.missing_links import MissingLinks
 from protocols.participant.training_start import TrainingStart
+from protocols.state.log_applier import LogApplier
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.units import of
 
@@ -200,6 +202,18 @@ COMPANY_MUTANTS = (
         "Entries that were sent on a broken connection never reach its learners.",
         Edit(LogRelay.connected, "self.share[peer] - RESEND", "self.share[peer]"),
         tests=of("links/log_relay"),
+    ),
+    Mutant(
+        "a-learner-believes-its-relay",
+        "A relay makes entries of its own, and its learners commit them.",
+        Edit(LogApplier.relayed, "not self._is_signed(message)", "False"),
+        tests=("tests/sims/scenarios/test_false_claims.py",),
+    ),
+    Mutant(
+        "a-relay-that-failed-is-chosen-again",
+        "A lying relay holds up its learners for as long as the term lasts.",
+        Edit(RelayPlan._changes, "deal(learners, relays, self._failed)", "deal(learners, relays)"),
+        tests=of("leader/relay_plan"),
     ),
     Mutant(
         "a-relay-keeps-an-urgent-report",

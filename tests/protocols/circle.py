@@ -11,7 +11,7 @@ from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Snapshot
-from protocols.raft.log import Voters
+from protocols.raft.log import EMPTY_HASH, Voters
 from protocols.raft.node import Raft
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
@@ -117,8 +117,8 @@ class Circle:
                 raft.incoming.add_piece(sender, message) if message.term >= raft.term else None
             )
             if snapshot is not None:
-                voters = voters_of(snapshot.image)
-                raft.installed(sender, snapshot, voters, message.term, self.now)
+                base = (voters_of(snapshot.image), EMPTY_HASH)
+                raft.installed(sender, snapshot, base, message.term, self.now)
         else:
             raft.receive(sender, message, self.now)
         self.collect(to)
@@ -209,7 +209,7 @@ class Circle:
     def restart(self, peer: PeerId) -> None:
         saved = self.disks[peer].saved
         snapshot = saved.snapshot if saved else None
-        raft = Raft(peer, saved, voters_of(snapshot.image) if snapshot else ())
+        raft = Raft(peer, saved, (voters_of(snapshot.image) if snapshot else (), EMPTY_HASH))
         self.rafts[peer] = raft
         raft.election.wait(self.now)
         self.back(peer)

@@ -81,6 +81,14 @@ def test_the_loss_of_a_relay_moves_only_its_own_learners() -> None:
     assert deal(LEARNERS, []) == {}
 
 
+def test_a_relay_that_failed_a_learner_comes_last_for_it() -> None:
+    before = deal(LEARNERS, VOTERS)
+    failed = {LEARNERS[0]: {before[LEARNERS[0]]}, LEARNERS[1]: set(VOTERS)}
+    after = deal(LEARNERS, VOTERS, failed)
+    assert {x for x in LEARNERS if after[x] != before[x]} == {LEARNERS[0]}
+    assert deal(LEARNERS, VOTERS[:1], {LEARNERS[0]: {VOTERS[0]}})[LEARNERS[0]] == VOTERS[0]
+
+
 def test_relay_and_learners_are_told_of_it_once() -> None:
     scene = relayed()
     index = scene.core.raft.log.last_index - 1  # C and D have not said that they have the last.
@@ -147,6 +155,27 @@ def test_who_lacks_what_its_relay_should_have_brought_gets_it_at_once() -> None:
     acknowledge(scene, B, C, D)
     scene.waits(BEAT_S)
     assert told_to_report(scene) == {D: "", C: ""}, "and one learner alone needs no relay"
+
+
+def test_a_learner_gets_another_relay_than_the_one_that_failed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay_plan, "LEARNERS_MIN", 1)
+    monkeypatch.setattr(relay_plan, "DIRECT_ROUNDS", 1)
+    scene = relayed()
+    scene.hears(C, m.Durable(works=True, why=""))  # C votes too, so it is the second relay.
+    acknowledge(scene, B, C, D)
+    scene.waits(BEAT_S)
+    index = scene.core.raft.log.last_index
+    scene.hears(D, m.Appended(1, matches=False, index=index - 1))
+    told: list[str] = []
+    for _ in range(int(RULES.reduction_timeout_s / BEAT_S) + 2):
+        for peer in (B, C, D):
+            scene.hears(peer, m.Heartbeat())
+        acknowledge(scene, B, C, D)
+        scene.waits(BEAT_S)
+        told += [via.relay for to, via in scene.sent(m.Via) if to == D]
+    assert told == ["", C]
 
 
 # Reports --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Snapshot
 from protocols.raft.durability import PAUSE_S, RETRY_S, Durability
-from protocols.raft.log import Log
+from protocols.raft.log import EMPTY_HASH, Log
 from protocols.raft.term_state import Role
 from protocols.raft.writes import HANG_MAX_S, HANG_MIN_S
 from protocols.types.clock import NEVER
@@ -284,7 +284,7 @@ def test_a_snapshot_makes_durable_only_what_was_committed_before() -> None:
     circle.write(B)
     assert raft.durable_index == entry.index > committed
     image = Snapshot(entry.index, 2, b"image")
-    raft.installed(C, image, raft.log.voters, 2, circle.now)
+    raft.installed(C, image, (raft.log.voters, EMPTY_HASH), 2, circle.now)
     assert raft.durable_index == committed
     circle.collect(B)
     circle.write(B)

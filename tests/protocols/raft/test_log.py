@@ -6,7 +6,7 @@ import pytest
 
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Append
-from protocols.raft.log import Log, voters_after
+from protocols.raft.log import EMPTY_HASH, Log, voters_after
 from protocols.state.parts import cut_parts
 from protocols.types import limits
 from protocols.types.errors import LogError, RemoteProtocolError
@@ -215,19 +215,62 @@ def test_what_is_committed_cannot_be_cut_off() -> None:
 
 def test_a_snapshot_takes_the_place_of_a_log_that_is_not_its_own() -> None:
     for log in (Log(), grown()):
-        log.begin_at(4, 2, (B, C))
+        log.begin_at(4, 2, (B, C), EMPTY_HASH)
         assert (log.base, log.base_term, log.entries, log.voters) == (4, 2, [], (B, C))
         assert (log.last_index, log.last_term, log.reconfigured) == (4, 2, 0)
     ahead = grown()
-    ahead.begin_at(9, 3, (A,))
+    ahead.begin_at(9, 3, (A,), EMPTY_HASH)
     assert (ahead.last_index, ahead.voters) == (9, (A,))
 
 
 def test_a_log_that_goes_on_after_a_snapshot_keeps_what_follows() -> None:
     """Else what was acknowledged, and perhaps committed with our help, would be gone."""
     log = grown()
-    log.begin_at(2, 1, (A,))
+    log.begin_at(2, 1, (A,), EMPTY_HASH)
     assert (log.base, indices(log), log.voters) == (2, [3, 4], (A, B))
+
+
+# The hash of the log ------------------------------------------------------------------------
+
+
+def test_logs_with_the_same_entries_have_the_same_hash_however_they_came() -> None:
+    log, read = grown(), Log()
+    read.merge(log.entries, A, Append(1, log.last_term, 0, 0, (), 0), floor=0)
+    assert [read.hash_at(index) for index in range(5)] == [log.hash_at(x) for x in range(5)]
+    assert len({log.hash_at(index) for index in range(5)}) == 5
+    assert log.hash_at(0) == EMPTY_HASH
+    other = grown()
+    other.cut_off(2)
+    assert other.hash_at(1) == log.hash_at(1)
+    for entry in log.entries[1:]:
+        other.add(entry)
+    assert other.hash_at(4) == log.hash_at(4)
+    other.cut_off(4)
+    other.add(replace(log.entries[3], signature=b"x"))
+    assert other.hash_at(4) != log.hash_at(4), "signatures count"
+
+
+def test_a_log_that_begins_with_a_snapshot_goes_on_with_its_hash() -> None:
+    log, late = grown(), Log()
+    end = log.hash_at(4)
+    late.begin_at(2, log.entries[1].term, (A, B), log.hash_at(2))
+    for entry in log.entries[2:]:
+        late.add(entry)
+    log.compact(3)
+    assert late.hash_at(4) == log.hash_at(4) == end
+    assert late.hash_at(3) == log.hash_at(3)
+
+
+def test_the_hash_with_entries_that_are_not_adopted() -> None:
+    log = grown()
+    expected = {previous: log.hash_at(4) for previous in range(5)}
+    entries = tuple(log.entries)
+    assert {x: log.hash_with(x, entries[x:]) for x in range(5)} == expected
+    log.compact(3)
+    assert {x: log.hash_with(x, entries[x:]) for x in range(5)} == expected
+    log.cut_off(4)
+    assert log.hash_with(1, entries[1:]) == expected[1]
+    assert log.hash_with(3, ()) == log.hash_at(3)
 
 
 # Messages -----------------------------------------------------------------------------------

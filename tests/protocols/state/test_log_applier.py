@@ -160,9 +160,11 @@ def test_a_lying_leader_gets_no_acknowledgement_of_a_revocation(forged: e.Revoca
     sent = replace(sent, run=log_applier.raft.run)
     with pytest.raises(RemoteProtocolError, match="root key"):
         log_applier.receive(A, sent, 0.0)
-    log_applier.relayed(A, replace(sent, term=7))  # Of another term: it is not read at all.
+    log_applier.relayed(
+        A, m.Relayed(replace(sent, term=7))
+    )  # Of another term: it is not read at all.
     with pytest.raises(RemoteProtocolError, match="root key"):
-        log_applier.relayed(A, sent)
+        log_applier.relayed(A, m.Relayed(sent))
     assert log_applier.raft.log.last_index == 5
     assert read(log_applier) == []
 

@@ -1,13 +1,17 @@
 """A peer with a valid certificate claims to lead, or that newer terms began: the run goes on."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocols.interface import events as v
+from protocols.leader import relay_plan
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.types.ids import PeerId
 from sims.checkers import World
 from sims.node.node import Node
-from sims.node.toy_model import Training
+from sims.node.toy_model import Training, Value
 from sims.scenarios.false_claims import CLAIMS
 from sims.scenarios.fault_plan import PlannedFault, inject
 
@@ -53,6 +57,42 @@ def test_a_leader_that_sends_invalid_entries_is_named_and_another_one_elected(ho
     (leader,) = {node.core.leader_id for node in world.live}
     assert leader in named, "one that does not lie"
     assert max(node.run_state.committed(0) for node in world.live) >= 25, "36 without a liar"
+
+
+class LyingRelay(World):
+    """One relay passes on other entries than the leader sent."""
+
+    liar = ""
+
+    def carry(
+        self, sender: PeerId, to: PeerId, purpose: str, event: v.Event, value: Value = 0
+    ) -> None:
+        match event:
+            case v.MessageReceived(message=m.Relayed(append=append) as said):
+                self.liar = self.liar or sender
+                if sender == self.liar:
+                    lie = replace(append.entries[-1], body=e.Lost(self.live[0].peer, "said a liar"))
+                    forged = replace(append, entries=(*append.entries[:-1], lie))
+                    event = replace(event, message=replace(said, append=forged))
+            case _:
+                pass
+        super().carry(sender, to, purpose, event, value)
+
+
+def test_a_learner_reads_no_entry_that_only_its_relay_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_plan, "LEARNERS_MIN", 1)
+    world = LyingRelay(16, peers=5, outer_steps=400, training=Training(certified=True))
+    for _ in range(5):
+        world.at(2.0, world.add_peer)
+    world.run(until_s=FROM_S + FOR_S)
+    assert world.liar
+    named = f"{world.liar}: passes on entries that the leader did not sign"
+    assert {x for x in world.checkers.violations if named not in x} == set()
+    bodies = [entry.body for node in world.live for entry in node.raft.log.entries]
+    assert not any(isinstance(x, e.Lost) for x in bodies)
+    said = [line.split()[1] for line in world.story if named in line]
+    assert len(said) == len(set(said)) > 0, "no learner has it as its relay again"
+    assert max(node.run_state.committed(0) for node in world.live) >= 20, "24 without a liar"
 
 
 def test_a_joiner_without_the_state_is_named_and_no_member() -> None:

@@ -155,9 +155,11 @@ def test_no_entry_ends_the_chain_of_proofs_of_leadership() -> None:
         if entry.signature:
             forged.append(replace(entry, signature=b""))
         for one in forged:
+            raft.term_state.proved, raft.term_state.refused = LEADER, None
             with pytest.raises(RemoteProtocolError, match="proves no election"):
-                reader.relayed(LEADER, replace(append(raft.run, before, one), term=last))
+                reader.receive(LEADER, replace(append(raft.run, before, one), term=last), 0.0)
             refused[type(one.body).__name__] += 1
-        reader.relayed(LEADER, replace(append(raft.run, before, entry), term=last))
+        raft.term_state.proved, raft.term_state.refused = LEADER, None
+        reader.receive(LEADER, replace(append(raft.run, before, entry), term=last), 0.0)
         assert reader.next_entry() is entry
     assert refused.keys() >= {"Elected", "Voter", "Left"}
