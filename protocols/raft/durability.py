@@ -57,6 +57,15 @@ class Durability:
         """When a failed disk is tried again, or the oldest write under way counts as hanging."""
         return self.retry_at if self.why else self._writes.due
 
+    @property
+    def durable_index(self) -> int:
+        """Index up to which our log is on the disk."""
+        return self._writes.durable_index
+
+    def loaded(self, index: int) -> None:
+        """The log up to this index came from the disk."""
+        self._writes.durable_index = index
+
     def vote_changed(self) -> None:
         self._votes_changed = True
 
@@ -119,17 +128,16 @@ class Durability:
             self.waiting = [(n, send) for n, send in self.waiting if n > self.safe]
         return ready
 
-    def persisted(self, write_number: int, now: float) -> int | None:
-        """All writes up to this number are on the disk. Returns the durable log index; None if it
-        is not new.
+    def persisted(self, write_number: int, now: float) -> None:
+        """All writes up to this number are on the disk.
 
         A disk that failed works again with a write that returns in time. If the last one did not,
         term and vote are written once more to find out.
         """
         self.safe = write_number
         if not self._writes.reached(write_number):
-            return None
-        end, took_s = self._writes.done(write_number, now)
+            return
+        took_s = self._writes.done(write_number, now)
         in_time = took_s < self._writes.patience_s
         if self.why or in_time:  # Else this process stood still: `hangs` was not asked.
             self._writes.took(took_s)
@@ -137,7 +145,6 @@ class Durability:
             self.why = ""
         elif self.why and not self._writes:
             self._votes_changed = True
-        return end
 
     def hangs(self, now: float) -> bool:
         """Whether the disk counts as failing from now on, since a write has not returned. The write
@@ -158,14 +165,12 @@ class Durability:
     def is_under_way(self, write_number: int) -> bool:
         return write_number in self._writes
 
-    def failed(self, why: str, now: float, *, durable: int, snapshot: Snapshot | None) -> None:
-        """The disk refused all writes under way; they are handed over again later.
-
-        `durable`: index up to which our log is on the disk. `snapshot`: the newest one, if any.
-        """
+    def failed(self, why: str, now: float, *, snapshot: Snapshot | None) -> None:
+        """The disk refused all writes under way; they are handed over again later. `snapshot`: the
+        newest one, if any."""
         self.why, self.retry_at = why, now + RETRY_S
         self.failures += 1
-        self.log_changed(self._writes.first(default=durable + 1))
+        self.log_changed(self._writes.first)
         self._votes_changed = True
         self._snapshot = self._snapshot or snapshot
         self._writes.clear()

@@ -17,7 +17,6 @@ from protocols.raft.election import Election
 from protocols.raft.log import EMPTY_HASH, Log, Voters
 from protocols.raft.mandate import ChangeStatement, LeaderProofs, NoProofs
 from protocols.raft.replication import Replication
-from protocols.raft.snapshot_chunks import IncomingSnapshot
 from protocols.raft.term_state import Role
 from protocols.types.errors import LogError, RemoteProtocolError
 from protocols.types.ids import PeerId
@@ -39,13 +38,11 @@ class Raft:
         self.me = me
         self.rules, self.run, self.log = ProtocolConfig(), 0, Log()
         self.commit_index = 0
-        self.durable_index = 0
-        """Index up to which our log is on our disk."""
         self.up, self.disk = set[PeerId](), Durability()
         self.proofs = proofs or NoProofs()
         self.proofs.read(self.log)
-        self.replication = Replication(me, self.log, self.proofs)
-        self.incoming = IncomingSnapshot()
+        snapshot = saved.snapshot if saved is not None else None
+        self.replication = Replication(me, self.log, self.proofs, snapshot)
         self._out: list[Command] = []
         shared = (self.disk, self.replication, self.proofs)
         self.election = Election(*shared, up=self.up, out=self._out)
@@ -54,13 +51,12 @@ class Raft:
         if saved is None:
             return
         self.term_state.begin_term(saved.term, saved.vote)
-        if saved.snapshot is not None:
-            self.log.begin_at(saved.snapshot.index, saved.snapshot.term, *base)
-            self.commit_index = saved.snapshot.index
-            self.replication.snapshot = saved.snapshot
+        if snapshot is not None:
+            self.log.begin_at(snapshot.index, snapshot.term, *base)
+            self.commit_index = snapshot.index
         for entry in saved.entries:
             self.log.add(entry)
-        self.durable_index = self.log.last_index
+        self.disk.loaded(self.log.last_index)
 
     # Interface ------------------------------------------------------------------------------
 
@@ -74,7 +70,6 @@ class Raft:
         """Go on without the other voters, with our log up to index `after`."""
         self.log.cut_off(after + 1)
         self.disk.log_changed(after + 1)
-        self.durable_index = min(self.durable_index, after)
         self.election.vote(self.term + 1, self.me)
         self.term_state.become(Role.CANDIDATE, None)
         self._lead(now, first=(fork,))
@@ -180,9 +175,7 @@ class Raft:
 
     def persisted(self, write_number: int, now: float) -> None:
         """All writes up to this number are on the disk."""
-        end = self.disk.persisted(write_number, now)
-        if end is not None:
-            self.durable_index = min(end, self.log.last_index)
+        self.disk.persisted(write_number, now)
         self._commit(now)
 
     def persist_failed(self, write_number: int, why: str, now: float) -> None:
@@ -190,7 +183,7 @@ class Raft:
         again."""
         if not self.disk.is_under_way(write_number):
             return  # It was written after a write that failed.
-        self.disk.failed(why, now, durable=self.durable_index, snapshot=self.replication.snapshot)
+        self.disk.failed(why, now, snapshot=self.replication.snapshot)
         self._resign(now)
 
     def installed(
@@ -203,7 +196,6 @@ class Raft:
         self.election.heard(peer, now)
         if snapshot.index > self.commit_index:
             self.disk.log_changed(self.commit_index + 1)  # It may be another leader's log.
-            self.durable_index = min(self.durable_index, self.commit_index)
             self.log.begin_at(snapshot.index, snapshot.term, *base)
             self.commit_index = snapshot.index
             self.replication.snapshot = snapshot
@@ -254,7 +246,7 @@ class Raft:
             self.election.step_down(now)  # A candidate, too: its own vote may be late by hours.
 
     def _header(self) -> Append:
-        return Append(self.run, self.term, 0, 0, (), self.commit_index, self.durable_index)
+        return Append(self.run, self.term, 0, 0, (), self.commit_index, self.disk.durable_index)
 
     def _shown(self, peer: PeerId, leads: Leads, now: float) -> None:
         """A peer shows that it leads. Raises RemoteProtocolError if that proves nothing."""
@@ -303,7 +295,6 @@ class Raft:
             raise
         if first is not None:
             self.disk.log_changed(first)
-            self.durable_index = min(self.durable_index, first - 1)
         last = append.previous_index + len(append.entries)
         self.commit_index = max(self.commit_index, min(append.commit_index, last))
         state = self.term_state
@@ -313,7 +304,7 @@ class Raft:
 
     def _commit(self, now: float) -> None:
         """Commit the entries that may be committed now, and send the news as leader."""
-        ends = (self.durable_index, self.commit_index)
+        ends = (self.disk.durable_index, self.commit_index)
         if not self.leads:
             state = self.term_state
             self.commit_index = commitment.as_follower(self.log, state, self.me, *ends)

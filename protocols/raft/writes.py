@@ -35,6 +35,8 @@ class Writes:
 
     _writes: dict[int, Write] = field(default_factory=dict[int, Write])
     """By number."""
+    durable_index: int = 0
+    """Index up to which our log is on the disk."""
     _slowest_s: float = 0.0
     """Seconds of the longest write lately."""
 
@@ -53,18 +55,20 @@ class Writes:
 
     def log_changed(self, index: int) -> None:
         """The log has changed from this index on."""
+        self.durable_index = min(self.durable_index, index - 1)
         for write in self._writes.values():
             if write.end >= index:
                 write.end = index - 1
 
-    def done(self, number: int, now: float) -> tuple[int, float]:
-        """All writes up to this number are done; there is at least one. Returns (index up to which
-        the disk equals our log, seconds that this took)."""
+    def done(self, number: int, now: float) -> float:
+        """All writes up to this number are done; there is at least one. Returns the seconds that
+        this took."""
         took_s = self.waited_s(now)
-        end = [self._writes.pop(each).end for each in list(self._writes) if each <= number][-1]
+        ends = [self._writes.pop(each).end for each in list(self._writes) if each <= number]
+        self.durable_index = ends[-1]
         if self._writes:
             self.restart(now)
-        return end, took_s
+        return took_s
 
     def took(self, seconds: float) -> None:
         """The disk took so long for a write."""
@@ -77,9 +81,11 @@ class Writes:
     def clear(self) -> None:
         self._writes.clear()
 
-    def first(self, *, default: int) -> int:
-        """The lowest log index that a write under way changes; `default` if there is none."""
-        return min((write.first for write in self._writes.values()), default=default)
+    @property
+    def first(self) -> int:
+        """The lowest log index that a write under way changes, or that the disk lacks."""
+        missing = self.durable_index + 1
+        return min((write.first for write in self._writes.values()), default=missing)
 
     def waited_s(self, now: float) -> float:
         """Seconds since the disk began with the oldest write."""

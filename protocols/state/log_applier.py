@@ -15,6 +15,7 @@ from protocols.messages.snapshot import RunStateSnapshot
 from protocols.raft.log import EMPTY_HASH, Log, Voters, voters_after
 from protocols.raft.mandate import Electorate, LeaderProofs, LogStatement, last_election
 from protocols.raft.node import Raft
+from protocols.raft.snapshot_chunks import IncomingSnapshot
 from protocols.state import transitions
 from protocols.state.entry_validation import objection, snapshot_objection
 from protocols.state.run_state import RunState
@@ -56,7 +57,7 @@ class LogApplier:
         base = _base_of(image) if image is not None else ((), EMPTY_HASH)
         self.raft = Raft(me, saved, base, proofs)
         self.raft.log.judge = self._objection
-        self._me = me
+        self._me, self._incoming = me, IncomingSnapshot()
         self._ahead = (RunState(signatures=signatures), e.LogEntry(0, 0, e.Dropped(me, (), 0)))
         """A state that entries led to which were not committed then, and the last one of them."""
         self._judged: e.LogEntry | None = None
@@ -99,7 +100,6 @@ class LogApplier:
             raise RemoteProtocolError(peer, str(error)) from error
         if first is not None:
             raft.disk.log_changed(first)
-            raft.durable_index = min(raft.durable_index, first - 1)
         raft.commit_index = max(raft.commit_index, min(append.commit_index, last))
 
     def _is_signed(self, message: m.Relayed) -> bool:
@@ -125,7 +125,7 @@ class LogApplier:
             return False
         if not raft.election.is_near(piece.term, now, raises=True):
             return False
-        snapshot = raft.incoming.add_piece(peer, piece)
+        snapshot = self._incoming.add_piece(peer, piece)
         if snapshot is None:
             return False
         try:

@@ -105,7 +105,7 @@ class Disks:
         for peer in sorted(infos.keys() - voters - going - via.keys()):
             node = leader.world.nodes[peer]
             same = infos[peer].incarnation == node.me.incarnation
-            lacks = raft.log.last_index - node.raft.durable_index
+            lacks = raft.log.last_index - node.raft.disk.durable_index
             # Its reports about its log wait for its disk, the last slow write included.
             slow_until = max(node.disk.slow_until + SLOW_SYNC_S, node.disk.hung_until)
             answers = leader.world.now >= slow_until

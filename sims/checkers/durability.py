@@ -41,7 +41,7 @@ class DurabilityChecks:
         """A write completed: check that the disk has the entries that the core counts as
         durable."""
         raft = node.raft
-        index = raft.durable_index
+        index = raft.disk.durable_index
         if not node.disk.holds(index, raft.log.term_at(index)):
             self._found(
                 f"{node.peer} counts entry {index} as durable, and its disk does not have it"

@@ -93,11 +93,7 @@ LOG_MUTANTS = (
     Mutant(
         "forgets-what-the-disk-refused",
         "After a full disk the log on it has a gap, and a restart cannot read it.",
-        Edit(
-            Durability.failed,
-            "self.log_changed(self._writes.first(default=durable + 1))",
-            "pass",
-        ),
+        Edit(Durability.failed, "self.log_changed(self._writes.first)", "pass"),
     ),
     Mutant(
         "no-pre-vote",

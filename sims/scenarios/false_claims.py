@@ -85,7 +85,7 @@ def _invalid(liar: Node, other: Node, run: int) -> m.Append:
     log, term, ends = (
         other.raft.log,
         liar.raft.term,
-        (liar.raft.commit_index, liar.raft.durable_index),
+        (liar.raft.commit_index, liar.raft.disk.durable_index),
     )
     entry = e.LogEntry(log.last_index + 1, term, e.Lost(STRANGER, "said a liar"))
     return m.Append(run, term, log.last_index, log.last_term, (entry,), *ends)

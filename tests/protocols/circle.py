@@ -13,6 +13,7 @@ from protocols.messages import peer as m
 from protocols.messages.persisted import Snapshot
 from protocols.raft.log import EMPTY_HASH, Voters
 from protocols.raft.node import Raft
+from protocols.raft.snapshot_chunks import IncomingSnapshot
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
 from tests.protocols.carried import carried
@@ -56,6 +57,8 @@ class Circle:
         """Who is not connected."""
         self.deaf: set[PeerId] = set()
         """To whom nothing arrives."""
+        self.incoming = {peer: IncomingSnapshot() for peer in peers}
+        """The snapshot that a peer is receiving."""
         self.rafts: dict[PeerId, Raft] = {}
         self.said: Callable[[PeerId, m.Control], None] = lambda peer, message: None
         """Called with each message as it leaves a peer."""
@@ -114,7 +117,7 @@ class Circle:
             return
         if isinstance(message, m.Install):  # As state/log_applier.py does.
             snapshot = (
-                raft.incoming.add_piece(sender, message) if message.term >= raft.term else None
+                self.incoming[to].add_piece(sender, message) if message.term >= raft.term else None
             )
             if snapshot is not None:
                 base = (voters_of(snapshot.image), EMPTY_HASH)
@@ -210,7 +213,7 @@ class Circle:
         saved = self.disks[peer].saved
         snapshot = saved.snapshot if saved else None
         raft = Raft(peer, saved, (voters_of(snapshot.image) if snapshot else (), EMPTY_HASH))
-        self.rafts[peer] = raft
+        self.rafts[peer], self.incoming[peer] = raft, IncomingSnapshot()
         raft.election.wait(self.now)
         self.back(peer)
 

@@ -72,8 +72,8 @@ class Storm:
                     f"{peer} leads in term {raft.term} without all that is committed"
                 )
             self._check_committed(peer, raft)
-            claim = f"{peer} takes its log up to {raft.durable_index} for durable"
-            self._check_disk(peer, raft.durable_index, claim)
+            claim = f"{peer} takes its log up to {raft.disk.durable_index} for durable"
+            self._check_disk(peer, raft.disk.durable_index, claim)
         self._check_logs()
 
     def _check_committed(self, peer: PeerId, raft: Raft) -> None:

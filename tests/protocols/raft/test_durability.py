@@ -82,7 +82,7 @@ def test_what_a_snapshot_covers_is_not_written_though_our_log_still_has_it() -> 
         1, 1, A, 3, tuple(log.entries[2:]), replace(SNAPSHOT, index=2)
     )
     grow(disk, log, "four")
-    disk.failed("no space left", 0.0, durable=0, snapshot=replace(SNAPSHOT, index=2))
+    disk.failed("no space left", 0.0, snapshot=replace(SNAPSHOT, index=2))
     disk.retry(RETRY_S)
     again = disk.collect(1, A, log, 0.0)
     assert again is not None
@@ -98,10 +98,12 @@ def test_a_promise_waits_for_all_that_was_known_when_it_was_made() -> None:
     disk.promise(C, YES)
     disk.collect(1, "", log, 0.0)
     assert disk.kept() == []
-    assert disk.persisted(1, 0.0) == 1
+    disk.persisted(1, 0.0)
+    assert disk.durable_index == 1
     assert disk.kept() == [Send(B, YES)], "C's depends on the second write"
     disk.promise(A, NO)
-    assert disk.persisted(2, 0.0) == 2
+    disk.persisted(2, 0.0)
+    assert disk.durable_index == 2
     assert disk.kept() == [Send(C, YES), Send(A, NO)], "in order"
 
 
@@ -125,8 +127,10 @@ def test_one_answer_may_stand_for_several_writes() -> None:
     disk.collect(1, "", log, 0.0)
     grow(disk, log, "two", "three")
     disk.collect(1, "", log, 0.0)
-    assert disk.persisted(2, 0.0) == 3
-    assert disk.persisted(2, 0.0) is None, "nothing is new"
+    disk.persisted(2, 0.0)
+    assert disk.durable_index == 3
+    disk.persisted(2, 0.0)
+    assert disk.durable_index == 3, "nothing is new"
 
 
 def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not_said() -> None:
@@ -140,7 +144,7 @@ def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not
     grow(disk, log, "four")
     disk.collect(3, A, log, 0.0)
     disk.promise(B, YES)
-    disk.failed("no space left", 10.0, durable=2, snapshot=None)
+    disk.failed("no space left", 10.0, snapshot=None)
     assert (disk.works, disk.why, disk.retry_at) == (False, "no space left", 10.0 + RETRY_S)
     disk.promise(C, YES)
     assert disk.collect(3, A, log, 0.0) is None
@@ -150,7 +154,8 @@ def test_what_a_disk_did_not_take_is_written_again_and_what_waited_for_it_is_not
     assert disk.collect(3, A, log, 0.0) == Persist(4, 3, A, 3, tuple(log.entries[2:]), None, 1)
     assert disk.retry_at == NEVER
     assert not disk.works, "not before it has taken that"
-    assert disk.persisted(4, 0.0) == 4
+    disk.persisted(4, 0.0)
+    assert disk.durable_index == 4
     assert disk.works
     assert disk.kept() == []
 
@@ -166,7 +171,7 @@ def test_a_failure_is_counted_once_however_many_writes_it_takes_with_it() -> Non
     assert second is not None
     assert (first.failures, second.failures) == (0, 0)
     assert disk.is_under_way(second.write_number)
-    disk.failed("no space left", 0.0, durable=0, snapshot=None)
+    disk.failed("no space left", 0.0, snapshot=None)
     assert not disk.is_under_way(second.write_number), "its failure is no news"
     disk.retry(RETRY_S)
     again = disk.collect(1, A, log, 0.0)
@@ -183,7 +188,7 @@ def test_a_snapshot_that_the_disk_did_not_take_is_written_again() -> None:
     log.compact(2)
     disk.snapshot_taken(SNAPSHOT)
     disk.collect(1, A, log, 0.0)
-    disk.failed("no space left", 0.0, durable=3, snapshot=SNAPSHOT)
+    disk.failed("no space left", 0.0, snapshot=SNAPSHOT)
     disk.retry(RETRY_S)
     again = disk.collect(1, A, log, 0.0)
     assert again is not None
@@ -246,8 +251,10 @@ def test_a_write_under_way_makes_nothing_durable_that_was_cut_off_meanwhile() ->
     disk.log_changed(3)
     grow(disk, log, "another three", "four")
     disk.collect(2, A, log, 0.0)
-    assert disk.persisted(1, 0.0) == 2, "the disk has the entry that was cut off"
-    assert disk.persisted(2, 0.0) == 4
+    disk.persisted(1, 0.0)
+    assert disk.durable_index == 2, "the disk has the entry that was cut off"
+    disk.persisted(2, 0.0)
+    assert disk.durable_index == 4
 
 
 def test_what_a_new_leader_replaces_is_not_durable_before_the_disk_has_it() -> None:
@@ -265,9 +272,9 @@ def test_what_a_new_leader_replaces_is_not_durable_before_the_disk_has_it() -> N
         circle.collect(B)
     assert [persist.write_number for persist in circle.writes[B]] != []
     circle.write(B)
-    assert raft.durable_index == last, "the disk has the entry of the old leader"
+    assert raft.disk.durable_index == last, "the disk has the entry of the old leader"
     circle.write(B)
-    assert raft.durable_index == last + 1
+    assert raft.disk.durable_index == last + 1
 
 
 def test_a_snapshot_makes_durable_only_what_was_committed_before() -> None:
@@ -282,13 +289,13 @@ def test_a_snapshot_makes_durable_only_what_was_committed_before() -> None:
     raft.receive(A, m.Append(raft.run, 1, previous, 1, (entry,), 0, 0), circle.now)
     circle.collect(B)
     circle.write(B)
-    assert raft.durable_index == entry.index > committed
+    assert raft.disk.durable_index == entry.index > committed
     image = Snapshot(entry.index, 2, b"image")
     raft.installed(C, image, (raft.log.voters, EMPTY_HASH), 2, circle.now)
-    assert raft.durable_index == committed
+    assert raft.disk.durable_index == committed
     circle.collect(B)
     circle.write(B)
-    assert raft.durable_index == entry.index
+    assert raft.disk.durable_index == entry.index
 
 
 def test_a_follower_does_not_conclude_entries_of_an_older_term() -> None:
@@ -306,7 +313,7 @@ def test_a_follower_does_not_conclude_entries_of_an_older_term() -> None:
         circle.collect(B)
         while circle.writes[B]:
             circle.write(B)
-    assert (raft.durable_index, raft.commit_index) == (last + 1, last)
+    assert (raft.disk.durable_index, raft.commit_index) == (last + 1, last)
     raft.receive(C, m.Append(raft.run, 2, last + 1, 1, (begins,), last, last + 2), circle.now)
     circle.collect(B)
     circle.write(B)
@@ -339,10 +346,12 @@ def test_behind_a_write_that_hangs_changes_are_collected_and_written_once_it_ret
     assert disk.hangs(HANG_MIN_S)
     new = [*grow(disk, log, "two"), *grow(disk, log, "three")]
     assert disk.collect(1, A, log, 1.0) is None
-    assert disk.persisted(1, 9.0) == 1
+    disk.persisted(1, 9.0)
+    assert disk.durable_index == 1
     assert not disk.works, "it was late"
     assert disk.collect(1, A, log, 9.0) == Persist(2, 1, A, 2, tuple(new), None, 0)
-    assert disk.persisted(2, 9.1) == 3
+    disk.persisted(2, 9.1)
+    assert disk.durable_index == 3
     assert disk.works
 
 
@@ -402,7 +411,7 @@ def test_a_hung_write_that_fails_in_the_end_is_handed_over_again() -> None:
     log = log_with(disk, "two")
     disk.collect(1, A, log, 0.0)
     assert disk.hangs(HANG_MIN_S)
-    disk.failed("input/output error", 30.0, durable=0, snapshot=None)
+    disk.failed("input/output error", 30.0, snapshot=None)
     assert (disk.why, disk.deadline) == ("input/output error", 30.0 + RETRY_S)
     disk.retry(30.0 + RETRY_S)
     again = disk.collect(1, A, log, 30.0 + RETRY_S)

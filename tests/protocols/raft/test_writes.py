@@ -11,10 +11,12 @@ def test_a_write_behind_others_has_its_own_time() -> None:
     writes.begin_write(1, 1, 4, 0.0)
     writes.begin_write(2, 5, 6, 0.1)
     assert writes.due == HANG_MIN_S
-    assert writes.done(1, 0.3) == (4, 0.3)
+    assert writes.done(1, 0.3) == 0.3
+    assert writes.durable_index == 4
     assert writes.due == 0.3 + HANG_MIN_S
     assert (writes.reached(1), writes.reached(2)) == (False, True)
-    assert writes.done(2, 0.4) == (6, 0.4 - 0.3)
+    assert writes.done(2, 0.4) == 0.4 - 0.3
+    assert writes.durable_index == 6
     assert writes.due == NEVER
     writes.begin_write(3, 7, 7, 1.0)
     writes.begin_write(4, 8, 8, 2.0)
@@ -35,7 +37,10 @@ def test_entries_that_were_replaced_are_not_on_the_disk_with_a_write_under_way()
     writes = Writes()
     writes.begin_write(1, 3, 6, 0.0)
     writes.begin_write(2, 7, 9, 0.0)
-    assert writes.first(default=1) == 3
+    assert writes.first == 3
     writes.log_changed(5)
-    assert writes.done(2, 0.1)[0] == 4
-    assert writes.first(default=1) == 1
+    writes.done(2, 0.1)
+    assert writes.durable_index == 4
+    assert writes.first == 5
+    writes.log_changed(3)
+    assert writes.durable_index == 2

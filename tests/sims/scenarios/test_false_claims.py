@@ -82,8 +82,9 @@ class LyingRelay(World):
 def test_a_learner_reads_no_entry_that_only_its_relay_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_plan, "LEARNERS_MIN", 1)
     world = LyingRelay(16, peers=5, outer_steps=400, training=Training(certified=True))
+    joiners: list[Node] = []
     for _ in range(5):
-        world.at(2.0, world.add_peer)
+        world.at(2.0, lambda: joiners.append(world.add_peer()))
     world.run(until_s=FROM_S + FOR_S)
     assert world.liar
     named = f"{world.liar}: passes on entries that the leader did not sign"

@@ -168,7 +168,7 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     assert new.core.raft.term == before.term
     assert new.core.raft.log.term_at(1) == before.log.term_at(1) == 1
     assert new.core.raft.log.last_index <= before.log.last_index
-    assert new.core.raft.durable_index == new.core.raft.log.last_index
+    assert new.core.raft.disk.durable_index == new.core.raft.log.last_index
     assert not new.core.leads
     assert new.store.results == {}
     assert world.happened["revived"] == 1
