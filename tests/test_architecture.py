@@ -38,7 +38,7 @@ LARGE = {
     "protocols/raft/node.py:Raft",
     "peers/transfer/receiver.py:IncomingTransfer",
     # Connections: buffers, limits and figures of one socket.
-    *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
+    "peers/ipc/daemon_socket.py:DaemonSocket",
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
     # Data for reports.

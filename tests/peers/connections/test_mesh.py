@@ -238,7 +238,7 @@ async def test_a_half_made_session_is_held_back_and_delivers_nothing() -> None:
         await still_works(alpha, beta)
         await still_works(alpha, beta)
         assert not flood.done(), "its bytes wait in the kernel, not with us"
-        (read,) = (link.received_bytes for link in alpha.mesh._links if link.peer == EVE)
+        (read,) = (link.received_bytes for link in alpha.mesh._open.links if link.peer == EVE)
         assert read <= STAGE_BYTES
         flood.cancel()
         await asyncio.wait({flood})
