@@ -37,8 +37,6 @@ LARGE = {
     *("peers/ranks/attempt.py:RankAttempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
     "protocols/raft/node.py:Raft",
     "peers/transfer/receiver.py:IncomingTransfer",
-    # Connections: buffers, limits and figures of one socket.
-    "peers/ipc/daemon_socket.py:DaemonSocket",
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
     # Data for reports.
