@@ -36,7 +36,6 @@ LARGE = {
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
     *("peers/ranks/attempt.py:RankAttempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
     "protocols/raft/node.py:Raft",
-    "peers/transfer/receiver.py:IncomingTransfer",
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
     # Data for reports.

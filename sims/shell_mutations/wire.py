@@ -254,13 +254,13 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-cell-of-an-older-cut-is-taken",
         "A joiner's state has cells of two rounds.",
-        Edit(IncomingTransfer._lacks, " or chunk.cut_index != self._cut", ""),
+        Edit(IncomingTransfer._lacks, " or chunk.cut_index != self.cut.index", ""),
         tests=_TRANSFER,
     ),
     Mutant(
         "a-cell-of-any-peer-is-taken",
         "Cells are checked that were sent by no donor of the cut.",
-        Edit(IncomingTransfer._lacks, " or peer not in self._donors", ""),
+        Edit(IncomingTransfer._lacks, " or peer not in self.cut.donors", ""),
         tests=_TRANSFER,
     ),
 )
