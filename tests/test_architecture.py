@@ -34,7 +34,6 @@ LARGE = {
     *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
     # State machines; each of their steps reads most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
-    *("peers/ranks/attempt.py:RankAttempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
     "protocols/raft/node.py:Raft",
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
