@@ -30,8 +30,8 @@ CLASS_FIELDS_MAX = 12
 LARGE = {
     # The log's state: one record, changed by the functions of transitions.py.
     "protocols/state/run_state.py:RunState",
-    # They compose the parts of a core and of a leader: a field for each part.
-    *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
+    # It composes the parts of a core: a field for each part.
+    "protocols/peer/components.py:Components",
     # State machines; each of their steps reads most of their fields.
     *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
     "protocols/raft/node.py:Raft",
