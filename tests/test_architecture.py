@@ -33,7 +33,7 @@ LARGE = {
     # It composes the parts of a core: a field for each part.
     "protocols/peer/components.py:Components",
     # State machines; each of their steps reads most of their fields.
-    *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
+    "protocols/peer/branches.py:Branches",
     "protocols/raft/node.py:Raft",
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
