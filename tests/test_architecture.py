@@ -32,8 +32,7 @@ LARGE = {
     "protocols/state/run_state.py:RunState",
     # It composes the parts of a core: a field for each part.
     "protocols/peer/components.py:Components",
-    # State machines; each of their steps reads most of their fields.
-    "protocols/peer/branches.py:Branches",
+    # A state machine; each of its steps reads most of its fields.
     "protocols/raft/node.py:Raft",
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
