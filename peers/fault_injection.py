@@ -88,7 +88,7 @@ class FaultInjector:
         self._sent += 1
         self._bulks.add(bulk)
         if self._sent == self._fault.chunk:
-            bulk.hold()  # No further chunk.
+            bulk.outgoing.held = True  # No further chunk.
             self._die_when_drained()
 
     def _die_when_drained(self) -> None:

@@ -30,16 +30,10 @@ CLASS_FIELDS_MAX = 12
 LARGE = {
     # The log's state: one record, changed by the functions of transitions.py.
     "protocols/state/run_state.py:RunState",
-    # They compose the parts of a core and of a leader: a field for each part.
-    *("protocols/peer/components.py:Components", "protocols/leader/decisions.py:Leader"),
-    # State machines; each of their steps reads most of their fields.
-    *("protocols/steps/step_machine.py:StepMachine", "protocols/peer/branches.py:Branches"),
-    *("peers/ranks/attempt.py:RankAttempt", "peers/ranks/attempt_runner.py:AttemptRunner"),
+    # It composes the parts of a core: a field for each part.
+    "protocols/peer/components.py:Components",
+    # A state machine; each of its steps reads most of its fields.
     "protocols/raft/node.py:Raft",
-    "peers/transfer/receiver.py:IncomingTransfer",
-    # Connections: buffers, limits and figures of one socket.
-    *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),
-    *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
     # Data for reports.

@@ -60,6 +60,110 @@ class BulkOwner(Protocol):
         ...
 
 
+class WarmUp:
+    """Padding while there is no payload, until the kernel knows the rate of the line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.requested = False
+        self._connection = connection
+        self._left_bytes = 0
+        """Bytes of padding that may still be sent."""
+
+    @property
+    def is_due(self) -> bool:
+        return self._left_bytes > 0
+
+    def request(self, size_bytes: int) -> None:
+        """Send at most so much padding from now on."""
+        self.requested, self._left_bytes = True, size_bytes
+
+    def next_frame(self, sent_bytes: int) -> Frame | None:
+        """The next padding of a connection that has sent so many bytes; None if the rate is
+        known."""
+        # Nothing is known before the first bytes are acknowledged.
+        if sent_bytes > UNSENT_BYTES and not is_starting(self._connection):
+            self._left_bytes = 0
+            return None
+        self._left_bytes -= len(PADDING)
+        return Padding(), PADDING
+
+
+class OutgoingFrames:
+    """The frames that a connection sends: chunks of its source, else padding. Reports the sent
+    payload to the owner."""
+
+    def __init__(self, owner: BulkOwner, peer: PeerId, writer: Writer, warm_up: WarmUp) -> None:
+        self.writer = writer
+        self.warm_up = warm_up
+        self.source: Callable[[], Frame | None] | None = None
+        """None before the first chunk, and after the end of the connection."""
+        self.held = False
+        """No other frame is begun (fault injection)."""
+        self.on_chunk_sent: Callable[[Chunk], None] | None = None
+        self.untold_bytes = 0
+        """Sent bytes of the present chunk's payload that were not reported to the owner yet."""
+        self._owner = owner
+        self._peer = peer
+        self._chunk: Chunk | None = None
+        """The chunk that was begun last."""
+
+    def begin_next(self, sent_bytes: int) -> bool:
+        """Begin the next frame of a connection that has sent so many bytes; False if there is
+        none."""
+        if self.held or self.source is None:
+            return False
+        frame = self.source()
+        if frame is None and self.warm_up.is_due:
+            frame = self.warm_up.next_frame(sent_bytes)
+        if frame is None:
+            return False
+        self.tell_sent()
+        chunk, payload = frame
+        self._chunk = chunk
+        self.writer.begin_frame(chunk, memoryview(payload))
+        if self.on_chunk_sent is not None:
+            self.on_chunk_sent(chunk)
+        return True
+
+    def tell_sent(self) -> None:
+        """Report sent bytes, once a turn for each chunk; a chunk that breaks off counts as far as
+        it was sent."""
+        size, self.untold_bytes = self.untold_bytes, 0
+        if size and self._chunk is not None:
+            self._owner.payload_sent(self._peer, self._chunk, size)
+
+    def end(self) -> None:
+        """Begin no other frame: the connection has ended."""
+        self.on_chunk_sent, self.source = None, None
+
+
+class IncomingChunks:
+    """The chunks that arrive on a connection, as its reader finds them."""
+
+    def __init__(self, owner: BulkOwner, peer: PeerId) -> None:
+        self.is_open = True
+        """False: the connection has ended, and the owner hears of no other chunk."""
+        self._owner = owner
+        self._peer = peer
+        self._size = 0
+        """Bytes of payload of the chunk that began to arrive last."""
+        self._kept = False
+        """It has a place."""
+
+    def began(self, chunk: Chunk, size: int) -> memoryview | None:
+        place = self._owner.place(self._peer, chunk, size) if self.is_open else None
+        self._size, self._kept = size, place is not None
+        return place
+
+    def ended(self, chunk: Chunk) -> None:
+        if not self.is_open:
+            return
+        kept = self._kept
+        self._owner.payload_received(self._peer, chunk, self._size, kept=kept)
+        if kept:
+            self._owner.chunk_received(self._peer, chunk)
+
+
 class Bulk:
     """Owns a connected socket: `start`, `feed_from`, then `close`."""
 
@@ -78,32 +182,19 @@ class Bulk:
         self.peer = peer
         self.sent_bytes = 0
         self.received_bytes = 0
-        self.held = False
-        """No other frame is begun (fault injection)."""
-        self.on_chunk_sent: Callable[[Chunk], None] | None = None
         self.is_open = True
         self.connection = connection
-        self._owner = owner
         self._closed = closed
         self._loop = asyncio.get_running_loop()
+        self._incoming = IncomingChunks(owner, peer)
         self._reader: Reader
-        self._writer: Writer
+        writer: Writer
         if seals is None:
-            self._reader, self._writer = PlainReader(self), PlainWriter()
+            self._reader, writer = PlainReader(self._incoming), PlainWriter()
         else:
-            self._reader = SealedReader(self, seals.incoming)
-            self._writer = SealedWriter(seals.outgoing)
-        self._source: Callable[[], Frame | None] | None = None
-        self._outgoing: Chunk | None = None
-        """The chunk that was begun last."""
-        self._untold_bytes = 0
-        """Sent bytes of its payload that were not reported to the owner yet."""
-        self._incoming = (0, False)
-        """Of the chunk that began to arrive last: (bytes of payload, whether it has a place)."""
-        self.warmed = False
-        """Padding was requested ..."""
-        self._padding_bytes = 0
-        """... and so many bytes of it may still be sent."""
+            self._reader = SealedReader(self._incoming, seals.incoming)
+            writer = SealedWriter(seals.outgoing)
+        self.outgoing = OutgoingFrames(owner, peer, writer, WarmUp(connection))
         self._sending = False
         """Within `wake`: the source may call `wake` again."""
         self.congested = False
@@ -119,11 +210,11 @@ class Bulk:
         `closed` follows."""
         if not self.is_open:
             return
-        self.is_open = False
+        self.is_open = self._incoming.is_open = False
         self._loop.remove_reader(self.connection)
         self._loop.remove_writer(self.connection)
         self.connection.close()
-        self.on_chunk_sent, self._source = None, None
+        self.outgoing.end()
         self._loop.call_soon(self._closed, self, why)
 
     # Sending --------------------------------------------------------------------------------
@@ -131,21 +222,13 @@ class Bulk:
     def feed_from(self, source: Callable[[], Frame | None]) -> None:
         """Call `source` for the next chunk whenever one can be sent; None means nothing until
         `wake`. The bytes must not change while they are being sent."""
-        self._source = source
+        self.outgoing.source = source
         self.wake()
-
-    def hold(self) -> None:
-        """Begin no other frame (fault injection)."""
-        self.held = True
-
-    @property
-    def is_warming(self) -> bool:
-        return self._padding_bytes > 0
 
     def warm(self, size_bytes: int) -> None:
         """While there is nothing to send, send at most so much padding, to find out the rate of the
         line."""
-        self.warmed, self._padding_bytes = True, size_bytes
+        self.outgoing.warm_up.request(size_bytes)
         self.wake()
 
     def wake(self) -> None:
@@ -158,7 +241,7 @@ class Bulk:
         """Bytes that the other end's kernel has not acknowledged; 0 if the connection has ended."""
         if not self.is_open:
             return 0
-        unwritten = sum(piece.nbytes for piece in self._writer.pending())
+        unwritten = sum(piece.nbytes for piece in self.outgoing.writer.pending())
         queued = fcntl.ioctl(self.connection.fileno(), termios.TIOCOUTQ, bytes(4))
         return unwritten + struct.unpack("i", queued)[0]
 
@@ -169,7 +252,7 @@ class Bulk:
         except OSError as error:
             waits = False
             self.close(str(error))
-        self._tell_sent()
+        self.outgoing.tell_sent()
         self._sending = False
         if waits != self.congested and self.is_open:
             self.congested = waits
@@ -181,53 +264,25 @@ class Bulk:
     def _send_turn(self) -> bool:
         """One turn of sending; True if there is more to send. Raises OSError."""
         budget, until = SEND_BYTES_MAX, time.monotonic() + TURN_S_MAX
+        outgoing, writer = self.outgoing, self.outgoing.writer
         while self.is_open:
             if budget <= 0:
                 return True
-            pending = self._writer.pending()
+            pending = writer.pending()
             if not pending:
                 if time.monotonic() >= until:
                     return True
-                frame = self._next()
-                if frame is None:
+                if not outgoing.begin_next(self.sent_bytes):
                     return False
-                self._begin(*frame)
                 continue
             try:
                 count = self.connection.sendmsg(pending)
             except BlockingIOError:
                 return True
-            self._untold_bytes += self._writer.mark_sent(count)
+            outgoing.untold_bytes += writer.mark_sent(count)
             self.sent_bytes += count
             budget -= count
         return False
-
-    def _next(self) -> Frame | None:
-        if self.held or self._source is None:
-            return None
-        frame = self._source()
-        if frame is None and self.is_warming:
-            # Nothing is known before the first bytes are acknowledged.
-            if self.sent_bytes > UNSENT_BYTES and not is_starting(self.connection):
-                self._padding_bytes = 0
-                return None
-            self._padding_bytes -= len(PADDING)
-            return Padding(), PADDING
-        return frame
-
-    def _begin(self, chunk: Chunk, payload: bytes | bytearray | memoryview) -> None:
-        self._tell_sent()
-        self._outgoing = chunk
-        self._writer.begin_frame(chunk, memoryview(payload))
-        if self.on_chunk_sent is not None:
-            self.on_chunk_sent(chunk)
-
-    def _tell_sent(self) -> None:
-        """Report sent bytes, once a turn for each chunk; a chunk that breaks off counts as far as
-        it was sent."""
-        size, self._untold_bytes = self._untold_bytes, 0
-        if size and self._outgoing is not None:
-            self._owner.payload_sent(self.peer, self._outgoing, size)
 
     # Receiving ------------------------------------------------------------------------------
 
@@ -255,16 +310,3 @@ class Bulk:
             # The stream cannot be continued in the middle of a chunk.
             self.close("an internal error")
             raise
-
-    def began(self, chunk: Chunk, size: int) -> memoryview | None:
-        place = self._owner.place(self.peer, chunk, size) if self.is_open else None
-        self._incoming = size, place is not None
-        return place
-
-    def ended(self, chunk: Chunk) -> None:
-        if not self.is_open:
-            return
-        size, kept = self._incoming
-        self._owner.payload_received(self.peer, chunk, size, kept=kept)
-        if kept:
-            self._owner.chunk_received(self.peer, chunk)

@@ -71,9 +71,9 @@ class BulkConnections:
             congestion=self._congestion,
         )
         if self._on_chunk_sent is not None:
-            bulk.on_chunk_sent = lambda chunk: self._chunk_sent(peer, chunk, bulk)
-            if any(other.held for other in self.open):
-                bulk.hold()
+            bulk.outgoing.on_chunk_sent = lambda chunk: self._chunk_sent(peer, chunk, bulk)
+            if any(other.outgoing.held for other in self.open):
+                bulk.outgoing.held = True
         self.open.add(bulk)
         session.bulks[bulk] = Watched()
         bulk.start()
@@ -115,9 +115,9 @@ class BulkConnections:
     def _chunk_sent(self, peer: PeerId, chunk: Chunk, bulk: Bulk) -> None:
         assert self._on_chunk_sent is not None
         self._on_chunk_sent(peer, chunk, bulk)
-        if bulk.held:
+        if bulk.outgoing.held:
             for other in self.open:
-                other.hold()
+                other.outgoing.held = True
 
     def _closed(self, bulk: Bulk, why: str) -> None:
         self.open.discard(bulk)

@@ -101,7 +101,7 @@ def look(sessions: Iterable[Session], padding_bytes: Callable[[PeerId], int]) ->
 
 def _is_cold(session: Session, news: list[Flow]) -> bool:
     """Is the rate of its line unknown, with a congestion control that would remember it?"""
-    new = len(news) == 1 and not any(bulk.warmed for bulk in session.bulks)
+    new = len(news) == 1 and not any(bulk.outgoing.warm_up.requested for bulk in session.bulks)
     long = all(flow.rtt_s >= RTT_MIN_S and not flow.fears_loss for flow in news)
     # Padding through a relay would cost a third peer.
     return new and long and not session.control.through

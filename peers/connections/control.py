@@ -6,6 +6,7 @@ Frames are those of frames.py, without payload. Must NOT dial, retry, or know wh
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from peers.connections.frames import PREFIX, grown
@@ -43,6 +44,60 @@ class LinkOwner(Protocol):
         ...
 
 
+class IncomingMessages:
+    """The received bytes of a link, cut into messages."""
+
+    def __init__(self) -> None:
+        self.stage = memoryview(bytearray(STAGE_BYTES))
+        """Further bytes go behind the first `staged` ones."""
+        self.staged = 0
+        self.head_bytes_max = HELLO_BYTES_MAX
+        """Bytes that a message may have."""
+        self.paused = False
+        """No message is taken."""
+        self._taken = 0
+        """Bytes of the stage that were messages, which are taken."""
+
+    def take(self) -> Control | None:
+        """The next message; None if more bytes must come first. Raises WireError."""
+        start = self._taken
+        if self.paused or self.staged - start < PREFIX.size:
+            return None
+        head_bytes, payload_bytes = PREFIX.unpack_from(self.stage, start)
+        if head_bytes > self.head_bytes_max or payload_bytes:
+            raise WireError(f"a frame of {head_bytes} + {payload_bytes} bytes")
+        size = PREFIX.size + head_bytes
+        if start + size > self.staged:
+            if size > len(self.stage):  # The size has been checked.
+                self.stage = grown(self.stage, self.staged, size)
+            return None
+        head = self.stage[start + PREFIX.size : start + size]
+        message = codec.decode(head, size_max=self.head_bytes_max)
+        if isinstance(message, Chunk):
+            raise WireError("chunks travel on bulk connections")
+        self._taken = start + size
+        return message
+
+    def make_room(self) -> None:
+        """Drop the taken bytes, and move the rest to the start of the stage."""
+        left = self.staged - self._taken
+        if self._taken and left:
+            self.stage[:left] = bytes(self.stage[self._taken : self.staged])
+        self.staged, self._taken = left, 0
+
+    def clear(self) -> None:
+        self.staged = self._taken = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A link that is being closed by this side."""
+
+    why: str
+    linger: asyncio.TimerHandle
+    """Ends the connection if the written data does not go out."""
+
+
 class Link(asyncio.BufferedProtocol):
     """A connected socket. Made by `asyncio.create_connection` or `create_server`."""
 
@@ -60,15 +115,10 @@ class Link(asyncio.BufferedProtocol):
         self.congested = False
         """The other end takes less than there is to send."""
         self._owner = owner
-        self._head_bytes_max = HELLO_BYTES_MAX
         self._transport: asyncio.Transport | None = None
-        self._closing = False
-        self._linger: asyncio.TimerHandle | None = None
-        self._why = ""
+        self._ending: Ending | None = None
         self._outbox: deque[Control] = deque()
-        self._paused = False
-        self._stage = memoryview(bytearray(STAGE_BYTES))
-        self._staged = 0
+        self._incoming = IncomingMessages()
 
     @property
     def remote(self) -> tuple[str, int]:
@@ -80,7 +130,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        return self._transport is not None and not self._closing
+        return self._transport is not None and self._ending is None
 
     # Sending --------------------------------------------------------------------------------
 
@@ -96,8 +146,8 @@ class Link(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         """Send queued messages, as many as the other end takes."""
-        transport = self._transport
-        while transport is not None and self._outbox and not (self._closing or self.congested):
+        transport = self._transport if self._ending is None else None
+        while transport is not None and self._outbox and not self.congested:
             head = codec.encode(self._outbox.popleft())
             self.sent_bytes += PREFIX.size + len(head)
             transport.write(PREFIX.pack(len(head), 0) + head)
@@ -114,13 +164,12 @@ class Link(asyncio.BufferedProtocol):
     def close(self, why: str) -> None:
         """Close the connection after the written data; queued messages are dropped. `closed`
         follows."""
-        if self._transport is None or self._closing:
+        if self._transport is None or self._ending is not None:
             return
-        self._closing, self._why = True, why
+        loop = asyncio.get_running_loop()
+        self._ending = Ending(why, loop.call_later(LINGER_S, self._transport.abort))
         self._outbox.clear()
         self._transport.close()
-        loop = asyncio.get_running_loop()
-        self._linger = loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self, why: str) -> None:
         """Close the connection at once; written data may be lost."""
@@ -141,12 +190,12 @@ class Link(asyncio.BufferedProtocol):
 
     def restrict(self, head_bytes_max: int) -> None:
         """Limit the messages of a connection without a certificate."""
-        self._head_bytes_max = head_bytes_max
+        self._incoming.head_bytes_max = head_bytes_max
 
     def become(self, peer: str) -> None:
         """The hello has named the peer."""
         self.peer = peer
-        self._head_bytes_max = limits.CONTROL_BYTES_MAX
+        self._incoming.head_bytes_max = limits.CONTROL_BYTES_MAX
         if self._transport is None:
             return
         if (connection := self._transport.get_extra_info("socket")) is not None:
@@ -155,11 +204,13 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
             return  # It was never opened.
-        if self._linger is not None:
-            self._linger.cancel()
+        why = str(exc) if exc else "end of stream"
+        if self._ending is not None:
+            self._ending.linger.cancel()
+            why = self._ending.why or why
         self._outbox.clear()
         self._transport = None
-        self._owner.closed(self, self._why or (str(exc) if exc else "end of stream"))
+        self._owner.closed(self, why)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -173,68 +224,43 @@ class Link(asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._stage[self._staged :]
+        return self._incoming.stage[self._incoming.staged :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
-        if self._closing:
+        if self._ending is not None:
             return  # TLS delivers data while it shuts down; the owner has dropped this connection.
-        self._staged += nbytes
+        self._incoming.staged += nbytes
         self._parse()
 
     # Receiving ------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Deliver nothing until `resume`: further bytes wait at the peer."""
-        self._paused = True
+        self._incoming.paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if not self._paused:
+        if not self._incoming.paused:
             return
-        self._paused = False
+        self._incoming.paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
             self._parse()
 
     def _parse(self) -> None:
-        """Take whole messages from the stage, and keep the rest."""
-        used = 0
+        """Deliver the messages that are here."""
+        incoming = self._incoming
         try:
-            while self.is_open and not self._paused and (taken := self._take_message(used)):
-                used += taken
+            while self.is_open and (message := incoming.take()) is not None:
+                self._owner.received(self, message)
         except WireError as error:
             self.close(f"its bytes are no message: {error}")
-        if not self.is_open:
-            used = self._staged
-        left = self._staged - used
-        if used and left:
-            self._stage[:left] = bytes(self._stage[used : self._staged])
-        self._staged = left
-
-    def _take_message(self, start: int) -> int:
-        """Take a message; returns its number of bytes, 0 if more must come first."""
-        if self._staged - start < PREFIX.size:
-            return 0
-        head_bytes, payload_bytes = PREFIX.unpack_from(self._stage, start)
-        if head_bytes > self._head_bytes_max or payload_bytes:
-            raise WireError(f"a frame of {head_bytes} + {payload_bytes} bytes")
-        size = PREFIX.size + head_bytes
-        if start + size > self._staged:
-            self._make_room(size)
-            return 0
-        head = self._stage[start + PREFIX.size : start + size]
-        message = codec.decode(head, size_max=self._head_bytes_max)
-        if isinstance(message, Chunk):
-            raise WireError("chunks travel on bulk connections")
-        self._owner.received(self, message)
-        return size
-
-    def _make_room(self, frame_bytes: int) -> None:
-        """Enlarge the stage for a longer message; the size has been checked."""
-        if frame_bytes > len(self._stage):
-            self._stage = grown(self._stage, self._staged, frame_bytes)
+        if self.is_open:
+            incoming.make_room()
+        else:
+            incoming.clear()
 
 
 def _named(certificate: Mapping[str, Any] | None) -> str:

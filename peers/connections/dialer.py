@@ -85,11 +85,11 @@ class Dialer:
         owner: MeshOwner,
         *,
         tunnel: Callable[[PeerId, PeerId], Awaitable[socket.socket]],
-        tls: ssl.SSLContext | None,
     ) -> None:
         """`owner`: that of the mesh. `tunnel(peer, relay)` connects with a peer that cannot be
-        dialled, or raises OSError. `tls` None: unencrypted, and then to loopback addresses only."""
-        self.tls = tls
+        dialled, or raises OSError."""
+        self.tls: ssl.SSLContext | None = None
+        """None: unencrypted, and then to loopback addresses only."""
         self._host = host
         self._owner = owner
         self._tunnel = tunnel

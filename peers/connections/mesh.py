@@ -4,7 +4,6 @@ A peer is connected when both kinds are open, and disconnected when any of them 
 decide which peers to dial or admit, nor what a loss means (the core).
 """
 
-import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
@@ -14,7 +13,14 @@ from peers.connections.bulk_connections import BulkConnections
 from peers.connections.control import Link
 from peers.connections.dialer import Dialer
 from peers.connections.encryption import Keys, Tickets
-from peers.connections.session import CertificateRequests, HalfOpen, MeshOwner, Session, Tls
+from peers.connections.session import (
+    CertificateRequests,
+    HalfOpen,
+    MeshOwner,
+    OpenConnections,
+    Session,
+    Tls,
+)
 from peers.connections.tunnel_service import TUNNELLING, TunnelService
 from peers.sockets.tcp_info import best, is_far
 from protocols.messages import (
@@ -43,15 +49,13 @@ class Mesh:
         """`tls` None: unencrypted. `on_chunk_sent`: for fault injection. `congestion`: for bulk."""
         self.sessions: dict[PeerId, Session] = {}
         self._owner = owner
-        self._tls = tls
+        self._tls: Tls | None = None
         self._tickets = tickets = Tickets()
         self._half_open = HalfOpen(self.sessions, owner, tickets)
         self._acceptor = Acceptor(self)
         self._certificate_requests = CertificateRequests(owner, self._acceptor.extend)
         self._tunnel_service = TunnelService(self.sessions, owner, self._acceptor.meet)
-        self._dialer = Dialer(
-            self, owner, tunnel=self._tunnel_service.open_tunnel, tls=tls.dialling if tls else None
-        )
+        self._dialer = Dialer(self, owner, tunnel=self._tunnel_service.open_tunnel)
         self._bulk_connections = BulkConnections(
             self.sessions,
             owner,
@@ -61,13 +65,10 @@ class Mesh:
             on_chunk_sent=on_chunk_sent,
             congestion=congestion,
         )
-        self._bulk_connections.encrypted = tls is not None
-        self._links: set[Link] = set()
-        self._moved = [0, 0]
-        """Bytes [sent, received] on connections that have ended."""
+        self._open = OpenConnections(self._bulk_connections.open)
         self._closing = False
-        self._changed = asyncio.Event()
-        """Set when a connection has ended."""
+        if tls is not None:
+            self.secure(tls)
 
     # Interface ------------------------------------------------------------------------------
 
@@ -124,10 +125,7 @@ class Mesh:
 
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes (sent, received) since the start, with framing."""
-        sent, received = self._moved
-        for each in (*self._links, *self._bulk_connections.open):
-            sent, received = sent + each.sent_bytes, received + each.received_bytes
-        return sent, received
+        return self._open.bytes_moved()
 
     async def close(self) -> None:
         """End all connections and tasks. Idempotent."""
@@ -136,17 +134,12 @@ class Mesh:
         await self._tunnel_service.close()
         await self._acceptor.close()
         await self._dialer.close()
-        for each in (*self._links, *self._bulk_connections.open):
-            each.close("closing")
-        # Each ends by itself after LINGER_S at the latest.
-        while self._links or self._bulk_connections.open:
-            self._changed.clear()
-            await self._changed.wait()
+        await self._open.close()
 
     # Links ----------------------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
-        self._links.add(link)
+        self._open.links.add(link)
         if self._closing:
             link.abort("closing")
         elif self._is_uncertified(link):
@@ -172,8 +165,8 @@ class Mesh:
                 self._owner.received(session.hello.peer, message)
 
     def closed(self, link: Link, why: str) -> None:
-        self._links.discard(link)
-        self._over(link)
+        self._open.links.discard(link)
+        self._open.ended(link)
         self._acceptor.known(link)
         self._tickets.void(link)
         self._certificate_requests.closed(link)
@@ -182,11 +175,6 @@ class Mesh:
         session = self.sessions.get(PeerId(link.peer))
         if session is not None and session.control is link:
             self._end_session(session, why)
-
-    def _over(self, connection: Link | Bulk) -> None:
-        self._moved[0] += connection.sent_bytes
-        self._moved[1] += connection.received_bytes
-        self._changed.set()
 
     def _is_uncertified(self, link: Link) -> bool:
         return self._tls is not None and link.accepted and not link.certified
@@ -235,7 +223,7 @@ class Mesh:
             self._bulk_connections.add(session, connection, keys)
 
     def _bulk_ended(self, bulk: Bulk, why: str) -> None:
-        self._over(bulk)
+        self._open.ended(bulk)
         session = self.sessions.get(bulk.peer)
         if session is not None and bulk in session.bulks:
             self._end_session(session, why)

@@ -3,8 +3,9 @@
 Must NOT decide which peer is refused (the owner), nor open a connection.
 """
 
+import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -119,6 +120,41 @@ class Session:
     def congested(self) -> bool:
         """There is more bulk data to send than the other side takes."""
         return any(bulk.congested for bulk in self.bulks)
+
+
+class OpenConnections:
+    """The open connections of a mesh, those of no session too, and the bytes of all that were."""
+
+    def __init__(self, bulks: Set[Bulk]) -> None:
+        """`bulks`: the table of the object that makes them."""
+        self.links: set[Link] = set()
+        self._bulks = bulks
+        self._sent_bytes = self._received_bytes = 0
+        """Bytes on connections that have ended."""
+        self._changed = asyncio.Event()
+        """Set when a connection has ended."""
+
+    def ended(self, connection: Link | Bulk) -> None:
+        """A connection has ended, and is in its table no more."""
+        self._sent_bytes += connection.sent_bytes
+        self._received_bytes += connection.received_bytes
+        self._changed.set()
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes (sent, received) since the start, with framing."""
+        sent, received = self._sent_bytes, self._received_bytes
+        for each in (*self.links, *self._bulks):
+            sent, received = sent + each.sent_bytes, received + each.received_bytes
+        return sent, received
+
+    async def close(self) -> None:
+        """Close all, and wait until they have ended: each does so by itself after LINGER_S at the
+        latest."""
+        for each in (*self.links, *self._bulks):
+            each.close("closing")
+        while self.links or self._bulks:
+            self._changed.clear()
+            await self._changed.wait()
 
 
 class HalfOpen:

@@ -73,6 +73,22 @@ class Closed:
     ended: bool
 
 
+class IncomingRecords:
+    """The bytes that a rank has sent, cut into messages as far as the inbox has room for them."""
+
+    def __init__(self) -> None:
+        self.stream = bytearray()
+        self.unread = 0
+        """Messages of this link in the inbox."""
+
+    def take(self) -> RankMessage | Obeyed | None:
+        """The next message; None if the inbox has no room, or more bytes must come first. Raises
+        LinkError."""
+        if self.unread == UNREAD_MESSAGES_MAX or (payload := take_frame(self.stream)) is None:
+            return None
+        return decode(payload, _FROM_RANK)
+
+
 class DaemonSocket:
     """The daemon's end of one rank's socket, with callbacks of the event loop and no task. Messages
     go to the server's inbox, the last one is a `Closed`; Obeyed goes past the inbox."""
@@ -83,15 +99,13 @@ class DaemonSocket:
         """Raises OSError if the process is in a namespace that is not visible here."""
         self.pid = pid
         self._socket = connection
-        self._server, self._inbox = server, server.inbox
+        self._server = server
         self._loop = server.loop
         self._process: ProcessHandle | None = None
         """None: the process had ended before its connection was accepted."""
         with contextlib.suppress(ProcessLookupError):
             self._process = ProcessHandle(pid)
-        self._received = bytearray()
-        self._unread = 0
-        """Messages of this link in the inbox."""
+        self._incoming = IncomingRecords()
         self._reading = True
         self._unsent = bytearray()
         self._identified = False
@@ -150,14 +164,14 @@ class DaemonSocket:
         if self._socket.fileno() < 0:
             return
         self._reading = False
-        self._received.clear()
+        self._incoming.stream.clear()
         self._timer.cancel()
         if self._process is not None:
             self._process.unwatch()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        self._inbox.put_nowait((self, Closed(self._refused or why, ended)))
+        self._server.inbox.put_nowait((self, Closed(self._refused or why, ended)))
         if not self._identified:
             self.end()
 
@@ -175,7 +189,7 @@ class DaemonSocket:
 
     def taken(self) -> None:
         """For the server: a message of this link left the inbox. Reads on where it was full."""
-        self._unread -= 1
+        self._incoming.unread -= 1
         if not self._reading:
             self._hand_over()
 
@@ -214,25 +228,23 @@ class DaemonSocket:
         if not data:
             self.close(self._ending or "it closed its connection", ended=True)
             return False
-        self._received += data
+        self._incoming.stream += data
         self._hand_over()
         return True
 
     def _hand_over(self) -> None:
         """Put complete messages into the inbox while it has room, and read on only then: a rank
         that sends too much holds up only itself."""
+        incoming = self._incoming
         if self._refused:
-            self._received.clear()
+            incoming.stream.clear()
         try:
-            while self._unread < UNREAD_MESSAGES_MAX:
-                if (payload := take_frame(self._received)) is None:
-                    break
-                message = decode(payload, _FROM_RANK)
+            while (message := incoming.take()) is not None:
                 if self._identified and isinstance(message, Obeyed):
                     self._server.obeyed(self, message)
                 else:
-                    self._unread += 1
-                    self._inbox.put_nowait((self, message))
+                    incoming.unread += 1
+                    self._server.inbox.put_nowait((self, message))
         except LinkError as error:
             if self._identified:
                 self.close(str(error))
@@ -240,7 +252,7 @@ class DaemonSocket:
                 self.refuse(str(error))
         if self._socket.fileno() < 0:
             return
-        reads = self._unread < UNREAD_MESSAGES_MAX
+        reads = incoming.unread < UNREAD_MESSAGES_MAX
         if reads and not self._reading:
             self._loop.add_reader(self._socket, self._on_readable)
         elif self._reading and not reads:

@@ -66,8 +66,92 @@ class _Rank:
     """The fragments of which it awaits a result."""
 
 
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """The longest times of a rank without progress."""
+
+    hang_timeout_s: float
+
+    @property
+    def tick_s(self) -> float:
+        """Seconds between two checks."""
+        return min(TICK_S, self.hang_timeout_s / 4)
+
+    def patience_s(self, stage: Stage) -> float:
+        """Seconds that a rank may take in this stage."""
+        longest_s = PATIENCE_S.get(stage, math.inf)
+        if stage is Stage.TRAINING or longest_s < self.hang_timeout_s:
+            return self.hang_timeout_s
+        return longest_s
+
+
+class OpenBoundaries:
+    """The boundaries that not all ranks have reached, and the decision on each."""
+
+    def __init__(self, decide: Callable[[Boundary], Answer]) -> None:
+        self._decide = decide
+        self._open: dict[Boundary, tuple[Answer, set[int]]] = {}
+        """By question, the answer and the ranks that have it."""
+
+    def answer(self, rank: int, question: Boundary, *, ranks: int) -> Answer:
+        """The decision, made for the first of all `ranks` that asks. Raises RankFault."""
+        if question not in self._open:
+            if len(self._open) == OPEN_BOUNDARIES_MAX:
+                raise RankFault(
+                    f"rank {rank} asks for steps that others do not reach: {question.steps}"
+                )
+            self._open[question] = (self._decide(question), set())
+        answer, asked = self._open[question]
+        asked.add(rank)
+        if len(asked) == ranks:
+            del self._open[question]
+        return answer
+
+
+class OrderProgress:
+    """The last order to the ranks, and which of them have obeyed it."""
+
+    def __init__(self) -> None:
+        self._order: Order | None = None
+        self._ranks = 0
+        self._disobeying = set[int]()
+        """Ranks that have not obeyed it yet."""
+        self._ahead = set[int]()
+        """Ranks that have also obeyed the order that follows it."""
+
+    def begin(self, order: Order, *, ranks: int) -> None:
+        """This order was sent to all ranks."""
+        self._order, self._ranks = order, ranks
+        self._disobeying, self._ahead = set(range(ranks)), set()
+
+    def obey(self, rank: int, number: int) -> Stage:
+        """The rank has obeyed the order of this number; returns its next stage. Raises
+        RankFault."""
+        order, late = self._order, rank in self._disobeying
+        if order is not None and number == order.number and late:
+            self._disobeying.discard(rank)
+            return Stage.TRAINING if order.go_on else Stage.IDLE
+        if order is not None and order.go_on and number == order.number + 1 and not late:
+            if rank in self._ahead:
+                raise RankFault(f"rank {rank} obeys order {number} twice")
+            self._ahead.add(rank)
+            return Stage.IDLE  # It waits for ranks that have not done the step before.
+        raise RankFault(f"rank {rank} obeys order {number}, which it has not got")
+
+    def complete(self) -> Order | None:
+        """The order, if all ranks have obeyed it: the order that follows it is the last one from
+        now on. Called after each `obey`."""
+        order = self._order
+        if order is None or self._disobeying:
+            return None
+        if order.go_on:
+            self._order = following(order)
+            self._disobeying, self._ahead = set(range(self._ranks)) - self._ahead, set()
+        return order
+
+
 class RankAttempt:
-    """Ranks are numbered 0 to ranks - 1; `tick` is to be called every `tick_s` seconds.
+    """Ranks are numbered 0 to ranks - 1; `tick` is to be called every `hang_limits.tick_s` seconds.
 
     Time is counted in ticks, not read from a clock: a node that was stopped as a whole and
     continues has lost no rank.
@@ -82,27 +166,19 @@ class RankAttempt:
         decide_boundary: Callable[[Boundary], Answer],
     ) -> None:
         self.number = number
-        self.tick_s = min(TICK_S, hang_timeout_s / 4)
+        self.hang_limits = HangLimits(hang_timeout_s)
         self.finishing = False
         """Each fragment had its last result: from now on ranks end with 0."""
         self._over: set[int] = set()
         """Fragments that had it."""
         self.contributed_once = self.counted_once = False
         self._ranks = [_Rank() for _ in range(ranks)]
-        self._hang_timeout_s = hang_timeout_s
-        self._decide_boundary = decide_boundary
-        self._boundaries: dict[Boundary, tuple[Answer, set[int]]] = {}
-        """By question, the answer and the ranks that have it."""
+        self._boundaries = OpenBoundaries(decide_boundary)
         self._contributions: dict[tuple[int, int], dict[int, Contributed]] = {}
         """By (fragment, generation), the ranks that have contributed."""
         self._snapshots: dict[str, set[int]] = {}
         """By directory, the ranks that have written their state."""
-        self._order: Order | None = None
-        """The last order."""
-        self._disobeying = set[int]()
-        """Ranks that have not obeyed it yet."""
-        self._ahead = set[int]()
-        """Ranks that have also obeyed the order that follows it."""
+        self._orders = OrderProgress()
         self._ended: set[int] = set()
 
     def in_stage(self, stage: Stage) -> list[int]:
@@ -166,17 +242,7 @@ class RankAttempt:
         fragments = len(self._ranks[rank].generations)
         if not question.left or any(not 0 <= each < fragments for each in question.left):
             raise RankFault(f"rank {rank} asks for fragments {list(question.left)[:8]}")
-        if question not in self._boundaries:
-            if len(self._boundaries) == OPEN_BOUNDARIES_MAX:
-                raise RankFault(
-                    f"rank {rank} asks for steps that others do not reach: {question.steps}"
-                )
-            self._boundaries[question] = (self._decide_boundary(question), set())
-        answer, asked = self._boundaries[question]
-        asked.add(rank)
-        if len(asked) == len(self._ranks):
-            del self._boundaries[question]
-        return answer
+        return self._boundaries.answer(rank, question, ranks=len(self._ranks))
 
     def check_attached(self, rank: int, what: str) -> None:
         """This one is enough: others may still be on their way, and initial parameters are
@@ -233,8 +299,7 @@ class RankAttempt:
     def ordered(self, order: Order) -> None:
         """All ranks have an order to obey."""
         self.finishing = self.finishing or order.kind == "finish"
-        self._order, self._disobeying = order, set(range(len(self._ranks)))
-        self._ahead = set()
+        self._orders.begin(order, ranks=len(self._ranks))
         # A step is watched by the step counter; the time of a large state is not known.
         steps = order.kind in ("make", "apply") and not order.snapshot
         for rank in range(len(self._ranks)):
@@ -242,23 +307,10 @@ class RankAttempt:
 
     def obeyed(self, rank: int, number: int) -> bool:
         """True when all ranks have obeyed this one: the last order, or what follows it."""
-        order, late = self._order, rank in self._disobeying
-        if order is not None and number == order.number and late:
-            self._disobeying.discard(rank)
-            self._enter(rank, Stage.TRAINING if order.go_on else Stage.IDLE)
-        elif order is not None and order.go_on and number == order.number + 1 and not late:
-            if rank in self._ahead:
-                raise RankFault(f"rank {rank} obeys order {number} twice")
-            self._ahead.add(rank)  # It waits for ranks that have not done the step before.
-            self._enter(rank, Stage.IDLE)
+        self._enter(rank, self._orders.obey(rank, number))
+        order = self._orders.complete()
+        if order is None:
             return False
-        else:
-            raise RankFault(f"rank {rank} obeys order {number}, which it has not got")
-        if self._disobeying:
-            return False
-        if order.go_on:
-            self._order = following(order)
-            self._disobeying, self._ahead = set(range(len(self._ranks))) - self._ahead, set()
         self.contributed_once = self.contributed_once or order.kind == "make"
         return True
 
@@ -281,6 +333,7 @@ class RankAttempt:
 
     def tick(self, steps: Sequence[int]) -> None:
         """Raises RankFault for a rank that takes too long; `steps` are the step counters."""
+        limits = self.hang_limits
         for number, (rank, step) in enumerate(zip(self._ranks, steps, strict=True)):
             rank.ticks += 1
             if step != rank.step:
@@ -288,10 +341,8 @@ class RankAttempt:
                 rank.ticks = 0
                 if rank.stage is Stage.WORKING and not self.finishing:
                     rank.stage = Stage.TRAINING
-            patience_s = PATIENCE_S.get(rank.stage, math.inf)
-            if rank.stage is Stage.TRAINING or patience_s < self._hang_timeout_s:
-                patience_s = self._hang_timeout_s
-            if rank.ticks * self.tick_s >= patience_s and number not in self._ended:
+            patience_s = limits.patience_s(rank.stage)
+            if rank.ticks * limits.tick_s >= patience_s and number not in self._ended:
                 raise RankFault(
                     f"rank {number} hangs: it {rank.stage.value} for {patience_s:g} s "
                     f"(at step {step})"

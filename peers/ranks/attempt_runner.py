@@ -12,19 +12,16 @@ from peers.ipc.daemon_socket import DaemonSocket
 from peers.ipc.messages import Attached, Configured, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.process_handles import is_stopped
-from peers.processes.supervisor import Exit, NotRunnable, Spawner, SpawnError
+from peers.processes.supervisor import NotRunnable, Spawner, SpawnError
 from peers.ranks.attempt import RankAttempt, RankFault, Stage
+from peers.ranks.attempt_end import AttemptEnd
 from peers.ranks.events import ProgramFailed
-from peers.ranks.lasting_faults import AttemptFault
 from peers.ranks.stall_watch import TICK_S, StallWatch
-from protocols.types import ConfigError, LowcommError
+from protocols.types import ConfigError
 
 STOPPED_S = 8.0
 """Seconds after which a stopped process (SIGSTOP) is replaced, since it cannot be at work. A rank
 that only makes no step has much longer: it may compile or evaluate."""
-EXIT_REPORT_S = 1.0
-"""A lost link says less than the exit status, which comes within milliseconds if the rank was
-killed; an interpreter that ends closes the link first, and took 0.4 s more on a busy machine."""
 LAST_WORDS_S = 1.0
 """Seconds for the last messages of finished ranks, which may be read after their exit statuses."""
 
@@ -42,44 +39,14 @@ class AttemptRunner:
         """By rank that said hello, its connection."""
         self.fragment_bytes: tuple[int, ...] = ()
         """Bytes of each fragment, once all ranks have reported the same layout."""
-        self.finished = False
-        self.hopeless: LowcommError | None = None
-        """Why no attempt can run the program."""
+        self.end = AttemptEnd()
         self._spawner = spawner
         self._on_stall = on_stall
         self._stopped_ticks = 0
         """Ticks since a rank was first seen stopped by a signal."""
-        self._exit: Exit | None = None
-        """The exit of a rank that ended the attempt; None otherwise."""
-        self._line = ""
-        """The last telling line of the ranks on stderr."""
-        self._steps: tuple[int, ...] = ()
-        """The step counters at the end."""
-        self._ordered = False
-        """The daemon ended the attempt, for a reason of its own."""
-        self._hint = ""
-        self._reason = ""
-        self._over = asyncio.Event()
-        self._explained = asyncio.Event()
         self._silent: set[int] = set()
         """Ranks with closed connections."""
         self._heard_out = asyncio.Event()
-
-    @property
-    def why(self) -> str:
-        """Why it is lost; "" while it runs and when it has finished."""
-        return self._reason or self._hint
-
-    @property
-    def fault(self) -> AttemptFault | None:
-        """The fault that ended it; None if the daemon did."""
-        if self._ordered:
-            return None
-        end, steps = self._exit, self._steps
-        step = steps[end.rank] if end is not None and end.rank is not None else max(steps)
-        code = None if end is None else end.returncode
-        said = self._line if end is not None or not self._reason else ""
-        return AttemptFault(why=self.why, code=code, line=said or self.why, step=step)
 
     def rank_of(self, link: DaemonSocket) -> int | None:
         """The rank at the other end; None for a stranger, or a rank of another attempt."""
@@ -119,19 +86,6 @@ class AttemptRunner:
         if len(self._silent) == len(self.links):
             self._heard_out.set()
 
-    def lose(self, reason: str, *, ordered: bool = False) -> None:
-        """End the attempt with this reason; only the first one counts. `ordered`: the daemon ended
-        it, which tells nothing about the program."""
-        self._ordered = self._ordered or (ordered and not self._reason)
-        self._reason = self._reason or reason
-        self._explained.set()
-        self._over.set()
-
-    def suspect(self, hint: str) -> None:
-        """End the attempt; an exit status may give a better reason than `hint`."""
-        self._hint = self._hint or hint
-        self._over.set()
-
     def obeyed(self, link: DaemonSocket, message: Obeyed) -> bool:
         """True when all ranks have obeyed the last order."""
         rank = self.rank_of(link)
@@ -140,7 +94,7 @@ class AttemptRunner:
         try:
             return self.attempt.obeyed(rank, message.number)
         except RankFault as error:
-            self.lose(str(error))
+            self.end.lose(str(error))
             return False
 
     async def run(
@@ -151,29 +105,27 @@ class AttemptRunner:
         """Start the ranks and watch them until all have finished or one is lost. Remaining
         processes are left to the spawner's `stop`. `environments` makes the variables of each rank
         for an attempt's number, or raises SpawnError; `steps` reads the step counters."""
-        self._steps = tuple(steps())
+        end = self.end
+        end.steps = tuple(steps())
         try:
             await self._spawner.start(environments(self.attempt.number))
         except SpawnError as error:
             if isinstance(error, NotRunnable):
-                self.hopeless = ProgramFailed(f"{self._spawner.program} cannot be run: {error}")
-            self.lose(str(error))
+                end.hopeless = ProgramFailed(f"{self._spawner.program} cannot be run: {error}")
+            end.lose(str(error))
             return
         async with asyncio.TaskGroup() as tasks:
             watching = (
                 tasks.create_task(self._watch_exits()),
                 tasks.create_task(self._watch_steps(steps)),
             )
-            await self._over.wait()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(EXIT_REPORT_S):
-                    await self._explained.wait()
-            self._steps = tuple(steps())
-            if not self.finished and not self._reason:
-                self._line = await self._spawner.last_line()
+            await end.wait()
+            end.steps = tuple(steps())
+            if not end.finished and not end.reason:
+                end.line = await self._spawner.last_line()
             for task in watching:
                 task.cancel()
-            if self.finished:
+            if end.finished:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_S):
                         await self._heard_out.wait()
@@ -181,34 +133,24 @@ class AttemptRunner:
     async def _watch_exits(self) -> None:
         while True:
             try:
-                end = await self._spawner.wait()
+                exited = await self._spawner.wait()
             except ConfigError as error:
-                self.hopeless = error
-                self.lose(str(error))
+                self.end.hopeless = error
+                self.end.lose(str(error))
                 return
-            if self.attempt.ended(end.rank, end.returncode):
-                self.finished = True
-                self._explained.set()
-                self._over.set()
+            if self.attempt.ended(exited.rank, exited.returncode):
+                self.end.finish()
                 return
-            if end.returncode != 0 or not self.attempt.finishing:
-                await self._lost_by(end)
+            if exited.returncode != 0 or not self.attempt.finishing:
+                if not self.end.reason:
+                    self.end.lose_by(exited, await self._spawner.last_line())
                 return
-
-    async def _lost_by(self, end: Exit) -> None:
-        """A rank, or all of them, ended too early."""
-        if self._reason:
-            return  # This end is a consequence of that reason.
-        line = await self._spawner.last_line()
-        if not self._reason:
-            self._exit, self._line = end, line
-            told = f": {line}" if line and end.returncode > 0 else ""
-            self.lose(f"{end}{told}")
 
     async def _watch_steps(self, steps: Callable[[], Sequence[int]]) -> None:
         attempt = self.attempt
-        tick_s = min(TICK_S, attempt.tick_s)
-        watch, every = StallWatch(len(steps()), tick_s=tick_s), round(attempt.tick_s / tick_s)
+        check_s = attempt.hang_limits.tick_s
+        tick_s = min(TICK_S, check_s)
+        watch, every = StallWatch(len(steps()), tick_s=tick_s), round(check_s / tick_s)
         try:
             for number in itertools.count(1):
                 await asyncio.sleep(tick_s)
@@ -220,7 +162,7 @@ class AttemptRunner:
                     self._on_stall(next(iter(watch.stalled.values()), ""))
                 self._check_stopped(tick_s, is_stalled=bool(watch.stalled))
         except RankFault as error:
-            self.lose(str(error))
+            self.end.lose(str(error))
 
     def _check_stopped(self, tick_s: float, *, is_stalled: bool) -> None:
         """Raises RankFault for a process that has been stopped for too long while ranks stall."""

@@ -146,7 +146,7 @@ class RankGroup:
         if running is None:
             return
         if running.attempt.is_ready:
-            running.lose(why)  # They train, and may not read the message for long.
+            running.end.lose(why)  # They train, and may not read the message for long.
         for link in running.links.values():
             link.refuse(why)
 
@@ -168,7 +168,7 @@ class RankGroup:
         if self._running is not None:
             attempt = self._running.attempt
             attempt.contributed_once = attempt.counted_once
-            self._running.lose(why, ordered=True)
+            self._running.end.lose(why, ordered=True)
 
     def order(self, order: Order) -> bool:
         """In a stepwise run: give the ranks an order. False if there are none."""
@@ -221,7 +221,7 @@ class RankGroup:
                 attempt, spawner=self._spawner, on_stall=partial(self._tell_stall, number)
             )
             await self._run_attempt(running, daemon_sockets)
-            if running.finished:
+            if running.end.finished:
                 self._on_event(RanksFinished(number))
                 return None
             if self._refusal:
@@ -241,8 +241,8 @@ class RankGroup:
         try:
             await running.run(self.rendezvous.environments, lambda: self._memory.steps(ranks))
             self._tell_handed()
-            if not running.finished and not self._refusal:
-                self._on_event(GroupLost(running.attempt.number, running.why))
+            if not running.end.finished and not self._refusal:
+                self._on_event(GroupLost(running.attempt.number, running.end.why))
         finally:
             self._running = None
             self._handed.clear()  # If cancelled, nothing is reported any more.
@@ -259,7 +259,7 @@ class RankGroup:
                 try:
                     self._hear_rank(running, rank, message)
                 except (RankFault, LinkError) as error:
-                    running.lose(str(error))
+                    running.end.lose(str(error))
             elif isinstance(message, Hello):
                 self._greet(link, message)
             elif not isinstance(message, Closed):  # The end of a foreign connection has no effect.
@@ -277,7 +277,7 @@ class RankGroup:
                 rank = running.attempt.hello(message)
             except RankFault as error:
                 link.refuse(str(error))
-                running.lose(str(error))
+                running.end.lose(str(error))
                 return
             link.accept()
             running.links[rank] = link
@@ -311,9 +311,9 @@ class RankGroup:
         else:
             running.closed(rank)
             if not message.ended:
-                running.lose(f"rank {rank}: {message.why}")
+                running.end.lose(f"rank {rank}: {message.why}")
             elif not attempt.finishing:
-                running.suspect(f"rank {rank}: {message.why}")
+                running.end.suspect(f"rank {rank}: {message.why}")
 
     def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         self._memory.take_layout(running, tensors)

@@ -26,14 +26,14 @@ class Restarts:
     def lost(self, running: AttemptRunner, *, program: str) -> LowcommError | None:
         """An attempt is lost. Returns why there is no further one; None if there is."""
         self._fruitless = 1 if running.attempt.contributed_once else self._fruitless + 1
-        if running.hopeless:
-            return running.hopeless
-        self.fault = running.fault
+        if running.end.hopeless:
+            return running.end.hopeless
+        self.fault = running.end.fault
         alike = self._repeats.count(self.fault)
         if self._repeats.fault is not None and alike >= SAME_FAULTS_MAX:
             return ProgramFailed(same_again(program, self._repeats.fault, attempts=alike))
         if self._fruitless > self._restarts_max:
-            why = f"{self._fruitless} attempts of the ranks failed in a row: {running.why}"
+            why = f"{self._fruitless} attempts of the ranks failed in a row: {running.end.why}"
             return RanksFailed(why) if self.fault is None else ProgramFailed(why)
         return None
 

@@ -35,6 +35,22 @@ class IncomingFragment:
     """Cells that are missing and may come."""
 
 
+@dataclass(slots=True)
+class IncomingCut:
+    """A cut of which this peer receives the state."""
+
+    index: int = 0
+    """Index of the cut's log entry."""
+    donors: tuple[PeerId, ...] = ()
+    """Peers that may send cells; () once all fragments are adopted."""
+    since: float = 0.0
+    """When the Cut was read."""
+    unadopted: int = 0
+    """Number of fragments that are not adopted yet."""
+    by_donor: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
+    """By donor, its bytes that were kept."""
+
+
 class IncomingTransfer:
     """The transfer to this peer, for all of its cuts: cells of one cut may belong to the next one
     too."""
@@ -49,16 +65,10 @@ class IncomingTransfer:
         self._feed = feed
         self._tree_hashing = tree_hashing
         self._pool = Pool()
-        self.since = 0.0
-        """When the newest Cut was read."""
-        self.by_donor: dict[PeerId, int] = {}
-        """By donor of the newest cut, its bytes that were kept."""
+        self.cut = IncomingCut()
+        """The newest one."""
         self.refused = 0
         """Number of cells that were not requested, or here already."""
-        self._cut = 0
-        self._fragments = 0
-        """Number of fragments that are not adopted yet."""
-        self._donors: tuple[PeerId, ...] = ()
         self._incoming: dict[int, IncomingFragment] = {}
         self._coming: dict[tuple[PeerId, Cell], memoryview] = {}
         self._here: dict[tuple[PeerId, Cell], memoryview] = {}
@@ -68,9 +78,9 @@ class IncomingTransfer:
 
     def expect(self, command: c.ExpectState, now: float) -> None:
         """This peer has a cut."""
-        self._cut, self._donors, self.since = command.cut_index, command.donors, now
-        self._fragments = len(command.versions)
-        self.by_donor = dict.fromkeys(command.donors, 0)
+        donors, fragments = command.donors, len(command.versions)
+        kept = dict.fromkeys(donors, 0)
+        self.cut = IncomingCut(command.cut_index, donors, now, fragments, kept)
         for incoming in self._incoming.values():
             incoming.lacking.clear()
 
@@ -93,7 +103,7 @@ class IncomingTransfer:
             first = ELEMENT_BYTES * start
             incoming.buffer[first : first + piece.nbytes] = piece
             incoming.lacking.discard(event.cell)
-            self.by_donor[event.sender] += piece.nbytes
+            self.cut.by_donor[event.sender] += piece.nbytes
         else:
             self.refused += 1
         self._pool.give(piece)
@@ -105,12 +115,12 @@ class IncomingTransfer:
     def adopted(self) -> bool:
         """A fragment's state was adopted; True if it was the cut's last one: then all cells are
         freed."""
-        self._fragments -= 1
-        if not self._fragments:
+        self.cut.unadopted -= 1
+        if not self.cut.unadopted:
             self._incoming.clear()
-            self._donors = ()
+            self.cut.donors = ()
             self._pool = Pool()
-        return not self._fragments
+        return not self.cut.unadopted
 
     # The link's side ------------------------------------------------------------------------
 
@@ -130,7 +140,7 @@ class IncomingTransfer:
         """The missing cell of this chunk; None unless it is from a donor of the newest cut."""
         incoming = self._incoming.get(chunk.fragment)
         number, rest = divmod(chunk.start, PIECE_ELEMENTS)
-        if incoming is None or peer not in self._donors or chunk.cut_index != self._cut:
+        if incoming is None or peer not in self.cut.donors or chunk.cut_index != self.cut.index:
             return None
         elements = min(PIECE_ELEMENTS, incoming.elements - chunk.start)
         fits = not rest and size == ELEMENT_BYTES * elements and chunk.elements == incoming.elements

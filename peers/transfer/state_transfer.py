@@ -106,17 +106,16 @@ class StateTransfers:
     def _adopt(self, command: c.AdoptState) -> None:
         fragment, round_ = command.fragment, command.round
         arrived, states = [self.transfer.state(fragment)], self._shell.states
-        complete, since = self.transfer.adopted(), self.transfer.since
+        complete, cut = self.transfer.adopted(), self.transfer.cut
         lineage = self._run_state.lineage
-        by_donor = self.transfer.by_donor
-        gave = {donor: count for donor, count in by_donor.items() if count}
+        gave = {donor: count for donor, count in cut.by_donor.items() if count}
 
         def adopted(_: None) -> None:
             if complete:
                 now = asyncio.get_running_loop().time()
-                began = since if self.connected_at is None else self.connected_at
+                began = cut.since if self.connected_at is None else self.connected_at
                 of = (tuple(gave), tuple(gave.values()))
-                self._listener.received_state(StateTaken(*of, now - since, now - began))
+                self._listener.received_state(StateTaken(*of, now - cut.since, now - began))
 
         def adopt() -> None:
             # Until the cut's last fragment is adopted, cells may belong to the next cut too.

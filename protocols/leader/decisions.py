@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 
 from protocols.acts.statements import author
 from protocols.leader.joins import Joins
-from protocols.leader.line_speeds import LinkSpeeds
 from protocols.leader.peer_accounts import Accounts
-from protocols.leader.recovery import Rollback
 from protocols.leader.reports import OpenRound, Reports, RoundReports
 from protocols.leader.sample_leases import SampleLeases
 from protocols.leader.step_views import StepViews
 from protocols.leader.voters import Voters
-from protocols.links.missing_links import MissingLinks
 from protocols.messages import log_entries as e
 from protocols.messages.peer import (
     CaughtUp,
@@ -41,17 +38,14 @@ from protocols.messages.peer import (
     Witnessing,
     WrongResult,
 )
-from protocols.raft.log import Log
 from protocols.raft.node import Raft
 from protocols.rounds.suspicions import least_trusted
 from protocols.state.parts import replace_owners
 from protocols.state.round_plan import RoundPlan
 from protocols.state.run_state import RunState
-from protocols.transfer.state_roots import RootAgreement
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId, RoundKey
-from protocols.types.rules import ProtocolConfig
 from protocols.types.sample_ranges import is_sound
 from protocols.wire.codec import one_line
 
@@ -60,12 +54,10 @@ from protocols.wire.codec import one_line
 class RoundDecisions:
     """Decisions on the open rounds: commits, attempts, and the views in which rounds are made."""
 
-    me: PeerId
     run_state: RunState
     """The state after the whole log, as in Leader."""
-    rules: ProtocolConfig
     reports: Reports
-    link_speeds: LinkSpeeds
+    raft: Raft
     accounts: Accounts
 
     def next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
@@ -107,7 +99,7 @@ class RoundDecisions:
         holding = {peer for peer, theirs in held.items() if theirs == digest}
         # Peers outside the roster count for the minimum of two only.
         roster = set(plan.roster)
-        late = not plan.pairs and now >= reports.plan_since + self.rules.reduction_timeout_s
+        late = not plan.pairs and now >= reports.plan_since + self.raft.rules.reduction_timeout_s
         enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
         # A peer with a failed disk gets few entries of the log, so it may not even know the plan.
         alone = len(holding) < 2 and not plan.pairs
@@ -160,7 +152,7 @@ class RoundDecisions:
         missing = live - reports.ready.keys()
         if missing:
             return live - missing, f"{self._names(missing)} not ready within the grace window"
-        slow = reports.blamed(plan, live, but=self.me)
+        slow = reports.blamed(plan, live, but=self.raft.me)
         if live == slow:
             reports.plan_since = now  # All peers are slow: excluding them would not help.
             return live, ""
@@ -189,9 +181,9 @@ class RoundDecisions:
     def _patience(self, plan: RoundPlan, reports: RoundReports, alive: set[PeerId]) -> float:
         """The time until which the latest attempt may stand."""
         if alive and reports.everybody_ready(plan):
-            return reports.plan_since + self.rules.reduction_timeout_s
+            return reports.plan_since + self.raft.rules.reduction_timeout_s
         # Only peers that can still be counted wait for the others.
-        return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
+        return reports.enough_at(alive, self.raft.rules.quorum) + self.raft.rules.round_grace_s
 
     def next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
         """The next View: its roster is all peers that can contribute and are connected with each
@@ -207,7 +199,7 @@ class RoundDecisions:
             same = all(self.run_state.counts(peer, newest.view) for peer in roster)
             # The round has a contribution, but no peer of its roster is left.
             dead = any(not self._alive(plan, reports) for _, plan, reports in open_)
-            known = self.link_speeds.owners(roster)  # Unknown at the beginning of a term.
+            known = self.reports.link_speeds.owners(roster)  # Unknown at the beginning of a term.
             if same and not dead and (not known or parts == newest.parts):
                 return None
         if self.run_state.is_over:
@@ -239,14 +231,55 @@ class RoundDecisions:
 
 
 @dataclass(slots=True)
+class Removals:
+    """Peers to remove from the log, and the decisions on them."""
+
+    run_state: RunState
+    """The state after the whole log, as in Leader."""
+    raft: Raft
+    joins: Joins
+    gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
+    """The peers: (left by itself, why)."""
+    leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
+    """By peer of these, when it was first checked whether the run can do without it."""
+
+    def forget(self, peer: PeerId) -> None:
+        """The peer is back, or out."""
+        self.gone.pop(peer, None)
+        self.leaves_since.pop(peer, None)
+
+    def next_entry(self, now: float) -> e.Entry | None:
+        for peer, (left, why) in list(self.gone.items()):
+            since = self.leaves_since.setdefault(peer, now)
+            patient = now < since + self.raft.rules.transfer_timeout_s
+            if left and self.joins.needs(peer, patient=patient):
+                continue  # A result that other peers lack could be lost with this peer.
+            log = self.raft.log
+            if peer in log.voters:
+                if self.raft.reconfiguring:
+                    continue  # One voter at a time, or two majorities might not overlap.
+                reached = self.raft.up | {self.raft.me}
+                if left and not log.is_majority(reached, without=peer):
+                    continue  # Its vote is needed to remove the unreachable voters first.
+            self.forget(peer)
+            self.joins.struck(peer)
+            if peer in self.run_state.readers:
+                return e.Left(peer, why) if left else e.Lost(peer, why)
+        return None
+
+    def deadlines(self) -> list[float]:
+        """The times at which these peers are no longer waited for."""
+        timeout_s = self.raft.rules.transfer_timeout_s
+        return [since + timeout_s for since in self.leaves_since.values()]
+
+
+@dataclass(slots=True)
 class Leader:
     """The leader's knowledge beyond the log, and the rules of its decisions."""
 
-    me: PeerId
     run_state: RunState
     """The state after the whole log, entries that are not committed yet included: a leader decides
     on top of its own decisions."""
-    rules: ProtocolConfig
     reports: Reports
     joins: Joins
     raft: Raft
@@ -257,28 +290,16 @@ class Leader:
     """Members and joiners at the election."""
     _looked_at: float = 0.0
     """When `next_entry` was called last."""
-    gone: dict[PeerId, tuple[bool, str]] = field(default_factory=dict[PeerId, tuple[bool, str]])
-    """Peers to remove from the log: (left by itself, why)."""
-    leaves_since: dict[PeerId, float] = field(default_factory=dict[PeerId, float])
-    """By peer that wants to leave, when it was first checked whether it may."""
     sample_leases: SampleLeases = field(default_factory=SampleLeases)
-    log: Log = field(init=False)
-    missing_links: MissingLinks = field(init=False)
-    rollback: Rollback = field(init=False)
-    root_agreement: RootAgreement = field(init=False)
+    removals: Removals = field(init=False)
     vote_changes: Voters = field(init=False)
     round_decisions: RoundDecisions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.log = self.raft.log
-        self.rollback, self.root_agreement = self.joins.rollback, self.joins.root_agreement
-        mine = (self.me, self.run_state, self.raft)
-        self.vote_changes = Voters(*mine, self.accounts, self.gone)
-        reports = self.reports
-        self.missing_links = reports.missing_links
-        self.round_decisions = RoundDecisions(
-            self.me, self.run_state, self.rules, reports, reports.link_speeds, self.accounts
-        )
+        run_state, raft = self.run_state, self.raft
+        self.removals = Removals(run_state, raft, self.joins)
+        self.vote_changes = Voters(raft.me, run_state, raft, self.accounts, self.removals.gone)
+        self.round_decisions = RoundDecisions(run_state, self.reports, raft, self.accounts)
 
     @property
     def has_of_gate(self) -> bool:
@@ -288,7 +309,7 @@ class Leader:
     @property
     def unfit(self) -> set[PeerId]:
         """Peers that must not lead next: they leave, or lose their votes."""
-        return {*self.gone, *self.vote_changes.leaving}
+        return {*self.removals.gone, *self.vote_changes.leaving}
 
     # Reports --------------------------------------------------------------------------------
 
@@ -312,19 +333,19 @@ class Leader:
                 if term == self.raft.term:
                     self.accounts.for_peer(peer).told = True
             case Kept() if peer in self.run_state.seats and is_sound(message.remaining):
-                self.rollback.kept[peer] = message
+                self.joins.rollback.kept[peer] = message
             case Durable(works=works, why=why):
                 self.accounts.for_peer(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
                 self.joins.witnesses[peer] = message
             case CaughtUp(lineage=of) if of == here:
                 self.joins.has_caught_up(peer, message)
-            case Leave() if peer == self.me:
+            case Leave() if peer == self.raft.me:
                 pass  # The leader hands over (peer/core.py), or leaves last (peer/shutdown.py).
             case Leave():
                 self.lose(peer, message.why, left=True)
             case CutRoots():
-                self.root_agreement.add_roots(peer, message)
+                self.joins.root_agreement.add_roots(peer, message)
             case Have() if peer in self.run_state.receivers:
                 return self.reports.has(peer, message)
             case Hold() if peer in self.run_state.receivers:
@@ -345,7 +366,7 @@ class Leader:
                 for wrong in self.reports.wrong(peer, message):
                     self._caught(wrong)
             case UnreachedMembers():
-                self.missing_links.report(peer, message.peers)
+                self.reports.missing_links.report(peer, message.peers)
             case WantSamples(lineage=of) if of == here:
                 self.sample_leases.wanted(peer, message)
             case Stepped():
@@ -362,7 +383,7 @@ class Leader:
         """Two peers have proved that this one gave wrong results, or other bytes to owners than to
         peers that check them. It may come back, and owns no part in this term. A leader does not
         remove itself: its parts get other owners."""
-        if peer != self.me and peer in self.run_state.members:
+        if peer != self.raft.me and peer in self.run_state.members:
             self.lose(peer, "two peers found that it falsified results", left=False)
 
     def lose(self, peer: PeerId, why: str, *, left: bool) -> None:
@@ -377,13 +398,13 @@ class Leader:
         self.reports.lost(peer)
         self.sample_leases.forget(peer)
         if peer in self.run_state.readers:
-            self.gone[peer] = (left, one_line(why))
+            self.removals.gone[peer] = (left, one_line(why))
 
     # Decisions ------------------------------------------------------------------------------
 
     def disconnected(self, peer: PeerId) -> None:
         """The connection ended: missed links may be back, and requests to the peer may be lost."""
-        self.missing_links.forget(peer)
+        self.reports.missing_links.forget(peer)
         rounds = self.reports.rounds
         for reports in rounds.values():
             reports.hurried.discard(peer)
@@ -391,8 +412,7 @@ class Leader:
     def restarted(self, peer: PeerId) -> None:
         """The peer is back in a new incarnation, which holds nothing that the earlier one
         reported."""
-        self.gone.pop(peer, None)
-        self.leaves_since.pop(peer, None)
+        self.removals.forget(peer)
         self.sample_leases.forget(peer)
         self.reports.forget(peer)
         self.step_views.forget(peer)
@@ -400,13 +420,14 @@ class Leader:
     def next_entry(self, now: float) -> e.Entry | None:
         """The next entry for the log, or None. Call again after applying it."""
         self._looked_at, open_ = now, self.reports.all_open()
-        body = self._strike() or self.vote_changes.next_act()
+        self._remove_banned()
+        body = self.removals.next_entry(now) or self.vote_changes.next_act()
         if body is None and (
             body := self.round_decisions.next_commit(open_, now) or self.step_views.next_commit()
         ):
-            self.leaves_since.clear()  # No peer has had time to report this step.
+            self.removals.leaves_since.clear()  # No peer has had time to report this step.
         if body is None and self.informed(now):
-            timeout_s = self.rules.reduction_timeout_s
+            timeout_s = self.raft.rules.reduction_timeout_s
             members = self.run_state.members
             linked = self.reports.linked(self.reports.able & members.keys())
             body = self.round_decisions.next_attempt(open_, now) or self.round_decisions.next_view(
@@ -418,63 +439,50 @@ class Leader:
             struck = self.began_with - readers.keys() or not members
             # Nor is any peer a member yet that holds the state to which the run has just gone back.
             waits = struck or (self.run_state.restored is not None and not self.run_state.views)
-            patience_s = self.rules.silence_timeout_s if waits else 0.0
-            if body is None and (body := self.rollback.restore(now, patience_s=patience_s)):
-                self.leaves_since.clear()  # They have to report again what they hold.
+            patience_s = self.raft.rules.silence_timeout_s if waits else 0.0
+            if body is None and (body := self.joins.rollback.restore(now, patience_s=patience_s)):
+                self.removals.leaves_since.clear()  # They have to report again what they hold.
         body = body or self.joins.next_entry(now) or self.vote_changes.next_voter()
         return body or self.sample_leases.next_entry(self.run_state)
 
     def hopeless(self, now: float) -> bool:
         """No peer has the run's state, and none will."""
-        patience_s = self.rules.silence_timeout_s
-        return self.rollback.run_is_lost(now, patience_s=patience_s) and self.informed(now)
+        patience_s = self.raft.rules.silence_timeout_s
+        return self.joins.rollback.run_is_lost(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Have all connected peers repeated their reports in this term, or had the time to? What
         looks missing in a new term may only not be reported yet."""
-        if now >= self.since + self.rules.election_timeout_s:
+        if now >= self.since + self.raft.rules.election_timeout_s:
             return True
         members = self.run_state.members
-        here = members.keys() & (self.raft.up | {self.me})
+        here = members.keys() & (self.raft.up | {self.raft.me})
         return all(map(self.accounts.told, here))
 
     def deadline(self) -> float:
         """The next time at which `next_entry` may decide something without a report."""
+        rules = self.raft.rules
         times = [
             self.joins.deadline(),
-            self.rollback.hopeless_since + self.rules.silence_timeout_s,
-            self.since + self.rules.election_timeout_s,
-            *(since + self.rules.transfer_timeout_s for since in self.leaves_since.values()),
-            self.step_views.deadline(self.rules.reduction_timeout_s),
+            self.joins.rollback.hopeless_since + rules.silence_timeout_s,
+            self.since + rules.election_timeout_s,
+            *self.removals.deadlines(),
+            self.step_views.deadline(rules.reduction_timeout_s),
         ]
         times += self.round_decisions.deadlines()
         # What was due at the last call could not be decided then: something else must happen first.
         return min((time for time in times if time > self._looked_at), default=NEVER)
 
-    def _strike(self) -> e.Entry | None:
+    def _remove_banned(self) -> None:
+        """Peers with a revoked certificate, and those that a person removed, are lost."""
         revoked, readers = self.run_state.revoked, self.run_state.readers
-        for peer in sorted(revoked.keys() & readers.keys() - {self.me}):
+        gone, me = self.removals.gone, self.raft.me
+        for peer in sorted(revoked.keys() & readers.keys() - {me}):
             # A revoked peer that leaves need not stay until its state is not needed.
-            if self.gone.get(peer, (True, ""))[0]:
+            if gone.get(peer, (True, ""))[0]:
                 why = f"its certificate was revoked by {revoked[peer].by}"
                 self.lose(peer, why, left=False)
         for peer in readers if self.run_state.orders.kicks else ():
-            kick = self.run_state.kick_of(peer) if peer not in self.gone else None
-            if kick is not None and peer != self.me:
+            kick = self.run_state.kick_of(peer) if peer not in gone else None
+            if kick is not None and peer != me:
                 self.lose(peer, f"it was removed by {author(kick)}", left=False)
-        for peer, (left, why) in list(self.gone.items()):
-            since = self.leaves_since.setdefault(peer, self._looked_at)
-            patient = self._looked_at < since + self.rules.transfer_timeout_s
-            if left and self.joins.needs(peer, patient=patient):
-                continue  # A result that other peers lack could be lost with this peer.
-            if peer in self.log.voters:
-                if self.raft.reconfiguring:
-                    continue  # One voter at a time, or two majorities might not overlap.
-                reached = self.raft.up | {self.me}
-                if left and not self.log.is_majority(reached, without=peer):
-                    continue  # Its vote is needed to remove the unreachable voters first.
-            del self.gone[peer], self.leaves_since[peer]
-            self.joins.struck(peer)
-            if peer in self.run_state.readers:
-                return e.Left(peer, why) if left else e.Lost(peer, why)
-        return None

@@ -37,9 +37,7 @@ class LeadershipTerm:
         self.head = head
         self.term = raft.term
         self.leader = Leader(
-            raft.me,
             head,
-            raft.rules,
             reports,
             joins,
             raft,
@@ -109,7 +107,7 @@ class LeadershipTerm:
         known = readers.keys() | connected.keys() | {self._raft.me}
         for part in (leader.accounts, leader.joins, leader.reports, self.relay_plan):
             part.keep(known)
-        keep_only(known, leader.leaves_since, leader.sample_leases.wants)
+        keep_only(known, leader.removals.leaves_since, leader.sample_leases.wants)
 
     def awaits_log_of(self, peer: PeerId, leaving: str) -> bool:
         """Is a decision possible once this peer has our log? It may get a vote, or lead after

@@ -236,10 +236,10 @@ class Participant:
         transfer = self.catchup.transfer
         ours = transfer is not None and transfer.index == index
         for version in cut.versions if ours else ():
-            of = self.steps or self.rounds[version.fragment]
+            of = self.steps.copy if self.steps else self.rounds[version.fragment]
             of.awaited = version.round
             # Reports from before this Cut did not count.
-            of.forget_reports()
+            (self.steps or self.rounds[version.fragment]).forget_reports()
         return commands
 
     def lost(self, now: float) -> None:

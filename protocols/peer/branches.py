@@ -15,7 +15,7 @@ entry, nor elect a leader.
 
 import hashlib
 from collections.abc import Callable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from protocols.interface.commands import Command, Send, Stop
 from protocols.leader.recovery import back_to, cut_at
@@ -50,6 +50,32 @@ def fork_of(
     return replace(back_to(run_state, cut), voters=(me,), fork=fork, lonely=lonely, live=live)
 
 
+class BranchMessages:
+    """What each connected peer and this one have sent each other about their branches."""
+
+    def __init__(self) -> None:
+        self.theirs: dict[PeerId, OnBranch] = {}
+        """By peer, its last OnBranch; a peer without one never forked."""
+        self.ours: dict[PeerId, OnBranch] = {}
+        """By peer, our last OnBranch."""
+        self.won: set[PeerId] = set()
+        """Peers that know that our branch stays."""
+
+    def forget(self, peer: PeerId) -> None:
+        """The connection with this peer is new."""
+        self.theirs.pop(peer, None)
+        self.ours.pop(peer, None)
+        self.won.discard(peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """It is being decided with the leader of another branch which branch stays."""
+
+    rival: PeerId
+    since: float
+
+
 class Branches:
     """The branches of connected peers, and what follows from them."""
 
@@ -68,20 +94,14 @@ class Branches:
         self._part = part
         self._links = links
         self._leader_address = leader_address
-        self._theirs: dict[PeerId, OnBranch] = {}
-        """By connected peer, its last OnBranch; a peer without one never forked."""
-        self._said: dict[PeerId, OnBranch] = {}
+        self._messages = BranchMessages()
         self._intended: Name = ()
         """The branch of the log that is being read; the part that is here may end before its
         fork."""
         self._gives_up_at = NEVER
         """When our branch without a leader is given up for one with a leader."""
         self._alone_since = NEVER
-        self._rival: PeerId | None = None
-        """The leader of another branch, with which it is being decided which branch stays."""
-        self._met_at = NEVER
-        self._won: set[PeerId] = set()
-        """Connected peers that know that our branch stays."""
+        self._meeting: Meeting | None = None
 
     # Interface ------------------------------------------------------------------------------
 
@@ -96,21 +116,21 @@ class Branches:
     @property
     def deadline(self) -> float:
         """The next time at which `look` has to run without an event."""
-        if self._alone_since == self._met_at == self._gives_up_at == NEVER:
+        meeting = self._meeting
+        if meeting is None and self._alone_since == self._gives_up_at == NEVER:
             return NEVER
         alone = self._alone_since + self._rules.lonely_after_s
-        return min(alone, self._met_at + self._rules.silence_timeout_s, self._gives_up_at)
+        met_at = NEVER if meeting is None else meeting.since
+        return min(alone, met_at + self._rules.silence_timeout_s, self._gives_up_at)
 
     def first_message(self, peer: PeerId) -> list[Command]:
         """The first message on a new connection."""
-        self._theirs.pop(peer, None)
-        self._said.pop(peer, None)
-        self._won.discard(peer)
+        self._messages.forget(peer)
         return self._tell([peer])
 
     def heard(self, peer: PeerId, word: OnBranch, now: float) -> bool:
         """A peer reports its branch; True if it is another one than ours."""
-        self._theirs[peer] = word
+        self._messages.theirs[peer] = word
         if self._log.last_index == 0:
             self._intended = word.forks  # We have no branch yet, and begin to read this one.
         if self._is_foreign(peer):
@@ -130,16 +150,18 @@ class Branches:
         """Go on alone, decide with another branch, or give ours up, if it is time."""
         self._go_alone(now)
         self._gives_up_at = NEVER
-        if not self.ours and not self._theirs:
+        theirs = self._messages.theirs
+        if not self.ours and not theirs:
             return []  # The usual case.
         up = sorted(self._links.up)
         foreign = [peer for peer in up if self._is_foreign(peer)]
         if led_term is not None:
-            leading = [p for p in foreign if p in self._theirs and self._theirs[p].leads]
+            leading = [p for p in foreign if p in theirs and theirs[p].leads]
             left = self._left_alone() if leading else set[PeerId]()
-            return self._meet(now, led_term, [p for p in leading if p in left - self._won])
+            won = self._messages.won
+            return self._meet(now, led_term, [p for p in leading if p in left - won])
         self._part_ways(None)
-        theirs, known = self._theirs, self._named()
+        known = self._named()
         led = (p for p in foreign if p in theirs and theirs[p].leader and p in known)
         if (peer := next(led, None)) is not None:
             self._gives_up_at = leaderless_since + self._rules.silence_timeout_s
@@ -213,20 +235,21 @@ class Branches:
             self._part_ways(led_term)
             return self._tell(sorted(self._links.up))
         rival = rivals[0]
-        if self._rival != rival:
-            self._rival, self._met_at = rival, now
-        if now >= self._met_at + self._rules.silence_timeout_s:
+        if self._meeting is None or self._meeting.rival != rival:
+            self._meeting = Meeting(rival, now)
+        if now >= self._meeting.since + self._rules.silence_timeout_s:
             self._part_ways(led_term)  # Another connection tries again.
             return [self._links.close(rival, "does not report the tokens of its branch", now)]
         led_term.frozen = True
         commands = self._tell(sorted(self._links.up))
-        mine, theirs = self._said.get(rival), self._theirs[rival]
+        messages = self._messages
+        mine, theirs = messages.ours.get(rival), messages.theirs[rival]
         if not (mine and mine.final and theirs.final):
             return commands
         # Both sides of the connection compare the same two messages: exactly one gives up.
         if (-theirs.tokens, theirs.forks) < (-mine.tokens, mine.forks):
             return [*commands, self._give_up(rival)]
-        self._won.add(rival)
+        messages.won.add(rival)
         led_term.leader.lose(rival, "its branch of the log is given up", left=False)
         led_term.append(Dropped(rival, theirs.forks, theirs.tokens))
         self._part_ways(led_term)
@@ -244,7 +267,7 @@ class Branches:
         return addresses(run_state.seats.values(), log.since(run_state.index + 1)).keys()
 
     def _part_ways(self, led_term: LeadershipTerm | None) -> None:
-        self._rival, self._met_at = None, NEVER
+        self._meeting = None
         if led_term is not None:
             led_term.frozen = False
 
@@ -253,7 +276,7 @@ class Branches:
         why = f"another branch of this run stays, that of {peer}"
         if self._raft.leads:
             why += f"; ours had {self._run_state.tokens} committed {self._run_state.progress_unit}"
-        return Stop(why, "dropped", self._theirs[peer].leader)
+        return Stop(why, "dropped", self._messages.theirs[peer].leader)
 
     # Messages -------------------------------------------------------------------------------
 
@@ -262,19 +285,20 @@ class Branches:
         return self._raft.rules
 
     def _is_foreign(self, peer: PeerId) -> bool:
-        word = self._theirs.get(peer)
+        word = self._messages.theirs.get(peer)
         return (word.forks if word is not None else ()) != self.ours
 
     def _tell(self, peers: list[PeerId]) -> list[Command]:
         """Report our branch once; peers of other branches also get changes, and the rival our
         tokens."""
-        commands: list[Command] = []
+        commands, sent = list[Command](), self._messages.ours
+        rival = None if self._meeting is None else self._meeting.rival
         for peer in peers:
-            foreign, said = self._is_foreign(peer), self._said.get(peer)
+            foreign, said = self._is_foreign(peer), sent.get(peer)
             if foreign or (said is None and self.ours):
-                word = self._word(final=peer == self._rival and self._is_quiet)
+                word = self._word(final=peer == rival and self._is_quiet)
                 if word != said:
-                    self._said[peer] = word
+                    sent[peer] = word
                     commands.append(Send(peer, word))
         return commands
 

@@ -139,6 +139,3 @@ class Components(ABC):
         self.rules = self.failure_detector.rules = rules
         self.raft.rules = self.election.rules = rules
         self.part.rules(rules)
-        if self.led_term is not None:
-            leader = self.led_term.leader
-            leader.rules = leader.round_decisions.rules = rules

@@ -152,7 +152,7 @@ class PeerCore(Passes):
         if not known or steps is None or not steps.received(event):
             self._out.append(c.Discard(event))
             return 0
-        return wakeups.NEXT_STEP if steps.awake else 0
+        return wakeups.NEXT_STEP if steps.fast_path.awake else 0
 
     def _message(self, peer: PeerId, message: m.Control, now: float) -> None:
         if isinstance(message, HEARTBEATS) and peer in self.failure_detector.watched:

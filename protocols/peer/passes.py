@@ -139,7 +139,7 @@ class Passes(Components, ABC):
     def _make_steps(self, now: float) -> None:
         steps = self.part.steps
         if steps is not None:
-            steps.woken = True
+            steps.fast_path.woken = True
             self._make_next_step(now)
 
     def _make_next_step(self, now: float) -> None:

@@ -90,14 +90,14 @@ def _pause(core: PeerCore, pause: Steered, now: float) -> WaitReason | None:
 
 def _stepping(core: PeerCore, steps: StepMachine, now: float) -> WaitReason:
     """The wait in a stepwise run."""
-    progress = core.run_state.step_progress
-    if steps.version < 0:
+    progress, version = core.run_state.step_progress, steps.ranks.version
+    if version < 0:
         return WaitReason("training", "its ranks", now, core.deadline)
     if progress.halted:
         return WaitReason("waiting", f"the next roster{_from_leader(core)}", now, core.deadline)
     awaited = _names(core, steps.missing())
     if awaited:
-        return WaitReason("reducing", f"step {steps.version + 1}: {awaited}", now, core.deadline)
+        return WaitReason("reducing", f"step {version + 1}: {awaited}", now, core.deadline)
     return WaitReason("training", "", now, core.deadline)
 
 

@@ -22,6 +22,8 @@ class KeptCopy:
         self.step = NONE
         """The step of the copy; NONE if there is none."""
         self.digest = ""
+        self.awaited: int | None = None
+        """The step of the copy that a transfer brings."""
         self.damaged = False
         """The copy differs from its digest: it is not reported until it is replaced."""
         self.digests: dict[int, tuple[int, str]] = {}
@@ -69,7 +71,7 @@ class KeptCopy:
         """Another copy is here, from this peer or from a donor."""
         same = (step, digest) == (self.step, self.digest)
         self.strays = min(self.strays, 1) if same else 0
-        self.step, self.digest, self.damaged = step, digest, False
+        self.step, self.digest, self.damaged, self.awaited = step, digest, False, None
         self.reached, self.digests = (0, step), {}
 
     def clear(self) -> None:

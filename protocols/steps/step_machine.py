@@ -28,24 +28,40 @@ from protocols.steps.kept_copy import NONE, KeptCopy
 from protocols.steps.own_payloads import OwnPayloads
 from protocols.steps.payload_fetch import FETCH_STEPS, PayloadFetch
 from protocols.steps.payloads import Payloads
+from protocols.steps.rank_state import RankState
 from protocols.steps.step_position import StepReports
 from protocols.types.clock import NEVER
 from protocols.types.ids import PeerId, Stamp
+
+
+class FastPath:
+    """Whether the next step can be made without a full pass, which is most of the cost of a small
+    step."""
+
+    def __init__(self) -> None:
+        self.steady: StepReach | None = None
+        """The reach, if the last pass found a steady run; None otherwise."""
+        self.woken = True
+        """Something other than a payload or an answer has changed, the log or the leader for
+        example: a full pass is needed."""
+        self.awake = False
+        """A payload came on which the core can act."""
+        self.recheck = False
+        """The log went on while a step was being applied."""
+
+    def begin_pass(self) -> bool:
+        """A full pass begins; True if it was needed."""
+        woken, self.woken, self.awake = self.woken, False, False
+        return woken
 
 
 class StepMachine:
     """The steps of one peer: held payloads, its state, and its reports."""
 
     def __init__(self, me: Identity, run_state: RunState) -> None:
-        self.me = me.peer
         self.run_state = run_state
         self.bounds = StepBounds(me, run_state)
-        self.version = NONE
-        """The step of the ranks' state; NONE if they have none."""
-        self.state_digest = ""
-        self.awaited: int | None = None
-        """The step of the state that a transfer brings."""
-        self.applying: Stamp | None = None
+        self.ranks = RankState()
         self.copy = KeptCopy(run_state)
         self.own = OwnPayloads(me.peer, self.bounds)
         self.payloads = Payloads()
@@ -53,18 +69,7 @@ class StepMachine:
         self.able = False
         """At the last check the ranks could make steps with the others: they are up to date, or
         soon will be."""
-        self.woken = True
-        """Something other than a payload or an answer has changed, the log or the leader for
-        example: a full pass is needed."""
-        self.awake = False
-        """A payload came on which the core can act."""
-        self._steady: StepReach | None = None
-        """The reach, if the last pass found a steady run; None otherwise."""
-        self._recheck = False
-        """The log went on while a step was being applied."""
-        self._at = 0
-        """The view in which `version` was made; 0 if it is the base."""
-        self._loading = False
+        self.fast_path = FastPath()
         self._returned: ReturnedInView | None = None
         """The last exclusion of this peer by the log."""
         self._pruned = (0, NONE)
@@ -76,10 +81,11 @@ class StepMachine:
     def received(self, event: StepReceived) -> bool:
         """True if the payload is to be kept (I3)."""
         stamp, maker = event.stamp, event.peer
-        steady, ahead = self._steady, stamp.round - self.version
+        fast_path, ranks = self.fast_path, self.ranks
+        steady, ahead = fast_path.steady, stamp.round - ranks.version
         # It is two steps ahead: its sender has made the step that we are making.
-        near = ahead == 1 or (ahead == 2 and self.applying is not None)
-        usual = near and steady is not None and not self.woken and steady.is_ours(event)
+        near = ahead == 1 or (ahead == 2 and ranks.applying is not None)
+        usual = near and steady is not None and not fast_path.woken and steady.is_ours(event)
         if not usual:  # The full check: the log admits it, and it was not sent unasked.
             expected = self.expects(stamp, event.sender, maker)
             if not (expected and self.bounds.is_of_roster(event)):
@@ -88,41 +94,42 @@ class StepMachine:
         if usual and steady is not None:
             if ahead == 1:
                 held = self.payloads.of_step(stamp.view, stamp.round)
-                self.awake = len(held) == len(steady.view.roster)
+                fast_path.awake = len(held) == len(steady.view.roster)
             return kept
-        self._steady = None
+        fast_path.steady = None
         progress = self.run_state.step_progress
-        if self.version < progress.step:
-            self.woken = True  # Whether the committed step is in reach must be reported.
-        waits = self.version >= 0 and self.bounds.lacks(self.version + 1, stamp, self.payloads)
-        self.awake = self.woken or not waits
+        if ranks.version < progress.step:
+            fast_path.woken = True  # Whether the committed step is in reach must be reported.
+        waits = ranks.version >= 0 and self.bounds.lacks(ranks.version + 1, stamp, self.payloads)
+        fast_path.awake = fast_path.woken or not waits
         return kept
 
     def applied(self, event: StepApplied) -> None:
         """The ranks have the state after the step."""
-        if event.stamp != self.applying:
+        ranks, fast_path = self.ranks, self.fast_path
+        if event.stamp != ranks.applying:
             return  # The ranks had to go back meanwhile.
         step, view = event.stamp.round, event.stamp.view
-        self.applying = None
+        ranks.applying = None
         own, progress = self.own, self.run_state.step_progress
-        told = self._recheck or progress.halted > 0
-        self._recheck = False
-        self.version, self.state_digest, self._at = step, event.state_digest, view
+        told = fast_path.recheck or progress.halted > 0
+        fast_path.recheck = False
+        ranks.become(step, event.state_digest, view=view)
         # If the ranks go back, the payload is sent again.
         own.sent.pop((view, step - 1), None)
         told = self.copy.stepped(view, step, event.state_digest) or told
-        self.woken = self.woken or told
+        fast_path.woken = fast_path.woken or told
 
     def loaded(self, event: BaseLoaded) -> bool:
         """The ranks have loaded the base; False if its digest differs."""
-        copy = self.copy
-        if not self._loading or event.step != copy.step:
+        copy, ranks = self.copy, self.ranks
+        if not ranks.loading or event.step != copy.step:
             return True  # It is of ranks that are gone.
-        self._loading, self._steady = False, None
+        ranks.loading, self.fast_path.steady = False, None
         if event.state_digest != copy.digest:
             copy.step = NONE
             return False
-        self.version, self.state_digest, self._at = copy.step, copy.digest, 0
+        ranks.become(copy.step, copy.digest, view=0)
         return True
 
     def state_received(self, step: int, digest: str) -> list[Command]:
@@ -130,20 +137,19 @@ class StepMachine:
         self._void()
         self.payload_fetch.over()
         self.copy.replace(step, digest)
-        self.awaited = None
         return [ReleaseSteps(step)]
 
     def trainers_lost(self) -> None:
         """The ranks are lost, and their state with them. Payloads are not: new ranks apply them
         again."""
-        self.version, self.applying, self._steady = NONE, None, None
-        self._loading, self.own.making = False, None
+        self.ranks.clear()
+        self.fast_path.steady, self.own.making = None, None
 
     def restored(self) -> None:
         """The run went back to another version: state and payloads are void."""
         self._void()
         self.copy.clear()
-        self.awaited, self._returned = None, None
+        self._returned = None
         self.payloads, self.payload_fetch = Payloads(), PayloadFetch(self.bounds)
         self.reports.clear()
 
@@ -179,9 +185,9 @@ class StepMachine:
     def behind(self) -> bool:
         """Missing payloads cannot be had any more, or our copy leads astray: a transfer is
         needed."""
-        if self.awaited is not None:
+        if self.copy.awaited is not None:
             return False
-        ours = max(self.version, self.copy.step)
+        ours = max(self.ranks.version, self.copy.step)
         return self.copy.strayed or self.payload_fetch.is_hopeless(ours)
 
     @property
@@ -191,21 +197,23 @@ class StepMachine:
 
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the next step waits for, as this peer sees it."""
-        view = step_view(self.run_state, self.version + 1)
-        lacking = self.payloads.missing(view, self.version + 1) if view is not None else ()
-        return tuple(peer for peer in lacking if peer != self.me)
+        step = self.ranks.version + 1
+        view = step_view(self.run_state, step)
+        lacking = self.payloads.missing(view, step) if view is not None else ()
+        return tuple(peer for peer in lacking if peer != self.own.me)
 
     # Next actions ---------------------------------------------------------------------------
 
     def go_on(self, now: float) -> list[Command] | None:
-        """The next step of a steady run, which is most of the cost of a small step. None: the run
-        is not steady, and a full pass is needed. The commands are those of `advance`, without its
-        checks; sims/simulator/twin_cores.py compares the two."""
-        reach = self._steady
-        if reach is None or self.woken:
+        """The next step of a steady run. None: the run is not steady, and a full pass is needed.
+        The commands are those of `advance`, without its checks; sims/simulator/twin_cores.py
+        compares the two."""
+        fast_path, ranks = self.fast_path, self.ranks
+        reach = fast_path.steady
+        if reach is None or fast_path.woken:
             return None
-        self.awake = False
-        step, view, applying = self.version + 1, reach.view, self.applying is not None
+        fast_path.awake = False
+        step, view, applying = ranks.version + 1, reach.view, ranks.applying is not None
         commands = self.own.make(reach, step, self.payloads, applying=applying)
         if self.own.unsent:
             commands += self.own.send(view, step, self.payloads)
@@ -214,7 +222,7 @@ class StepMachine:
         held = self.payloads.of_step(view.view, step)
         if len(held) == len(view.roster) and step <= reach.last:
             commands += self._apply(view, reach)
-        elif self.me in held:
+        elif self.own.me in held:
             self.reports.stall.is_slow(self.bounds.stamp(view.view, step), now)  # The wait begins.
         return commands
 
@@ -223,71 +231,71 @@ class StepMachine:
     ) -> list[Command]:
         """Do everything that is possible and not done yet. `ready`: the ranks can be given a
         state."""
-        woken, self.woken, self.awake = self.woken, False, False
+        woken = self.fast_path.begin_pass()
         commands = self._follow() if woken else []
-        copy = self.copy
-        if ready and self.version < 0 <= copy.step and not (self._loading or copy.strayed):
-            self._loading = True
+        copy, ranks = self.copy, self.ranks
+        if ready and ranks.version < 0 <= copy.step and not (ranks.loading or copy.strayed):
+            ranks.loading = True
             commands.append(LoadBase(copy.step))
         reach = self.bounds.reach
         if reach is not None:
-            own, payloads, step = self.own, self.payloads, self.version + 1
-            commands += own.make(reach, step, payloads, applying=self.applying is not None)
+            own, payloads, step = self.own, self.payloads, ranks.version + 1
+            commands += own.make(reach, step, payloads, applying=ranks.applying is not None)
             if woken:
                 receivers = self.run_state.receivers
                 own.receivers = tuple(sorted(connected & receivers.keys()))
-                commands += own.send(reach.view, self.version, payloads)
+                commands += own.send(reach.view, ranks.version, payloads)
             if woken or own.unsent:
                 commands += own.send(reach.view, step, payloads)
         last = self.bounds.last
         frontier = last if last is not None else self.bounds.frontier(copy.completed)
-        if self.applying is None and 0 <= self.version < frontier:
-            commands += self._apply(step_view(self.run_state, self.version + 1), reach)
-        first = max(self.version, copy.step) + 1 if self.awaited is None else self.awaited + 1
+        if ranks.applying is None and 0 <= ranks.version < frontier:
+            commands += self._apply(step_view(self.run_state, ranks.version + 1), reach)
+        first = 1 + (max(ranks.version, copy.step) if copy.awaited is None else copy.awaited)
         highest = self.bounds.highest(self.payloads)
         if 0 < first <= highest:
             commands += self.payload_fetch.ask(first, self.payloads, now, connected)
         else:
             self.payload_fetch.over()  # The usual case.
-        near = self.version + FETCH_STEPS
+        near = ranks.version + FETCH_STEPS
         reaches = near >= highest or self.bounds.reach_target(near, self.payloads)
-        self.able = self.version >= 0 and reaches
-        steady = self.able and self.awaited is None and self.payload_fetch.at == NEVER
+        self.able = ranks.version >= 0 and reaches
+        steady = self.able and copy.awaited is None and self.payload_fetch.at == NEVER
         if reach is not None:  # Have the ranks the committed state?
             progress = self.run_state.step_progress
             agreed = progress.step
-            steady = steady and self.version >= max(agreed, copy.step, reach.begun) >= 0
-        self._steady = reach if steady else None
+            steady = steady and ranks.version >= max(agreed, copy.step, reach.begun) >= 0
+        self.fast_path.steady = reach if steady else None
         if woken:
-            self._recheck = self.applying is not None
+            self.fast_path.recheck = ranks.applying is not None
             commands += self.reports.news(leader, self)
         view = reach.view if reach is not None else None
         return commands + self.reports.waiting(self, view, now, leader)
 
     def _follow(self) -> list[Command]:
         """Drop steps that the log made void; take a newly committed step as the base."""
-        run_state, copy = self.run_state, self.copy
+        run_state, copy, ranks = self.run_state, self.copy, self.ranks
         agreed = run_state.step_progress
-        returned = run_state.returned.get(self.me)
+        returned = run_state.returned.get(self.own.me)
         if returned != self._returned:
             self._returned = returned
             self._void()  # Our state may be wrong, which is why we were excluded.
-        view = step_view(run_state, self.version) if self.version > copy.step else None
+        view = step_view(run_state, ranks.version) if ranks.version > copy.step else None
         close = agreed.close
-        beyond = close is not None and self.version > max(close.last_step, copy.step)
-        if (view is not None and view.view != self._at) or beyond:
+        beyond = close is not None and ranks.version > max(close.last_step, copy.step)
+        if (view is not None and view.view != ranks.view) or beyond:
             self._void()  # The others ended that view before this step.
         differs, commands = copy.compare()
         if differs:
             self._void()
-        if self.awaited is None:  # Else another base is coming: keep the payloads after it.
+        if copy.awaited is None:  # Else another base is coming: keep the payloads after it.
             commands += copy.follow()
         self._prune()
         return commands
 
     def _prune(self) -> None:
         floor = self._floor
-        self.own.prune(self.bounds.newest, self.version)
+        self.own.prune(self.bounds.newest, self.ranks.version)
         if self._pruned == (self.run_state.index, floor):
             return  # It depends on nothing else, and new payloads are checked when they arrive.
         self._pruned = (self.run_state.index, floor)
@@ -298,28 +306,31 @@ class StepMachine:
     def _apply(self, view: View | None, reach: StepReach | None) -> list[Command]:
         """Have the ranks apply the next step of this view as soon as all of its payloads are
         here."""
-        step = self.version + 1
+        step = self.ranks.version + 1
         held = self.payloads.of_step(view.view, step) if view is not None else {}
         if view is None or len(held) < len(view.roster):
             return []
         terms = tuple([(peer, held[peer]) for peer in view.roster if peer in held])
         if len(terms) < len(view.roster):
             return []  # Some are of peers that joined later: their sender has read more of the log.
-        self.applying, run = self.bounds.stamp(view.view, step), self.bounds.run
+        self.ranks.applying = stamp = self.bounds.stamp(view.view, step)
         following = None
-        if reach is not None and view is reach.view and self.awaited is None:
+        if reach is not None and view is reach.view and self.copy.awaited is None:
             following = self.own.following(reach, step)
-        return [ApplyStep(self.applying, terms, step_progress.keeps(run, step), following)]
+        keeps = step_progress.keeps(self.bounds.run, step)
+        return [ApplyStep(stamp, terms, keeps, following)]
 
     # Helpers --------------------------------------------------------------------------------
 
     @property
     def _floor(self) -> int:
-        return self.bounds.floor(self.copy.step if self.awaited is None else self.awaited)
+        copy = self.copy
+        return self.bounds.floor(copy.step if copy.awaited is None else copy.awaited)
 
     def _void(self) -> None:
         """Our steps since the last commit are void: go back to the base, and on from there with the
         payloads that count."""
-        self.version, self.applying, self._steady, self._loading = NONE, None, None, False
+        self.ranks.clear()
+        self.fast_path.steady = None
         self.own.void()
         self.copy.void()

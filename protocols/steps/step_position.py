@@ -17,6 +17,7 @@ from protocols.state.run_state import RunState
 from protocols.steps.bounds import StepBounds
 from protocols.steps.kept_copy import KeptCopy
 from protocols.steps.payloads import Payloads
+from protocols.steps.rank_state import RankState
 from protocols.types.ids import PeerId
 from protocols.types.limits import HELD_STEPS_MAX
 
@@ -29,14 +30,7 @@ class StepPosition(Protocol):
     @property
     def payloads(self) -> Payloads: ...
     @property
-    def version(self) -> int:
-        """The last step in the ranks' state."""
-        ...
-
-    @property
-    def state_digest(self) -> str: ...
-    @property
-    def applying(self) -> object | None: ...
+    def ranks(self) -> RankState: ...
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the next step waits for."""
         ...
@@ -72,9 +66,9 @@ class StepReports:
     ) -> list[Command]:
         """Report the peers that are awaited for too long, so that the leader excludes the right
         one. `view`: that of the next step."""
-        step, missing = steps.version + 1, steps.missing
+        step, missing = steps.ranks.version + 1, steps.missing
         held = steps.payloads.of_step(view.view, step) if view is not None else {}
-        waits = self.me.peer in held and steps.applying is None
+        waits = self.me.peer in held and steps.ranks.applying is None
         if leader is None or view is None or not waits or not missing():
             self.stall.over()
             return []
@@ -86,20 +80,20 @@ class StepReports:
         run_state, reports, copy = self.run_state, dict[object, Control](), steps.copy
         agreed = run_state.step_progress
         if copy.step >= 0:
-            step = max(steps.version, copy.step)
+            step = max(steps.ranks.version, copy.step)
             known = copy.sure and self.bounds.reaches(step, steps.payloads)
             digest = copy.digest if known else ""
             reports["have"] = Have(run_state.lineage, 0, copy.step, digest)
         for step, (view, digest) in copy.digests.items():
             if step > agreed.step:
                 reports[step] = Stepped(self.bounds.stamp(view, step), digest)
-        if agreed.halted and copy.step >= 0 and steps.applying is None:
+        if agreed.halted and copy.step >= 0 and steps.ranks.applying is None:
             view = run_state.views[-1].view
             if agreed.close is None:
                 reports["stopped"] = self._stopped(steps, view)
-            elif steps.version == agreed.close.last_step:
-                stamp = self.bounds.stamp(view, steps.version)
-                reports["completed"] = Stepped(stamp, steps.state_digest)
+            elif steps.ranks.version == agreed.close.last_step:
+                stamp = self.bounds.stamp(view, steps.ranks.version)
+                reports["completed"] = Stepped(stamp, steps.ranks.digest)
         return reports
 
     def _stopped(self, steps: StepPosition, view: int) -> Control:

@@ -100,7 +100,7 @@ class Disks:
                 yield peer, "votes, and cannot write"
         room = len(voters - vote_changes.leaving) < VOTERS_MAX and not head.rivals
         infos = {**head.members, **head.witnesses} if room else {}
-        going = {*vote_changes.leaving, *led_term.leader.gone, *head.revoked}
+        going = {*vote_changes.leaving, *led_term.leader.removals.gone, *head.revoked}
         via = led_term.relay_plan.via
         for peer in sorted(infos.keys() - voters - going - via.keys()):
             node = leader.world.nodes[peer]

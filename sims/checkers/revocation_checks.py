@@ -122,7 +122,7 @@ class Revocation:
             changes += after != before and mine
             ends = mine and isinstance(entry.body, e.Voter) and not entry.body.votes
             if ends and entry.index > seen and leader is not None and _is_revoked(entry.body):
-                gone = {*leader.gone, *leader.vote_changes.leaving}
+                gone = {*leader.removals.gone, *leader.vote_changes.leaving}
                 stay, here = set(after) - gone, {node.peer, *_heard(node)}
                 if 2 * len(stay & here) <= len(stay):
                     self._found(f"{node.peer} ends a vote, and no majority stays: {entry.body}")

@@ -76,7 +76,7 @@ LEADERSHIP_MUTANTS = (
     Mutant(
         "any-peer-ends-a-branch",
         "A member claims another branch with many tokens, and the leader gives up the run's log.",
-        Edit(Branches.look, "if p in left - self._won", "if p not in self._won"),
+        Edit(Branches.look, "if p in left - won", "if p not in won"),
         tests=LIARS,
     ),
     Mutant(

@@ -61,8 +61,8 @@ REVOCATION_MUTANTS = (
         "waits-until-a-revoked-peer-goes",
         "The revoked peer stays in the rounds until its connection ends.",
         Edit(
-            Leader._strike,
-            "sorted(revoked.keys() & readers.keys() - {self.me})",
+            Leader._remove_banned,
+            "sorted(revoked.keys() & readers.keys() - {me})",
             "()",
         ),
     ),

@@ -3,7 +3,7 @@
 Must NOT run anything (mutants.py).
 """
 
-from protocols.leader.decisions import Leader, RoundDecisions
+from protocols.leader.decisions import Leader, Removals, RoundDecisions
 from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports, RoundReports
 from protocols.participant.participant import Participant
@@ -218,7 +218,7 @@ LEADER_MUTANTS = (
     Mutant(
         "lets-go-whom-it-needs",
         "The only holder of the newest state leaves, though it was ready to stay.",
-        Edit(Leader._strike, "self.joins.needs(peer, patient=patient)", "False"),
+        Edit(Removals.next_entry, "self.joins.needs(peer, patient=patient)", "False"),
     ),
     Mutant(
         "any-digest-is-the-majority's",

@@ -35,7 +35,7 @@ STEERING_UNIT_MUTANTS = (
     Mutant(
         "waits-until-a-removed-peer-goes",
         "The removed peer stays in the log until its connection ends.",
-        Edit(Leader._strike, "if kick is not None and", "if False and"),
+        Edit(Leader._remove_banned, "if kick is not None and", "if False and"),
         tests=of("leader/voters"),
     ),
     Mutant(

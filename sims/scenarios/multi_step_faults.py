@@ -118,7 +118,9 @@ def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
     world.tell(f"the state of {victim.peer} is corrupted")
     victim.states.outers[fragment] = (victim.states.outers[fragment] + by) % PRIME
     part = victim.core.part
-    victim.states.corrupt[fragment] = (part.steps or part.rounds[fragment]).version
+    victim.states.corrupt[fragment] = (
+        part.steps.ranks if part.steps else part.rounds[fragment]
+    ).version
     world.checkers.corrupted = True
 
 

@@ -4,7 +4,7 @@ Must NOT run anything (shell_mutants.py).
 """
 
 from peers.checks.block_checks import BlockChecks
-from peers.connections.control import Link
+from peers.connections.control import IncomingMessages, Link
 from peers.connections.encryption import Keys, Seal, SealedReader, Tickets
 from peers.exchange import pieces
 from peers.exchange.data_plane import DataPlane, owned_there
@@ -254,13 +254,13 @@ PAYLOAD_MUTANTS = (
     Mutant(
         "a-cell-of-an-older-cut-is-taken",
         "A joiner's state has cells of two rounds.",
-        Edit(IncomingTransfer._lacks, " or chunk.cut_index != self._cut", ""),
+        Edit(IncomingTransfer._lacks, " or chunk.cut_index != self.cut.index", ""),
         tests=_TRANSFER,
     ),
     Mutant(
         "a-cell-of-any-peer-is-taken",
         "Cells are checked that were sent by no donor of the cut.",
-        Edit(IncomingTransfer._lacks, " or peer not in self._donors", ""),
+        Edit(IncomingTransfer._lacks, " or peer not in self.cut.donors", ""),
         tests=_TRANSFER,
     ),
 )
@@ -337,8 +337,8 @@ WIRE_MUTANTS = (
         "a-stranger's-message-may-be-long",
         "A connection without a certificate makes this node hold a megabyte.",
         Edit(
-            Link._take_message,
-            "if head_bytes > self._head_bytes_max or payload_bytes:",
+            IncomingMessages.take,
+            "if head_bytes > self.head_bytes_max or payload_bytes:",
             "if payload_bytes:",
         ),
         tests=_LINK,
@@ -346,13 +346,13 @@ WIRE_MUTANTS = (
     Mutant(
         "messages-are-taken-while-the-link-is-paused",
         "Messages are delivered that the owner is not ready for.",
-        Edit(Link._parse, "self.is_open and not self._paused and ", "self.is_open and "),
+        Edit(IncomingMessages.take, "if self.paused or ", "if "),
         tests=_LINK,
     ),
     Mutant(
         "a-link-that-closes-delivers",
         "A message is delivered from a connection that the owner has forgotten.",
-        Edit(Link.buffer_updated, "if self._closing:", "if False:"),
+        Edit(Link.buffer_updated, "if self._ending is not None:", "if False:"),
         Edit(Link._parse, "while self.is_open and ", "while "),
         tests=_LINK,
     ),

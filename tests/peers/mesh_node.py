@@ -249,7 +249,7 @@ async def nodes(
                 node.socket.close()
     for node in made:
         assert not node.mesh._tunnel_service
-        assert not node.mesh._links
+        assert not node.mesh._open.links
         assert not node.mesh._bulk_connections.open
         assert not node.mesh._acceptor
         assert not node.mesh._half_open

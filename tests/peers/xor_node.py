@@ -291,7 +291,7 @@ class Node:
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait({self.task})
-        for link in list(self.mesh._links):
+        for link in list(self.mesh._open.links):
             link.abort("killed")
         await self.mesh.close()
         self.wal.close()

@@ -85,7 +85,7 @@ class Stepper(Follower):
         """Step after step, with everybody."""
         steps = self.core.part.steps
         assert steps is not None
-        for step in range(steps.version + 1, last + 1):
+        for step in range(steps.ranks.version + 1, last + 1):
             self.makes(step)
             self.gets(step, *others, number=number)
             self.completes(step, number=number)

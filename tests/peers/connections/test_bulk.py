@@ -58,7 +58,7 @@ async def test_payload_counts_as_it_is_sent_and_when_all_of_it_has_come() -> Non
 async def test_who_has_other_keys_is_shut_out_with_a_reason() -> None:
     async with pair(sealed=True) as (one, other, owner):
         assert other.is_open
-        one._writer = PlainWriter()
+        one.outgoing.writer = PlainWriter()
         one.feed_from(source(frames(bytes(MIB))))
         await owner.until(lambda: owner.why)
         assert "does not open" in owner.why[0]
@@ -238,13 +238,13 @@ async def test_padding_goes_while_there_is_nothing_else_and_the_line_is_not_know
         await owner.until(lambda: len(owner.came) == 17)
         sizes = [size for size, _ in owner.came]
         assert sizes == [9, *[len(PADDING)] * 16]
-        assert not one.is_warming
+        assert not one.outgoing.warm_up.is_due
         one.warm(64 * MIB)
         await owner.until(lambda: len(owner.came) > 20)
         left += frames(b"2" * 9)
         starting = False
         await owner.until(lambda: owner.payloads == [b"1" * 9, b"2" * 9])
-        assert not one.is_warming
+        assert not one.outgoing.warm_up.is_due
         assert one.sent_bytes < 32 * MIB
 
 
@@ -254,11 +254,11 @@ async def test_a_line_that_is_known_gets_no_padding() -> None:
     async with pair(sealed=False) as (one, _, owner):
         one.feed_from(lambda: None)
         one.warm(16 * MIB)
-        await owner.until(lambda: not one.is_warming)
+        await owner.until(lambda: not one.outgoing.warm_up.is_due)
         sent_bytes = one.sent_bytes
         assert sent_bytes <= UNSENT_BYTES + 2 * len(PADDING)
         one.warm(16 * MIB)
-        assert (one.sent_bytes, one.is_warming) == (sent_bytes, False)
+        assert (one.sent_bytes, one.outgoing.warm_up.is_due) == (sent_bytes, False)
 
 
 @pytest.mark.asyncio
@@ -269,9 +269,9 @@ async def test_one_that_is_held_ends_its_frame_and_begins_no_other() -> None:
 
         def begins(chunk: Chunk) -> None:
             begun.append(chunk)
-            bulk.hold()
+            bulk.outgoing.held = True
 
-        bulk.on_chunk_sent = begins
+        bulk.outgoing.on_chunk_sent = begins
         bulk.feed_from(source(frames(payload, payload)))
         assert bulk.unsent_bytes > 0
         wanted = stream(payload)

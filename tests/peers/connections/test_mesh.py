@@ -98,7 +98,7 @@ async def test_control_goes_by_mutual_tls_and_bulk_is_sealed(tmp_path: Path) -> 
             assert session.control._transport is not None
             assert session.control._transport.get_extra_info("cipher")[1] == "TLSv1.3"
             (bulk,) = session.bulks
-            assert isinstance(bulk._writer, SealedWriter)
+            assert isinstance(bulk.outgoing.writer, SealedWriter)
             assert isinstance(bulk._reader, SealedReader)
         await still_works(alpha, beta)
         alpha.mesh.drop_session(BETA, "cut")
@@ -125,9 +125,9 @@ def seals_of(node: Node, peer: PeerId) -> list[tuple[Seal, Seal]]:
     """Of each bulk connection the outgoing one and the incoming one."""
     found: list[tuple[Seal, Seal]] = []
     for bulk in bulks_of(node, peer):
-        assert isinstance(bulk._writer, SealedWriter)
+        assert isinstance(bulk.outgoing.writer, SealedWriter)
         assert isinstance(bulk._reader, SealedReader)
-        found.append((bulk._writer._seal, bulk._reader._seal))
+        found.append((bulk.outgoing.writer._seal, bulk._reader._seal))
     return found
 
 
@@ -238,7 +238,7 @@ async def test_a_half_made_session_is_held_back_and_delivers_nothing() -> None:
         await still_works(alpha, beta)
         await still_works(alpha, beta)
         assert not flood.done(), "its bytes wait in the kernel, not with us"
-        (read,) = (link.received_bytes for link in alpha.mesh._links if link.peer == EVE)
+        (read,) = (link.received_bytes for link in alpha.mesh._open.links if link.peer == EVE)
         assert read <= STAGE_BYTES
         flood.cancel()
         await asyncio.wait({flood})

@@ -10,6 +10,7 @@ from peers.ipc.step_orders import Order, OrderKind
 from peers.ranks.attempt import (
     OPEN_BOUNDARIES_MAX,
     PATIENCE_S,
+    OpenBoundaries,
     RankAttempt,
     RankFault,
     Stage,
@@ -133,7 +134,7 @@ def test_strangers_and_twins_are_refused() -> None:
 def test_all_ranks_get_the_same_answer_and_it_is_decided_once() -> None:
     answers = {asked(5): Answer(fragment=1), asked(6): NOT_NOW}
     attempt = ready_attempt()
-    attempt._decide_boundary = answers.pop  # A second time there would be none.
+    attempt._boundaries = OpenBoundaries(answers.pop)  # A second time there would be none.
     assert [attempt.boundary(1, asked(steps)).fragment for steps in (5, 6)] == [1, NONE]
     assert [attempt.boundary(0, asked(steps)).fragment for steps in (5, 6)] == [1, NONE]
     assert not answers
@@ -292,7 +293,7 @@ def test_every_stage_that_is_a_ranks_turn_ends(stage: Stage) -> None:
     if stage is Stage.WORKING:
         attempt.ready(0)
         train(attempt, finish=True)
-    ticks = round(PATIENCE_S[stage] / attempt.tick_s)
+    ticks = round(PATIENCE_S[stage] / attempt.hang_limits.tick_s)
     for _ in range(ticks - 1):
         attempt.tick([0])
     with pytest.raises(RankFault, match=f"rank 0 hangs: it {stage.value}"):
@@ -304,7 +305,7 @@ def test_a_configured_limit_above_that_of_a_stage_counts() -> None:
     attempt = new_attempt(ranks=1, hang_timeout_s=900.0)
     attempt.hello(hello(0, world_size=1))
     attempt.configured(0)
-    for _ in range(round(900.0 / attempt.tick_s) - 1):
+    for _ in range(round(900.0 / attempt.hang_limits.tick_s) - 1):
         attempt.tick([0])
     with pytest.raises(RankFault, match="did not report its layout for 900 s"):
         attempt.tick([0])

@@ -67,7 +67,7 @@ def test_a_state_comes_cell_by_cell_from_several_donors() -> None:
         assert [x.digest for x in events] == [digest_of(joiner.cell(x)) for x in (2, 0, 1)]
         assert bytes(joiner.transfer.state(0)) == joiner.state
         last = len(joiner.cell(2))
-        assert joiner.transfer.by_donor == {ALPHA: CELL_BYTES, BETA: CELL_BYTES + last}
+        assert joiner.transfer.cut.by_donor == {ALPHA: CELL_BYTES, BETA: CELL_BYTES + last}
         assert joiner.transfer.adopted()
         assert joiner.place(ALPHA, joiner.chunk(0)) is None, "it is over"
         joiner.tree_hashing.close()
@@ -104,9 +104,9 @@ def test_what_is_here_cannot_be_written_again_and_what_was_a_lie_can() -> None:
         assert bytes(joiner.transfer.state(0))[:CELL_BYTES] == joiner.cell(0)
         assert joiner.place(ALPHA, joiner.chunk(0)) is None
         await joiner.bring(ALPHA, 1, believe=False)
-        assert joiner.transfer.by_donor[ALPHA] == CELL_BYTES
+        assert joiner.transfer.cut.by_donor[ALPHA] == CELL_BYTES
         await joiner.bring(BETA, 1)
-        assert joiner.transfer.by_donor[BETA] == CELL_BYTES
+        assert joiner.transfer.cut.by_donor[BETA] == CELL_BYTES
         joiner.tree_hashing.close()
 
     asyncio.run(scenario())

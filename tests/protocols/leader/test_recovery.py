@@ -484,8 +484,9 @@ def test_who_holds_what_the_run_went_back_to_has_time_to_take_it_up() -> None:
     versions = kept(run_state, 2, tokens=200).versions
     restore = e.Restore(run_state.lineage, versions, 20, 200, (), 0, False, salt=1)
     transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, restore))
-    rest = (joins, Raft(A), StepViews(A, run_state))
-    leader = Leader(A, run_state, SCENE_RULES, joins.reports, *rest)
+    raft = Raft(A)
+    raft.rules = SCENE_RULES
+    leader = Leader(run_state, joins.reports, joins, raft, StepViews(A, run_state))
     for peer in (A, B):
         joins.join(peer, join(peer, incarnation=2), 20.0)
     joins.rollback.kept[C] = m.Kept(run_state.branches[0].lineage, restore.versions, 20, 200)

@@ -348,7 +348,7 @@ def test_a_leader_notes_what_it_cannot_write_once_and_goes_on() -> None:
     assert led_term is not None
     last, notes = log.last_index, list[str]()
     for _ in range(3):
-        led_term.leader.gone[B] = (False, LONG)
+        led_term.leader.removals.gone[B] = (False, LONG)
         scene.core.raised = wakeups.ALL  # No event brings such a reason.
         scene.on(v.DeadlineReached(), after_s=0.1)
         notes += scene.notes("log")

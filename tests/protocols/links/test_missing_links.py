@@ -125,7 +125,7 @@ def test_whom_a_stranger_misses_does_not_matter() -> None:
 def test_who_is_able_and_was_struck_since_is_in_no_roster_whatever_links_are_missing() -> None:
     """Step seed 26400091: it had come back, and said that it is able, just before it was struck."""
     scene = leading(B, C)
-    scene.leader.gone[C] = (False, "silent")
+    scene.leader.removals.gone[C] = (False, "silent")
     assert C in scene.leader.reports.able
     scene.hears(B, m.UnreachedMembers((C,)))
     assert written(scene, e.Lost) == [e.Lost(C, "silent")]

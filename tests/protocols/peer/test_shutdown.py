@@ -222,9 +222,10 @@ def leads(*bodies: e.Entry) -> Leader:
     reports = Reports(A, run_state)
     joins = Joins(A, run_state, reports, Accounts(links))
     raft = Raft(A)
+    raft.rules = RULES
     raft.found_run(NOW, bodies)
     raft.commit_index = raft.log.last_index
-    return Leader(A, run_state, RULES, reports, joins, raft, StepViews(A, run_state))
+    return Leader(run_state, reports, joins, raft, StepViews(A, run_state))
 
 
 def says(leader: Leader, peer: PeerId, message: m.Control) -> None:

@@ -304,4 +304,4 @@ def test_an_answer_of_ranks_that_went_back_meanwhile_changes_nothing(number: int
     scene.gets(1, A)
     scene.on(v.TrainersLost("crash"))
     scene.completes(1, number=number)
-    assert steps_of(scene).version == -1
+    assert steps_of(scene).ranks.version == -1
