@@ -42,9 +42,6 @@ LARGE = {
     *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
     # Its versions change together, under one lock.
     "lowcomm/outer_state/versions.py:OuterState",
-    # Data for reports.
-    *("lowcomm/reports/summary.py:PeerFigures", "lowcomm/reports/summary.py:Summary"),
-    "lowcomm/reports/traffic.py:TrafficFigures",
     # A whole peer, node or cluster in one object, which scenarios and checkers look into.
     *("sims/node/node.py:Node", "sims/node/ranks.py:Ranks", "sims/node/world_view.py:WorldView"),
     *("sims/simulator/world.py:BareWorld", "sims/lockstep/nodes.py:LockstepNode"),
