@@ -40,8 +40,6 @@ LARGE = {
     # Connections: buffers, limits and figures of one socket.
     *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),
     *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
-    # Its versions change together, under one lock.
-    "lowcomm/outer_state/versions.py:OuterState",
     # A whole peer, node or cluster in one object, which scenarios and checkers look into.
     *("sims/node/node.py:Node", "sims/node/ranks.py:Ranks", "sims/node/world_view.py:WorldView"),
     *("sims/simulator/world.py:BareWorld", "sims/lockstep/nodes.py:LockstepNode"),
