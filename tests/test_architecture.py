@@ -42,7 +42,7 @@ LARGE = {
     *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
     # A whole peer, node or cluster in one object, which scenarios and checkers look into.
     *("sims/node/node.py:Node", "sims/node/ranks.py:Ranks", "sims/node/world_view.py:WorldView"),
-    *("sims/simulator/world.py:BareWorld", "sims/lockstep/nodes.py:LockstepNode"),
+    "sims/simulator/world.py:BareWorld",
     # One field for each checker.
     *("sims/checkers/checkers.py:Checkers", "sims/checkers/step_runs.py:StepCheckers"),
 }
