@@ -184,7 +184,7 @@ def play(seed: int, world: World, plan: Sequence[PlannedFault]) -> SeedResult:
     return SeedResult(
         seed=seed,
         virtual_s=world.now,
-        commits=checkers.num_commits,
+        commits=checkers.history.num_commits,
         happened=dict(world.happened),
         log=dict(Counter(type(entry).__name__ for entry in checkers.log.values())),
         moves={f"{one.value} > {two.value}": n for (one, two), n in _moves(world).items()},

@@ -43,8 +43,6 @@ LARGE = {
     # A whole peer, node or cluster in one object, which scenarios and checkers look into.
     *("sims/node/node.py:Node", "sims/node/ranks.py:Ranks", "sims/node/world_view.py:WorldView"),
     "sims/simulator/world.py:BareWorld",
-    # One field for each checker.
-    *("sims/checkers/checkers.py:Checkers", "sims/checkers/step_runs.py:StepCheckers"),
 }
 """Classes that may have more methods and fields, but not more lines, as path:name."""
 CONSTRUCTOR_ARGUMENTS_MAX = 7

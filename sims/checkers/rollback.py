@@ -17,7 +17,6 @@ from protocols.messages import peer as m
 from protocols.state import RunState
 from protocols.types import PeerId
 from sims.checkers.agreement import Agreement
-from sims.checkers.containment import Containment
 from sims.checkers.transfer_checks import TransferChecks
 from sims.node.node import Node
 
@@ -43,17 +42,12 @@ class RollbackChecks:
     """Checks the Restores of all leaders."""
 
     def __init__(
-        self,
-        found: Callable[[str], None],
-        agreement: Agreement,
-        containment: Containment,
-        transfers: TransferChecks,
+        self, found: Callable[[str], None], agreement: Agreement, transfers: TransferChecks
     ) -> None:
-        """`agreement` knows each state that the run went through; `containment`, whether a fault
-        has corrupted a state; `transfers`, the donors that lied."""
+        """`agreement` knows each state that the run went through, and whether a fault has corrupted
+        a state; `transfers`, the donors that lied."""
         self._found = found
         self._agreement = agreement
-        self._containment = containment
         self._transfers = transfers
         self._reigns: dict[PeerId, TermReports] = {}
 
@@ -91,8 +85,8 @@ class RollbackChecks:
             reign.asking.add(life)
 
     def _goes_back(self, node: Node, reign: TermReports, restore: e.Restore) -> None:
-        if self._containment.corrupted:
-            return  # Then it is not clear which state is right: see containment.py.
+        if self._agreement.corrupted:
+            return  # Then it is not clear which state is right: see agreement.py.
         for peer in sorted(node.raft.up):
             life = node.links.life(peer, -1)
             kept = reign.kept.get((peer, life))

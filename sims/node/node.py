@@ -200,7 +200,7 @@ class Node:
                 self.turns.in_turn(lambda: sample_leases.leased(samples))
             case c.Applied(entry=entry, index=index):
                 self.observer.survives(self, index, entry)
-                self.observer.entry_applied(self.peer, command.lineage, index, entry)
+                self.observer.history.entry_applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
                     world.begun(self)
                 elif isinstance(entry, e.Lost):

@@ -42,7 +42,7 @@ class OuterStates:
         lineage, versions = node.run_state.lineage, [known for known in self.versions if known]
         for version in versions:
             one = (version.fragment, 0, version.state_digest)
-            node.observer.state(node.peer, lineage, *one)
+            node.observer.history.state(node.peer, lineage, *one)
         kept = Kept(lineage, tuple(versions), 0, 0)
         node.disk.kept, node.disk.outers = kept, tuple(self.outers)
         node.after(node.world.compute_s, lambda: node.give(v.Checkpointed(kept)))
@@ -92,9 +92,9 @@ class OuterStates:
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
         made = ToyContribution(node.peer, fragment, delta, *steps, expected, sent, base)
-        node.observer.encoded(manifest, made)
+        node.observer.history.encoded(manifest, made)
         if fragment == 0:
-            node.observer.samples_of(node, manifest, round_, handed.samples)
+            node.observer.history.samples_of(node, manifest, round_, handed.samples)
         node.give(v.Encoded(fragment, round_, manifest))
 
     def apply(self, stamp: Stamp, means: list[Value]) -> None:
@@ -104,7 +104,7 @@ class OuterStates:
             return  # A Restore changed the lineage meanwhile.
         world, fragment = node.world, stamp.fragment
         if world.model.exact:
-            node.observer.means(node.peer, stamp, {int(mean) for mean in means})
+            node.observer.history.means(node.peer, stamp, {int(mean) for mean in means})
         before = self.outers[fragment]
         after = means[0] if world.training.gossip else world.model.fold(before - means[0])
         self._stepped(stamp, after)
@@ -113,7 +113,7 @@ class OuterStates:
         """Count a committed round, and keep the state."""
         node = self._node
         if stamp.lineage == node.run_state.lineage:
-            node.observer.skipped(node, stamp)
+            node.observer.history.skipped(node, stamp)
             self._stepped(stamp, self.outers[stamp.fragment])
 
     def _stepped(self, stamp: Stamp, outer: Value) -> None:
@@ -121,7 +121,7 @@ class OuterStates:
         fragment = stamp.fragment
         digest = self._set(fragment, stamp.round, outer)
         if fragment not in self.corrupt:
-            node.observer.state(node.peer, stamp.lineage, fragment, stamp.round, digest)
+            node.observer.history.state(node.peer, stamp.lineage, fragment, stamp.round, digest)
         if fragment == 0 and stamp.round % node.disk.checkpoint_every == 0:
             self._checkpoint()
         node.give(v.RoundApplied(stamp, digest))
@@ -132,11 +132,11 @@ class OuterStates:
         digest = self._set(fragment, round_, value)
         key = (node.run_state.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
-        if node.observer.is_corrupt(*key, digest):
+        if node.observer.history.is_corrupt(*key, digest):
             self.corrupt[fragment] = round_  # The donor's state is corrupt too.
             return
         self._checkpoint()
-        node.observer.state(node.peer, *key, digest)
+        node.observer.history.state(node.peer, *key, digest)
 
     def at(self, fragment: int, round_: int) -> Value | None:
         """The state after this round; None if our state is another one."""

@@ -348,7 +348,7 @@ class Ranks:
 
     def _take(self, result: PendingResult) -> None:
         """Go on from a result, with the work that it does not contain."""
-        resume, observer, fold = result.resume, self._node.observer, self._model.fold
+        resume, fold = result.resume, self._model.fold
         work = self.works[resume.fragment]
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
@@ -367,10 +367,11 @@ class Ranks:
                 if not self._excused(result, work):
                     gone = (work.first, self.last)
                 self._restart(work, result)
-        observer.dropped(self._node.peer, resume.fragment, gone, result.lineage)
+        history = self._node.observer.history
+        history.dropped(self._node.peer, resume.fragment, gone, result.lineage)
         if work.first < self.last:
             of = {"base_round": work.base_round, "round_": resume.round}
-            observer.kept(self._node.peer, **of)
+            history.kept(self._node.peer, **of)
         work.base, work.base_round, work.over = result.outer, resume.round, resume.finish
         self._first = resume.first
         self._without.discard(resume.fragment)

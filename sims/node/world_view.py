@@ -199,8 +199,57 @@ class WorldView(Protocol[NodeT]):
         ...
 
 
+class HistoryObserver(Protocol[ActorT_contra]):
+    """Sees the log of a run, and the states and contributions that belong to it. A call changes
+    neither the run nor its random source."""
+
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+        """A peer applies an entry of the log."""
+        ...
+
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
+        """A peer reached the state after a round, with this digest."""
+        ...
+
+    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
+        """True if this is not the digest of the true state. A node that adopts such a state counts
+        as corrupt too."""
+        ...
+
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
+        """A peer encoded a contribution of its ranks."""
+        ...
+
+    def samples_of(
+        self, node: ActorT_contra, manifest: str, round_: int, samples: Sequence[int]
+    ) -> None:
+        """A peer encoded a contribution; its inner steps saw these samples."""
+        ...
+
+    def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
+        """A peer makes the outer step of a round from these means of its parts."""
+        ...
+
+    def skipped(self, node: ActorT_contra, stamp: Stamp) -> None:
+        """A peer keeps its state in a committed round."""
+        ...
+
+    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
+        """Ranks go on from the outer state, without their inner steps [first, last)."""
+        ...
+
+    def kept(self, peer: PeerId, *, base_round: int, round_: int) -> None:
+        """Ranks go on from the state after `round_` with work from the state after `base_round`."""
+        ...
+
+
 class Observer(Protocol[NodeT]):
     """Sees all nodes of one world. A call changes neither the run nor its random source."""
+
+    @property
+    def history(self) -> HistoryObserver[NodeT]:
+        """Sees the log, the states and the contributions."""
+        ...
 
     # Called by the world --------------------------------------------------------------------
 
@@ -210,11 +259,6 @@ class Observer(Protocol[NodeT]):
 
     def sent(self, node: NodeT, to: PeerId, message: Control) -> None:
         """A peer sends a message."""
-        ...
-
-    def falsified(self, node: NodeT, stamp: Stamp | None) -> None:
-        """A peer falsifies a whole result of this attempt; None: its own contribution, for peers
-        that check it."""
         ...
 
     def true_state_lost(self) -> None:
@@ -230,7 +274,7 @@ class Observer(Protocol[NodeT]):
         """The world itself has found a violation."""
         ...
 
-    # Called by nodes: the core --------------------------------------------------------------
+    # Called by nodes ------------------------------------------------------------------------
 
     def handled(self, node: NodeT, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event; its commands are not carried out yet."""
@@ -238,10 +282,6 @@ class Observer(Protocol[NodeT]):
 
     def survives(self, node: NodeT, index: int, entry: e.Entry) -> None:
         """A peer is about to apply an entry, which must survive any crash."""
-        ...
-
-    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
-        """A peer applies an entry of the log."""
         ...
 
     def memory(self, node: NodeT) -> None:
@@ -252,39 +292,9 @@ class Observer(Protocol[NodeT]):
         """A core issued a note for the user."""
         ...
 
-    # Called by nodes: states and contributions ----------------------------------------------
-
-    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
-        """A peer reached the state after a round, with this digest."""
-        ...
-
-    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
-        """True if this is not the digest of the true state. A node that adopts such a state counts
-        as corrupt too."""
-        ...
-
-    def encoded(self, manifest: str, made: ToyContribution) -> None:
-        """A peer encoded a contribution of its ranks."""
-        ...
-
-    def samples_of(self, node: NodeT, manifest: str, round_: int, samples: Sequence[int]) -> None:
-        """A peer encoded a contribution; its inner steps saw these samples."""
-        ...
-
-    def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
-        """A peer makes the outer step of a round from these means of its parts."""
-        ...
-
-    def skipped(self, node: NodeT, stamp: Stamp) -> None:
-        """A peer keeps its state in a committed round."""
-        ...
-
-    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
-        """Ranks go on from the outer state, without their inner steps [first, last)."""
-        ...
-
-    def kept(self, peer: PeerId, *, base_round: int, round_: int) -> None:
-        """Ranks go on from the state after `round_` with work from the state after `base_round`."""
+    def falsified(self, node: NodeT, stamp: Stamp | None) -> None:
+        """A peer falsifies a whole result of this attempt; None: its own contribution, for peers
+        that check it."""
         ...
 
     def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:

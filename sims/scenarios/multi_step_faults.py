@@ -73,7 +73,7 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         world.kill(node)
         if node not in late:
             world.revive(node, world.random.uniform(0.05, 1.0))
-    restored = world.checkers.rollbacks
+    restored = world.checkers.history.agreement.rollbacks
 
     def goes_on_again() -> None:
         """Wait for a commit: until then the peers keep the checkpoint that the log went back to."""
@@ -87,7 +87,7 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         for node in late:
             world.revive(node, 0.05)
 
-    when(world, lambda: world.checkers.rollbacks > restored, goes_on_again)
+    when(world, lambda: world.checkers.history.agreement.rollbacks > restored, goes_on_again)
 
 
 def hears_nobody(world: World, victim: Node, seconds: float) -> None:
@@ -119,7 +119,7 @@ def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
     victim.states.outers[fragment] = (victim.states.outers[fragment] + by) % PRIME
     part = victim.core.part
     victim.states.corrupt[fragment] = (part.steps or part.rounds[fragment]).version
-    world.checkers.corrupted = True
+    world.checkers.history.agreement.corrupted = True
 
 
 def corrupt_half(world: World, by: int) -> bool:

@@ -7,7 +7,6 @@ all members add the sum to a state that is known exactly. Must NOT judge the run
 from __future__ import annotations
 
 import random
-from abc import abstractmethod
 from typing import Protocol
 
 from protocols.interface import commands as c
@@ -20,7 +19,7 @@ from protocols.types import PeerId, Stamp, Version, digest_text
 from sims.node.node import Node, Payload
 from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import PRIME, Training, Value, state_digest
-from sims.node.world_view import Observer
+from sims.node.world_view import HistoryObserver
 from sims.simulator.world import BareWorld
 
 Terms = tuple[tuple[PeerId, str], ...]
@@ -178,8 +177,8 @@ class StepNode(Node):
         self.copies[round_] = value
 
 
-class StepObserver(Observer[Node], Protocol):
-    """An observer that sees each step of the model."""
+class StepObserver(HistoryObserver[Node], Protocol):
+    """An observer of the log and the states that sees each step of the model."""
 
     def made(self, digest: str, value: Value, batch: int) -> None:
         """A peer made a payload of this batch."""
@@ -204,7 +203,7 @@ class BareStepWorld(BareWorld):
     """The world of a stepwise run. `outer_steps` counts steps of the model."""
 
     step_observer: StepObserver
-    """The same as `observer`; `make_observer` sets it."""
+    """The `history` of the observer; a subclass sets it."""
 
     def __init__(
         self,
@@ -225,10 +224,6 @@ class BareStepWorld(BareWorld):
         super().__init__(seed, peers=peers, outer_steps=outer_steps, training=training)
         if witness:
             self.add_peer(witness=True)
-
-    @abstractmethod
-    def make_observer(self) -> StepObserver:
-        """Make the observer, and set `step_observer`."""
 
     def make_node(self, me: Identity, disk: SimulatedDisk, *, contact: str, speed: float) -> Node:
         return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)

@@ -195,7 +195,7 @@ def flip(world: StepWorld) -> None:
     victim = next(node for node in world.live if not node.core.leads)
     victim.states.outers[0] += 1
     victim.states.corrupt[0] = 0
-    world.checkers.corrupted = True
+    world.checkers.history.agreement.corrupted = True
 
 
 def test_a_node_of_this_world_counts_steps_and_no_rounds() -> None:

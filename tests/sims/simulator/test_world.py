@@ -104,6 +104,10 @@ def test_it_does_so_in_any_process() -> None:
 class Blind:
     """An observer that takes each call and knows no violation."""
 
+    @property
+    def history(self) -> "Blind":
+        return self
+
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *_, **__: False
 
