@@ -41,7 +41,7 @@ LARGE = {
     *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),
     *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
     # A whole peer, node or cluster in one object, which scenarios and checkers look into.
-    *("sims/node/node.py:Node", "sims/node/ranks.py:Ranks", "sims/node/world_view.py:WorldView"),
+    *("sims/node/node.py:Node", "sims/node/world_view.py:WorldView"),
     "sims/simulator/world.py:BareWorld",
 }
 """Classes that may have more methods and fields, but not more lines, as path:name."""
