@@ -55,12 +55,12 @@ class BranchChecks:
 
     def woke(self, node: Node) -> None:
         """An incarnation of a peer begins."""
-        self._with_voter[node.peer] = node.world.now
+        self._with_voter[node.peer] = node.world.clock.now
         self._final.pop(node.peer, None)
         self._knew[node.peer] = _branch_of(node)
 
     def healed(self, world: WorldView[Node]) -> None:
-        self._healed = world.now
+        self._healed = world.clock.now
 
     def said(self, node: Node, to: PeerId, word: m.OnBranch) -> None:
         """A peer sends the position of its branch."""
@@ -73,7 +73,7 @@ class BranchChecks:
     def looked(self, node: Node) -> None:
         """A core handled an event."""
         to, _ = self._final.get(node.peer, (node.peer, 0))
-        core, log, up, now = node.core, node.raft.log, node.links.up, node.world.now
+        core, log, up, now = node.core, node.raft.log, node.links.up, node.world.clock.now
         if not (to in up and node.world.nodes[to].raft.leads):
             self._final.pop(node.peer, None)
         ours, alone = _branch_of(node), log.voters == (node.peer,)
@@ -118,7 +118,7 @@ class BranchChecks:
         """A peer ends by itself."""
         if stop.outcome == "dropped":
             self._gave_up(node)
-        elif stop.outcome == "finished" and node.world.now > self._healed + HEALED_S:
+        elif stop.outcome == "finished" and node.world.clock.now > self._healed + HEALED_S:
             self._finished_late.add(node.peer)
 
     def run_ended(self) -> None:
@@ -152,7 +152,7 @@ class BranchChecks:
                 theirs = self._on[rival.peer]
                 if (-self._tokens[mine], mine) < (-self._tokens[theirs], theirs):
                     self._found(f"{node.peer} gives up, and has trained more than {rival.peer}")
-        alone_s = node.world.now - core.leader_watch.leaderless_since
+        alone_s = node.world.clock.now - core.leader_watch.leaderless_since
         if not core.leads and alone_s < core.rules.silence_timeout_s - SLACK_S:
             self._found(f"{node.peer} gives up, {max(0.0, alone_s):.1f} s after it knew a leader")
 
@@ -166,7 +166,7 @@ class BranchChecks:
         if not both or self._on.get(one) == self._on.get(two):
             self._met.pop((one, two), None)
             return
-        now = node.world.now
+        now = node.world.clock.now
         since = self._met.setdefault((one, two), now)
         rules = node.core.rules
         if now > since + MEET_SILENCES * rules.silence_timeout_s:

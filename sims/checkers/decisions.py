@@ -191,7 +191,7 @@ class Decisions:
                 case _:
                     pass
             for fragment in _plans(node, body):
-                reign.planned_at[fragment] = node.world.now
+                reign.planned_at[fragment] = node.world.clock.now
 
     def _one_voter(self, node: Node) -> None:
         """Check that one voter changes at a time: after two changes at once, majorities need not
@@ -245,14 +245,14 @@ class Decisions:
         roster = {term.peer for term in commit.contributors}
         lacking = {peer for peer in roster - holding if head.counts(peer, commit.view)}
         planned_at = reign.planned_at.get(commit.fragment, reign.began)
-        if lacking and (head.gossip or node.world.now < planned_at + patience_s):
+        if lacking and (head.gossip or node.world.clock.now < planned_at + patience_s):
             self._found(f"round {commit.round} is committed at once, and {lacking} lack it")
 
     def _is_told(self, node: Node, reign: LeaderRecord, body: e.Entry) -> None:
         """Check that a new leader waits for the reports of all connected members, at most for one
         election timeout, before it decides about rounds."""
         core, rules = node.core, node.core.rules
-        if node.world.now >= reign.began + rules.election_timeout_s:
+        if node.world.clock.now >= reign.began + rules.election_timeout_s:
             return
         assert core.led_term is not None
         head = core.led_term.head

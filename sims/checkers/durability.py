@@ -95,8 +95,8 @@ class DurabilityChecks:
             )
         self._applied, self._voters = index, voters_after(self._voters, entry)
         term = log.term_at(index)
-        disks = node.world.disks
-        have = {peer for peer, disk in disks.items() if disk.holds(index, term)}
+        nodes = node.world.nodes
+        have = {peer for peer, one in nodes.items() if one.disk.holds(index, term)}
         # Usually a majority of the present voters has it; else of the voters after an entry in
         # between, which may be in a snapshot already.
         known = (log.voters, node.run_state.voters, self._voters)

@@ -71,7 +71,7 @@ class Elections:
 
     def note_message(self, node: Node, event: v.MessageReceived) -> None:
         """Record an append of a leader, an acknowledgement or a hand-over."""
-        raft, now = node.raft, node.world.now
+        raft, now = node.raft, node.world.clock.now
         if isinstance(event.message, m.Append):
             if raft.leader == event.peer and raft.term == event.message.term:
                 self._heard[node.peer] = (event.peer, now)
@@ -129,7 +129,7 @@ class Elections:
     def _would_vote(self, node: Node, to: PeerId, term: int) -> None:
         """Check that a peer that hears its leader grants no pre-vote."""
         self._granted.setdefault((to, term), set()).add(node.peer)
-        raft, now = node.raft, node.world.now
+        raft, now = node.raft, node.world.clock.now
         leader, at = self._heard.get(node.peer, (None, 0.0))
         election = raft.election
         recent = now < at + election.timeout_s
@@ -150,7 +150,7 @@ class Elections:
     def led(self, node: Node, event: v.Event, log: Mapping[int, e.Entry]) -> LeaderRecord | None:
         """A core handled an event: the reign of its peer; None if the peer does not lead any
         more."""
-        raft, now = node.raft, node.world.now
+        raft, now = node.raft, node.world.clock.now
         reign = self.reigns.get(node.peer)
         if not raft.leads:
             self.reigns.pop(node.peer, None)

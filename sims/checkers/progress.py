@@ -40,7 +40,9 @@ class ProgressChecks:
         names, then that is the run's state from now on, and none of its holders is corrupt."""
         fragment, version = commit.fragment, commit.round - 1
         held = [node for node in world.live if _version(node, fragment) == version]
-        digests = Counter(world.digest_of(version, node.states.outers[fragment]) for node in held)
+        digests = Counter(
+            world.settings.digest_of(version, node.states.outers[fragment]) for node in held
+        )
         if 2 * max(digests.values(), default=0) > members:
             self._decided.add((fragment, version))
         if self._agreement.tainted and digests.keys() == {commit.previous_state_digest}:

@@ -80,7 +80,7 @@ class Revocation:
 
     def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        core, now = node.core, node.world.now
+        core, now = node.core, node.world.clock.now
         if core.leads:
             self._led(node)
         revoked = core.run_state.revoked
@@ -93,7 +93,7 @@ class Revocation:
                 self._found(f"{node.peer} is connected with {event.peer}, which is revoked")
         for peer in revoked:
             since = self._known.setdefault((*life, peer), now)
-            if now < since + HANGS_UP_S or node.paused_until > since:
+            if now < since + HANGS_UP_S or node.turns.paused_until > since:
                 continue
             if peer in core.links.up and isinstance(event, v.DeadlineReached):
                 self._found(f"{node.peer} is still connected with {peer}, which is revoked")
@@ -107,8 +107,8 @@ class Revocation:
         for one in leader.vote_changes.asked.values() if leader and raft.settled else ():
             number = one.entry.number if isinstance(one.entry, e.Steered) else 0
             name = f"{subject(one.entry)} {number or ''}"
-            since = self._taken.setdefault((node.peer, raft.term, name), node.world.now)
-            if node.world.now > since + DECIDED_S and node.paused_until < since:
+            since = self._taken.setdefault((node.peer, raft.term, name), node.world.clock.now)
+            if node.world.clock.now > since + DECIDED_S and node.turns.paused_until < since:
                 self._found(f"{node.peer} leads, and does not append the act {name}")
         seen = max(self._looked.get(node.peer, 0), log.base)
         self._looked[node.peer] = log.last_index
@@ -161,7 +161,7 @@ def _counted(entry: e.Entry) -> list[PeerId]:
 def _heard(node: Node) -> set[PeerId]:
     """The peers that a node is connected with, without those that hang."""
     failure_detector, world = node.links.failure_detector, node.world
-    since = world.now - HEARD_BEATS * world.rules.heartbeat_interval_s
+    since = world.clock.now - HEARD_BEATS * world.settings.rules.heartbeat_interval_s
     return {peer for peer in node.raft.up if failure_detector.heard_since(peer, since)}
 
 

@@ -152,7 +152,7 @@ class TransferChecks:
         for version in cut.versions:
             copies = node.transfers.copies
             value = copies.get((report.index, version.fragment))
-            digest = node.world.digest_of(version.round, value or 0)
+            digest = node.world.settings.digest_of(version.round, value or 0)
             if value is None or digest != version.state_digest:
                 self._found(f"{node.peer} reports the roots of another state than the cut's")
 

@@ -51,7 +51,7 @@ class Node:
         self.disk = disk
         self.met: set[PeerId] = set()
         """Peers that were ever connected with this one in this incarnation."""
-        rules, saved = world.rules if disk.saved is not None else None, disk.saved
+        rules, saved = world.settings.rules if disk.saved is not None else None, disk.saved
         self.core = PeerCore(
             me,
             join=bool(contact),
@@ -66,7 +66,7 @@ class Node:
         self.member_status, self.links = self.core.member_status, self.core.links
         self.certificates = self.core.certificates
         log_applier = self.core.log_applier
-        log_applier.compact_entries = world.compact_entries
+        log_applier.compact_entries = world.settings.compact_entries
         self.twin_cores, self.observer = world.twin_cores, world.observer
         self.twin_cores.born(self.core, disk, contact=contact)
         self.speed = speed
@@ -74,17 +74,13 @@ class Node:
         self.alive = True
         self.outcome = self.why = ""
         self.asked_to_leave = False
-        self.paused_until = 0.0
         self.turns = Turns(self)
-        self.due = float("inf")
-        """Virtual time in seconds at which the core is woken if nothing else happens: its deadline,
-        or the end of a pause."""
         self.states = OuterStates(self)
         self.store = Store()
         self.transfers = SimulatedTransfers(self)
         self.reductions = Reductions(self)
         self.owner_checks = SimulatedOwnerChecks(self)
-        self.ranks = Ranks(self, world.training)
+        self.ranks = Ranks(self, world.settings.training)
         self.dials: set[str] = set()
         """Addresses to which this peer wants a connection."""
         self.dialling: set[str] = set()
@@ -111,7 +107,7 @@ class Node:
         """Queue an event for the core. `value`: the number that a payload carries."""
         if not self.running or (isinstance(event, Payload) and not self.member_status.accepted):
             return  # Before it knows the run, a shell has no memory for payloads.
-        if self.world.now < self.paused_until:
+        if self.world.clock.now < self.turns.paused_until:
             self.after(0.0, lambda: self.give(event, value))
             return
         if isinstance(event, v.PeerDisconnected):
@@ -126,7 +122,7 @@ class Node:
         """Let the core handle an event, and carry out all its commands. Called by `turns`."""
         limit_values = self.world.limit_values
         before, event = self.run_state.lineage, limit_values.event(event)
-        commands = self.core.handle(event, self.world.now)
+        commands = self.core.handle(event, self.world.clock.now)
         self._losses += isinstance(event, v.TrainersLost)
         self.twin_cores.compare(self, event, commands)
         restore = self.run_state.restored
@@ -148,7 +144,7 @@ class Node:
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Run `action` in so many seconds, unless this incarnation has ended by then. If the node
         is paused then, the action waits for the end of the pause."""
-        self.at_time(self.world.now + seconds, action)
+        self.at_time(self.world.clock.now + seconds, action)
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """As `after`, at exactly this time. A duration would be rounded, and actions of the same
@@ -193,8 +189,8 @@ class Node:
             case c.Persist():
                 self.wal_writer.write(command)
             case c.CheckRun():
-                accepted = v.RunAccepted(world.rules, world.samples_ahead)
-                self.after(world.compute_s, lambda: self.give(accepted))
+                accepted = v.RunAccepted(world.settings.rules, world.settings.samples_ahead)
+                self.after(world.settings.compute_s, lambda: self.give(accepted))
             case c.Leased(samples=samples):
                 sample_leases = self.ranks.sample_leases
                 self.turns.in_turn(lambda: sample_leases.leased(samples))
@@ -202,7 +198,8 @@ class Node:
                 self.observer.survives(self, index, entry)
                 self.observer.history.entry_applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
-                    world.begun(self)
+                    if self.member_status.accepted:
+                        self.states.keep_first()
                 elif isinstance(entry, e.Lost):
                     world.lost_state()  # The lost peer's state counts no more.
                 if command.lineage != self._lineage:
@@ -211,15 +208,15 @@ class Node:
                     self.reductions.make_releases()
                     self.turns.in_turn(self._restored)
             case c.Stop(why=why, outcome=outcome):
-                world.tell(f"{self.peer} stops: {outcome} ({why})")
+                world.story.tell(f"{self.peer} stops: {outcome} ({why})")
                 world.stopped(self, command)
                 self.outcome, self.why = outcome, why
                 world.lost_state()
                 # Its last messages still arrive: a process that ends by itself closes its
                 # connections in order.
-                world.at(world.network.slowest_s, lambda: world.dialer.process_ended(self))
+                world.clock.at(world.network.slowest_s, lambda: world.dialer.process_ended(self))
             case c.Note(kind=kind, text=text):
-                world.tell(f"{self.peer} notes {kind}: {text}")
+                world.story.tell(f"{self.peer} notes {kind}: {text}")
                 self.observer.note(kind, text)
             case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 certification = world.dialer.certification
@@ -229,7 +226,7 @@ class Node:
             case c.ReleaseRound():
                 self.reductions.put_off(command)
             case c.Discard():
-                world.happened["discard"] += 1  # `_keep` dropped the payload.
+                world.story.happened["discard"] += 1  # `_keep` dropped the payload.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():
                 self.transfers.carry_out(command)
             case _:
@@ -288,7 +285,7 @@ class Node:
         result are lost too, unless the rollback is in memory and this peer has a state."""
         if not restore.live or any(rounds.version < 0 for rounds in self.core.rounds):
             self.ranks.set_back()
-        self.world.happened["void"] += restore.live and not restore.fork
+        self.world.story.happened["void"] += restore.live and not restore.fork
         self.states.set_back(restore.versions)
 
     def send(self, to: PeerId, message: Control) -> None:

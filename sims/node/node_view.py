@@ -23,6 +23,9 @@ from sims.node.world_view import Observer, WorldView
 class TurnsView(Protocol):
     """The order of a node's jobs."""
 
+    paused_until: float
+    """Virtual time in seconds."""
+
     def in_turn(self, action: Callable[[], None]) -> None:
         """Run an action in the order of the jobs, after those begun before; it takes no time."""
         ...
@@ -42,7 +45,6 @@ class LiesView(Protocol):
 class NodeView(Protocol):
     """One incarnation of one peer."""
 
-    paused_until: float
     speed: float
     """Seconds for one inner step."""
 

@@ -21,7 +21,7 @@ class OuterStates:
     """The state of each fragment, as the shell holds it."""
 
     def __init__(self, node: NodeView) -> None:
-        training = node.world.training
+        training = node.world.settings.training
         self._node = node
         self.outers: list[Value] = [0] * training.fragments
         """The outer parameters, by fragment."""
@@ -45,12 +45,12 @@ class OuterStates:
             node.observer.history.state(node.peer, lineage, *one)
         kept = Kept(lineage, tuple(versions), 0, 0)
         node.disk.kept, node.disk.outers = kept, tuple(self.outers)
-        node.after(node.world.compute_s, lambda: node.give(v.Checkpointed(kept)))
+        node.after(node.world.settings.compute_s, lambda: node.give(v.Checkpointed(kept)))
 
     def _set(self, fragment: int, round_: int, outer: Value) -> str:
         """Set a fragment's outer parameter and version; returns the state's digest."""
         node = self._node
-        digest = node.world.digest_of(round_, outer)
+        digest = node.world.settings.digest_of(round_, outer)
         self.outers[fragment], self.versions[fragment] = outer, Version(fragment, round_, digest)
         return digest
 
@@ -80,10 +80,10 @@ class OuterStates:
     def encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
         """Encode the ranks' contribution to a round; `first`: the number of its first step."""
         node = self._node
-        model, training = node.world.model, node.world.training
+        model, training = node.world.settings.model, node.world.settings.training
         if not node.running:
             return  # No peer will get the contribution.
-        text = f"{node.peer} {fragment} {first} {handed.last} {round_} {node.world.now}"
+        text = f"{node.peer} {fragment} {first} {handed.last} {round_} {node.world.clock.now}"
         manifest = digest_text(text)
         gossip = training.gossip
         sent = model.fold(self.outers[fragment] - handed.delta) if gossip else handed.delta
@@ -102,11 +102,12 @@ class OuterStates:
         node = self._node
         if stamp.lineage != node.run_state.lineage:
             return  # A Restore changed the lineage meanwhile.
-        world, fragment = node.world, stamp.fragment
-        if world.model.exact:
+        model, fragment = node.world.settings.model, stamp.fragment
+        if model.exact:
             node.observer.history.means(node.peer, stamp, {int(mean) for mean in means})
         before = self.outers[fragment]
-        after = means[0] if world.training.gossip else world.model.fold(before - means[0])
+        gossip = node.world.settings.training.gossip
+        after = means[0] if gossip else model.fold(before - means[0])
         self._stepped(stamp, after)
 
     def skip(self, stamp: Stamp) -> None:

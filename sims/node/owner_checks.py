@@ -53,10 +53,10 @@ class SimulatedOwnerChecks:
     # Lies -----------------------------------------------------------------------------------
 
     def lie(self, how: str, seconds: float) -> None:
-        self.lies, self.lies_until = how, self._node.world.now + seconds
+        self.lies, self.lies_until = how, self._node.world.clock.now + seconds
 
     def is_lying(self, how: str) -> bool:
-        return self.lies == how and self._node.world.now < self.lies_until
+        return self.lies == how and self._node.world.clock.now < self.lies_until
 
     def falsified(self, command: c.ReducePart, mean: Value) -> Value:
         """The result that this owner sends. With fewer contributors no peer checks it."""
@@ -68,12 +68,12 @@ class SimulatedOwnerChecks:
             wanted = max(1, round(blocks * BLOCKS_SHARE))
             found = node.world.random.sample(range(blocks), wanted)
             self.false_blocks[stamp, part] = frozenset(found)
-            node.world.happened["falsified blocks"] += 1
+            node.world.story.happened["falsified blocks"] += 1
             node.world.observer.falsified(node, None)
         elif self.is_lying("whole"):
-            node.world.happened["falsified part"] += 1
+            node.world.story.happened["falsified part"] += 1
             node.world.observer.falsified(node, stamp)
-            return node.world.model.fold(mean + FALSE)
+            return node.world.settings.model.fold(mean + FALSE)
         return mean
 
     # The check ------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ class SimulatedOwnerChecks:
                 return  # The round is over.
             value = found[1]
             if self.is_lying("contribution"):
-                node.world.happened["false blocks"] += 1
+                node.world.story.happened["false blocks"] += 1
                 node.world.observer.falsified(node, None)
-                value = node.world.model.fold(value + FALSE)
+                value = node.world.settings.model.fold(value + FALSE)
         else:
             key = slice_key(stamp, command.sample[0].part, who)
             if key not in node.store.slices:
@@ -175,7 +175,7 @@ class SimulatedOwnerChecks:
             if value is None:
                 return []
             terms.append((term.tokens, value))
-        mean = node.world.model.mean(terms)
+        mean = node.world.settings.model.mean(terms)
         plan = node.core.run_state.plan(stamp.fragment, stamp.round)
         found: list[v.WrongPart] = []
         for each in check.sample:
@@ -188,7 +188,7 @@ class SimulatedOwnerChecks:
             if result != mean:
                 found.append(v.WrongPart(PartBlocks(each.part, each.blocks[:1])))
             elif wrong := false.intersection(each.blocks):
-                node.world.happened["false blocks found"] += 1
+                node.world.story.happened["false blocks found"] += 1
                 found.append(v.WrongPart(PartBlocks(each.part, tuple(sorted(wrong))[:8])))
         return found
 

@@ -174,7 +174,7 @@ class Ranks:
     def __init__(self, node: NodeView, training: Training) -> None:
         self._node = node
         self._training = training
-        self.last = node.world.steps[node.peer]
+        self.last = node.world.story.steps[node.peer]
         """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
         self.sample_leases = SimulatedLeases(training.interval_samples)
@@ -215,15 +215,15 @@ class Ranks:
         node, life = self._node, self.life
         if node.me.witness:
             return  # It has no ranks.
-        self.stalled_until = max(self.stalled_until, node.world.now + seconds)
+        self.stalled_until = max(self.stalled_until, node.world.clock.now + seconds)
 
         def seen() -> None:
-            if life == self.life and node.world.now < self.stalled_until:
+            if life == self.life and node.world.clock.now < self.stalled_until:
                 node.give(v.TrainersStalled("no step"))
                 node.at_time(self.stalled_until, moves)
 
         def moves() -> None:
-            if life == self.life and node.world.now < self.stalled_until:
+            if life == self.life and node.world.clock.now < self.stalled_until:
                 node.at_time(self.stalled_until, moves)  # They stalled again meanwhile.
             elif life == self.life:
                 node.give(v.TrainersMoving())
@@ -314,7 +314,7 @@ class Ranks:
 
     def _contribute(self, fragment: int) -> None:
         work = self.works[fragment]
-        delta = self._node.world.model.fold(work.base - work.local)
+        delta = self._node.world.settings.model.fold(work.base - work.local)
         work.handed = Handed(self.last, delta, work.moved, tuple(work.samples), work.base_round)
         self._position.contributed()
         seen: Samples = ()
@@ -328,22 +328,26 @@ class Ranks:
     def _step(self, drawn: list[int]) -> None:
         """Make one inner step on these samples; a boundary may follow."""
         life, world, name = self.life, self._node.world, self._node.me.name
+        model = world.settings.model
         self._position.runs = True
 
         def made() -> None:
             if life != self.life:
                 return
-            if world.now < self.stalled_until:
+            if world.clock.now < self.stalled_until:
                 self._node.at_time(self.stalled_until, made)
                 return
             self._position.step_made()
             self.last += 1
             for work in self.works:
-                move = world.model.move(name, work.local, world.random)
-                work.local, work.moved = world.model.fold(work.local + move), work.moved + move
+                move = model.move(name, work.local, world.random)
+                work.local, work.moved = (
+                    world.settings.model.fold(work.local + move),
+                    work.moved + move,
+                )
             self.sample_leases.count_step()
             self.works[0].samples += drawn
-            world.steps[self._node.peer] = self.last
+            world.story.steps[self._node.peer] = self.last
             self._look()
             self._go_on()
 
@@ -364,7 +368,7 @@ class Ranks:
 
     def _take(self, result: PendingResult) -> None:
         """Go on from a result, with the work that it does not contain."""
-        resume, fold = result.resume, self._node.world.model.fold
+        resume, fold = result.resume, self._node.world.settings.model.fold
         work = self.works[resume.fragment]
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
@@ -400,7 +404,7 @@ class Ranks:
             return
         work.oldest_round = work.base_round
         local = work.local + result.outer - work.base + handed.delta
-        work.local, work.first = self._node.world.model.fold(local), handed.last
+        work.local, work.first = self._node.world.settings.model.fold(local), handed.last
         work.moved -= handed.moved
         del work.samples[: len(handed.samples)]
 

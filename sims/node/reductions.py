@@ -29,7 +29,7 @@ class Reductions:
 
     def __init__(self, node: NodeView) -> None:
         self._node = node
-        self._model, self._training = node.world.model, node.world.training
+        self._model, self._training = node.world.settings.model, node.world.settings.training
         self._waiting: dict[Sum, c.ReducePart] = {}
         self._receivers: dict[Sum, list[c.SendResult]] = {}
         """Commands to send a result that is not made yet, by sum."""

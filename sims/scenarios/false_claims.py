@@ -28,20 +28,22 @@ leads, it sends invalid entries instead."""
 def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
     """Let a peer send such claims to all peers that it is connected with, beside its own messages,
     for so many virtual seconds."""
-    until = world.now + duration_s
+    until = world.clock.now + duration_s
 
     def go_on() -> None:
-        over = world.now >= until or world.ambush is None
+        over = world.clock.now >= until or world.faults.ambush is None
         for other in world.live if liar.running else ():
             if not (other.peer in liar.links.up and world.network.line(liar.peer, other.peer).up):
                 continue
             if over and how == "branch":
-                world.cut_connection(liar, other)  # Its true messages were void as long as it lied.
+                world.dialer.cut_connection(
+                    liar, other
+                )  # Its true messages were void as long as it lied.
             for message in () if over else _claims(liar, other, how):
                 event = v.MessageReceived(liar.peer, message)
                 world.carry(liar.peer, other.peer, "control", event)
         if liar.running and not over:
-            world.at(EVERY_S, go_on)
+            world.clock.at(EVERY_S, go_on)
 
     go_on()
 

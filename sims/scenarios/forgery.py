@@ -184,8 +184,8 @@ class _Forged(BareWorld):
         liar = next((node for node in self.live if self._lies(node)), None)
         if liar is not None:
             self._send_forged(liar, self.forger)
-        if self.now < UNTIL_S:
-            self.at(EVERY_S, self._tick)
+        if self.clock.now < UNTIL_S:
+            self.clock.at(EVERY_S, self._tick)
 
     def _send_forged(self, liar: Node, forger: Forger) -> None:
         """Send one forged message to a peer that is connected with the liar."""

@@ -34,7 +34,7 @@ def steer(world: World, victim: Node, how: int) -> None:
 
 def _ask(world: World, at: int, what: str, subject: str = "", value: str = "") -> e.Steered | None:
     """Ask for an act at one of the members; return it, or None if no member can be asked."""
-    certification = world.certification
+    certification = world.dialer.certification
     askers = [node for node in world.live if node.member_status.is_member]
     if not askers or world.finished:
         return None
@@ -46,16 +46,16 @@ def _ask(world: World, at: int, what: str, subject: str = "", value: str = "") -
     votes = asker.peer in asker.run_state.voters
     if certification.closed and not (certification.voters_steer and votes and at % 2):
         act = certification.signed(act)
-        world.happened["act signed"] += 1
-    world.tell(f"{asker.peer} is asked for {what} {subject} {value}")
-    world.happened[f"asked to {what}"] += 1
+        world.story.happened["act signed"] += 1
+    world.story.tell(f"{asker.peer} is asked for {what} {subject} {value}")
+    world.story.happened[f"asked to {what}"] += 1
     asker.give(v.ActAsked(act))
     return act
 
 
 def _pause(world: World, _: Node, at: int) -> None:
     if _ask(world, at, PAUSE) is not None:
-        world.at(PAUSES_S[at % len(PAUSES_S)], lambda: _continue(world, at))
+        world.clock.at(PAUSES_S[at % len(PAUSES_S)], lambda: _continue(world, at))
 
 
 def _continue(world: World, at: int) -> None:
@@ -66,7 +66,7 @@ def _continue(world: World, at: int) -> None:
     if any(node.run_state.orders.paused for node in world.live):
         _ask(world, at, CONTINUE)
     _send_again(world, at)
-    world.at(AGAIN_S, lambda: _continue(world, at + 1))
+    world.clock.at(AGAIN_S, lambda: _continue(world, at + 1))
 
 
 def _send_again(world: World, at: int) -> None:
@@ -78,7 +78,7 @@ def _send_again(world: World, at: int) -> None:
     liar, act = liars[at % len(liars)], acts[at % len(acts)]
     for leader in world.leaders:
         if liar.peer in leader.links.up and leader is not liar:
-            world.happened["act replayed"] += 1
+            world.story.happened["act replayed"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(act, force=True)))
 
 
@@ -92,10 +92,10 @@ def _kick(world: World, victim: Node, at: int) -> None:
 
     def look(left: int) -> None:
         if victim.outcome == "refused" and world.nodes[victim.peer] is victim:
-            world.happened["kicked"] += 1
+            world.story.happened["kicked"] += 1
             world.revive(victim, BACK_S[at % len(BACK_S)])
         elif left and not world.finished:
-            world.at(AGAIN_S, lambda: look(left - 1))
+            world.clock.at(AGAIN_S, lambda: look(left - 1))
 
     look(LOOKS)
 
@@ -115,7 +115,7 @@ def _set_rounds(world: World, victim: Node, at: int) -> None:
 
 def _set_grace(world: World, _: Node, at: int) -> None:
     # The rules of a simulated run: any other ones would hold for the rest of it.
-    _ask(world, at, SET, "run.protocol.round_grace_s", repr(world.rules.round_grace_s))
+    _ask(world, at, SET, "run.protocol.round_grace_s", repr(world.settings.rules.round_grace_s))
 
 
 PLOTS: tuple[Plot, ...] = (_pause, _pause, _kick, _kick_leader, _set_rounds, _set_grace)

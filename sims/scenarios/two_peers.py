@@ -120,7 +120,7 @@ class ForkHistory(HistoryCheckers):
 
     def _fork(self, name: Name, peer: PeerId, index: int) -> None:
         """Open a branch, with everything that its parent agreed on before."""
-        self._world.happened["fork"] += 1
+        self._world.story.happened["fork"] += 1
         parent = self.branches[name[:-1]]
         before = {i: x for i, x in self._read[name[:-1]].items() if i < index}
         branch = self.branches[name] = HistoryCheckers(self.violations)
@@ -190,7 +190,7 @@ class ForkCheckers(Checkers):
 class ForkWorld(World):
     """A world of two training peers, without a witness."""
 
-    rules = replace(RULES, lonely_after_s=8.0)
+    base_rules = replace(RULES, lonely_after_s=8.0)
 
     def draw_compaction(self, seed: int) -> int:
         """The most entries, so that there is no snapshot: each incarnation reads all of its
@@ -209,14 +209,14 @@ class ForkWorld(World):
         checkers.forks.between.stopped(node, stop)
         if stop.outcome != "dropped":
             return
-        self.happened["dropped"] += 1
+        self.story.happened["dropped"] += 1
         old = node.me
 
         def again() -> None:
             peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
             self.start_node(Identity(peer=peer, name=old.name, incarnation=1, address=old.address))
 
-        self.at(RETURN_S, again)
+        self.clock.at(RETURN_S, again)
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         """False if the node is the peer itself, or an earlier peer at the same address."""

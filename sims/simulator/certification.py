@@ -93,7 +93,7 @@ class Certification:
         """True if one of the two does not trust the certificate of the other one (yet)."""
         trusts = other.peer in node.disk.trusts and node.peer in other.disk.trusts
         if self.closed and not trusts:
-            self._world.happened["unknown certificate"] += 1
+            self._world.story.happened["unknown certificate"] += 1
         return self.closed and not trusts
 
     def bans(self, node: Node) -> bool:
@@ -128,9 +128,9 @@ class Certification:
         """Let a node ask a peer of the run for admission; or for certificates, if it is admitted
         and does not trust that peer."""
         world = self._world
-        if world.now < self._waits_until.get(node.peer, 0.0):
+        if world.clock.now < self._waits_until.get(node.peer, 0.0):
             return
-        self._waits_until[node.peer] = world.now + PATIENCE_S
+        self._waits_until[node.peer] = world.clock.now + PATIENCE_S
         self._asked += 1
         number, witness = self._asked, node.me.witness
         if witness not in self._token:
@@ -138,7 +138,7 @@ class Certification:
         token = self._holds.setdefault(node.peer, self._token[witness])
         admit = _admit(node, token, root=self.root)
         self._asking[number] = node, other.peer
-        world.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
+        world.clock.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
 
     def carry_out(self, node: Node, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
@@ -149,7 +149,7 @@ class Certification:
             case c.AdmissionAnswer(number=number):
                 asker, asked = self._asking.pop(number)
                 network = self._world.network
-                self._world.at(network.delay_s, lambda: self._answered(asker, asked, command))
+                self._world.clock.at(network.delay_s, lambda: self._answered(asker, asked, command))
             case c.Trust(admitted=admitted):
                 node.disk.trusts |= {entry.peer for entry in admitted}
 
@@ -161,24 +161,24 @@ class Certification:
         proved = entry.proof == toy_signature(terms.key, claim(check.root, entry.key))
         if signed and proved:
             return v.Proved(check.asker, check.number, entry)
-        self._world.happened["forged token"] += 1
+        self._world.story.happened["forged token"] += 1
         return v.NotProved(check.asker, check.number, "forged", final=True)
 
     def _answered(self, node: Node, asked: PeerId, answer: c.AdmissionAnswer) -> None:
         """Deliver an answer to the asking node, if it still lives. One answer in eight is lost."""
         if not node.running or self._random.random() < 1 / 8:
-            self._world.happened["admission lost"] += 1
+            self._world.story.happened["admission lost"] += 1
             return
         self._waits_until.pop(node.peer, None)
         if not answer.why:
             shown = {PeerId(certificate.decode()) for certificate in answer.certificates}
             node.disk.trusts |= {node.peer, asked, *shown}
             if not node.disk.certified:
-                self._world.happened["admitted"] += 1
+                self._world.story.happened["admitted"] += 1
                 node.disk.certified = True
                 node.give(v.Secured())
         elif answer.final:
-            self._world.happened[_reason(answer.why)] += 1
+            self._world.story.happened[_reason(answer.why)] += 1
             witness = node.me.witness
             if self._holds[node.peer] is self._token[witness]:
                 self._token[witness] = self._next_token(witness=witness)

@@ -29,10 +29,21 @@ class WorldDialer:
         """`certified`: peers connect with certificates that the log admits."""
         self._world, self._network = world, world.network
         self.certification = Certification(world, seed, closed=certified)
+        self._by_address: dict[str, PeerId] = {}
+        """The peer that listened at each address last."""
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
         """By (dialling peer, peer without an address): peers through which it can be reached."""
         self._through: dict[tuple[PeerId, PeerId], PeerId] = {}
         """By the same pair: the peer through which the two are connected."""
+
+    def listens(self, node: Node) -> None:
+        """An incarnation of a peer begins, and listens at its address."""
+        self._by_address[node.me.address] = node.peer
+
+    def _who_listens(self, address: str) -> Node | None:
+        """The newest incarnation of the peer with this address; None: there is no such peer."""
+        peer = self._by_address.get(address)
+        return self._world.nodes[peer] if peer is not None else None
 
     def dial(self, node: Node, connect: Connect) -> None:
         """Dial until the connection is open, or the node hangs up."""
@@ -47,7 +58,7 @@ class WorldDialer:
         node.dials.add(address)
         node.dialling.add(address)
         world = self._world
-        self._later(node, address, world.network.delay_s * 3 + 0.01, world.now + FIRST_DIAL_S)
+        self._later(node, address, world.network.delay_s * 3 + 0.01, world.clock.now + FIRST_DIAL_S)
 
     def hang_up(self, node: Node, other: PeerId) -> None:
         nodes = self._world.nodes
@@ -74,7 +85,7 @@ class WorldDialer:
     def _peer_at(self, key: str) -> Node | None:
         """The peer with this id or address."""
         world = self._world
-        return world.nodes.get(PeerId(key)) or world.who_listens(key)
+        return world.nodes.get(PeerId(key)) or self._who_listens(key)
 
     def process_ended(self, node: Node) -> None:
         """End every connection of a node after the end of its process."""
@@ -124,7 +135,7 @@ class WorldDialer:
 
         def connect() -> None:
             hidden = world.nodes.get(PeerId(address))
-            other = hidden or world.who_listens(address)
+            other = hidden or self._who_listens(address)
             if address not in node.dials or (
                 other is not None and world.network.line(node.peer, other.peer).up
             ):
@@ -138,24 +149,24 @@ class WorldDialer:
             ):
                 if self.certification.shuts_out(node):
                     self.certification.ask(node, other)
-                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    self._later(node, address, REDIAL_S, world.clock.now + FIRST_DIAL_S)
                     return
                 if self.certification.are_strangers(node, other):
                     if other.peer not in node.disk.trusts:
                         self.certification.ask(node, other)
-                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    self._later(node, address, REDIAL_S, world.clock.now + FIRST_DIAL_S)
                     return
                 if self.certification.bars(node, other, _refusal(node, other)):
-                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    self._later(node, address, REDIAL_S, world.clock.now + FIRST_DIAL_S)
                     return
                 node.dialling.discard(address)
                 if relay is not None:
                     self._through[node.peer, other.peer] = relay
                 self._connect(node, other)
-            elif not node.raft.run and world.now > give_up:
+            elif not node.raft.run and world.clock.now > give_up:
                 node.outcome = "alone"
                 self.process_ended(node)  # Other peers without a run may be connected with it.
-                world.gave_up()
+                world.operator.gave_up()
             else:
                 self._later(node, address, REDIAL_S, give_up)
 
@@ -165,7 +176,7 @@ class WorldDialer:
         return other.running and not self.certification.shuts_out(other)
 
     def _reaches(self, node: Node, other: Node) -> bool:
-        return self._network.reachable(node.peer, other.peer, self._world.now)
+        return self._network.reachable(node.peer, other.peer, self._world.clock.now)
 
     def _relay(self, node: Node, other: Node) -> PeerId | None:
         """The first named relay that runs, is connected with both peers, and has both among its log
@@ -183,7 +194,7 @@ class WorldDialer:
         """Exchange hellos; the dialled side may refuse."""
         world, hello = self._world, _hello(node)
         if why := _refusal(node, other):
-            world.tell(f"{node.peer} is refused by {other.peer}: {why}")
+            world.story.tell(f"{node.peer} is refused by {other.peer}: {why}")
             node.outcome, node.why = "refused", why
             self.process_ended(node)
             return
@@ -200,7 +211,7 @@ class WorldDialer:
 
 def _when_awake(node: Node, tell: Callable[[], None]) -> None:
     """Call `tell` now, or after the actions that a pause delays."""
-    if node.world.now < node.paused_until:
+    if node.world.clock.now < node.turns.paused_until:
         node.after(0.0, tell)
     else:
         tell()

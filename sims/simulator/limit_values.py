@@ -75,8 +75,8 @@ class LimitValues:
         """At the end of a world, check that each entry and each snapshot on a disk can be read
         (I6), and that no log accepts an entry that could not be read."""
         known: set[int] = set()
-        for peer, disk in world.disks.items():
-            saved = disk.saved
+        for peer, node in world.nodes.items():
+            saved = node.disk.saved
             if saved is None:
                 continue
             try:

@@ -111,7 +111,7 @@ class StepNode(Node):
         def made() -> None:
             if life != self._making:
                 return
-            if self.world.now < self.ranks.stalled_until:
+            if self.world.clock.now < self.ranks.stalled_until:
                 self.at_time(self.ranks.stalled_until, made)
                 return
             value = random.randrange(PRIME)
@@ -230,8 +230,8 @@ class BareStepWorld(BareWorld):
 
     def make_run(self, founder: PeerId) -> e.Run:
         rhythm = (self.commit_every_steps, self.snapshot_every_steps)
-        sizes, few = (1,), (self.peers_min + 1) // 2  # The run begins early; others join.
-        return e.Run(1, "{}", "", few, self.outer_steps, 1, b"", sizes, founder, *rhythm)
+        sizes, few = (1,), (self.settings.peers_min + 1) // 2  # The run begins early; others join.
+        return e.Run(1, "{}", "", few, self.settings.outer_steps, 1, b"", sizes, founder, *rhythm)
 
     def step_node(self, peer: PeerId) -> StepNode:
         node = self.nodes[peer]

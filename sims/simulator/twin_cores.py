@@ -112,7 +112,7 @@ class TwinCores:
     ) -> None:
         self.comparisons += 1
         me = node.core.me
-        now, ours = node.world.now, node.core.deadline
+        now, ours = node.world.clock.now, node.core.deadline
         expected = twin.handle(event, now)
         if expected != commands:
             found = _difference(commands, expected)

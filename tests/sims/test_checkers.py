@@ -328,7 +328,7 @@ def test_a_peer_contributes_to_a_round_once_and_in_one_life() -> None:
     stamp = replace(STAMP, view=99)
     world.checkers.history.accounting.offered(follower, stamp)
     world.operator.restart(follower)
-    world.run(until_s=world.now + 5.0)
+    world.run(until_s=world.clock.now + 5.0)
     world.checkers.history.accounting.offered(world.nodes[follower.peer], stamp)
     assert "in its incarnations 1 and 2" in world.checkers.violations[1]
 

@@ -75,7 +75,7 @@ def test_who_wants_to_leave_does_not_get_the_lead_back_from_who_cannot_be_dialle
     for node in (one, other) if other.core.leads else (other, one):
         node.asked_to_leave = True
         node.give(v.LeaveRequested("a person asked"))
-        world.run(until_s=world.now + 10.0)
+        world.run(until_s=world.clock.now + 10.0)
         assert node.outcome == "left"
     assert max(node.core.raft.term for node in world.live) < 20
 

@@ -33,7 +33,7 @@ def test_a_peer_that_flaps_waits(*, losses: int, waits_s: float, found: bool) ->
     lineage = led_term.head.lineage
     asks = m.Join("flapper", 1, "h9:1", "restarted", "", lineage)
     checker.check_event(leader, v.MessageReceived(FLAPPER, asks))
-    world.now += waits_s
+    world.clock.now += waits_s
     raft.append(e.Cut(PeerInfo(FLAPPER, "flapper", 1, "h9:1", slot=9), (leader.peer,), ()))
     checker.check_event(leader, v.DeadlineReached())
     assert any("lets flapper.1 in" in text for text in world.checkers.violations) == found

@@ -184,10 +184,10 @@ def test_a_flipped_bit_is_named_and_healed() -> None:
     plan = [PlannedFault(at_s=12.0, kind="corrupt", peer=1, other=5, duration_s=0.0)]
     world = Calm(26, peers=3, outer_steps=320)  # By then all three make steps together.
     for fault in plan:
-        world.at(fault.at_s, lambda: flip(world))
+        world.clock.at(fault.at_s, lambda: flip(world))
     world.run(until_s=400.0)
     assert world.checkers.violations == []
-    assert any("differs at step" in line for line in world.story)
+    assert any("differs at step" in line for line in world.story.lines)
     assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
 
 

@@ -38,7 +38,7 @@ def told(world: BareWorld) -> str:
         f"{peer} {node.core.me.incarnation} {node.states.outers} {node.core.raft.log.since(1)}"
         for peer, node in world.nodes.items()
     ]
-    return "\n".join([f"{world.now!r}", *world.story, *logs])
+    return "\n".join([f"{world.clock.now!r}", *world.story.lines, *logs])
 
 
 E = TypeVar("E", bound=e.Entry)
@@ -121,7 +121,7 @@ def test_a_world_without_checkers_tells_the_same_story() -> None:
     checked, unchecked = calm(), Unchecked(7, peers=3, outer_steps=10)
     for world in (checked, unchecked):
         victim = list(world.nodes.values())[1]
-        world.at(5.0, lambda world=world, victim=victim: world.operator.restart(victim))
+        world.clock.at(5.0, lambda world=world, victim=victim: world.operator.restart(victim))
         world.run(until_s=60.0)
     assert unchecked.finished
     assert told(unchecked) == told(checked)
@@ -139,7 +139,7 @@ def test_without_faults_all_finish_with_everybody_in_every_round() -> None:
 def test_a_killed_peer_is_lost_and_the_others_finish() -> None:
     world = calm()
     victim = followers(world)[0]
-    world.at(5.0, lambda: world.kill(victim))
+    world.clock.at(5.0, lambda: world.kill(victim))
     world.run(until_s=60.0)
     assert victim.outcome == ""
     assert not victim.alive
@@ -150,7 +150,7 @@ def test_a_killed_peer_is_lost_and_the_others_finish() -> None:
 def test_a_restarted_peer_is_the_same_peer_in_another_life() -> None:
     world = calm(outer_steps=30)
     old = followers(world)[0]
-    world.at(2.5, lambda: world.operator.restart(old))
+    world.clock.at(2.5, lambda: world.operator.restart(old))
     world.run(until_s=60.0)
     new = world.nodes[old.peer]
     assert new is not old
@@ -166,7 +166,7 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     before = old.core.raft
     world.kill(old)
     world.revive(old, 0.0)
-    world.run(until_s=world.now + 1e-6)
+    world.run(until_s=world.clock.now + 1e-6)
     new = world.nodes[old.peer]
     assert new.running
     assert new.core.raft.term == before.term
@@ -175,7 +175,7 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     assert new.core.raft.durable_index == new.core.raft.log.last_index
     assert not new.core.leads
     assert new.store.results == {}
-    assert world.happened["revived"] == 1
+    assert world.story.happened["revived"] == 1
 
 
 def test_reviving_who_lives_does_nothing() -> None:
@@ -185,21 +185,21 @@ def test_reviving_who_lives_does_nothing() -> None:
     world.revive(node, 0.5)
     world.run(until_s=4.0)
     assert world.nodes[node.peer] is node
-    assert world.happened["revived"] == 0
+    assert world.story.happened["revived"] == 0
 
 
 def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
     world = calm(outer_steps=30)
     while commits(world) < 2:
-        world.run(until_s=world.now + 0.5)
+        world.run(until_s=world.clock.now + 0.5)
     old = leader(world)
     world.kill(old)
-    world.run(until_s=world.now + 10.0)
+    world.run(until_s=world.clock.now + 10.0)
     assert leader(world).core.raft.term > old.core.raft.term
     world.run(until_s=90.0)
     assert {node.outcome for node in followers(world) if node is not old} == {"finished"}
     assert commits(world) == 30
-    assert world.happened["leader killed"] == 1
+    assert world.story.happened["leader killed"] == 1
     assert world.checkers.violations == []
 
 
@@ -213,7 +213,7 @@ def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
         world.kill(node)
     for node in nodes:
         world.revive(node, 1.0)
-    world.busy_until = world.now + 5.0
+    world.operator.busy_until = world.clock.now + 5.0
     world.run(until_s=120.0)
     assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert len(entries(world, e.Restore)) == 1
@@ -285,7 +285,7 @@ def test_what_is_scheduled_for_a_dead_life_does_not_happen_in_the_next() -> None
     old = followers(world)[0]
     happened: list[str] = []
     old.after(5.0, lambda: happened.append("old"))
-    world.at(1.0, lambda: world.operator.restart(old))
+    world.clock.at(1.0, lambda: world.operator.restart(old))
     world.run(until_s=10.0)
     assert happened == []
 
@@ -294,8 +294,8 @@ def test_a_stopped_peer_does_everything_later() -> None:
     world = calm()
     victim = followers(world)[0]
     seen: list[float] = []
-    world.at(2.0, lambda: world.pause(victim, 3.0))
-    world.at(2.1, lambda: victim.after(0.1, lambda: seen.append(world.now)))
+    world.clock.at(2.0, lambda: world.pause(victim, 3.0))
+    world.clock.at(2.1, lambda: victim.after(0.1, lambda: seen.append(world.clock.now)))
     world.run(until_s=10.0)
     assert seen == [pytest.approx(5.0)]
 
@@ -307,7 +307,7 @@ def test_a_cut_connection_is_dialled_again_by_who_dialled_it() -> None:
     victim = next(node for node in followers(world) if node.peer in members)
     line = world.network.line(victim.peer, leader(world).peer)
     before = line.connection
-    world.cut_connection(victim, leader(world))
+    world.dialer.cut_connection(victim, leader(world))
     assert not line.up
     world.run(until_s=4.0)
     assert line.up
@@ -347,8 +347,8 @@ def test_who_gave_up_is_connected_with_nobody() -> None:
     world.run(until_s=2.0)
     pairs = [(one, other) for one in late for other in late if one is not other]
     connected = {one for one, other in pairs if world.network.line(one.peer, other.peer).up}
-    while not any(node.outcome for node in connected) and world.now < 60.0:
-        world.run(until_s=world.now + 0.1)
+    while not any(node.outcome for node in connected) and world.clock.now < 60.0:
+        world.run(until_s=world.clock.now + 0.1)
     (first, *_) = (node for node in connected if node.outcome == "alone")
     assert not any(world.network.line(first.peer, other.peer).up for other in late)
 
@@ -360,7 +360,7 @@ def test_a_second_pause_does_not_end_the_first_one() -> None:
     victim = followers(world)[0]
     world.pause(victim, 5.0)
     world.pause(victim, 1.0)
-    assert victim.paused_until == world.now + 5.0
+    assert victim.turns.paused_until == world.clock.now + 5.0
 
 
 def test_what_is_due_at_one_time_happens_in_order() -> None:
@@ -368,7 +368,7 @@ def test_what_is_due_at_one_time_happens_in_order() -> None:
     world, done = calm(), list[int]()
     node, due = leader(world), 0.3
     for i in range(200):
-        world.at_time(i / 1000, lambda i=i: node.at_time(due, lambda: done.append(i)))
+        world.clock.at_time(i / 1000, lambda i=i: node.at_time(due, lambda: done.append(i)))
     world.run(until_s=1.0)
     assert done == list(range(200))
 
@@ -376,8 +376,8 @@ def test_what_is_due_at_one_time_happens_in_order() -> None:
 def test_healing_brings_as_many_as_the_run_needs() -> None:
     world = World(1, peers=3, outer_steps=10)  # A seed that brings back none of the dead.
     for node in followers(world):
-        world.at(0.2, lambda node=node: world.kill(node))
-    world.at(5.0, world.heal)
+        world.clock.at(0.2, lambda node=node: world.kill(node))
+    world.clock.at(5.0, world.heal)
     world.run(until_s=60.0)
     assert len(world.nodes) == 5
     assert commits(world) == 10
@@ -394,9 +394,9 @@ def test_healing_does_not_count_on_who_was_asked_to_leave() -> None:
     asked.give(v.LeaveRequested("a person asked"))
     world.kill(dead)
     world.heal()
-    world.run(until_s=world.now + 60.0)
+    world.run(until_s=world.clock.now + 60.0)
     assert asked.outcome == "left"
-    assert world.happened["revived"] == 1
+    assert world.story.happened["revived"] == 1
     assert commits(world) == 30
 
 
@@ -427,9 +427,9 @@ def test_a_busy_loop_is_noticed() -> None:
     world.run(until_s=2.5)
     stuck = next(x for x in followers(world) if x.core.member_status.is_member).core.rounds[0]
     while stuck.applying is not None:  # An outer step under way would end in another error.
-        world.run(until_s=world.now + 0.05)
+        world.run(until_s=world.clock.now + 0.05)
     stuck.fetching.at, stuck.version = 1.0, -1  # Without a state, nothing resets it.
-    world.run(until_s=world.now + 2.0)
+    world.run(until_s=world.clock.now + 2.0)
     assert any("stays in the past" in text for text in world.checkers.violations)
 
 
