@@ -40,8 +40,6 @@ LARGE = {
     # Connections: buffers, limits and figures of one socket.
     *("peers/connections/bulk.py:Bulk", "peers/connections/control.py:Link"),
     *("peers/connections/mesh.py:Mesh", "peers/ipc/daemon_socket.py:DaemonSocket"),
-    # A whole peer in one object, which scenarios and checkers look into.
-    "sims/node/node.py:Node",
 }
 """Classes that may have more methods and fields, but not more lines, as path:name."""
 CONSTRUCTOR_ARGUMENTS_MAX = 7

@@ -27,9 +27,9 @@ class Containment:
 
     def memory(self, node: Node) -> None:
         """Check that no collection grows with the length of the run (only the log does)."""
-        store, core, led_term = node.store, node.core, node.core.led_term
+        store, core, led_term = node.exchange.store, node.core, node.core.led_term
         exchanges = [rounds.exchange for rounds in core.rounds]
-        ledger, disk = node.run_state.ledger, node.raft.disk
+        ledger, disk = node.core.run_state.ledger, node.core.raft.disk
         sizes = {
             "slices": len(store.slices),
             "results": len(store.results),

@@ -44,7 +44,7 @@ class Disks:
         else:
             self._full.pop(node.peer, None)
             self._notices(node)
-        if not node.raft.leads:
+        if not node.core.raft.leads:
             self._due.pop(node.peer, None)
         elif node.world.clock.now >= self._looked.get(node.peer, 0.0) + LOOK_S:
             self._looked[node.peer] = node.world.clock.now
@@ -75,7 +75,7 @@ class Disks:
             node = leader.world.nodes[peer]
             network = leader.world.network
             line = network.line(leader.peer, peer)
-            key = (peer, what, node.me.incarnation, line.connection, leader.raft.term)
+            key = (peer, what, node.core.me.incarnation, line.connection, leader.core.raft.term)
             since = due[key] = before.get(key, now)
             # Messages that a stall or a pause held up arrive after its end.
             pauses = (leader.turns.paused_until, node.turns.paused_until)
@@ -104,8 +104,8 @@ class Disks:
         via = led_term.relay_plan.via
         for peer in sorted(infos.keys() - voters - going - via.keys()):
             node = leader.world.nodes[peer]
-            same = infos[peer].incarnation == node.me.incarnation
-            lacks = raft.log.last_index - node.raft.durable_index
+            same = infos[peer].incarnation == node.core.me.incarnation
+            lacks = raft.log.last_index - node.core.raft.durable_index
             # Its reports about its log wait for its disk, the last slow write included.
             slow_until = max(node.disk.slow_until + SLOW_SYNC_S, node.disk.hung_until)
             answers = leader.world.clock.now >= slow_until
@@ -116,12 +116,12 @@ class Disks:
 
 def _listens(leader: Node, node: Node) -> bool:
     """True if a node follows this leader, and both have the connection."""
-    raft = node.raft
-    here = node.peer in leader.raft.up and leader.peer in raft.up
-    follows = raft.leader == leader.peer and raft.term == leader.raft.term
+    raft = node.core.raft
+    here = node.peer in leader.core.raft.up and leader.peer in raft.up
+    follows = raft.leader == leader.peer and raft.term == leader.core.raft.term
     network = leader.world.network
     up = network.line(leader.peer, node.peer).up
-    return here and follows and up and node.running and node.member_status.accepted
+    return here and follows and up and node.running and node.core.member_status.accepted
 
 
 def _allowed_s(node: Node) -> float:
@@ -132,5 +132,5 @@ def _allowed_s(node: Node) -> float:
 
 def _writes(node: Node) -> bool:
     """True if the core takes its disk for a working one."""
-    disk = node.raft.disk
+    disk = node.core.raft.disk
     return disk.works

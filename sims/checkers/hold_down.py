@@ -39,7 +39,7 @@ class HoldDown:
 
     def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        raft, led_term = node.raft, node.core.led_term
+        raft, led_term = node.core.raft, node.core.led_term
         if led_term is None:
             return
         head, last, reign = led_term.head, raft.log.last_index, self._reigns.get(node.peer)

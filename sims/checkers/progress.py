@@ -32,7 +32,7 @@ class ProgressChecks:
 
     def healed(self, world: WorldView[Node]) -> None:
         """No fault happens from now on."""
-        self._term = max(node.raft.term for node in world.nodes.values())
+        self._term = max(node.core.raft.term for node in world.nodes.values())
 
     def named(self, world: WorldView[Node], commit: e.Commit, *, members: int) -> None:
         """The first peer reads a commit; some states may be corrupt. If all holders of the true
@@ -55,7 +55,7 @@ class ProgressChecks:
         have been dead and not yet excluded, or receiving another state."""
         for node in world.nodes.values() if not self._agreement.tainted else ():
             # In a stepwise run each commit names the state: step_runs.py checks it.
-            if node.outcome != "finished" or not node.core.rounds:
+            if node.process.outcome != "finished" or not node.core.rounds:
                 continue
             for fragment, since in node.states.corrupt.items():
                 passed = range(since, node.core.rounds[fragment].version)

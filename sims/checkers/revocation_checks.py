@@ -101,7 +101,7 @@ class Revocation:
     def _led(self, node: Node) -> None:
         """Check that a leader ends votes one at a time, and only if it reaches a majority of the
         rest."""
-        log, raft = node.raft.log, node.raft
+        log, raft = node.core.raft.log, node.core.raft
         led_term = node.core.led_term
         leader = led_term.leader if led_term is not None else None
         for one in leader.vote_changes.asked.values() if leader and raft.settled else ():
@@ -135,8 +135,8 @@ class Revocation:
     def run_ended(self, world: WorldView[Node]) -> None:
         """Check that all peers that finished know each revocation that they read."""
         for node in world.nodes.values():
-            run_state = node.run_state
-            if node.outcome != "finished" or run_state.forks:
+            run_state = node.core.run_state
+            if node.process.outcome != "finished" or run_state.forks:
                 continue
             read = {peer for peer, index in self._revoked.items() if index <= run_state.index}
             if not read <= run_state.revoked.keys():
@@ -160,9 +160,9 @@ def _counted(entry: e.Entry) -> list[PeerId]:
 
 def _heard(node: Node) -> set[PeerId]:
     """The peers that a node is connected with, without those that hang."""
-    failure_detector, world = node.links.failure_detector, node.world
+    failure_detector, world = node.core.links.failure_detector, node.world
     since = world.clock.now - HEARD_BEATS * world.settings.rules.heartbeat_interval_s
-    return {peer for peer in node.raft.up if failure_detector.heard_since(peer, since)}
+    return {peer for peer in node.core.raft.up if failure_detector.heard_since(peer, since)}
 
 
 def _is_revoked(entry: e.Entry) -> bool:
@@ -171,7 +171,7 @@ def _is_revoked(entry: e.Entry) -> bool:
 
 def _voters_at(node: Node, index: int) -> Voters:
     """The voters after this entry of a node's log."""
-    run_state, log = node.run_state, node.raft.log
+    run_state, log = node.core.run_state, node.core.raft.log
     voters = run_state.voters
     for entry in log.since(run_state.index + 1):
         if entry.index > index:

@@ -213,7 +213,7 @@ class Ranks:
     def stall(self, seconds: float) -> None:
         """Let the ranks make no step for so long. The shell reports that after STALL_SEEN_S."""
         node, life = self._node, self.life
-        if node.me.witness:
+        if node.core.me.witness:
             return  # It has no ranks.
         self.stalled_until = max(self.stalled_until, node.world.clock.now + seconds)
 
@@ -275,7 +275,7 @@ class Ranks:
         try:
             self._step(self.sample_leases.draw(STEP_SAMPLES))
         except LowcommError as error:
-            self._node.observer.found(f"the ranks of {self._node.me.name} fail: {error}")
+            self._node.world.observer.found(f"the ranks of {self._node.core.me.name} fail: {error}")
 
     @property
     def _left(self) -> list[int]:
@@ -321,13 +321,13 @@ class Ranks:
         if fragment == 0:
             seen = self.sample_leases.contribute()
         steps = self.last - work.first
-        line = self._training.line(self._node.me.name, self.last)
+        line = self._training.line(self._node.core.me.name, self.last)
         made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
         self._node.give(made)
 
     def _step(self, drawn: list[int]) -> None:
         """Make one inner step on these samples; a boundary may follow."""
-        life, world, name = self.life, self._node.world, self._node.me.name
+        life, world, name = self.life, self._node.world, self._node.core.me.name
         model = world.settings.model
         self._position.runs = True
 
@@ -351,7 +351,7 @@ class Ranks:
             self._look()
             self._go_on()
 
-        self._node.after(self._node.speed * world.random.uniform(0.9, 1.1), made)
+        self._node.after(self._node.process.speed * world.random.uniform(0.9, 1.1), made)
 
     def _look(self) -> None:
         """Find out whether the ranks are at a boundary. New ranks, and ranks with `answers`, may be
@@ -387,7 +387,7 @@ class Ranks:
                 if not self._excused(result, work):
                     gone = (work.first, self.last)
                 self._restart(work, result)
-        history = self._node.observer.history
+        history = self._node.world.observer.history
         history.dropped(self._node.peer, resume.fragment, gone, result.lineage)
         if work.first < self.last:
             of = {"base_round": work.base_round, "round_": resume.round}
@@ -418,6 +418,6 @@ class Ranks:
         log's committed rounds, not by the rounds that this peer holds: the ledger has given the
         samples of such work to other peers."""
         resume = result.resume
-        run_state = self._node.run_state
+        run_state = self._node.core.run_state
         age = run_state.committed(resume.fragment) - work.oldest_round
         return age > STALE_ROUNDS or resume.finish or result.excused

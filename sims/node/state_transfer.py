@@ -137,7 +137,7 @@ class SimulatedTransfers:
             value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
         if false:
-            node.observer.lies(peer, event)
+            node.world.observer.lies(peer, event)
         self._sending.add(peer)
 
         def sent() -> None:

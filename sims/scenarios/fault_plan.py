@@ -358,11 +358,13 @@ def _ranks_stall(world: World, fault: PlannedFault, victim: Node) -> None:
 
 def _liar(world: World, fault: PlannedFault, victim: Node) -> None:
     """Let a peer lie, unless another one does: two liars may blame an honest peer together."""
-    if any(node.owner_checks.lies_until > world.clock.now for node in world.nodes.values()):
+    if any(
+        node.exchange.owner_checks.lies_until > world.clock.now for node in world.nodes.values()
+    ):
         return
     how = LIES[fault.other % len(LIES)]
     world.story.tell(f"{victim.peer} lies for {fault.duration_s} s: {how}")
-    victim.owner_checks.lie(how, fault.duration_s)
+    victim.exchange.owner_checks.lie(how, fault.duration_s)
 
 
 def _claim(world: World, fault: PlannedFault, victim: Node) -> None:
@@ -469,7 +471,7 @@ def _end(world: World, victim: Node) -> None:
 
 
 def _owner(world: World, sender: Node) -> None:
-    plan = sender.run_state.open_plan(0)
+    plan = sender.core.run_state.open_plan(0)
     owners = [world.nodes[peer] for peer in plan.summing] if plan is not None else []
     for owner in [node for node in owners if node.running][:1]:
         _end(world, owner)
@@ -480,7 +482,7 @@ def _crash(_: World, victim: Node) -> None:
 
 
 def _unheard(world: World, sender: Node) -> None:
-    leader = world.nodes.get(sender.raft.leader or sender.peer)
+    leader = world.nodes.get(sender.core.raft.leader or sender.peer)
     if leader is not None:
         world.dialer.cut_connection(sender, leader)
 

@@ -197,7 +197,7 @@ class _Forged(BareWorld):
                 self.carry(liar.peer, to, "control", v.MessageReceived(liar.peer, forged))
 
     def _lies(self, node: Node) -> bool:
-        return node.core.leads if self._liar == LEADER else node.me.name == self._liar
+        return node.core.leads if self._liar == LEADER else node.core.me.name == self._liar
 
 
 class ForgedWorld(_Forged):

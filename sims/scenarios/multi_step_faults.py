@@ -103,13 +103,13 @@ def holders(world: World) -> list[Node]:
     yet."""
     heads = world.heads
     known = heads[-1].members if heads else None
-    here = [node for node in world.live if node.member_status.is_member]
+    here = [node for node in world.live if node.core.member_status.is_member]
     return here if known is None else [node for node in here if node.peer in known]
 
 
 def is_done(node: Node, fragment: int) -> bool:
     """True if, as far as the node knows, the last round of the fragment is committed."""
-    run_state = node.run_state
+    run_state = node.core.run_state
     return run_state.run is not None and run_state.committed(fragment) >= run_state.run.outer_steps
 
 
@@ -130,14 +130,14 @@ def corrupt_half(world: World, by: int) -> bool:
     sound = [n for n in peers if not (n.states.corrupt or n.lacks_state)]
     if len(peers) < 2 or sound != peers or not world.leaders or world.settings.training.gossip:
         return False
-    run_state = world.leaders[-1].run_state
+    run_state = world.leaders[-1].core.run_state
     if not run_state.members.keys() <= {node.peer for node in peers}:
         return False  # A member that may come back could decide, and the others wait for it.
     rounds = [one for node in peers for one in node.core.rounds]
     if any(one.version < run_state.committed(one.fragment) - 1 for one in rounds):
         return False  # A peer that is behind may soon ask for a state: its own does not count then.
     ends, now = itertools.combinations([node.peer for node in peers], 2), world.clock.now
-    silent = any(now < node.turns.paused_until or node.asked_to_leave for node in peers)
+    silent = any(now < node.turns.paused_until or node.process.asked_to_leave for node in peers)
     if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
         return False  # A peer that is lost before its report leaves a majority to the wrong state.
     half, fragment = len(peers) // 2, by % world.settings.training.fragments
@@ -171,13 +171,13 @@ def leave_as_the_only_holder(world: World) -> bool:
     of them can lead: the new leader must keep it until it has passed its state on. False if that is
     not possible now."""
     leading, others = world.leaders[:1], [node for node in world.live if not node.core.leads]
-    if len(others) < 2 or not any(node.run_state.views for node in leading):
+    if len(others) < 2 or not any(node.core.run_state.views for node in leading):
         return False
     (leader,) = leading
     for node in others:
         world.kill(node)
         world.revive(node, world.random.uniform(0.05, BACK_S))
-    links, log = leader.links, leader.raft.log
+    links, log = leader.core.links, leader.core.raft.log
 
     def ask() -> None:
         # Once all faults have ended, no peer leaves: `World.heal` has counted on its vote.
@@ -196,7 +196,9 @@ def leave_as_the_only_holder(world: World) -> bool:
 def vanish(world: World) -> bool:
     """Let only two peers train for a while, with slow bulk to the others: when their round is
     committed, no other peer has its result yet, and they die. False if that is not possible now."""
-    pair = [node for node in world.live if node.member_status.is_member and not node.core.leads][:2]
+    pair = [
+        node for node in world.live if node.core.member_status.is_member and not node.core.leads
+    ][:2]
     others = [node for node in world.live if node not in pair]
     if len(pair) < 2 or len(others) < 3 or not world.leaders:
         return False
@@ -206,7 +208,9 @@ def vanish(world: World) -> bool:
         other.after(0.0, partial(other.lose_trainers, VANISH_S))
 
     def they_are_alone() -> bool:
-        plans = [pair[0].run_state.open_plan(f) for f in range(world.settings.training.fragments)]
+        plans = [
+            pair[0].core.run_state.open_plan(f) for f in range(world.settings.training.fragments)
+        ]
         return all(plan is not None and names.issuperset(plan.roster) for plan in plans)
 
     def slow_down() -> None:
@@ -230,17 +234,17 @@ def vanish(world: World) -> bool:
 
 def ask_to_leave(world: World, victim: Node) -> None:
     world.story.tell(f"{victim.peer} is asked to leave")
-    victim.asked_to_leave = True
+    victim.process.asked_to_leave = True
     victim.give(v.LeaveRequested("a person asked"))
 
 
 def is_spare(world: World, sender: Node) -> bool:
     """True if the round that the sender contributes to can be committed without its further
     messages."""
-    plan, leaders = sender.run_state.open_plan(0), world.leaders
+    plan, leaders = sender.core.run_state.open_plan(0), world.leaders
     if plan is None or not leaders or sender in leaders:
         return False
-    here = {leaders[-1].peer, *leaders[-1].raft.up}
+    here = {leaders[-1].peer, *leaders[-1].core.raft.up}
     return sender.peer not in plan.summing and here.issuperset(plan.roster)
 
 
@@ -264,7 +268,7 @@ def deafen(world: World, victim: Node) -> None:
     the others slow, so that its work is not too old when it gets a state."""
     if outvoted(world, victim):
         return
-    round_ = victim.run_state.committed(0) + 1
+    round_ = victim.core.run_state.committed(0) + 1
     hears_nobody(world, victim, DEAF_S)
 
     def cut_off() -> None:
@@ -273,7 +277,7 @@ def deafen(world: World, victim: Node) -> None:
                 world.dialer.cut_connection(victim, other)
 
     def is_behind() -> bool:
-        return max(node.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
+        return max(node.core.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
 
     def let_in() -> None:
         if world.faults.ambush is not None:

@@ -38,8 +38,10 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     would stay."""
     certification = world.dialer.certification
     news = [node for node in victims if not _is_asked(world, node)]
-    askers = [node for node in world.live if _has_state(node) and node.certificates.secure]
-    stay = [n for n in askers if n not in news and not (n.asked_to_leave or _is_asked(world, n))]
+    askers = [node for node in world.live if _has_state(node) and node.core.certificates.secure]
+    stay = [
+        n for n in askers if n not in news and not (n.process.asked_to_leave or _is_asked(world, n))
+    ]
     if not news or not stay or world.finished:
         return
     asker = askers[at % len(askers)]
@@ -50,7 +52,7 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
         world.story.tell(f"{asker.peer} is asked to revoke {node.peer}")
         certification.revoked_at[node.peer] = world.clock.now
         entry = e.Revoked(node.peer, asker.peer, "stolen")
-        if not certification.voters_revoke or asker.peer not in asker.run_state.voters:
+        if not certification.voters_revoke or asker.peer not in asker.core.run_state.voters:
             entry = certification.signed(entry)
             world.story.happened["revocation signed"] += 1
         asker.give(v.ActAsked(entry))
@@ -73,20 +75,20 @@ def _lie(world: World, members: Sequence[Node]) -> None:
     forged = e.Revoked(victim.peer, liar.peer, "a lie", draw.choice(signatures))
     liar.give(v.ActAsked(forged, force=True))
     for leader in world.leaders:
-        if liar.peer in leader.links.up and leader is not liar:
+        if liar.peer in leader.core.links.up and leader is not liar:
             world.story.happened["revocation forged"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(forged, force=True)))
 
 
 def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
-    refused = asker.certificates.refused
+    refused = asker.core.certificates.refused
     for node in [node for node in victims if node.peer in refused]:
         world.story.happened["revocation refused"] += 1
         world.story.tell(f"{asker.peer} hears: {node.peer} is not revoked, {refused[node.peer]}")
 
 
 def _has_state(node: Node) -> bool:
-    member_status = node.member_status
+    member_status = node.core.member_status
     return member_status.is_member and not member_status.catchup.needed and not node.states.corrupt
 
 
@@ -159,7 +161,7 @@ def _down(world: World, victim: Node, at: int) -> None:
 
 def _too_many(world: World, victim: Node, at: int) -> None:
     """Revoke so many voters, while another one hangs, that too few of the rest can be reached."""
-    logs = {node: node.raft.log for node in world.live if not node.core.leads}
+    logs = {node: node.core.raft.log for node in world.live if not node.core.leads}
     voters = [node for node, log in logs.items() if node.peer in log.voters]
     if len(voters) < 2 or victim not in voters:
         return

@@ -114,7 +114,7 @@ class ForkHistory(HistoryCheckers):
     def _next_fork(self, peer: PeerId, index: int) -> int:
         """The first fork in the peer's log from this entry on, applied or not; 0 if there is
         none."""
-        log = self._world.nodes[peer].raft.log
+        log = self._world.nodes[peer].core.raft.log
         bodies = (entry.body for entry in log.since(max(index, log.base + 1)))
         return next((x.fork for x in bodies if isinstance(x, e.Restore) and x.fork), 0)
 
@@ -181,8 +181,8 @@ class ForkCheckers(Checkers):
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
-                apart = one.run_state.forks != other.run_state.forks
-                if one.peer < other.peer and apart and other.peer in one.links.up:
+                apart = one.core.run_state.forks != other.core.run_state.forks
+                if one.peer < other.peer and apart and other.peer in one.core.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
         self.forks.between.run_ended()
 
@@ -210,7 +210,7 @@ class ForkWorld(World):
         if stop.outcome != "dropped":
             return
         self.story.happened["dropped"] += 1
-        old = node.me
+        old = node.core.me
 
         def again() -> None:
             peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
@@ -220,8 +220,8 @@ class ForkWorld(World):
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         """False if the node is the peer itself, or an earlier peer at the same address."""
-        return node.me.name != peer.partition(".")[0]
+        return node.core.me.name != peer.partition(".")[0]
 
     def revive(self, node: Node, after_s: float) -> None:
-        if node.outcome != "dropped":
+        if node.process.outcome != "dropped":
             super().revive(node, after_s)

@@ -38,7 +38,7 @@ class WorldDialer:
 
     def listens(self, node: Node) -> None:
         """An incarnation of a peer begins, and listens at its address."""
-        self._by_address[node.me.address] = node.peer
+        self._by_address[node.core.me.address] = node.peer
 
     def _who_listens(self, address: str) -> Node | None:
         """The newest incarnation of the peer with this address; None: there is no such peer."""
@@ -53,10 +53,10 @@ class WorldDialer:
 
     def _dial(self, node: Node, address: str) -> None:
         """`address`: an address, or the id of a peer that has none."""
-        if address in node.dials and address in node.dialling:
+        if address in node.contacts.dials and address in node.contacts.dialling:
             return
-        node.dials.add(address)
-        node.dialling.add(address)
+        node.contacts.dials.add(address)
+        node.contacts.dialling.add(address)
         world = self._world
         self._later(node, address, world.network.delay_s * 3 + 0.01, world.clock.now + FIRST_DIAL_S)
 
@@ -64,7 +64,7 @@ class WorldDialer:
         nodes = self._world.nodes
         peer = nodes.get(other)
         if peer is not None:
-            node.dials.discard(_key(peer))
+            node.contacts.dials.discard(_key(peer))
             self.cut_connection(node, peer)
 
     def cut_connection(self, one: Node, other: Node) -> None:
@@ -78,8 +78,10 @@ class WorldDialer:
     def is_stranded(self, node: Node) -> bool:
         """True if a node that is no member knows only addresses of peers that the operator wanted
         to revoke: no other peer knows of it, and none of these will answer."""
-        dials = [dialled for key in node.dials if (dialled := self._peer_at(key)) is not None]
-        is_member = node.peer in node.run_state.members
+        dials = [
+            dialled for key in node.contacts.dials if (dialled := self._peer_at(key)) is not None
+        ]
+        is_member = node.peer in node.core.run_state.members
         return bool(dials) and not is_member and all(map(self.certification.bans, dials))
 
     def _peer_at(self, key: str) -> Node | None:
@@ -127,7 +129,7 @@ class WorldDialer:
                 node.give(v.PeerDisconnected(other.peer, "end of stream"))
 
         _when_awake(node, tell)
-        if _key(other) in node.dials:
+        if _key(other) in node.contacts.dials:
             self._dial(node, _key(other))
 
     def _later(self, node: Node, address: str, delay_s: float, give_up: float) -> None:
@@ -136,10 +138,10 @@ class WorldDialer:
         def connect() -> None:
             hidden = world.nodes.get(PeerId(address))
             other = hidden or self._who_listens(address)
-            if address not in node.dials or (
+            if address not in node.contacts.dials or (
                 other is not None and world.network.line(node.peer, other.peer).up
             ):
-                node.dialling.discard(address)
+                node.contacts.dialling.discard(address)
                 return
             relay = self._relay(node, hidden) if hidden else None
             if (
@@ -159,12 +161,12 @@ class WorldDialer:
                 if self.certification.bars(node, other, _refusal(node, other)):
                     self._later(node, address, REDIAL_S, world.clock.now + FIRST_DIAL_S)
                     return
-                node.dialling.discard(address)
+                node.contacts.dialling.discard(address)
                 if relay is not None:
                     self._through[node.peer, other.peer] = relay
                 self._connect(node, other)
-            elif not node.raft.run and world.clock.now > give_up:
-                node.outcome = "alone"
+            elif not node.core.raft.run and world.clock.now > give_up:
+                node.process.outcome = "alone"
                 self.process_ended(node)  # Other peers without a run may be connected with it.
                 world.operator.gave_up()
             else:
@@ -185,7 +187,7 @@ class WorldDialer:
         for relay in self._via.get((node.peer, other.peer), ()):
             carrier = self._world.nodes[relay]
             ends = [network.line(relay, end.peer).up for end in (node, other)]
-            known = carrier.run_state.readers
+            known = carrier.core.run_state.readers
             if carrier.running and all(ends) and node.peer in known and other.peer in known:
                 return relay
         return None
@@ -195,7 +197,7 @@ class WorldDialer:
         world, hello = self._world, _hello(node)
         if why := _refusal(node, other):
             world.story.tell(f"{node.peer} is refused by {other.peer}: {why}")
-            node.outcome, node.why = "refused", why
+            node.process.outcome, node.process.why = "refused", why
             self.process_ended(node)
             return
         back = _hello(other)
@@ -205,7 +207,7 @@ class WorldDialer:
         for me, theirs in ((node, back), (other, hello)):
             if not line.up or line.connection != connection:
                 return  # The first node hung up at once.
-            me.met.add(theirs.peer)
+            me.contacts.met.add(theirs.peer)
             self._begun(me, theirs)
 
 
@@ -219,17 +221,17 @@ def _when_awake(node: Node, tell: Callable[[], None]) -> None:
 
 def _key(node: Node) -> str:
     """The address or id under which others dial a node."""
-    return node.me.address or node.peer
+    return node.core.me.address or node.peer
 
 
 def _refusal(node: Node, other: Node) -> str:
     """Why `other` refuses the hello of the dialling `node`; "": it accepts."""
-    core, links = other.core, other.links
+    core, links = other.core, other.core.links
     life = links.life(node.peer, 0)
     return refusal(_hello(node), me=core.me, run=core.raft.run, run_state=core.run_state, life=life)
 
 
 def _hello(node: Node) -> Hello:
-    me, run, connectivity = node.me, node.raft.run, node.core.connectivity
+    me, run, connectivity = node.core.me, node.core.raft.run, node.core.connectivity
     leader = connectivity.leader_address()
     return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

@@ -106,7 +106,7 @@ class Operator:
         places = [node for node in world.nodes.values() if world.is_elsewhere(node, peer)]
         places = [node for node in places if not world.dialer.certification.bans(node)] or places
         live = [node for node in places if node.running and not world.dialer.is_stranded(node)]
-        knows = [node for node in live if node.run_state.run is not None]
+        knows = [node for node in live if node.core.run_state.run is not None]
         if not knows and peer in world.nodes and world.nodes[peer].disk.saved is None:
             # Two such peers, each told to join at the other, would never learn of the founder.
             places, live = places[:1], []
@@ -121,8 +121,10 @@ class Operator:
     def _bring_back(self, *, all_peers: bool) -> None:
         world = self._world
         out = [node for node in world.nodes.values() if not node.running]
-        for node in [node for node in out if not (world.finished and node.outcome)]:
-            if (all_peers and not node.asked_to_leave) or world.is_needed(node, self._coming_back):
+        for node in [node for node in out if not (world.finished and node.process.outcome)]:
+            if (all_peers and not node.process.asked_to_leave) or world.is_needed(
+                node, self._coming_back
+            ):
                 world.revive(node, 0.1)
                 self._coming_back.add(node.peer)
 
@@ -135,9 +137,9 @@ class Operator:
         for node in filter(world.dialer.is_stranded, world.live):
             world.story.happened["stranded"] += 1
             self.restart(node)
-        training = [node for node in world.live if not node.me.witness]
+        training = [node for node in world.live if not node.core.me.witness]
         bans = world.dialer.certification.bans
-        staying = sum(not (node.asked_to_leave or bans(node)) for node in training)
+        staying = sum(not (node.process.asked_to_leave or bans(node)) for node in training)
         for _ in range(0 if world.finished else world.settings.peers_min - staying):
             world.add_peer()
 
@@ -147,10 +149,10 @@ def is_needed_to_decide(world: OperatedWorld, node: Node, coming_back: Set[PeerI
     finished, only logs of live nodes count: these nodes are still in the run because it was
     rolled back to before its end."""
     # A node that was asked to leave may still go, without a leader even as a voter.
-    staying = {n.peer for n in world.nodes.values() if n.running and not n.asked_to_leave}
+    staying = {n.peer for n in world.nodes.values() if n.running and not n.process.asked_to_leave}
     back = staying | coming_back
     others = world.live if world.finished else world.nodes.values()
-    logs = [other.raft.log for other in others]
+    logs = [other.core.raft.log for other in others]
     votes = [log.voters for log in logs]
     return any(
         node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)

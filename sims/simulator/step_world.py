@@ -75,7 +75,7 @@ class StepNode(Node):
             self.step_observer.stopped(self, message)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.member_status.accepted, "arithmetic before the shell knows the run"
+        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
         match command:
             case c.MakeStep(step=step, batch=batch):
                 self._make(step, batch)
@@ -93,7 +93,7 @@ class StepNode(Node):
             case c.ReleaseSteps(step=step):
                 # Payloads are dropped at once, states in the order of the jobs.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
-                lineage = self.run_state.lineage
+                lineage = self.core.run_state.lineage
                 self.job(lambda: self._release(step, lineage))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
                 self.transfers.carry_out(command)
@@ -120,11 +120,11 @@ class StepNode(Node):
             self.step_observer.made(digest, value, batch)
             self.give(v.StepMade(step, batch, digest))
 
-        self.after(self.speed * random.uniform(0.9, 1.1), made)
+        self.after(self.process.speed * random.uniform(0.9, 1.1), made)
 
     def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
         stamp = step.stamp
-        if life != self._making or stamp.lineage != self.run_state.lineage:
+        if life != self._making or stamp.lineage != self.core.run_state.lineage:
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.states.outers[0]
         after = self.states.outers[0] = (before * FACTOR + total) % PRIME
@@ -143,7 +143,7 @@ class StepNode(Node):
 
     def _release(self, step: int, lineage: int) -> None:
         """Make the copy after this step the base: it is committed, and goes to the disk too."""
-        if lineage != self.run_state.lineage:
+        if lineage != self.core.run_state.lineage:
             return  # A Restore came: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base without a copy"

@@ -136,7 +136,7 @@ class BareWorld(ABC):
     @property
     def finished(self) -> bool:
         """True if a node has seen the end of the run."""
-        return any(node.outcome == "finished" for node in self.nodes.values())
+        return any(node.process.outcome == "finished" for node in self.nodes.values())
 
     def add_peer(self, *, witness: bool = False) -> Node:
         """Add a new peer; the first one founds the run."""
@@ -159,7 +159,7 @@ class BareWorld(ABC):
 
     def revive(self, node: Node, after_s: float) -> None:
         """Start a dead peer again after this time."""
-        old = node.me
+        old = node.core.me
         new = replace(old, incarnation=old.incarnation + 1)
 
         def start() -> None:
@@ -173,7 +173,7 @@ class BareWorld(ABC):
         """End the process at once. Tickets on their way to the disk may have been written."""
         self.story.tell(f"kill {node.peer}{' (leads)' if node.core.leads else ''}")
         self.story.happened["leader killed"] += node.core.leads
-        node.alive = False
+        node.process.alive = False
         self.lost_state()
         if node.wal_writer.writes:
             # The first write is made: else the founder would found another run of its name.
@@ -212,7 +212,7 @@ class BareWorld(ABC):
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if before is not None:
-            self.story.past_moves.update(before.raft.term_state.role_changes)
+            self.story.past_moves.update(before.core.raft.term_state.role_changes)
         contact = "" if founds else self.operator.way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
@@ -287,6 +287,6 @@ class BareWorld(ABC):
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """Log an event and its commands, to compare two runs or to study one."""
         if self.story.log is not None:
-            who = f"{self.clock.now!r} {node.peer}/{node.me.incarnation}"
+            who = f"{self.clock.now!r} {node.peer}/{node.core.me.incarnation}"
             lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
             self.story.log.writelines(lines)

@@ -226,9 +226,11 @@ def test_nothing_may_pile_up() -> None:
     (node,) = world.leaders
     world.checkers.memory(node)
     assert world.checkers.violations == []
-    node.store.results.update({(replace(STAMP, round=n), 0): 1 for n in range(KEPT_MAX + 1)})
+    node.exchange.store.results.update(
+        {(replace(STAMP, round=n), 0): 1 for n in range(KEPT_MAX + 1)}
+    )
     world.checkers.memory(node)
-    size = len(node.store.results)
+    size = len(node.exchange.store.results)
     assert world.checkers.violations == [f"{node.peer} keeps {size} results"]
 
 
@@ -366,7 +368,7 @@ def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts(
     ours = replace(following, previous_state_digest=state_digest(follower.states.outers[0]))
     for named, others, tainted in ((theirs, True, True), (ours, True, True), (ours, False, False)):
         for node in world.nodes.values():
-            node.alive = others or node is follower
+            node.process.alive = others or node is follower
         world.checkers.history.agreement.tainted = tainted
         world.checkers.progress.named(world, named, members=3)
         assert follower.states.corrupt
@@ -378,7 +380,7 @@ def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts(
 def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() -> None:
     world, leader, follower = settled()
     for node in world.nodes.values():
-        node.alive = node is follower
+        node.process.alive = node is follower
     log = leader.core.raft.log
     for corrupt, found in (({0: 1}, []), ({}, ["and no other peer has round"])):
         follower.states.corrupt = corrupt
@@ -398,7 +400,7 @@ def test_a_joiner_that_has_all_of_the_state_is_another_one_that_has_it() -> None
     head = leader.core.led_term.head
     for peer in [peer for peer in head.members if peer != follower.peer]:
         head.joiners[peer] = head.members.pop(peer)
-        world.nodes[peer].alive = peer == leader.peer
+        world.nodes[peer].process.alive = peer == leader.peer
     for asking, found in (("", False), ("restarted", True)):
         catchup.asking = asking
         reign = world.checkers.leaders.elections.reigns[leader.peer]

@@ -24,7 +24,7 @@ def played(seed: int, how: str, *, seconds: float = 60.0, training: Training = C
             and not node.core.leads
         ]
         if owners:
-            owners[0].owner_checks.lie(how, seconds)
+            owners[0].exchange.owner_checks.lie(how, seconds)
         else:
             world.clock.at(1.0, lies)
 
@@ -46,7 +46,7 @@ def test_an_owner_that_falsifies_its_part_is_found_each_time(seed: int) -> None:
     assert world.story.happened["falsified part"] > 0
     assert any("found a wrong result" in why for why in whys(world, e.Attempt))
     assert any("falsified" in why for why in whys(world, e.Lost))
-    assert all(node.outcome == "finished" for node in world.nodes.values())
+    assert all(node.process.outcome == "finished" for node in world.nodes.values())
 
 
 def test_falsified_blocks_are_found_by_a_sample() -> None:
@@ -60,7 +60,7 @@ def test_a_contributor_with_two_faces_ends_no_run() -> None:
     world = played(5, "contribution")
     assert world.checkers.violations == []
     assert world.story.happened["false blocks"] > 0
-    assert all(node.outcome == "finished" for node in world.nodes.values())
+    assert all(node.process.outcome == "finished" for node in world.nodes.values())
 
 
 def test_without_checks_no_peer_lies() -> None:

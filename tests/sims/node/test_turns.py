@@ -130,7 +130,7 @@ def test_what_waits_in_the_inbox_of_a_peer_that_stops_is_not_taken(
     stop = c.Stop("a test", "left")
     taken = script(node, {"LeaveRequested": [c.Disconnect(other, "a test"), stop]}, monkeypatch)
     node.give(v.LeaveRequested("a test"))
-    assert (taken, node.outcome) == (["LeaveRequested"], "left")
+    assert (taken, node.process.outcome) == (["LeaveRequested"], "left")
 
 
 def test_a_pause_holds_the_inbox_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +165,10 @@ def test_the_memory_of_a_round_is_given_back_a_moment_later_or_with_the_next_con
 ) -> None:
     node.turns.end_jobs()
     stamp = Stamp(1, node.core.run_state.lineage, 0, 0, 9, 1)
-    node.store.results[stamp, 0] = 1
+    node.exchange.store.results[stamp, 0] = 1
     node._do(c.ReleaseRound(0, 9))
-    assert not node.reductions.keeps(stamp, 0)
-    assert (stamp, 0) in node.store.results
-    node.reductions.make_releases(0)
+    assert not node.exchange.reductions.keeps(stamp, 0)
+    assert (stamp, 0) in node.exchange.store.results
+    node.exchange.reductions.make_releases(0)
     node.turns.end_jobs()
-    assert (stamp, 0) not in node.store.results
+    assert (stamp, 0) not in node.exchange.store.results

@@ -65,8 +65,12 @@ def test_some_seeds_have_a_kind_often_and_some_never() -> None:
 
 def ended_well(world: World) -> bool:
     """Whoever lives has finished, and nothing happened that must not."""
-    alive = [node for node in world.nodes.values() if node.alive and not node.asked_to_leave]
-    outcomes = {node.outcome for node in alive}
+    alive = [
+        node
+        for node in world.nodes.values()
+        if node.process.alive and not node.process.asked_to_leave
+    ]
+    outcomes = {node.process.outcome for node in alive}
     return outcomes == {"finished"} and world.checkers.violations == []
 
 
@@ -101,7 +105,7 @@ def test_of_an_odd_number_one_more_is_corrupt_and_in_another_way() -> None:
 
 def test_who_alone_has_the_state_may_leave_when_it_gave_it_away() -> None:
     world = played(fault("sole"))
-    left = [node for node in world.nodes.values() if node.outcome == "left"]
+    left = [node for node in world.nodes.values() if node.process.outcome == "left"]
     assert [node.core.me.incarnation for node in left] == [1]
     assert {n.core.me.incarnation for n in world.nodes.values() if n not in left} == {2}
     assert entries(world, e.Restore) == []
@@ -115,7 +119,7 @@ def test_nobody_is_asked_to_leave_once_all_is_healed() -> None:
     world.clock.at(SETTLED_S + 0.02, world.heal)
     world.run(until_s=90.0)
     assert world.story.happened["sole"] == 1
-    assert not any(node.asked_to_leave for node in world.nodes.values())
+    assert not any(node.process.asked_to_leave for node in world.nodes.values())
     assert ended_well(world)
 
 
@@ -172,7 +176,7 @@ def test_a_corrupted_state_is_named_and_healed() -> None:
 def test_a_peer_that_leaves_says_so() -> None:
     world = played(fault("leave"))
     assert entries(world, e.Left)[0].why == "a person asked"
-    assert [node.outcome for node in world.nodes.values()].count("left") == 1
+    assert [node.process.outcome for node in world.nodes.values()].count("left") == 1
 
 
 def test_the_leader_is_killed_or_restarted() -> None:
@@ -182,7 +186,7 @@ def test_the_leader_is_killed_or_restarted() -> None:
         (leader,) = world.leaders
         inject(world, [fault("leader", 0.1, other=other)])
         world.run(until_s=90.0)
-        assert not leader.alive
+        assert not leader.process.alive
         assert world.nodes[leader.peer].core.me.incarnation == names
         assert world.story.happened["leader killed"] == 1
         assert world.leaders == []

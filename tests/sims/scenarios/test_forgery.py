@@ -57,7 +57,7 @@ def whole_log(*, stepwise: bool, certified: bool) -> tuple[list[e.LogEntry], Log
     kept = [x.disk.saved for x in world.nodes.values() if x.disk.saved is not None]
     entries = max((saved.entries for saved in kept), key=len)
     assert entries[0].index == 1
-    signatures = next(iter(world.nodes.values())).run_state.signatures
+    signatures = next(iter(world.nodes.values())).core.run_state.signatures
     return list(entries), LogApplier(ME, None, signatures)
 
 

@@ -38,7 +38,9 @@ def test_peers_are_revoked_and_the_run_finishes(how: int) -> None:
     assert world.checkers.violations == []
     assert world.story.happened["revoke"] > 0
     assert world.finished
-    outcomes = {node.outcome for peer, node in world.nodes.items() if peer in revoked(world)}
+    outcomes = {
+        node.process.outcome for peer, node in world.nodes.items() if peer in revoked(world)
+    }
     assert outcomes <= {"refused", "alone"}, "alone: it had only begun to come"
     assert (
         len(revoked(world)) + world.story.happened["revocation refused"]

@@ -130,7 +130,7 @@ def test_a_world_without_checkers_tells_the_same_story() -> None:
 def test_without_faults_all_finish_with_everybody_in_every_round() -> None:
     world = calm()
     world.run(until_s=60.0)
-    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert [node.process.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert [len(commit.contributors) for commit in world.checkers.commits.values()] == [3] * 10
     assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
     assert world.checkers.violations == []
@@ -141,8 +141,8 @@ def test_a_killed_peer_is_lost_and_the_others_finish() -> None:
     victim = followers(world)[0]
     world.clock.at(5.0, lambda: world.kill(victim))
     world.run(until_s=60.0)
-    assert victim.outcome == ""
-    assert not victim.alive
+    assert victim.process.outcome == ""
+    assert not victim.process.alive
     assert [entry.peer for entry in entries(world, e.Lost)] == [victim.peer]
     assert commits(world) == 10
 
@@ -155,7 +155,7 @@ def test_a_restarted_peer_is_the_same_peer_in_another_life() -> None:
     new = world.nodes[old.peer]
     assert new is not old
     assert new.core.me.incarnation == 2
-    assert new.outcome == "finished"
+    assert new.process.outcome == "finished"
     assert world.checkers.violations == []
 
 
@@ -174,7 +174,7 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     assert new.core.raft.log.last_index <= before.log.last_index
     assert new.core.raft.durable_index == new.core.raft.log.last_index
     assert not new.core.leads
-    assert new.store.results == {}
+    assert new.exchange.store.results == {}
     assert world.story.happened["revived"] == 1
 
 
@@ -197,7 +197,7 @@ def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
     world.run(until_s=world.clock.now + 10.0)
     assert leader(world).core.raft.term > old.core.raft.term
     world.run(until_s=90.0)
-    assert {node.outcome for node in followers(world) if node is not old} == {"finished"}
+    assert {node.process.outcome for node in followers(world) if node is not old} == {"finished"}
     assert commits(world) == 30
     assert world.story.happened["leader killed"] == 1
     assert world.checkers.violations == []
@@ -215,7 +215,7 @@ def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
         world.revive(node, 1.0)
     world.operator.busy_until = world.clock.now + 5.0
     world.run(until_s=120.0)
-    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert [node.process.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert len(entries(world, e.Restore)) == 1
     assert commits(world) >= 30
     assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
@@ -269,7 +269,7 @@ def test_a_full_disk_fails_all_writes_and_the_run_waits_for_room_or_others() -> 
     assert victim.core.raft.disk.why == "no space left"
     world.run(until_s=90.0)
     assert victim.disk.saved != saved
-    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert [node.process.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert world.checkers.violations == []
 
 
@@ -320,7 +320,7 @@ def test_a_peer_that_finds_nobody_gives_up() -> None:
     world.kill(leader(world))
     late = world.add_peer()
     world.run(until_s=60.0)
-    assert late.outcome == "alone"
+    assert late.process.outcome == "alone"
 
 
 def test_an_address_without_a_peer_is_one_that_does_not_listen(
@@ -334,9 +334,9 @@ def test_an_address_without_a_peer_is_one_that_does_not_listen(
     monkeypatch.setattr(world.operator, "way_in", way_in)
     late = world.add_peer()
     world.run(until_s=4.0)
-    assert (late.dials, late.outcome) == ({"nowhere:1"}, "")
+    assert (late.contacts.dials, late.process.outcome) == ({"nowhere:1"}, "")
     world.run(until_s=60.0)
-    assert late.outcome == "alone"
+    assert late.process.outcome == "alone"
 
 
 def test_who_gave_up_is_connected_with_nobody() -> None:
@@ -347,9 +347,9 @@ def test_who_gave_up_is_connected_with_nobody() -> None:
     world.run(until_s=2.0)
     pairs = [(one, other) for one in late for other in late if one is not other]
     connected = {one for one, other in pairs if world.network.line(one.peer, other.peer).up}
-    while not any(node.outcome for node in connected) and world.clock.now < 60.0:
+    while not any(node.process.outcome for node in connected) and world.clock.now < 60.0:
         world.run(until_s=world.clock.now + 0.1)
-    (first, *_) = (node for node in connected if node.outcome == "alone")
+    (first, *_) = (node for node in connected if node.process.outcome == "alone")
     assert not any(world.network.line(first.peer, other.peer).up for other in late)
 
 
@@ -390,12 +390,12 @@ def test_healing_does_not_count_on_who_was_asked_to_leave() -> None:
     world.run(until_s=8.0)
     dead, asked = leader(world), followers(world)[0]
     world.pause(asked, 2.0)
-    asked.asked_to_leave = True
+    asked.process.asked_to_leave = True
     asked.give(v.LeaveRequested("a person asked"))
     world.kill(dead)
     world.heal()
     world.run(until_s=world.clock.now + 60.0)
-    assert asked.outcome == "left"
+    assert asked.process.outcome == "left"
     assert world.story.happened["revived"] == 1
     assert commits(world) == 30
 
@@ -406,7 +406,7 @@ def test_of_two_a_newcomer_is_told_of_who_lives() -> None:
     world.run(until_s=1.0)
     (dead,), alive = followers(world), leader(world)
     world.kill(dead)
-    ways = [world.add_peer().dials for _ in range(8)]
+    ways = [world.add_peer().contacts.dials for _ in range(8)]
     assert ways == [{alive.core.me.address}] * 8
 
 
@@ -419,7 +419,7 @@ def test_who_comes_back_before_the_run_begins_is_told_of_its_founder() -> None:
     for node in others:
         world.revive(node, 0.1)
     world.run(until_s=0.2)
-    assert [node.dials for node in world.live] == [{founder.core.me.address}] * 3
+    assert [node.contacts.dials for node in world.live] == [{founder.core.me.address}] * 3
 
 
 def test_a_busy_loop_is_noticed() -> None:
