@@ -27,7 +27,7 @@ class Containment:
 
     def memory(self, node: Node) -> None:
         """Check that no collection grows with the length of the run (only the log does)."""
-        store, core, led_term = node.exchange.store, node.core, node.core.led_term
+        store, core, led_term = node.data_plane.store, node.core, node.core.led_term
         exchanges = [rounds.exchange for rounds in core.rounds]
         ledger, disk = node.core.run_state.ledger, node.core.raft.disk
         sizes = {

@@ -160,7 +160,8 @@ class Decisions:
         if plan is None and stamp.round > core.run_state.committed(stamp.fragment):
             return  # In a pause, by the log that it has read.
         here = (
-            node.exchange.reductions.keeps(stamp, fetch.part) and sender in core.run_state.receivers
+            node.data_plane.reductions.keeps(stamp, fetch.part)
+            and sender in core.run_state.receivers
         )
         answered = any(isinstance(x, c.SendResult) and x.peer == sender for x in commands)
         # A sum that was still being made when another attempt followed is dropped: it can never be

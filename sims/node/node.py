@@ -21,7 +21,7 @@ from protocols.wire import codec
 from sims.node.node_view import Contacts, SimulatedProcess
 from sims.node.outer_states import OuterStates
 from sims.node.ranks import PendingResult, Ranks
-from sims.node.reductions import Payload, SimulatedExchange
+from sims.node.reductions import Payload, SimulatedDataPlane
 from sims.node.state_transfer import SimulatedTransfers
 from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import ToySignatures, Value
@@ -52,7 +52,7 @@ class Node:
         self.contacts = Contacts()
         self.turns = Turns(self)
         self.states = OuterStates(self)
-        self.exchange = SimulatedExchange(self)
+        self.data_plane = SimulatedDataPlane(self)
         self.transfers = SimulatedTransfers(self)
         self.ranks = Ranks(self, world.settings.training)
         self.wal_writer = SimulatedWalWriter(self)
@@ -79,10 +79,10 @@ class Node:
             self.after(0.0, lambda: self.give(event, value))
             return
         if isinstance(event, v.PeerDisconnected):
-            self.exchange.reductions.forget(event.peer)
+            self.data_plane.reductions.forget(event.peer)
             self.transfers.disconnected(event.peer)
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Blocks):
-            self.exchange.owner_checks.blocks_received(event.peer, event.message)
+            self.data_plane.owner_checks.blocks_received(event.peer, event.message)
             return  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
@@ -91,7 +91,7 @@ class Node:
         limit_values = self.world.limit_values
         before, event = self.core.run_state.lineage, limit_values.event(event)
         commands = self.core.handle(event, self.world.clock.now)
-        self.exchange.losses += isinstance(event, v.TrainersLost)
+        self.data_plane.losses += isinstance(event, v.TrainersLost)
         self.world.twin_cores.compare(self, event, commands)
         restore = self.core.run_state.restored
         if restore is not None and before not in (0, self.core.run_state.lineage):
@@ -136,7 +136,7 @@ class Node:
 
     def _keep(self, event: Payload, value: Value, commands: list[c.Command]) -> None:
         if not any(isinstance(command, c.Discard) for command in commands):
-            self.exchange.keep(event, value)
+            self.data_plane.keep_payload(event, value)
 
     # Commands -------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Node:
                         self.states.keep_first()
                 elif isinstance(entry, e.Lost):
                     world.lost_state()  # The lost peer's state counts no more.
-                self.exchange.follow(command.lineage)
+                self.data_plane.lineage_applied(command.lineage)
             case c.Stop(why=why, outcome=outcome):
                 world.story.tell(f"{self.peer} stops: {outcome} ({why})")
                 world.stopped(self, command)
@@ -181,9 +181,9 @@ class Node:
                 certification = world.dialer.certification
                 certification.carry_out(self, command)
             case c.DropSlices() | c.DropResult():
-                self.exchange.reductions.drop(command)
+                self.data_plane.reductions.drop(command)
             case c.ReleaseRound():
-                self.exchange.reductions.put_off(command)
+                self.data_plane.reductions.put_off(command)
             case c.Discard():
                 world.story.happened["discard"] += 1  # `_keep` dropped the payload.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():
@@ -193,22 +193,22 @@ class Node:
 
     def _payload(self, command: c.Command) -> None:
         assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
-        store = self.exchange.store
+        store = self.data_plane.store
         match command:
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
                 manifest, value = store.encoded[stamp.fragment, stamp.round]
                 assert manifest == me.manifest, "other bytes than were announced"
                 self.send_bulk(to, v.SliceReceived(self.peer, stamp, part, me), value)
             case c.SendResult():
-                self.exchange.reductions.send(command)
+                self.data_plane.reductions.send(command)
             case c.ReducePart():
-                self.exchange.reductions.reduce(command)
+                self.data_plane.reductions.reduce(command)
             case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
-                self.exchange.owner_checks.carry_out(command)
+                self.data_plane.owner_checks.carry_out(command)
             case c.AskCopies() | c.CompareCopies():
-                self.exchange.owner_checks.carry_out(command)
+                self.data_plane.owner_checks.carry_out(command)
             case c.Encode(fragment=fragment, round=round_):
-                self.exchange.reductions.make_releases(fragment)
+                self.data_plane.reductions.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
                 self.job(lambda: self.states.encode(fragment, round_, *shared))
             case c.ApplyRound(stamp=stamp, borders=borders):
@@ -223,7 +223,7 @@ class Node:
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self.states.adopt_kept(fragment, round_))
             case c.Resume():
-                losses, lineage = self.exchange.losses, self.core.run_state.lineage
+                losses, lineage = self.data_plane.losses, self.core.run_state.lineage
                 excused = self.ranks.excuse(command)
                 self.job(lambda: self._resume(command, losses, lineage, excused=excused))
             case _:

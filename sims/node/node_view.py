@@ -41,7 +41,7 @@ class LiesView(Protocol):
         ...
 
 
-class ExchangeView(Protocol):
+class DataPlaneView(Protocol):
     """A node's payloads."""
 
     @property
@@ -100,7 +100,7 @@ class NodeView(Protocol):
     def process(self) -> SimulatedProcess: ...
 
     @property
-    def exchange(self) -> ExchangeView: ...
+    def data_plane(self) -> DataPlaneView: ...
 
     @property
     def running(self) -> bool: ...

@@ -87,7 +87,7 @@ class OuterStates:
         manifest = digest_text(text)
         gossip = training.gossip
         sent = model.fold(self.outers[fragment] - handed.delta) if gossip else handed.delta
-        node.exchange.store.encoded[fragment, round_] = (manifest, sent)
+        node.data_plane.store.encoded[fragment, round_] = (manifest, sent)
         values = (handed.delta, model.fold(-handed.moved), sent) if model.exact else (0, 0, 0)
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round

@@ -144,7 +144,7 @@ class SimulatedOwnerChecks:
     def _answer(self, command: c.SendBlocks) -> None:
         node, stamp, who = self._node, command.stamp, command.contributor
         if who.peer == node.peer:
-            found = node.exchange.store.encoded.get((stamp.fragment, stamp.round))
+            found = node.data_plane.store.encoded.get((stamp.fragment, stamp.round))
             if found is None:
                 return  # The round is over.
             value = found[1]
@@ -154,9 +154,9 @@ class SimulatedOwnerChecks:
                 value = node.world.settings.model.fold(value + FALSE)
         else:
             key = slice_key(stamp, command.sample[0].part, who)
-            if key not in node.exchange.store.slices:
+            if key not in node.data_plane.store.slices:
                 return
-            value = node.exchange.store.slices[key]
+            value = node.data_plane.store.slices[key]
         text = str(value).encode()
         node.send(command.peer, m.Blocks(stamp, who.peer, 0, len(text), text))
 
@@ -164,7 +164,7 @@ class SimulatedOwnerChecks:
         """A contribution, by its contributor's word; None if our own is not here any more."""
         if contributor != self._node.peer:
             return check.answers[contributor, contributor]
-        found = self._node.exchange.store.encoded.get((check.stamp.fragment, check.stamp.round))
+        found = self._node.data_plane.store.encoded.get((check.stamp.fragment, check.stamp.round))
         return found[1] if found is not None else None
 
     def _wrong(self, check: SimulatedCheck, command: c.CompareBlocks) -> list[v.WrongPart]:
@@ -184,7 +184,7 @@ class SimulatedOwnerChecks:
             if owner is not None:
                 theirs = node.world.nodes[owner].owner_checks
                 false = theirs.false_blocks.get((stamp, each.part), false)
-            result = node.exchange.store.results.get((stamp, each.part), mean)
+            result = node.data_plane.store.results.get((stamp, each.part), mean)
             if result != mean:
                 found.append(v.WrongPart(PartBlocks(each.part, each.blocks[:1])))
             elif wrong := false.intersection(each.blocks):

@@ -359,12 +359,12 @@ def _ranks_stall(world: World, fault: PlannedFault, victim: Node) -> None:
 def _liar(world: World, fault: PlannedFault, victim: Node) -> None:
     """Let a peer lie, unless another one does: two liars may blame an honest peer together."""
     if any(
-        node.exchange.owner_checks.lies_until > world.clock.now for node in world.nodes.values()
+        node.data_plane.owner_checks.lies_until > world.clock.now for node in world.nodes.values()
     ):
         return
     how = LIES[fault.other % len(LIES)]
     world.story.tell(f"{victim.peer} lies for {fault.duration_s} s: {how}")
-    victim.exchange.owner_checks.lie(how, fault.duration_s)
+    victim.data_plane.owner_checks.lie(how, fault.duration_s)
 
 
 def _claim(world: World, fault: PlannedFault, victim: Node) -> None:

@@ -226,11 +226,11 @@ def test_nothing_may_pile_up() -> None:
     (node,) = world.leaders
     world.checkers.memory(node)
     assert world.checkers.violations == []
-    node.exchange.store.results.update(
+    node.data_plane.store.results.update(
         {(replace(STAMP, round=n), 0): 1 for n in range(KEPT_MAX + 1)}
     )
     world.checkers.memory(node)
-    size = len(node.exchange.store.results)
+    size = len(node.data_plane.store.results)
     assert world.checkers.violations == [f"{node.peer} keeps {size} results"]
 
 

@@ -20,7 +20,7 @@ def test_a_result_is_owed_while_its_attempt_can_be_committed(attempts: int) -> N
     plan = other.core.run_state.open_plan(0)
     assert plan is not None
     stamp = replace(plan.stamp, view=plan.stamp.view - attempts)
-    other.exchange.store.results[stamp, 0] = 1
+    other.data_plane.store.results[stamp, 0] = 1
     world.checkers.leaders.decisions.asked(other, leader.peer, m.Fetch(stamp, 0), [])
     assert any("does not send it to" in text for text in world.checkers.violations) == (
         attempts == 0

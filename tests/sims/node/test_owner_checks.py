@@ -24,7 +24,7 @@ def played(seed: int, how: str, *, seconds: float = 60.0, training: Training = C
             and not node.core.leads
         ]
         if owners:
-            owners[0].exchange.owner_checks.lie(how, seconds)
+            owners[0].data_plane.owner_checks.lie(how, seconds)
         else:
             world.clock.at(1.0, lies)
 

@@ -165,10 +165,10 @@ def test_the_memory_of_a_round_is_given_back_a_moment_later_or_with_the_next_con
 ) -> None:
     node.turns.end_jobs()
     stamp = Stamp(1, node.core.run_state.lineage, 0, 0, 9, 1)
-    node.exchange.store.results[stamp, 0] = 1
+    node.data_plane.store.results[stamp, 0] = 1
     node._do(c.ReleaseRound(0, 9))
-    assert not node.exchange.reductions.keeps(stamp, 0)
-    assert (stamp, 0) in node.exchange.store.results
-    node.exchange.reductions.make_releases(0)
+    assert not node.data_plane.reductions.keeps(stamp, 0)
+    assert (stamp, 0) in node.data_plane.store.results
+    node.data_plane.reductions.make_releases(0)
     node.turns.end_jobs()
-    assert (stamp, 0) not in node.exchange.store.results
+    assert (stamp, 0) not in node.data_plane.store.results

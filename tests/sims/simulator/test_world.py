@@ -174,7 +174,7 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     assert new.core.raft.log.last_index <= before.log.last_index
     assert new.core.raft.durable_index == new.core.raft.log.last_index
     assert not new.core.leads
-    assert new.exchange.store.results == {}
+    assert new.data_plane.store.results == {}
     assert world.story.happened["revived"] == 1
 
 
