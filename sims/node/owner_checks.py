@@ -182,7 +182,7 @@ class SimulatedOwnerChecks:
             owner = plan.owner_of(each.part) if plan is not None else None
             false = frozenset[int]()
             if owner is not None:
-                theirs = node.world.nodes[owner].owner_checks
+                theirs = node.world.nodes[owner].data_plane.owner_checks
                 false = theirs.false_blocks.get((stamp, each.part), false)
             result = node.data_plane.store.results.get((stamp, each.part), mean)
             if result != mean:
