@@ -51,8 +51,8 @@ def run_seed(seed: int) -> SeedResult:
         world = ForgedWorld(seed, peers=WITNESS, outer_steps=ROUNDS, training=training)
         world.add_peer(witness=True)
     for at_s in JOIN_AT_S:
-        world.at(at_s, partial(_join, world))
-    world.at(LIE_FROM_S, partial(world.lie, forger, liar=source.choice(LIARS)))
+        world.clock.at(at_s, partial(_join, world))
+    world.clock.at(LIE_FROM_S, partial(world.lie, forger, liar=source.choice(LIARS)))
     violations: list[str] = []
     try:
         world.run(until_s=END_S)
@@ -61,14 +61,14 @@ def run_seed(seed: int) -> SeedResult:
     violations += [world.ruined] if world.ruined else []
     return SeedResult(
         seed=seed,
-        virtual_s=world.now,
+        virtual_s=world.clock.now,
         commits=0,
         happened={f"forged {kind}": number for kind, number in forger.made.items()},
         log={},
         moves={},
         comparisons=world.twin_cores.comparisons,
         violations=violations,
-        story=world.story,
+        story=world.story.lines,
     )
 
 

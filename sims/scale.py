@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
 import typer
@@ -94,7 +94,8 @@ class CountingWorld(World):
         self._warm_up, self._rounds = min(WARM_UP_ROUNDS, rounds - 1), rounds
         self._news: dict[tuple[PeerId, PeerId, type], tuple[int, int]] = {}
         super().__init__(seed, peers=peers, outer_steps=rounds)
-        self.network.delay_s, self.compute_s = DELAY_S, COMPUTE_S
+        self.network.delay_s = DELAY_S
+        self.settings = replace(self.settings, compute_s=COMPUTE_S)
 
     @property
     def counted_s(self) -> float:
@@ -124,7 +125,7 @@ class CountingWorld(World):
         super().carry(sender, to, purpose, event, value)
 
     def _committed(self) -> None:
-        self.committed_at.append(self.now)
+        self.committed_at.append(self.clock.now)
         for node in self.leaders:
             self.leader = node.peer
             led_term = node.core.led_term
@@ -192,7 +193,7 @@ def measure(peers: int, rounds: int, *, seed: int = 0) -> ScaleFigures:
         rounds=rounds,
         wall_s=round(time.monotonic() - began, 1),
         cpu_s=round(time.process_time() - cpu_began, 1),
-        virtual_s=round(world.now, 1),
+        virtual_s=round(world.clock.now, 1),
         joining_virtual_s=round(world.committed_at[0], 1),
         round_s=round(world.counted_s / counted, 2),
         ordinary=load(ordinary),

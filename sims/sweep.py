@@ -169,7 +169,7 @@ def run_seed(
 def play(seed: int, world: World, plan: Sequence[PlannedFault]) -> SeedResult:
     """Run both phases of a world that was drawn from this seed."""
     inject(world, plan)
-    world.at(SAFETY_S, world.heal)
+    world.clock.at(SAFETY_S, world.heal)
     violations: list[str] = []
     try:
         world.run(until_s=SAFETY_S + LIVENESS_S)
@@ -183,23 +183,23 @@ def play(seed: int, world: World, plan: Sequence[PlannedFault]) -> SeedResult:
         violations.append("no core was compared with its twin")
     return SeedResult(
         seed=seed,
-        virtual_s=world.now,
-        commits=checkers.num_commits,
-        happened=dict(world.happened),
+        virtual_s=world.clock.now,
+        commits=checkers.history.num_commits,
+        happened=dict(world.story.happened),
         log=dict(Counter(type(entry).__name__ for entry in checkers.log.values())),
         moves={f"{one.value} > {two.value}": n for (one, two), n in _moves(world).items()},
         comparisons=world.twin_cores.comparisons,
         violations=violations,
-        story=world.story,
+        story=world.story.lines,
         plan=list(plan),
     )
 
 
 def _moves(world: World) -> Counter[tuple[Role, Role]]:
     """All changes of role, in ended incarnations too."""
-    total = Counter(world.past_moves)
+    total = Counter(world.story.past_moves)
     for node in world.nodes.values():
-        state = node.raft.term_state
+        state = node.core.raft.term_state
         total.update(state.role_changes)
     return total
 
@@ -207,44 +207,48 @@ def _moves(world: World) -> Counter[tuple[Role, Role]]:
 def _unfinished(world: World) -> list[str]:
     """Violations of live peers that did not end well."""
     found: list[str] = []
-    if not any(disk.kept for disk in world.disks.values()):
+    if not any(node.disk.kept for node in world.nodes.values()):
         return found  # The founder died before any peer had a state to go on from.
     for peer, node in world.nodes.items():
         allowed = {"finished", "dropped"}
-        if node.asked_to_leave:
+        if node.process.asked_to_leave:
             allowed.add("left")
-        if world.certification.is_revoked(peer):
+        if world.dialer.certification.is_revoked(peer):
             allowed.add("refused")
-        if world.certification.is_kicked(node):
+        if world.dialer.certification.is_kicked(node):
             allowed.add("refused")
         if world.finished:
             allowed.add("alone")  # It came, or was paused, while the run ended without it.
-        if node.alive and node.outcome not in allowed:
+        if node.process.alive and node.process.outcome not in allowed:
             # It came, or came back, when all others were gone: no peer tells it of the end.
             # Entries in a snapshot on its disk are committed, though no peer has told it.
             core = node.core
             alone = core.me.incarnation > 1 and (
                 _met_late_ones(world, node) or not core.raft.commit_index
             )
-            ended = not node.outcome and world.finished
+            ended = not node.process.outcome and world.finished
             late = ended and (alone or not _belongs(world, peer))
             if not late:
-                wait = describe(node.core, world.now)
-                found.append(f"{peer} did not finish: {node.outcome} {node.why} {wait}")
+                wait = describe(node.core, world.clock.now)
+                found.append(
+                    f"{peer} did not finish: {node.process.outcome} {node.process.why} {wait}"
+                )
     return found
 
 
 def _met_late_ones(world: World, node: Node) -> bool:
     """True if the node and each peer that it met came after the last peer had ended, or know no
     run. A peer that was never let in does not count: it cannot tell that the run has ended."""
-    met = [node, *(world.nodes[peer] for peer in node.met if _belongs(world, peer))]
-    known = [one.core for one in met if one.run_state.run is not None]
-    return all(core.part.since > world.ended_at for core in known)
+    met = [node, *(world.nodes[peer] for peer in node.contacts.met if _belongs(world, peer))]
+    known = [one.core for one in met if one.core.run_state.run is not None]
+    return all(core.part.since > world.story.ended_at for core in known)
 
 
 def _belongs(world: World, peer: PeerId) -> bool:
     """True if the peer that finished with the longest log had it as a member or a witness."""
-    logs = [node.run_state for node in world.nodes.values() if node.outcome == "finished"]
+    logs = [
+        node.core.run_state for node in world.nodes.values() if node.process.outcome == "finished"
+    ]
     last = max(logs, key=lambda run_state: run_state.index, default=RunState())
     return peer in last.members or peer in last.witnesses
 

@@ -126,7 +126,7 @@ class Replica:
         with state.lock:
             if full and not state.is_shown:
                 self._step.settle(state)
-            return Placed(state.show() if full else state.show_move(), state.version)
+            return Placed(state.show() if full else state.show_move(), state.present.round)
 
     def shape(self, ranks: int) -> SlotsShape:
         """The shape of the shared memory that the ranks need."""
@@ -148,9 +148,9 @@ class Replica:
             outer_P, momentum_P = self.lend(fragment)
             moments.append(
                 FragmentMoment(
-                    version=state.version,
-                    lineage=state.lineage,
-                    state_digest=state.digest,
+                    version=state.present.round,
+                    lineage=state.present.lineage,
+                    state_digest=state.present.digest,
                     outer_P=outer_P,
                     momentum_P=momentum_P,
                     residue_P=self.contributions.residue(fragment),
@@ -160,8 +160,8 @@ class Replica:
 
     def version(self, fragment: int) -> tuple[int, str]:
         """(the last round in the outer parameters, the state digest)."""
-        state = self._states[fragment]
-        return state.version, state.digest
+        present = self._states[fragment].present
+        return present.round, present.digest
 
     # Work -----------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Replica:
         if not state.lock.acquire(blocking=False):
             return  # `apply` makes this piece, after the commit.
         try:
-            if state.version != stamp.round - 1 or state.due is not None:
+            if state.present.round != stamp.round - 1 or state.due is not None:
                 return
             made = state.ahead_of(stamp)
             self._step.make_piece(state, made, start, mean_C, self._looping)
@@ -250,7 +250,7 @@ class Replica:
                 self._states[following].expect_next()
 
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
-        if self._states[fragment].version != round_:
+        if self.version(fragment)[0] != round_:
             return ()
         return tuple(array_P.data.cast("B") for array_P in self.lend(fragment) if array_P.size)
 

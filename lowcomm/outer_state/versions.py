@@ -88,6 +88,69 @@ class SharedPlaces:
         return np.frombuffer(self._slots.result(self._fragment, place), np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class OuterVersion:
+    """The name of one version of the outer state."""
+
+    round: int = 0
+    """The last round that the outer parameters contain."""
+    lineage: int = 0
+    """The lineage in which that round was committed, or the state adopted; 0: the initial state."""
+    digest: str = ""
+    """The digest of the state; "" of the initial one."""
+
+
+class Loans:
+    """The lent arrays of a fragment, all of one version. They do not change as long as they, or
+    views of their memory, are held."""
+
+    def __init__(self) -> None:
+        self._views: tuple[weakref.ref[F32], ...] = ()
+        """The lent views. A view stays alive as long as a view of its memory does."""
+        self._round = 0
+        """The round of their version."""
+
+    def lend(self, round_: int, outer_P: F32, momentum_P: F32) -> tuple[F32, F32]:
+        """Lend the (outer, momentum) of the version after this round. While another version is
+        lent, the arrays are copied: otherwise the ranks would have no place left."""
+        if self._round != round_ and self.is_lent():
+            return copy_of(outer_P), copy_of(momentum_P)
+        views = outer_P.view(), momentum_P.view()
+        known = (ref for ref in self._views if ref() is not None)
+        self._views = (*known, *map(weakref.ref, views))
+        self._round = round_
+        return views
+
+    def is_lent(self, array_P: F32 | None = None) -> bool:
+        """True if this array is lent; without an array, if any is."""
+        views = [view for ref in self._views if (view := ref()) is not None]
+        return any(array_P is None or np.may_share_memory(view, array_P) for view in views)
+
+
+class ShownResults:
+    """The results that were shown to a node's ranks. The ranks take a result before they contribute
+    again, so their contributions tell which results they have taken."""
+
+    def __init__(self) -> None:
+        self._contributions = 1
+        """Number of contributions of the ranks. Only the thread that takes them changes it, without
+        the lock of the state, which an outer step may hold for long."""
+        self._at_last = 0
+        """Their number when a result was last shown."""
+        self.earlier_are_taken = True
+        """Whether the ranks had taken all earlier results when that was."""
+
+    def contributed(self) -> None:
+        """The ranks have contributed."""
+        self._contributions += 1
+
+    def shown(self) -> None:
+        """The ranks are shown another result."""
+        contributions = self._contributions  # Read once: the other thread may add one.
+        self.earlier_are_taken = contributions != self._at_last
+        self._at_last = contributions
+
+
 class OuterState:
     """The outer parameters and momentum of one fragment: fp32, one-dimensional, of the fragment's
     size P. The momenta are empty if the method keeps none."""
@@ -106,29 +169,15 @@ class OuterState:
         self.base_P = self.outer_P
         """The outer parameters that the ranks' present work started from: `outer_P`, or those of an
         older version. Never written to."""
-        self.version = 0
-        """The last round that `outer_P` contains."""
-        self.lineage = 0
-        """The lineage in which that round was committed, or the state adopted; 0: the initial
-        state."""
-        self.digest = ""
-        """The digest of the state at that version."""
+        self.present = OuterVersion()
+        """The version that `outer_P` is."""
         self.lock = threading.Lock()
         """Held for all work except reading. The event loop's thread works ahead only if no other
         thread holds it."""
         self._places: SharedPlaces | None = None
         self._ahead: FinishedAhead | None = None
-        self._lent: tuple[weakref.ref[F32], ...] = ()
-        """The lent views, all of one version. A view stays alive as long as a view of its memory
-        does."""
-        self._lent_version = 0
-        self._contributions = 1
-        """Number of contributions of the ranks. Only the thread that takes them changes it, without
-        the lock, which an outer step may hold for long."""
-        self._contributions_shown = 0
-        """Their number when a result was last shown to the ranks."""
-        self._has_taken = True
-        """Whether the ranks had contributed, and so taken the result before, when that was."""
+        self._loans = Loans()
+        self._shown_results = ShownResults()
 
     def share(self, places: SharedPlaces) -> None:
         """The ranks read these places from now on; they have read no parameters yet."""
@@ -148,20 +197,8 @@ class OuterState:
 
     def lend(self) -> tuple[F32, F32]:
         """(outer, momentum) of the present version. They do not change as long as they, or views of
-        their memory, are held. Only one version is lent at a time, a second one is copied:
-        otherwise the ranks would have no place left."""
-        if self._is_lent() and self._lent_version != self.version:
-            return copy_of(self.outer_P), copy_of(self.momentum_P)
-        views = self.outer_P.view(), self.momentum_P.view()
-        known = (ref for ref in self._lent if ref() is not None)
-        self._lent = (*known, *map(weakref.ref, views))
-        self._lent_version = self.version
-        return views
-
-    def _is_lent(self, array_P: F32 | None = None) -> bool:
-        """Whether this array is lent; without an array, whether any is."""
-        views = [view for ref in self._lent if (view := ref()) is not None]
-        return any(array_P is None or np.may_share_memory(view, array_P) for view in views)
+        their memory, are held."""
+        return self._loans.lend(self.present.round, self.outer_P, self.momentum_P)
 
     def ahead_of(self, stamp: Stamp) -> FinishedAhead:
         """The finished pieces of the version that this attempt of a round leads to."""
@@ -176,7 +213,7 @@ class OuterState:
         incomplete version for a result."""
         self._ahead = None
         places = self._places
-        is_kept = self.next_outer_P is self.base_P or self._is_lent(self.next_outer_P)
+        is_kept = self.next_outer_P is self.base_P or self._loans.is_lent(self.next_outer_P)
         place = places.number(self.next_outer_P) if places is not None else None
         if places is not None and (is_kept or place is None):
             used = {places.number(self.outer_P), places.number(self.base_P)}
@@ -190,7 +227,7 @@ class OuterState:
     def room_for_momentum(self) -> F32:
         """The array for the next momentum: the present one, unless it is lent."""
         momentum_P = self.momentum_P
-        return zeros(momentum_P.size) if self._is_lent(momentum_P) else momentum_P
+        return zeros(momentum_P.size) if self._loans.is_lent(momentum_P) else momentum_P
 
     def take(self, outer_P: F32, momentum_P: F32) -> None:
         """Make these arrays the next version. This object owns `outer_P` from now on: the caller
@@ -201,7 +238,7 @@ class OuterState:
         self.momentum_P[:] = momentum_P
 
     def _unlent(self, places: SharedPlaces) -> list[int]:
-        return [x for x in range(COPIES) if not self._is_lent(places.outer[x])]
+        return [x for x in range(COPIES) if not self._loans.is_lent(places.outer[x])]
 
     def turn(self, version: int, lineage: int, digests: Mapping[int, bytes]) -> str:
         """Make the next version the present one. `digests`: those of its cells that are known; the
@@ -214,16 +251,16 @@ class OuterState:
             or state_digests.cell_digest(self.outer_P[cell], self.momentum_P[cell])
             for cell in state_digests.cells(self.outer_P.size)
         ]
-        self.version, self.lineage = version, lineage
-        self.digest, self._ahead = state_digests.digest_of_cells(found), None
-        return self.digest
+        return self._now(OuterVersion(version, lineage, state_digests.digest_of_cells(found)))
 
     def pass_by(self, version: int, lineage: int) -> str:
         """Name the present state after this version, without a change. Returns its digest."""
         assert not self.compared, "a round of all peers changes every state"
-        self.version, self.lineage = version, lineage
-        self.digest, self._ahead = gossip_pairs.state_digest(version), None
-        return self.digest
+        return self._now(OuterVersion(version, lineage, gossip_pairs.state_digest(version)))
+
+    def _now(self, version: OuterVersion) -> str:
+        self.present, self._ahead = version, None
+        return version.digest
 
     @property
     def is_shown(self) -> bool:
@@ -259,13 +296,13 @@ class OuterState:
 
     def contributed(self) -> None:
         """The ranks have contributed, so they have taken all shown results but the last."""
-        self._contributions += 1
+        self._shown_results.contributed()
 
     def forget_places(self) -> None:
         """Free the places that no rank reads: the ranks neither have work that began there, nor
         have still to take a result there, and the place is neither lent nor being written."""
         places = self._places
-        if places is None or not self._has_taken or self._ahead is not None:
+        if places is None or not self._shown_results.earlier_are_taken or self._ahead is not None:
             return
         kept = (places.number(self.outer_P), places.number(self.base_P))
         for place in self._unlent(places):
@@ -282,6 +319,4 @@ class OuterState:
     def _shown(self) -> None:
         """The ranks train from the present outer parameters from now on."""
         self.base_P = self.outer_P
-        contributions = self._contributions  # Read once: the other thread may add one.
-        self._has_taken = contributions != self._contributions_shown
-        self._contributions_shown = contributions
+        self._shown_results.shown()

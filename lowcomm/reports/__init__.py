@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lowcomm.reports.figure_texts import decimal_bytes_text, seconds_text
     from lowcomm.reports.html_report import write_report
     from lowcomm.reports.live_view import LiveView, print_end
-    from lowcomm.reports.summary import build_summary, write_summary
+    from lowcomm.reports.summary import Summary, build_summary, write_summary
     from lowcomm.reports.svg_charts import Series, line_chart
     from lowcomm.reports.timeline import Follower, read_timeline
 
@@ -42,6 +42,7 @@ __all__ = [
     "RanksStalled",
     "Ready",
     "Series",
+    "Summary",
     "build_summary",
     "decimal_bytes_text",
     "line_chart",
@@ -59,7 +60,7 @@ __getattr__ = lazy_exports(
         "events": "Commit Elected Event Finished Lost RanksLost RanksStalled Ready",
         "html_report": "write_report",
         "live_view": "LiveView print_end",
-        "summary": "build_summary write_summary",
+        "summary": "Summary build_summary write_summary",
         "figure_texts": "decimal_bytes_text seconds_text",
         "svg_charts": "Series line_chart",
         "timeline": "Follower read_timeline",

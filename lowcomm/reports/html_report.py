@@ -9,6 +9,7 @@ charts.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -32,7 +33,7 @@ from lowcomm.reports.events import (
 )
 from lowcomm.reports.figure_texts import bytes_text, count_text, seconds_text
 from lowcomm.reports.process_lifetimes import ProcessLifetime, find_lives, first_commits, run_begin
-from lowcomm.reports.summary import key_figures
+from lowcomm.reports.summary import Summary, key_figures
 from lowcomm.reports.svg_charts import (
     BytePair,
     ChartPhase,
@@ -60,7 +61,7 @@ DIGEST_CHARS = 12
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
 
 
-def write_report(run_dir: Path, summary: Mapping[str, Any]) -> Path:
+def write_report(run_dir: Path, summary: Summary) -> Path:
     """Write report.html into a run directory, from its events and its summary. Returns the file's
     path. Raises OSError."""
     path = run_dir / "report.html"
@@ -69,18 +70,17 @@ def write_report(run_dir: Path, summary: Mapping[str, Any]) -> Path:
     return path
 
 
-def render_report(timeline: Timeline, summary: Mapping[str, Any]) -> str:
-    """Return the page as HTML. `summary`: a lowcomm.reports.summary.Summary of this timeline."""
+def render_report(timeline: Timeline, summary: Summary) -> str:
+    """Return the page as HTML. `summary`: of this timeline."""
     source = (
         resources.files("lowcomm.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
     )
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    begin = summary["started_unix_s"]
-    config = cast(Mapping[str, Any], summary["config"])
+    begin = summary.started_unix_s
     return environment.from_string(source).render(
-        title=printable(str(config.get("name", "run"))),
+        title=printable(str(summary.config.get("name", "run"))),
         began=""
         if begin is None
         else f"{datetime.fromtimestamp(begin, UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -90,14 +90,14 @@ def render_report(timeline: Timeline, summary: Mapping[str, Any]) -> str:
         peers=_peer_rows(summary),
         traffic=_traffic_rows(summary),
         rounds=_round_rows(summary),
-        settings=list(flatten(config)),
-        machine=_machine_text(summary["machine"]),
+        settings=list(flatten(summary.config)),
+        machine=_machine_text(summary.machine),
     )
 
 
-def peer_css(summary: Mapping[str, Any]) -> dict[str, str]:
+def peer_css(summary: Summary) -> dict[str, str]:
     """Return {peer id: CSS class of its colour}, for all charts and tables."""
-    peers = [peer["peer"] for peer in summary["peers"]]
+    peers = [peer.peer for peer in summary.peers]
     few = len(peers) <= COLOURS_MAX
     return {peer: f"c{number}" if few else "many" for number, peer in enumerate(peers)}
 
@@ -134,7 +134,7 @@ def phases(lifetime: ProcessLifetime, *, until: float, t0: float) -> list[ChartP
     return spans
 
 
-def loss_series(events: Sequence[Event], summary: Mapping[str, Any]) -> list[Series]:
+def loss_series(events: Sequence[Event], summary: Summary) -> list[Series]:
     """Return lines of training loss against the tokens that the run had committed at that time.
 
     Between two commits, tokens are interpolated linearly in time. The line "all peers" has a point
@@ -149,11 +149,11 @@ def loss_series(events: Sequence[Event], summary: Mapping[str, Any]) -> list[Ser
     tokens_at = committed_tokens(commits, begin)
     css = peer_css(summary)
     series: list[Series] = []
-    for peer in summary["peers"]:
-        points = [(tokens_at(e.t), e.loss) for e in metrics if e.peer == peer["peer"]]
+    for peer in summary.peers:
+        points = [(tokens_at(e.t), e.loss) for e in metrics if e.peer == peer.peer]
         points = thin(points, limit=POINTS_MAX)
         named = len(css) <= COLOURS_MAX
-        series.append(Series(peer["name"], css[peer["peer"]], points, named=named))
+        series.append(Series(peer.name, css[peer.peer], points, named=named))
     run: list[tuple[float, float]] = []
     before = begin
     for commit in commits:
@@ -225,7 +225,7 @@ def _span(css: str, why: str, begin_s: float, end_s: float) -> ChartPhase:
     return ChartPhase(begin_s, end_s, css, title)
 
 
-def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, dict[str, Markup]]:
+def _charts(events: Sequence[Event], summary: Summary) -> dict[str, dict[str, Markup]]:
     """Return {"loss": {"wide": svg, "narrow": svg}, ...}; a chart without data is an empty text."""
     series = loss_series(events, summary)
     rows, marks = _gantt_rows(events, summary)
@@ -236,12 +236,12 @@ def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, di
     css = peer_css(summary)
     pairs = [
         BytePair(
-            peer["name"],
-            css[peer["peer"]],
-            peer["bytes_sent"],
-            peer["bytes_allreduce_equivalent"] or 0,
+            peer.name,
+            css[peer.peer],
+            peer.bytes_sent,
+            peer.bytes_allreduce_equivalent or 0,
         )
-        for peer in summary["peers"]
+        for peer in summary.peers
     ]
     sent, unit = traffic_series(events)
     charts: dict[str, dict[str, Markup]] = {"loss": {}, "gantt": {}, "bytes": {}, "traffic": {}}
@@ -258,7 +258,7 @@ def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, di
             y_label=f"{unit} sent by all peers",
         )
         charts["gantt"][name] = gantt(
-            rows, width=width, end_s=summary["wall_s"] or 0.0, ticks=ticks, marks=marks
+            rows, width=width, end_s=summary.wall_s or 0.0, ticks=ticks, marks=marks
         )
         charts["bytes"][name] = ratio_chart(
             pairs, width=width, actual="sent", other="all-reduce at every step"
@@ -266,18 +266,16 @@ def _charts(events: Sequence[Event], summary: Mapping[str, Any]) -> dict[str, di
     return charts
 
 
-def _gantt_rows(
-    events: Sequence[Event], summary: Mapping[str, Any]
-) -> tuple[list[ChartRow], list[Mark]]:
+def _gantt_rows(events: Sequence[Event], summary: Summary) -> tuple[list[ChartRow], list[Mark]]:
     lives = find_lives(events)
-    t0, wall_s = run_begin(lives), summary["wall_s"] or 0.0
-    joined = {(join["peer"], join["t_s"]) for join in summary["joins"]}
+    t0, wall_s = run_begin(lives), summary.wall_s or 0.0
+    joined = {(join.peer, join.t_s) for join in summary.joins}
     css = peer_css(summary)
     rows: list[ChartRow] = []
     marks: list[Mark] = []
-    for number, peer in enumerate(summary["peers"]):
+    for number, peer in enumerate(summary.peers):
         spans: list[ChartPhase] = []
-        mine = [lifetime for lifetime in lives if lifetime.peer == peer["peer"]]
+        mine = [lifetime for lifetime in lives if lifetime.peer == peer.peer]
         for lifetime, later in zip(mine, [*mine[1:], None], strict=True):
             begin_s = lifetime.begin_t - t0
             until_s = later.begin_t - t0 if later else wall_s
@@ -288,53 +286,53 @@ def _gantt_rows(
                 end_s = lifetime.end_t - t0
                 spans.append(ChartPhase(end_s, until_s, "gone", lifetime.end))
                 marks.append(Mark(end_s, number, "kill", lifetime.end))
-        rows.append(ChartRow(peer["name"], css[peer["peer"]], spans))
+        rows.append(ChartRow(peer.name, css[peer.peer], spans))
     return rows, marks
 
 
-def _peer_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _peer_rows(summary: Summary) -> list[dict[str, Any]]:
     css = peer_css(summary)
     rows: list[dict[str, Any]] = []
-    for peer in summary["peers"]:
-        equivalent, sent = peer["bytes_allreduce_equivalent"], peer["bytes_sent"]
+    for peer in summary.peers:
+        equivalent, sent = peer.bytes_allreduce_equivalent, peer.bytes_sent
         rows.append(
             {
-                **peer,
-                "css": css[peer["peer"]],
-                "end": peer["end"] or "runs",
-                "tokens": count_text(peer["tokens"]),
-                "loss": "" if peer["loss"] is None else f"{peer['loss']:.3f}",
+                **asdict(peer),
+                "css": css[peer.peer],
+                "end": peer.end or "runs",
+                "tokens": count_text(peer.tokens),
+                "loss": "" if peer.loss is None else f"{peer.loss:.3f}",
                 "sent": bytes_text(sent),
-                "received": bytes_text(peer["bytes_received"]),
+                "received": bytes_text(peer.bytes_received),
                 "factor": f"{equivalent / sent:.3g}" if equivalent and sent else "",
-                "digest": (peer["state_digest"] or "")[:DIGEST_CHARS],
-                "listen_cpu": "" if peer["listen_cpu_s"] is None else f"{peer['listen_cpu_s']:.2f}",
+                "digest": (peer.state_digest or "")[:DIGEST_CHARS],
+                "listen_cpu": "" if peer.listen_cpu_s is None else f"{peer.listen_cpu_s:.2f}",
             }
         )
     return rows
 
 
-def _traffic_rows(summary: Mapping[str, Any]) -> list[dict[str, str]]:
+def _traffic_rows(summary: Summary) -> list[dict[str, str]]:
     css = peer_css(summary)
     return [
-        {**traffic_row(each), "name": each["name"], "css": css.get(each["peer"], "many")}
-        for each in summary["traffic"]
+        {**traffic_row(each), "name": each.name, "css": css.get(each.peer, "many")}
+        for each in summary.traffic
     ]
 
 
-def _round_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _round_rows(summary: Summary) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     before: dict[int, float] = {}
-    for each in summary["rounds"]:
-        since = before.get(each["fragment"])
-        before[each["fragment"]] = each["t_s"]
+    for each in summary.rounds:
+        since = before.get(each.fragment)
+        before[each.fragment] = each.t_s
         rows.append(
             {
-                **each,
-                "t": f"{each['t_s']:.2f}",
-                "took": "" if since is None else f"{each['t_s'] - since:.2f}",
-                "tokens": count_text(each["tokens"]),
-                "roster": ", ".join(each["roster"]),
+                **asdict(each),
+                "t": f"{each.t_s:.2f}",
+                "took": "" if since is None else f"{each.t_s - since:.2f}",
+                "tokens": count_text(each.tokens),
+                "roster": ", ".join(each.roster),
             }
         )
     return rows

@@ -37,7 +37,7 @@ from lowcomm.reports.events import (
     Waiting,
 )
 from lowcomm.reports.figure_texts import bytes_text, count_text, milliseconds_text, seconds_text
-from lowcomm.reports.summary import key_figures
+from lowcomm.reports.summary import Summary, key_figures
 from lowcomm.reports.timeline import peer_names, printable, roster_text, story
 from lowcomm.training.round_schedule import ANCHOR
 
@@ -347,7 +347,7 @@ class LiveView:
         return table
 
 
-def print_end(console: Console, summary: Mapping[str, Any], paths: Mapping[str, Path]) -> None:
+def print_end(console: Console, summary: Summary, paths: Mapping[str, Path]) -> None:
     """Print the figures of a finished run, its peers, and `paths`, the places of its files by their
     titles."""
     figures = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -363,20 +363,20 @@ def print_end(console: Console, summary: Mapping[str, Any], paths: Mapping[str, 
     for title in titles:
         peers.add_column(title, justify="right", no_wrap=True)
     peers.add_column("digest", no_wrap=True)
-    for peer in summary["peers"]:
-        state = peer["end"] or "runs"
-        mark = {True: " =", False: " !=", None: ""}[peer["digests_agree"]]
+    for peer in summary.peers:
+        state = peer.end or "runs"
+        mark = {True: " =", False: " !=", None: ""}[peer.digests_agree]
         figure_of = {
-            "steps": str(peer["inner_steps"]),
-            "tokens": count_text(peer["tokens"]),
-            "loss": "" if peer["loss"] is None else f"{peer['loss']:.3f}",
-            "sent": bytes_text(peer["bytes_sent"]),
+            "steps": str(peer.inner_steps),
+            "tokens": count_text(peer.tokens),
+            "loss": "" if peer.loss is None else f"{peer.loss:.3f}",
+            "sent": bytes_text(peer.bytes_sent),
         }
         peers.add_row(
-            Text(peer["name"]),
-            Text(state, STYLES.get(state, "" if peer["alive"] else "bold red")),
+            Text(peer.name),
+            Text(state, STYLES.get(state, "" if peer.alive else "bold red")),
             *(Text(figure_of[title]) for title in titles),
-            Text((peer["state_digest"] or "")[:8] + mark),
+            Text((peer.state_digest or "")[:8] + mark),
         )
     console.print(figures, peers)
     for what, path in paths.items():

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from lowcomm.reports.events import (
     Commit,
@@ -28,7 +27,8 @@ AFTERGLOW_S = 1.0
 later."""
 
 
-class KillFigures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillFigures:
     """A killed peer, and the time until the surviving peers committed the next round.
 
     `round`: the first round committed after the kill. `kill_to_next_commit_s` counts from the kill,
@@ -45,7 +45,8 @@ class KillFigures(TypedDict):
     kill_to_next_commit_wall_s: float | None
 
 
-class JoinFigures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinFigures:
     """A process that started after the first commit. Its times count from its exec, except `t_s`,
     which counts from the run's first process start."""
 
@@ -138,7 +139,7 @@ def find_kills(
     """Return the figures of all kills, ordered by time. `events` must be ordered by time."""
     kills = [lifetime for lifetime in lives if lifetime.end == "killed"]
     figures = [_kill(lifetime, events, lives, names) for lifetime in kills]
-    return sorted(figures, key=lambda kill: kill["t_s"])
+    return sorted(figures, key=lambda kill: kill.t_s)
 
 
 def find_joins(
@@ -155,15 +156,15 @@ def find_joins(
         counted = [e.t for e in own if isinstance(e, Commit) and e.counted]
         state = next((e for e in own if isinstance(e, SnapshotReceived)), None)
         joins.append(
-            {
-                "peer": lifetime.peer,
-                "name": names.get(lifetime.peer, lifetime.peer),
-                "t_s": begin - run_begin(lives),
-                "join_to_member_s": member[0] - begin if member else None,
-                "join_to_contribution_s": counted[0] - begin if counted else None,
-                "state_bytes": sum(state.donor_bytes) if state else None,
-                "state_s": state.seconds if state else None,
-            }
+            JoinFigures(
+                peer=lifetime.peer,
+                name=names.get(lifetime.peer, lifetime.peer),
+                t_s=begin - run_begin(lives),
+                join_to_member_s=member[0] - begin if member else None,
+                join_to_contribution_s=counted[0] - begin if counted else None,
+                state_bytes=sum(state.donor_bytes) if state else None,
+                state_s=state.seconds if state else None,
+            )
         )
     return joins
 
@@ -239,14 +240,14 @@ def _kill(
             and event.t <= commit.t
         ]
         ready_t = max([kill_t, *readies])
-    return {
-        "peer": victim.peer,
-        "name": names.get(victim.peer, victim.peer),
-        "t_s": kill_t - run_begin(lives),
-        "round": commit.round if commit else None,
-        "kill_to_next_commit_s": commit.t - ready_t if commit else None,
-        "kill_to_next_commit_wall_s": commit.t - kill_t if commit else None,
-    }
+    return KillFigures(
+        peer=victim.peer,
+        name=names.get(victim.peer, victim.peer),
+        t_s=kill_t - run_begin(lives),
+        round=commit.round if commit else None,
+        kill_to_next_commit_s=commit.t - ready_t if commit else None,
+        kill_to_next_commit_wall_s=commit.t - kill_t if commit else None,
+    )
 
 
 def _kills_peer(fault: Fault, peer: Event, known: set[str]) -> bool:

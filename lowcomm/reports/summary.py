@@ -11,9 +11,10 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
 from lowcomm.methods import PER_STEP_METHODS
 from lowcomm.reports.events import (
@@ -48,7 +49,8 @@ from lowcomm.training.round_schedule import ANCHOR
 SCHEMA_VERSION = 1
 
 
-class PeerFigures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerFigures:
     """The figures of one peer id, summed over all its processes."""
 
     peer: str
@@ -68,7 +70,8 @@ class PeerFigures(TypedDict):
     listen_cpu_s: float | None  # CPU seconds until it listened; latest process.
 
 
-class RoundFigures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFigures:
     """One committed round of one fragment, from its first commit event."""
 
     fragment: int
@@ -79,13 +82,15 @@ class RoundFigures(TypedDict):
     tokens: int
 
 
-class FaultFigures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultFigures:
     t_s: float
     name: str
     what: str
 
 
-class Summary(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
     """The content of summary.json: figures of the whole run, and lists of figures of its parts. If
     there are several kills or joins, the slowest one gives the figure of the run."""
 
@@ -124,17 +129,17 @@ class Summary(TypedDict):
     problems: list[str]  # Lines of event files that could not be read.
 
 
-def build_summary(run_dir: Path, *, run: Mapping[str, Any]) -> dict[str, Any]:
+def build_summary(run_dir: Path, *, run: Mapping[str, Any]) -> Summary:
     """Return the Summary of a run directory. `run`: the agreed [run] as plain data. Raises
     OSError."""
-    return dict(summarize(read_timeline(run_dir), run=run))
+    return summarize(read_timeline(run_dir), run=run)
 
 
-def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> Path:
+def write_summary(run_dir: Path, summary: Summary) -> Path:
     """Write summary.json completely or not at all, and return its path. Raises OSError."""
     path = run_dir / "summary.json"
     torn = path.with_suffix(".json.new")
-    torn.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    torn.write_text(json.dumps(asdict(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     torn.replace(path)
     return path
 
@@ -153,44 +158,44 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
     checkpoints = [event for event in events if isinstance(event, Checkpoint)]
     newest = max(checkpoints, key=lambda event: (event.round, event.t), default=None)
     samples = [event for event in events if isinstance(event, Samples)]
-    sent = sum(peer["bytes_sent"] for peer in peers)
-    equivalent = sum(peer["bytes_allreduce_equivalent"] or 0 for peer in peers)
-    agree = [peer["digests_agree"] for peer in peers if peer["digests_agree"] is not None]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "finished": any(isinstance(event, Finished) for event in events),
-        "started_unix_s": begin,
-        "wall_s": None if begin is None else events[-1].t - begin,
-        "outer_steps": _num_steps(anchors, run),
-        "tokens": sum(commit.tokens for commit in anchors),
-        "samples": samples[-1].committed if samples else 0,
-        "samples_again": samples[-1].again if samples else 0,
-        "params": params or None,
-        "eval_loss": _finite(evaluated.loss) if evaluated else None,
-        "eval_windows": evaluated.windows if evaluated else None,
-        "sample": (evaluated.sample or None) if evaluated else None,
-        "digests_agree": all(agree) if agree else None,
-        "bytes_sent": sent,
-        "bytes_allreduce_equivalent": equivalent if params else None,
-        "allreduce_factor": equivalent / sent if equivalent and sent else None,
-        "kill_to_next_commit_s": _slowest(kill["kill_to_next_commit_s"] for kill in kills),
-        "kill_to_next_commit_wall_s": _slowest(k["kill_to_next_commit_wall_s"] for k in kills),
-        "join_to_member_s": _slowest(join["join_to_member_s"] for join in joins),
-        "join_to_contribution_s": _slowest(join["join_to_contribution_s"] for join in joins),
-        "peers": peers,
-        "rounds": [_round(commit, names, begin or 0.0) for commit in commits],
-        "kills": kills,
-        "joins": joins,
-        "faults": _faults(events, names, begin or 0.0),
-        "traffic": traffic_figures(lives, names),
-        "diverged": _diverged(events, names),
-        "checkpoint": newest.path if newest else None,
-        "checkpoint_round": newest.round if newest else None,
-        "config": dict(run),
-        "versions": _versions(),
-        "machine": _machine(),
-        "problems": list(timeline.problems),
-    }
+    sent = sum(peer.bytes_sent for peer in peers)
+    equivalent = sum(peer.bytes_allreduce_equivalent or 0 for peer in peers)
+    agree = [peer.digests_agree for peer in peers if peer.digests_agree is not None]
+    return Summary(
+        schema_version=SCHEMA_VERSION,
+        finished=any(isinstance(event, Finished) for event in events),
+        started_unix_s=begin,
+        wall_s=None if begin is None else events[-1].t - begin,
+        outer_steps=_num_steps(anchors, run),
+        tokens=sum(commit.tokens for commit in anchors),
+        samples=samples[-1].committed if samples else 0,
+        samples_again=samples[-1].again if samples else 0,
+        params=params or None,
+        eval_loss=_finite(evaluated.loss) if evaluated else None,
+        eval_windows=evaluated.windows if evaluated else None,
+        sample=(evaluated.sample or None) if evaluated else None,
+        digests_agree=all(agree) if agree else None,
+        bytes_sent=sent,
+        bytes_allreduce_equivalent=equivalent if params else None,
+        allreduce_factor=equivalent / sent if equivalent and sent else None,
+        kill_to_next_commit_s=_slowest(kill.kill_to_next_commit_s for kill in kills),
+        kill_to_next_commit_wall_s=_slowest(k.kill_to_next_commit_wall_s for k in kills),
+        join_to_member_s=_slowest(join.join_to_member_s for join in joins),
+        join_to_contribution_s=_slowest(join.join_to_contribution_s for join in joins),
+        peers=peers,
+        rounds=[_round(commit, names, begin or 0.0) for commit in commits],
+        kills=kills,
+        joins=joins,
+        faults=_faults(events, names, begin or 0.0),
+        traffic=traffic_figures(lives, names),
+        diverged=_diverged(events, names),
+        checkpoint=newest.path if newest else None,
+        checkpoint_round=newest.round if newest else None,
+        config=dict(run),
+        versions=_versions(),
+        machine=_machine(),
+        problems=list(timeline.problems),
+    )
 
 
 def allreduce_bytes(params: int, *, peers: int, steps: int) -> int:
@@ -199,50 +204,52 @@ def allreduce_bytes(params: int, *, peers: int, steps: int) -> int:
     return steps * 2 * 4 * params * (peers - 1) // peers
 
 
-def key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def key_figures(summary: Summary) -> list[tuple[str, str, str]]:
     """Return texts (title, figure, note) of the figures that apply to this run, the most important
     one first."""
     tiles: list[tuple[str, str, str]] = []
-    peers = cast(Sequence[Mapping[str, Any]], summary["peers"])
-    longer = summary["config"].get("method", {}).get("qsr_alpha")  # Fewer rounds than outer_steps.
-    planned = None if longer else summary["config"].get("outer_steps")
-    if summary["eval_loss"] is not None:
-        note = f"over {summary['eval_windows']} held-out windows"
-        tiles.append(("evaluation loss", f"{summary['eval_loss']:.4f}", note))
+    peers = summary.peers
+    longer = summary.config.get("method", {}).get("qsr_alpha")  # Fewer rounds than outer_steps.
+    planned = None if longer else summary.config.get("outer_steps")
+    if summary.eval_loss is not None:
+        note = f"over {summary.eval_windows} held-out windows"
+        tiles.append(("evaluation loss", f"{summary.eval_loss:.4f}", note))
     note = f"of {planned} planned" if planned else ""
-    tiles.append(("outer steps", str(summary["outer_steps"]), note))
-    alive = sum(peer["alive"] for peer in peers)
-    gone = [f"{peer['name']} {peer['end']}" for peer in peers if not peer["alive"]]
+    tiles.append(("outer steps", str(summary.outer_steps), note))
+    alive = sum(peer.alive for peer in peers)
+    gone = [f"{peer.name} {peer.end}" for peer in peers if not peer.alive]
     tiles.append(("peers alive", f"{alive} of {len(peers)}", ", ".join(gone[:4])))
-    if summary["allreduce_factor"] is not None:
+    equivalent = summary.bytes_allreduce_equivalent
+    if summary.allreduce_factor is not None and equivalent is not None:
         note = (
-            f"{bytes_text(summary['bytes_sent'])}; all-reduce at every step would have sent "
-            f"{bytes_text(summary['bytes_allreduce_equivalent'])}"
+            f"{bytes_text(summary.bytes_sent)}; all-reduce at every step would have sent "
+            f"{bytes_text(equivalent)}"
         )
-        tiles.append(("bytes sent", factor_text(summary["allreduce_factor"]), note))
+        tiles.append(("bytes sent", factor_text(summary.allreduce_factor), note))
     else:
-        tiles.append(("bytes sent", bytes_text(summary["bytes_sent"]), ""))
-    payload, note = traffic_text(summary["traffic"])
+        tiles.append(("bytes sent", bytes_text(summary.bytes_sent), ""))
+    payload, note = traffic_text(summary.traffic)
     if payload:
         tiles.append(("bytes sent by purpose", payload, note))
-    if summary["kill_to_next_commit_s"] is not None:
-        note = f"{seconds_text(summary['kill_to_next_commit_wall_s'])} after the kill itself"
-        tiles.append(("kill to next commit", seconds_text(summary["kill_to_next_commit_s"]), note))
-    if summary["join_to_contribution_s"] is not None:
-        member = summary["join_to_member_s"]
+    wall_s = summary.kill_to_next_commit_wall_s
+    if summary.kill_to_next_commit_s is not None and wall_s is not None:
+        note = f"{seconds_text(wall_s)} after the kill itself"
+        tiles.append(("kill to next commit", seconds_text(summary.kill_to_next_commit_s), note))
+    if summary.join_to_contribution_s is not None:
+        member = summary.join_to_member_s
         note = "" if member is None else f"a member after {seconds_text(member)}"
         tiles.append(
-            ("joiner start to contribution", seconds_text(summary["join_to_contribution_s"]), note)
+            ("joiner start to contribution", seconds_text(summary.join_to_contribution_s), note)
         )
-    if summary["wall_s"]:
-        rate = count_text(summary["tokens"] / summary["wall_s"])
+    if summary.wall_s:
+        rate = count_text(summary.tokens / summary.wall_s)
         note = f"{rate} per second"
-        if summary["samples"]:
-            note += f"; {count_text(summary['samples'])} samples"
-        if summary["samples_again"]:
-            note += f", {count_text(summary['samples_again'])} leased again"
-        tiles.append(("tokens counted", count_text(summary["tokens"]), note))
-        tiles.append(("wall time", seconds_text(summary["wall_s"]), "first start to last event"))
+        if summary.samples:
+            note += f"; {count_text(summary.samples)} samples"
+        if summary.samples_again:
+            note += f", {count_text(summary.samples_again)} leased again"
+        tiles.append(("tokens counted", count_text(summary.tokens), note))
+        tiles.append(("wall time", seconds_text(summary.wall_s), "first start to last event"))
     return tiles
 
 
@@ -273,23 +280,23 @@ def _peers(
             for ready in steps
         )
         figures.append(
-            {
-                "peer": peer,
-                "name": names.get(peer, peer),
-                "alive": mine[-1].end in ("", "finished"),
-                "end": mine[-1].end,
-                "ranks": next((e.ranks for e in reversed(own) if isinstance(e, Start)), 0),
-                "inner_steps": sum(ready.steps for ready in steps),
-                "tokens": sum(_tokens(lifetime) for lifetime in mine),
-                "rounds_counted": len(counted),
-                "loss": _finite(metrics[-1].loss) if metrics else None,
-                "state_digest": digests[-1] if digests else None,
-                "digests_agree": agreement.get(peer),
-                "bytes_sent": sum(_counter(lifetime, "bytes_sent") for lifetime in mine),
-                "bytes_received": sum(_counter(lifetime, "bytes_received") for lifetime in mine),
-                "bytes_allreduce_equivalent": equivalent if params else None,
-                "listen_cpu_s": cpu[-1] if cpu else None,
-            }
+            PeerFigures(
+                peer=peer,
+                name=names.get(peer, peer),
+                alive=mine[-1].end in ("", "finished"),
+                end=mine[-1].end,
+                ranks=next((e.ranks for e in reversed(own) if isinstance(e, Start)), 0),
+                inner_steps=sum(ready.steps for ready in steps),
+                tokens=sum(_tokens(lifetime) for lifetime in mine),
+                rounds_counted=len(counted),
+                loss=_finite(metrics[-1].loss) if metrics else None,
+                state_digest=digests[-1] if digests else None,
+                digests_agree=agreement.get(peer),
+                bytes_sent=sum(_counter(lifetime, "bytes_sent") for lifetime in mine),
+                bytes_received=sum(_counter(lifetime, "bytes_received") for lifetime in mine),
+                bytes_allreduce_equivalent=equivalent if params else None,
+                listen_cpu_s=cpu[-1] if cpu else None,
+            )
         )
     return figures
 
@@ -344,19 +351,19 @@ def _agreement(events: Sequence[Event]) -> dict[str, bool]:
 
 
 def _round(commit: Commit, names: Mapping[str, str], t0: float) -> RoundFigures:
-    return {
-        "fragment": commit.fragment,
-        "round": commit.round,
-        "attempt": commit.attempt,
-        "roster": [names.get(peer, peer) for peer in commit.roster],
-        "t_s": commit.t - t0,
-        "tokens": commit.tokens,
-    }
+    return RoundFigures(
+        fragment=commit.fragment,
+        round=commit.round,
+        attempt=commit.attempt,
+        roster=[names.get(peer, peer) for peer in commit.roster],
+        t_s=commit.t - t0,
+        tokens=commit.tokens,
+    )
 
 
 def _faults(events: Sequence[Event], names: Mapping[str, str], t0: float) -> list[FaultFigures]:
     return [
-        {"t_s": event.t - t0, "name": names.get(event.peer, event.name), "what": event.what}
+        FaultFigures(t_s=event.t - t0, name=names.get(event.peer, event.name), what=event.what)
         for event in events
         if isinstance(event, Fault)
     ]

@@ -5,7 +5,8 @@ Must NOT read files or import torch.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from lowcomm.reports.events import Traffic
 from lowcomm.reports.figure_texts import bytes_text, milliseconds_text, seconds_text
@@ -19,7 +20,8 @@ STALLED_MIN_S = 1.0
 """Stalls are reported if all together were at least so long."""
 
 
-class TrafficFigures(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficFigures:
     """Traffic of one peer id with all other peers, over all its processes."""
 
     peer: str
@@ -74,10 +76,11 @@ def sent_over_time(
     return found
 
 
-def traffic_text(figures: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def traffic_text(figures: Sequence[TrafficFigures]) -> tuple[str, str]:
     """Return the shares of all bytes sent, and a note, as ("97 % payload", "2 % transfer, 1 %
     control; loop lag p99 2.1 ms in the worst minute"); ("", "") if no bytes were reported."""
-    sent = {purpose: sum(each[f"{purpose}_sent_bytes"] for each in figures) for purpose in PURPOSES}
+    names = {purpose: f"{purpose}_sent_bytes" for purpose in PURPOSES}
+    sent = {of: sum(int(getattr(x, name)) for x in figures) for of, name in names.items()}
     total = sum(sent.values())
     if not total:
         return "", ""
@@ -87,22 +90,23 @@ def traffic_text(figures: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         if size or purpose != "relay"  # Few runs need relays.
     )
     parts = [", ".join(others)]
-    stalled_s = sum(each["stalled_s"] for each in figures)
+    stalled_s = sum(each.stalled_s for each in figures)
     if stalled_s >= STALLED_MIN_S:
         parts.append(f"{seconds_text(stalled_s)} stalled")
-    lags = [cast(float, each["lag_p99_s"]) for each in figures if each["lag_p99_s"] is not None]
+    lags = [each.lag_p99_s for each in figures if each.lag_p99_s is not None]
     if lags:
         parts.append(f"loop lag p99 {milliseconds_text(max(lags))} in the worst minute")
     return payload, "; ".join(parts)
 
 
-def traffic_row(figures: Mapping[str, Any]) -> dict[str, str]:
+def traffic_row(figures: TrafficFigures) -> dict[str, str]:
     """Format a peer's TrafficFigures for people, under the same keys."""
-    row = {key: bytes_text(figures[key]) for key in (*COLUMNS, "refused_bytes")}
+    row = {key: bytes_text(getattr(figures, key)) for key in (*COLUMNS, "refused_bytes")}
     for key in ("round_trip_s", "lag_p99_s", "lag_max_s"):
-        row[key] = "" if figures[key] is None else milliseconds_text(figures[key])
-    stalls = figures["stalls"]
-    row["stalls"] = f"{stalls}, {seconds_text(figures['stalled_s'])}" if stalls else "none"
+        seconds = getattr(figures, key)
+        row[key] = "" if seconds is None else milliseconds_text(seconds)
+    stalls = figures.stalls
+    row["stalls"] = f"{stalls}, {seconds_text(figures.stalled_s)}" if stalls else "none"
     return row
 
 

@@ -17,7 +17,10 @@ class Agreement:
     def __init__(self, found: Callable[[str], None]) -> None:
         self.log: dict[int, e.Entry] = {}
         self.tainted = False
-        """A peer with the true state may have died before the log named that state."""
+        """A peer with the true state may have died before the log named that state: no peer can
+        know the true state now."""
+        self.corrupted = False
+        """A fault has changed the state of some peer: notes about diverged states are expected."""
         self.states: dict[tuple[int, int, int], tuple[str, PeerId]] = {}
         """By (lineage, fragment, round): the digest of the state, and the first peer that held
         it."""
@@ -64,6 +67,12 @@ class Agreement:
         """The digest of the state after a round; None if no peer held it."""
         known = self.states.get((lineage, fragment, round_))
         return known[0] if known is not None else None
+
+    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
+        """True if this is not the digest of the true state. While half of the members are corrupt,
+        two equal reports may name a wrong state."""
+        known = self.digest_of(lineage, fragment, round_)
+        return self.corrupted and known not in (None, digest)
 
     def origin(self, fragment: int, round_: int) -> int:
         """The lineage in which the present branch went through this round; 0 if there is none."""

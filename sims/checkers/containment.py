@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocols.types import PeerId
+from sims.checkers.agreement import Agreement
 from sims.node.node import Node
 
 KEPT_MAX = 64
@@ -17,18 +18,18 @@ KEPT_MAX = 64
 class Containment:
     """Checks each peer by itself."""
 
-    def __init__(self, found: Callable[[str], None]) -> None:
-        self.corrupted = False
-        """A fault has changed the state of some peer: notes about diverged states are expected."""
+    def __init__(self, found: Callable[[str], None], agreement: Agreement) -> None:
+        """`agreement` knows whether a fault has changed a state."""
         self.claimants: set[PeerId] = set()
         """Peers that a fault makes claim to lead: notes about them are expected."""
         self._found = found
+        self._agreement = agreement
 
     def memory(self, node: Node) -> None:
         """Check that no collection grows with the length of the run (only the log does)."""
-        store, core, led_term = node.store, node.core, node.core.led_term
+        store, core, led_term = node.data_plane.store, node.core, node.core.led_term
         exchanges = [rounds.exchange for rounds in core.rounds]
-        ledger, disk = node.run_state.ledger, node.raft.disk
+        ledger, disk = node.core.run_state.ledger, node.core.raft.disk
         sizes = {
             "slices": len(store.slices),
             "results": len(store.results),
@@ -49,5 +50,6 @@ class Containment:
         """Check that no honest peer is reported for misbehaviour, and none as diverged unless a
         state was corrupted."""
         honest = text.partition(":")[0] not in self.claimants
-        if (kind == "misbehaviour" and honest) or (kind == "diverged" and not self.corrupted):
+        sound = not self._agreement.corrupted
+        if (kind == "misbehaviour" and honest) or (kind == "diverged" and sound):
             self._found(f"{kind}: {text}")

@@ -44,41 +44,41 @@ class Disks:
         else:
             self._full.pop(node.peer, None)
             self._notices(node)
-        if not node.raft.leads:
+        if not node.core.raft.leads:
             self._due.pop(node.peer, None)
-        elif node.world.now >= self._looked.get(node.peer, 0.0) + LOOK_S:
-            self._looked[node.peer] = node.world.now
+        elif node.world.clock.now >= self._looked.get(node.peer, 0.0) + LOOK_S:
+            self._looked[node.peer] = node.world.clock.now
             self._votes(node)
 
     def _notices(self, node: Node) -> None:
         """Check that a peer with a write that does not return takes its disk for a failed one."""
-        writer, now = node.wal_writer, node.world.now
-        since = max(writer.began_at, node.paused_until, self._told.get(node.peer, 0.0))
+        writer, now = node.wal_writer, node.world.clock.now
+        since = max(writer.began_at, node.turns.paused_until, self._told.get(node.peer, 0.0))
         if writer.writes and now > since + HANG_MAX_S + _allowed_s(node):
             self._found(f"{node.peer} does not notice that its disk hangs")
             self._told[node.peer] = now
 
     def _tries_again(self, node: Node) -> None:
         """Check that a peer notices in time that its disk works again."""
-        now, until = node.world.now, max(node.disk.full_until, node.disk.slow_until)
+        now, until = node.world.clock.now, max(node.disk.full_until, node.disk.slow_until)
         last = self._full.setdefault(node.peer, now)
         if now < until or node.wal_writer.writes:  # Writes under way may take any time.
             self._full[node.peer] = now
-        elif now > max(last, node.paused_until) + RETRY_S + _allowed_s(node):
+        elif now > max(last, node.turns.paused_until) + RETRY_S + _allowed_s(node):
             self._found(f"{node.peer} has a disk that works, and does not try it")
             self._full[node.peer] = now
 
     def _votes(self, leader: Node) -> None:
-        now, before = leader.world.now, self._due.get(leader.peer, {})
+        now, before = leader.world.clock.now, self._due.get(leader.peer, {})
         due: Since = {}
         for peer, what in self._changes(leader):
             node = leader.world.nodes[peer]
             network = leader.world.network
             line = network.line(leader.peer, peer)
-            key = (peer, what, node.me.incarnation, line.connection, leader.raft.term)
+            key = (peer, what, node.core.me.incarnation, line.connection, leader.core.raft.term)
             since = due[key] = before.get(key, now)
             # Messages that a stall or a pause held up arrive after its end.
-            pauses = (leader.paused_until, node.paused_until)
+            pauses = (leader.turns.paused_until, node.turns.paused_until)
             held = (*line.stalled_until.values(), line.held_until, *pauses, since)
             if now > max(held) + _allowed_s(leader):
                 self._found(f"{leader.peer} does not notice that {peer} {what}")
@@ -104,11 +104,11 @@ class Disks:
         via = led_term.relay_plan.via
         for peer in sorted(infos.keys() - voters - going - via.keys()):
             node = leader.world.nodes[peer]
-            same = infos[peer].incarnation == node.me.incarnation
-            lacks = raft.log.last_index - node.raft.disk.durable_index
+            same = infos[peer].incarnation == node.core.me.incarnation
+            lacks = raft.log.last_index - node.core.raft.disk.durable_index
             # Its reports about its log wait for its disk, the last slow write included.
             slow_until = max(node.disk.slow_until + SLOW_SYNC_S, node.disk.hung_until)
-            answers = leader.world.now >= slow_until
+            answers = leader.world.clock.now >= slow_until
             fit = same and answers and _writes(node) and 2 * lacks <= LAG_MAX
             if fit and _listens(leader, node):
                 yield peer, "could vote, and has a place"
@@ -116,12 +116,12 @@ class Disks:
 
 def _listens(leader: Node, node: Node) -> bool:
     """True if a node follows this leader, and both have the connection."""
-    raft = node.raft
-    here = node.peer in leader.raft.up and leader.peer in raft.up
-    follows = raft.leader == leader.peer and raft.term == leader.raft.term
+    raft = node.core.raft
+    here = node.peer in leader.core.raft.up and leader.peer in raft.up
+    follows = raft.leader == leader.peer and raft.term == leader.core.raft.term
     network = leader.world.network
     up = network.line(leader.peer, node.peer).up
-    return here and follows and up and node.running and node.member_status.accepted
+    return here and follows and up and node.running and node.core.member_status.accepted
 
 
 def _allowed_s(node: Node) -> float:
@@ -132,5 +132,5 @@ def _allowed_s(node: Node) -> float:
 
 def _writes(node: Node) -> bool:
     """True if the core takes its disk for a working one."""
-    disk = node.raft.disk
+    disk = node.core.raft.disk
     return disk.works

@@ -32,7 +32,7 @@ class ProgressChecks:
 
     def healed(self, world: WorldView[Node]) -> None:
         """No fault happens from now on."""
-        self._term = max(node.raft.term for node in world.nodes.values())
+        self._term = max(node.core.raft.term for node in world.nodes.values())
 
     def named(self, world: WorldView[Node], commit: e.Commit, *, members: int) -> None:
         """The first peer reads a commit; some states may be corrupt. If all holders of the true
@@ -40,7 +40,9 @@ class ProgressChecks:
         names, then that is the run's state from now on, and none of its holders is corrupt."""
         fragment, version = commit.fragment, commit.round - 1
         held = [node for node in world.live if _version(node, fragment) == version]
-        digests = Counter(world.digest_of(version, node.states.outers[fragment]) for node in held)
+        digests = Counter(
+            world.settings.digest_of(version, node.states.outers[fragment]) for node in held
+        )
         if 2 * max(digests.values(), default=0) > members:
             self._decided.add((fragment, version))
         if self._agreement.tainted and digests.keys() == {commit.previous_state_digest}:
@@ -53,7 +55,7 @@ class ProgressChecks:
         have been dead and not yet excluded, or receiving another state."""
         for node in world.nodes.values() if not self._agreement.tainted else ():
             # In a stepwise run each commit names the state: step_runs.py checks it.
-            if node.outcome != "finished" or not node.core.rounds:
+            if node.process.outcome != "finished" or not node.core.rounds:
                 continue
             for fragment, since in node.states.corrupt.items():
                 passed = range(since, node.core.rounds[fragment].version)

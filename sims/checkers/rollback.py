@@ -17,7 +17,6 @@ from protocols.messages import peer as m
 from protocols.state import RunState
 from protocols.types import PeerId
 from sims.checkers.agreement import Agreement
-from sims.checkers.containment import Containment
 from sims.checkers.transfer_checks import TransferChecks
 from sims.node.node import Node
 
@@ -43,23 +42,18 @@ class RollbackChecks:
     """Checks the Restores of all leaders."""
 
     def __init__(
-        self,
-        found: Callable[[str], None],
-        agreement: Agreement,
-        containment: Containment,
-        transfers: TransferChecks,
+        self, found: Callable[[str], None], agreement: Agreement, transfers: TransferChecks
     ) -> None:
-        """`agreement` knows each state that the run went through; `containment`, whether a fault
-        has corrupted a state; `transfers`, the donors that lied."""
+        """`agreement` knows each state that the run went through, and whether a fault has corrupted
+        a state; `transfers`, the donors that lied."""
         self._found = found
         self._agreement = agreement
-        self._containment = containment
         self._transfers = transfers
         self._reigns: dict[PeerId, TermReports] = {}
 
     def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        raft, led_term = node.raft, node.core.led_term
+        raft, led_term = node.core.raft, node.core.led_term
         run = led_term.head.run if led_term is not None else None
         if led_term is None or run is None or led_term.head.stepwise or run.gossip:
             return
@@ -81,7 +75,7 @@ class RollbackChecks:
         events."""
         if not isinstance(event, v.MessageReceived):
             return
-        message, life = event.message, (event.peer, node.links.life(event.peer, 0))
+        message, life = event.message, (event.peer, node.core.links.life(event.peer, 0))
         if isinstance(message, m.Kept):
             reign.kept[life] = message
         elif isinstance(message, m.Have):
@@ -91,10 +85,10 @@ class RollbackChecks:
             reign.asking.add(life)
 
     def _goes_back(self, node: Node, reign: TermReports, restore: e.Restore) -> None:
-        if self._containment.corrupted:
-            return  # Then it is not clear which state is right: see containment.py.
-        for peer in sorted(node.raft.up):
-            life = node.links.life(peer, -1)
+        if self._agreement.corrupted:
+            return  # Then it is not clear which state is right: see agreement.py.
+        for peer in sorted(node.core.raft.up):
+            life = node.core.links.life(peer, -1)
             kept = reign.kept.get((peer, life))
             if kept is not None and kept.tokens > restore.tokens and self._stands(kept):
                 self._found(

@@ -6,19 +6,45 @@ a run.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from protocols.messages import Stopped
 from protocols.messages import log_entries as e
 from protocols.state import RunState, drawn_at, transitions
 from protocols.types import PeerId, Stamp
 from sims.checkers.checkers import Checkers
+from sims.checkers.history import HistoryCheckers
 from sims.node.node import Node
 from sims.node.toy_model import PRIME, ToySignatures, Value, state_digest
 from sims.node.world_view import WorldView
 from sims.simulator.step_world import FACTOR, BareStepWorld, StepNode, Terms
 
 
+@dataclass(slots=True)
+class MadeStep:
+    """One step of one view, as its peers made it."""
+
+    terms: Terms
+    """The payloads that were added first, by a corrupt peer too."""
+    sound: tuple[Terms, Value] | None = None
+    """The payloads that the first sound peer added, and the resulting state; None: there is no such
+    peer yet."""
+    completed: set[PeerId] = field(default_factory=set[PeerId])
+    """The sound peers that made the step."""
+    misled: set[PeerId] = field(default_factory=set[PeerId])
+    """The corrupt peers that made the step. Their ranks may have another state by now, but their
+    reports count."""
+
+
 class StepCheckers(Checkers):
-    """The checkers of a stepwise world; `step_commits` takes the place of `commits`."""
+    """The checkers of a stepwise world."""
+
+    def run_ended(self, world: WorldView[Node]) -> None:
+        """Nothing is left to check: each step was checked when it was made."""
+
+
+class StepHistory(HistoryCheckers):
+    """The checkers of the steps of a world; `step_commits` takes the place of `commits`."""
 
     def __init__(self, world: BareStepWorld) -> None:
         super().__init__()
@@ -32,28 +58,19 @@ class StepCheckers(Checkers):
         self._views: dict[int, list[e.View]] = {}
         self._ends: dict[tuple[int, int], int] = {}
         """By (lineage, view): the last step of a closed view."""
-        self._made: dict[str, Value] = {}
-        """The payloads, by digest."""
-        self._terms: dict[tuple[int, int, int], Terms] = {}
-        """By (lineage, view, step): the payloads that were added first, by a corrupt peer too."""
-        self._batches: dict[str, int] = {}
-        """The batch from which a payload was made, by digest."""
+        self._payloads: dict[str, tuple[Value, int]] = {}
+        """The payloads, by digest: (value, the batch from which it was made)."""
         self._trained: dict[int, list[int]] = {}
         """The batches of each committed step."""
-        self._steps: dict[tuple[int, int, int], tuple[Terms, Value]] = {}
-        """By (lineage, view, step): the payloads that were added, and the resulting state."""
-        self._completed: dict[tuple[int, int, int], set[PeerId]] = {}
-        """By (lineage, view, step): the sound peers that made the step."""
-        self._misled: dict[tuple[int, int, int], set[PeerId]] = {}
-        """By (lineage, view, step): the corrupt peers that made the step. Their ranks may have
-        another state by now, but their reports count."""
+        self._steps: dict[tuple[int, int, int], MadeStep] = {}
+        """The steps that any peer made, by (lineage, view, step)."""
 
     @property
     def num_commits(self) -> int:
         return len(self.step_commits)
 
-    def run_ended(self, world: WorldView[Node]) -> None:
-        """Nothing is left to check: each step was checked when it was made."""
+    def found(self, text: str) -> None:
+        self.violations.append(text)
 
     # The log --------------------------------------------------------------------------------
 
@@ -88,7 +105,7 @@ class StepCheckers(Checkers):
         states = {
             digest for (_, step), digest in self.step_commits.items() if step == version.round
         }
-        if version.state_digest not in states and not self.tainted:
+        if version.state_digest not in states and not self.agreement.tainted:
             self.found(f"restored to a state of step {version.round} that was never committed")
         self._begins[lineage], self._views[lineage] = version.round, []
         self.step_commits[lineage, version.round] = version.state_digest
@@ -115,19 +132,19 @@ class StepCheckers(Checkers):
         step = commit.upto_step
         self.step_commits[lineage, step] = commit.state_digest
         view, nodes = self._view_of(lineage, step), self._who_makes(lineage, commit.view)
-        misled = self._misled.get((lineage, view, step), set[PeerId]())
-        made = self._steps.get((lineage, view, step))
+        known = self._steps.get((lineage, view, step)) or MadeStep(())
+        misled, made = known.misled, known.sound
         only_misled = bool(misled) and made is None  # The misled peers may be dead now.
         if (nodes or only_misled) and all(
             node.states.corrupt or node.peer in misled for node in nodes
         ):
-            self.tainted = True  # No peer is left that knows the true state.
-        if made is None and not self.tainted:
+            self.agreement.tainted = True  # No peer is left that knows the true state.
+        if made is None and not self.agreement.tainted:
             self.found(f"step {step} is committed, and no peer made it")
-        if made and state_digest(made[1]) != commit.state_digest and not self.tainted:
+        if made and state_digest(made[1]) != commit.state_digest and not self.agreement.tainted:
             self.found(f"step {step} is committed with another state than it led to")
-        completed = self._completed.get((lineage, view, step), set[PeerId]())
-        missing = {node.peer for node in nodes if not node.states.corrupt} - completed - misled
+        missing = {node.peer for node in nodes if not node.states.corrupt}
+        missing -= known.completed | misled
         if missing:
             self.found(f"step {step} is committed without {', '.join(sorted(missing))}")
         self._account(lineage, step)
@@ -135,10 +152,11 @@ class StepCheckers(Checkers):
     def _account(self, lineage: int, step: int) -> None:
         """Check that each batch is committed once, and none is left out (I10)."""
         for one in range(len(self._trained) + 1, step + 1):
-            terms = self._terms.get((lineage, self._view_of(lineage, one), one), ())
-            self._trained[one] = [self._batches[digest] for _, digest in terms]
-        trained = sorted(batch for made in self._trained.values() for batch in made)
-        if trained != list(range(drawn_at(self._run_state, step))) and not self.tainted:
+            made = self._steps.get((lineage, self._view_of(lineage, one), one))
+            terms = made.terms if made is not None else ()
+            self._trained[one] = [self._payloads[digest][1] for _, digest in terms]
+        trained = sorted(batch for batches in self._trained.values() for batch in batches)
+        if trained != list(range(drawn_at(self._run_state, step))) and not self.agreement.tainted:
             self.found(f"up to step {step} the run was trained on the batches {trained}")
 
     def _who_makes(self, lineage: int, view: int) -> list[StepNode]:
@@ -151,9 +169,9 @@ class StepCheckers(Checkers):
             node
             for node in nodes
             if node.running
-            and node.run_state.lineage == lineage
+            and node.core.run_state.lineage == lineage
             and self._run_state.counts(node.peer, view)
-            and self._run_state.members[node.peer].incarnation == node.me.incarnation
+            and self._run_state.members[node.peer].incarnation == node.core.me.incarnation
         ]
 
     def _view_of(self, lineage: int, step: int) -> int:
@@ -168,7 +186,7 @@ class StepCheckers(Checkers):
     def made(self, digest: str, value: Value, batch: int) -> None:
         """A peer made a payload of this batch; `step_made` checks that others add the same
         value."""
-        self._made[digest], self._batches[digest] = value, batch
+        self._payloads[digest] = value, batch
 
     def step_made(
         self, node: StepNode, stamp: Stamp, terms: Terms, before: Value, after: Value
@@ -182,22 +200,22 @@ class StepCheckers(Checkers):
             self.found(f"{node.peer} makes step {step} of view {view}, which ended with {end}")
         if mine and (end := self._stopped_at(node)) is not None and step > end:
             self.found(f"{node.peer} makes step {step} though it stopped at {end}")
-        self._terms.setdefault(key, terms)
+        made = self._steps.setdefault(key, MadeStep(terms))
         if node.states.corrupt:
-            self._misled.setdefault(key, set()).add(node.peer)
+            made.misled.add(node.peer)
             return
         roster = next(v.roster for v in self._views[lineage] if v.view == view)
         if tuple(peer for peer, _ in terms) != roster:
             self.found(f"{node.peer} makes step {step} with {terms}, the roster is {roster}")
-        first, state = self._steps.setdefault(key, (terms, after))
-        if (first, state) != (terms, after) and not self.tainted:
+        made.sound = made.sound or (terms, after)
+        if made.sound != (terms, after) and not self.agreement.tainted:
             self.found(f"{node.peer} makes step {step} of view {view} with other terms or state")
-        total = sum(self._made[digest] for _, digest in terms)
+        total = sum(self._payloads[digest][0] for _, digest in terms)
         if after != (before * FACTOR + total) % PRIME:
             self.found(f"{node.peer} adds up step {step} wrongly")
-        if not self._stands(lineage, view, step - 1, before) and not self.tainted:
+        if not self._stands(lineage, view, step - 1, before) and not self.agreement.tainted:
             self.found(f"{node.peer} makes step {step} from another state than its view has")
-        self._completed.setdefault(key, set()).add(node.peer)
+        made.completed.add(node.peer)
 
     def _stands(self, lineage: int, view: int, step: int, state: Value) -> bool:
         """True if this is the state after a step from which the view goes on."""
@@ -205,18 +223,18 @@ class StepCheckers(Checkers):
         if step <= self._begins[lineage]:
             return state_digest(state) == self.step_commits[lineage, step]
         made = self._steps.get((lineage, older[-1].view, step))
-        return made is not None and made[1] == state
+        return made is not None and made.sound is not None and made.sound[1] == state
 
     def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
         """Check that a state copy that a peer keeps is the committed state (I1)."""
         first = self.step_commits.setdefault((lineage, round_), digest)
-        if first != digest and not self.tainted:
+        if first != digest and not self.agreement.tainted:
             self.found(f"step {round_}: {peer} keeps {digest}, {first} was committed")
 
     def stopped(self, node: StepNode, report: Stopped) -> None:
         """A node reports that it stopped: it must make no further step until the log lets it go
         on."""
-        node.promised = (node.run_state.index, report.stamp.round)
+        node.promised = (node.core.run_state.index, report.stamp.round)
 
     def _stopped_at(self, node: StepNode) -> int | None:
         """The last step that the report of a node allows; None if the log lets it go on, also if
@@ -224,15 +242,15 @@ class StepCheckers(Checkers):
         if node.promised is None:
             return None
         index, step = node.promised
-        read = range(index + 1, node.run_state.index + 1)
+        read = range(index + 1, node.core.run_state.index + 1)
         if any(isinstance(self.log.get(x), e.Close | e.View | e.Restore) for x in read):
             return None
-        progress = node.run_state.step_progress
+        progress = node.core.run_state.step_progress
         return max(step, progress.step)
 
     def names(self, node: StepNode) -> None:
         """Check that no collection of a node grows with the length of the run."""
-        part, run = node.core.part, node.run_state.run
+        part, run = node.core.part, node.core.run_state.run
         steps = part.steps
         assert steps is not None
         assert run is not None
@@ -242,7 +260,7 @@ class StepCheckers(Checkers):
             "digests": len(steps.copy.digests),
             "values": len(node.values) // 16,
             "copies": len(node.copies),
-            "views": len(node.run_state.views),
+            "views": len(node.core.run_state.views),
         }
         for what, size in kept.items():
             if size > most + 8:

@@ -6,7 +6,7 @@ Must NOT simulate anything: sims/simulator does.
 from __future__ import annotations
 
 from sims.checkers.checkers import Checkers
-from sims.checkers.step_runs import StepCheckers
+from sims.checkers.step_runs import StepCheckers, StepHistory
 from sims.simulator.step_world import BareStepWorld
 from sims.simulator.world import BareWorld
 
@@ -29,6 +29,6 @@ class World(BareWorld):
 class StepWorld(BareStepWorld, World):
     """The world of a stepwise run. `outer_steps` counts steps of the model."""
 
-    def make_observer(self) -> StepCheckers:
-        self.checkers = self.step_observer = StepCheckers(self)
-        return self.step_observer
+    def make_checkers(self) -> StepCheckers:
+        self.step_observer = StepHistory(self)
+        return StepCheckers(self.step_observer)

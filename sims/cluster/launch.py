@@ -10,7 +10,6 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,6 +20,7 @@ from lowcomm.reports import (
     Event,
     Follower,
     LiveView,
+    Summary,
     build_summary,
     print_end,
     write_report,
@@ -89,8 +89,8 @@ async def supervise(
     summary = build_summary(run_dir, run=asdict(run))
     _tell_end(run_dir, summary, console)
     if watch.stopped.is_set():
-        how = f"`lowcomm resume {run_dir}` goes on from round {summary['checkpoint_round']}"
-        if summary["checkpoint"] is None:
+        how = f"`lowcomm resume {run_dir}` goes on from round {summary.checkpoint_round}"
+        if summary.checkpoint is None:
             how = "nothing was committed yet, so there is nothing to resume"
         console.print(f"interrupted: {how}", markup=False, highlight=False, soft_wrap=True)
         return SIGNALLED + watch.signalled
@@ -117,10 +117,10 @@ async def _follow(watch: Watch, view: LiveView, starting: "asyncio.Future[None]"
                 await watch.stopped.wait()
 
 
-def _tell_end(run_dir: Path, summary: dict[str, Any], console: Console) -> None:
+def _tell_end(run_dir: Path, summary: Summary, console: Console) -> None:
     paths = {"summary": write_summary(run_dir, summary), "report": write_report(run_dir, summary)}
-    if summary["checkpoint"]:
-        paths["checkpoint"] = Path(str(summary["checkpoint"]))
+    if summary.checkpoint:
+        paths["checkpoint"] = Path(summary.checkpoint)
     print_end(console, summary, paths)
 
 

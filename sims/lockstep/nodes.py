@@ -36,72 +36,36 @@ class _Round:
     next_round: int = 1
 
 
-class LockstepNode:
-    """Implements lowcomm.training.round_rank.RoundPeer and RoundClient."""
+class LockstepClient:
+    """The rank's side of one node's shared memory and messages: what RankClient is under a daemon.
+
+    Implements lowcomm.training.round_rank.RoundClient.
+    """
 
     def __init__(self, number: int, nodes: "LockstepNodes") -> None:
-        self.run = nodes.run
-        self.lease = NodeLease()
-        self.finished = False
-        self.rank: RoundRank
         self.decide: Decide = self._take_turns
         self._number = number
         self._nodes = nodes
         self._written = [np.empty(size, np.float32) for size in nodes.sizes]
+        """By fragment: the slot of the contribution, fp32 [P]."""
         self._rounds = [_Round() for _ in nodes.sizes]
         self._results: list[deque[tuple[Result, F32]]] = [deque() for _ in nodes.sizes]
+        """By fragment: the results that the rank has not taken yet."""
         self._taken: dict[int, F32] = {}
-        self._following: Iterator[int] = iter(())
-        self._awaits: int | None = None
-
-    # Interface ------------------------------------------------------------------------------
-
-    def begin(self, state: RoundState) -> None:
-        """Start the node with these parameters. The run takes those of the first node."""
-        shape = SlotsShape(1, tuple(4 * size for size in self._nodes.sizes))
-        initial = self._number == 0
-        attached = Attached(shape=shape, initial=initial, slot=self._number, rank_state="")
-        self.rank = RoundRank(self, state, attached)
-        self._follow()
-
-    def go_on(self) -> bool:
-        """Do all that is due. Returns False if the node waits for a result that is not there yet,
-        or has finished."""
-        while self._awaits is not None:
-            if not self._results[self._awaits]:
-                return False
-            self.rank.take_result(self.wait_result(self._awaits))
-            self._awaits = next(self._following, None)
-        return not self.finished
-
-    def step(self, *, tokens: int) -> None:
-        """Count an inner step. The last `go_on` must have returned True."""
-        assert self._awaits is None, "a step before a result that is due"
-        self.rank.count(tokens=tokens)
-        self._follow()
+        """By fragment: the values of the result that the rank took last."""
 
     def post(self, result: Result, values_P: F32) -> None:
-        """Deliver a result to this node; called by `LockstepNodes`."""
+        """Deliver a result to the rank; called by `LockstepNodes`."""
         self._results[result.fragment].append((result, values_P))
 
-    def _follow(self) -> None:
-        self._following = self.rank.following()
-        self._awaits = next(self._following, None)
+    def has_result(self, fragment: int) -> bool:
+        """True if the next result of the fragment is there."""
+        return bool(self._results[fragment])
 
     def _take_turns(self, step: int, due: bool, left: Sequence[int]) -> int | None:
         return next_fragment(self._rounds, left) if due else None
 
-    # RoundPeer, RoundClient -----------------------------------------------------------------
-
-    @property
-    def client(self) -> "LockstepNode":
-        return self
-
-    def evaluate(self) -> None:
-        """No caller asks for an evaluation."""
-
-    def finish(self, *, evaluate: bool) -> None:
-        self.finished = True
+    # RoundClient ----------------------------------------------------------------------------
 
     def contribution(self, fragment: int) -> memoryview:
         return self._written[fragment].view(np.uint8).data
@@ -129,6 +93,60 @@ class LockstepNode:
 
     def ask_boundary(self, steps: int, *, due: bool, left: Sequence[int]) -> int | None:
         return self.decide(steps, due, left)
+
+
+class LockstepNode:
+    """One node, with one rank. Implements lowcomm.training.round_rank.RoundPeer."""
+
+    def __init__(self, number: int, nodes: "LockstepNodes") -> None:
+        self.run = nodes.run
+        self.lease = NodeLease()
+        self.finished = False
+        self.rank: RoundRank
+        self.client = LockstepClient(number, nodes)
+        self._number = number
+        self._sizes = nodes.sizes
+        self._following: Iterator[int] = iter(())
+        self._awaits: int | None = None
+        """The fragment of the result that the rank needs before it goes on; None: it trains."""
+
+    # Interface ------------------------------------------------------------------------------
+
+    def begin(self, state: RoundState) -> None:
+        """Start the node with these parameters. The run takes those of the first node."""
+        shape = SlotsShape(1, tuple(4 * size for size in self._sizes))
+        initial = self._number == 0
+        attached = Attached(shape=shape, initial=initial, slot=self._number, rank_state="")
+        self.rank = RoundRank(self, state, attached)
+        self._follow()
+
+    def go_on(self) -> bool:
+        """Do all that is due. Returns False if the node waits for a result that is not there yet,
+        or has finished."""
+        while self._awaits is not None:
+            if not self.client.has_result(self._awaits):
+                return False
+            self.rank.take_result(self.client.wait_result(self._awaits))
+            self._awaits = next(self._following, None)
+        return not self.finished
+
+    def step(self, *, tokens: int) -> None:
+        """Count an inner step. The last `go_on` must have returned True."""
+        assert self._awaits is None, "a step before a result that is due"
+        self.rank.count(tokens=tokens)
+        self._follow()
+
+    def _follow(self) -> None:
+        self._following = self.rank.following()
+        self._awaits = next(self._following, None)
+
+    # RoundPeer ------------------------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """No caller asks for an evaluation."""
+
+    def finish(self, *, evaluate: bool) -> None:
+        self.finished = True
 
 
 class LockstepNodes:
@@ -218,4 +236,4 @@ class LockstepNodes:
             finish=version == self._rounds,
             samples=(SampleRange(0, SAMPLES_MAX),),  # No step draws any.
         )
-        node.post(result, taken.values_P)
+        node.client.post(result, taken.values_P)

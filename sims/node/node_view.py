@@ -6,22 +6,24 @@ Must NOT name a value that only the world or a checker uses.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.links import Identity
 from protocols.messages import Control
 from protocols.peer import PeerCore
-from protocols.state import RunState
 from protocols.types import PeerId, Stamp
 from sims.node.storage import SimulatedDisk, Store
 from sims.node.toy_model import Value
-from sims.node.world_view import Observer, WorldView
+from sims.node.world_view import WorldView
 
 
 class TurnsView(Protocol):
     """The order of a node's jobs."""
+
+    paused_until: float
+    """Virtual time in seconds."""
 
     def in_turn(self, action: Callable[[], None]) -> None:
         """Run an action in the order of the jobs, after those begun before; it takes no time."""
@@ -39,45 +41,69 @@ class LiesView(Protocol):
         ...
 
 
-class NodeView(Protocol):
-    """One incarnation of one peer."""
-
-    paused_until: float
-    speed: float
-    """Seconds for one inner step."""
-
-    @property
-    def world(self) -> WorldView[Any]: ...
-
-    @property
-    def observer(self) -> Observer[Any]: ...
-
-    @property
-    def peer(self) -> PeerId: ...
-
-    @property
-    def me(self) -> Identity: ...
-
-    @property
-    def core(self) -> PeerCore: ...
-
-    @property
-    def run_state(self) -> RunState: ...
-
-    @property
-    def disk(self) -> SimulatedDisk: ...
+class DataPlaneView(Protocol):
+    """A node's payloads."""
 
     @property
     def store(self) -> Store: ...
 
     @property
+    def owner_checks(self) -> LiesView: ...
+
+
+@dataclass(slots=True)
+class SimulatedProcess:
+    """The process of one incarnation, until its end."""
+
+    speed: float
+    """Seconds for one inner step."""
+    asked_to_leave: bool = False
+    alive: bool = True
+    """False: it was killed."""
+    outcome: str = ""
+    """How it ended by itself, as in the Stop of its core; "": it did not."""
+    why: str = ""
+    """The reason of that."""
+
+
+@dataclass(slots=True)
+class Contacts:
+    """The other peers, as one incarnation's shell knows them."""
+
+    dials: set[str] = field(default_factory=set[str])
+    """Addresses to which this peer wants a connection."""
+    dialling: set[str] = field(default_factory=set[str])
+    """Addresses that are being dialled at present."""
+    met: set[PeerId] = field(default_factory=set[PeerId])
+    """Peers that were ever connected with this one."""
+
+
+class NodeView(Protocol):
+    """One incarnation of one peer."""
+
+    @property
+    def world(self) -> WorldView[Any]: ...
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    @property
+    def core(self) -> PeerCore: ...
+
+    @property
+    def disk(self) -> SimulatedDisk: ...
+
+    @property
     def turns(self) -> TurnsView: ...
 
     @property
-    def running(self) -> bool: ...
+    def process(self) -> SimulatedProcess: ...
 
     @property
-    def owner_checks(self) -> LiesView: ...
+    def data_plane(self) -> DataPlaneView: ...
+
+    @property
+    def running(self) -> bool: ...
 
     def send(self, to: PeerId, message: Control) -> None: ...
 

@@ -53,10 +53,10 @@ class SimulatedOwnerChecks:
     # Lies -----------------------------------------------------------------------------------
 
     def lie(self, how: str, seconds: float) -> None:
-        self.lies, self.lies_until = how, self._node.world.now + seconds
+        self.lies, self.lies_until = how, self._node.world.clock.now + seconds
 
     def is_lying(self, how: str) -> bool:
-        return self.lies == how and self._node.world.now < self.lies_until
+        return self.lies == how and self._node.world.clock.now < self.lies_until
 
     def falsified(self, command: c.ReducePart, mean: Value) -> Value:
         """The result that this owner sends. With fewer contributors no peer checks it."""
@@ -68,12 +68,12 @@ class SimulatedOwnerChecks:
             wanted = max(1, round(blocks * BLOCKS_SHARE))
             found = node.world.random.sample(range(blocks), wanted)
             self.false_blocks[stamp, part] = frozenset(found)
-            node.world.happened["falsified blocks"] += 1
+            node.world.story.happened["falsified blocks"] += 1
             node.world.observer.falsified(node, None)
         elif self.is_lying("whole"):
-            node.world.happened["falsified part"] += 1
+            node.world.story.happened["falsified part"] += 1
             node.world.observer.falsified(node, stamp)
-            return node.world.model.fold(mean + FALSE)
+            return node.world.settings.model.fold(mean + FALSE)
         return mean
 
     # The check ------------------------------------------------------------------------------
@@ -144,19 +144,19 @@ class SimulatedOwnerChecks:
     def _answer(self, command: c.SendBlocks) -> None:
         node, stamp, who = self._node, command.stamp, command.contributor
         if who.peer == node.peer:
-            found = node.store.encoded.get((stamp.fragment, stamp.round))
+            found = node.data_plane.store.encoded.get((stamp.fragment, stamp.round))
             if found is None:
                 return  # The round is over.
             value = found[1]
             if self.is_lying("contribution"):
-                node.world.happened["false blocks"] += 1
+                node.world.story.happened["false blocks"] += 1
                 node.world.observer.falsified(node, None)
-                value = node.world.model.fold(value + FALSE)
+                value = node.world.settings.model.fold(value + FALSE)
         else:
             key = slice_key(stamp, command.sample[0].part, who)
-            if key not in node.store.slices:
+            if key not in node.data_plane.store.slices:
                 return
-            value = node.store.slices[key]
+            value = node.data_plane.store.slices[key]
         text = str(value).encode()
         node.send(command.peer, m.Blocks(stamp, who.peer, 0, len(text), text))
 
@@ -164,7 +164,7 @@ class SimulatedOwnerChecks:
         """A contribution, by its contributor's word; None if our own is not here any more."""
         if contributor != self._node.peer:
             return check.answers[contributor, contributor]
-        found = self._node.store.encoded.get((check.stamp.fragment, check.stamp.round))
+        found = self._node.data_plane.store.encoded.get((check.stamp.fragment, check.stamp.round))
         return found[1] if found is not None else None
 
     def _wrong(self, check: SimulatedCheck, command: c.CompareBlocks) -> list[v.WrongPart]:
@@ -175,20 +175,20 @@ class SimulatedOwnerChecks:
             if value is None:
                 return []
             terms.append((term.tokens, value))
-        mean = node.world.model.mean(terms)
+        mean = node.world.settings.model.mean(terms)
         plan = node.core.run_state.plan(stamp.fragment, stamp.round)
         found: list[v.WrongPart] = []
         for each in check.sample:
             owner = plan.owner_of(each.part) if plan is not None else None
             false = frozenset[int]()
             if owner is not None:
-                theirs = node.world.nodes[owner].owner_checks
+                theirs = node.world.nodes[owner].data_plane.owner_checks
                 false = theirs.false_blocks.get((stamp, each.part), false)
-            result = node.store.results.get((stamp, each.part), mean)
+            result = node.data_plane.store.results.get((stamp, each.part), mean)
             if result != mean:
                 found.append(v.WrongPart(PartBlocks(each.part, each.blocks[:1])))
             elif wrong := false.intersection(each.blocks):
-                node.world.happened["false blocks found"] += 1
+                node.world.story.happened["false blocks found"] += 1
                 found.append(v.WrongPart(PartBlocks(each.part, tuple(sorted(wrong))[:8])))
         return found
 

@@ -146,15 +146,35 @@ class SimulatedLeases:
         return self._ranks.contribute()
 
 
+@dataclass(slots=True)
+class RankPosition:
+    """Where the ranks are between two boundaries. New ranks begin with a new one."""
+
+    since_start: int = 0
+    """Number of steps of these ranks."""
+    since_boundary: int = 0
+    at_boundary: bool = False
+    """The ranks have to contribute."""
+    runs: bool = False
+    """A step is under way."""
+
+    def step_made(self) -> None:
+        self.runs = False
+        self.since_start += 1
+        self.since_boundary += 1
+
+    def contributed(self) -> None:
+        self.since_boundary, self.at_boundary = 0, False
+
+
 class Ranks:
     """The ranks of one node in one incarnation. Ranks that crash are replaced inside this
     object."""
 
     def __init__(self, node: NodeView, training: Training) -> None:
-        self._node, self._core, self._name = node, node.core, node.me.name
-        self._model = node.world.model
+        self._node = node
         self._training = training
-        self.last = node.world.steps[node.peer]
+        self.last = node.world.story.steps[node.peer]
         """Number of steps that this peer has made in all its incarnations."""
         self.works = [Work(first=self.last) for _ in range(training.fragments)]
         self.sample_leases = SimulatedLeases(training.interval_samples)
@@ -170,9 +190,7 @@ class Ranks:
         """Fragments of which the ranks have no parameters yet."""
         self._first = False
         """These ranks have had no round yet."""
-        self._since_start = self._since_boundary = 0
-        self._at_boundary = self._runs = False
-        """`_at_boundary`: the ranks have to contribute. `_runs`: a step is under way."""
+        self._position = RankPosition()
 
     # Called by the shell --------------------------------------------------------------------
 
@@ -186,8 +204,7 @@ class Ranks:
         for work in self.works:
             work.handed = None  # New ranks wait for no result of old contributions.
         self._without = set(range(len(self.works)))
-        self._runs = self._at_boundary = False
-        self._since_start = self._since_boundary = 0
+        self._position = RankPosition()
 
     def set_back(self) -> None:
         """Mark all work since the last result as lost."""
@@ -196,17 +213,17 @@ class Ranks:
     def stall(self, seconds: float) -> None:
         """Let the ranks make no step for so long. The shell reports that after STALL_SEEN_S."""
         node, life = self._node, self.life
-        if node.me.witness:
+        if node.core.me.witness:
             return  # It has no ranks.
-        self.stalled_until = max(self.stalled_until, node.world.now + seconds)
+        self.stalled_until = max(self.stalled_until, node.world.clock.now + seconds)
 
         def seen() -> None:
-            if life == self.life and node.world.now < self.stalled_until:
+            if life == self.life and node.world.clock.now < self.stalled_until:
                 node.give(v.TrainersStalled("no step"))
                 node.at_time(self.stalled_until, moves)
 
         def moves() -> None:
-            if life == self.life and node.world.now < self.stalled_until:
+            if life == self.life and node.world.clock.now < self.stalled_until:
                 node.at_time(self.stalled_until, moves)  # They stalled again meanwhile.
             elif life == self.life:
                 node.give(v.TrainersMoving())
@@ -236,17 +253,17 @@ class Ranks:
     def _go_on(self) -> None:
         """Do all that is due between two steps, then begin the next step unless something is
         missing."""
-        if self._runs:
+        if self._position.runs:
             return
         for fragment in [f for f in self._results if self._is_due(f)]:
             self._take(self._results.pop(fragment))
         if self._without or not self._left:
             return
-        while self._at_boundary:
+        while self._position.at_boundary:
             while not self._free:
                 if not self._take_earliest():
                     return
-            fragment = next_fragment([x.work for x in self._core.rounds], self._choices)
+            fragment = next_fragment([x.work for x in self._node.core.rounds], self._choices)
             if self.works[fragment].first == self.last:
                 break  # A result has just replaced all work: make one more step.
             self._contribute(fragment)
@@ -258,7 +275,7 @@ class Ranks:
         try:
             self._step(self.sample_leases.draw(STEP_SAMPLES))
         except LowcommError as error:
-            self._node.observer.found(f"the ranks of {self._name} fail: {error}")
+            self._node.world.observer.found(f"the ranks of {self._node.core.me.name} fail: {error}")
 
     @property
     def _left(self) -> list[int]:
@@ -297,58 +314,61 @@ class Ranks:
 
     def _contribute(self, fragment: int) -> None:
         work = self.works[fragment]
-        delta = self._model.fold(work.base - work.local)
+        delta = self._node.world.settings.model.fold(work.base - work.local)
         work.handed = Handed(self.last, delta, work.moved, tuple(work.samples), work.base_round)
-        self._since_boundary, self._at_boundary = 0, False
+        self._position.contributed()
         seen: Samples = ()
         if fragment == 0:
             seen = self.sample_leases.contribute()
         steps = self.last - work.first
-        line = self._training.line(self._name, self.last)
+        line = self._training.line(self._node.core.me.name, self.last)
         made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
         self._node.give(made)
 
     def _step(self, drawn: list[int]) -> None:
         """Make one inner step on these samples; a boundary may follow."""
-        life, world = self.life, self._node.world
-        self._runs = True
+        life, world, name = self.life, self._node.world, self._node.core.me.name
+        model = world.settings.model
+        self._position.runs = True
 
         def made() -> None:
             if life != self.life:
                 return
-            if world.now < self.stalled_until:
+            if world.clock.now < self.stalled_until:
                 self._node.at_time(self.stalled_until, made)
                 return
-            self._runs = False
+            self._position.step_made()
             self.last += 1
-            self._since_start += 1
-            self._since_boundary += 1
             for work in self.works:
-                move = world.model.move(self._name, work.local, world.random)
-                work.local, work.moved = world.model.fold(work.local + move), work.moved + move
+                move = model.move(name, work.local, world.random)
+                work.local, work.moved = (
+                    world.settings.model.fold(work.local + move),
+                    work.moved + move,
+                )
             self.sample_leases.count_step()
             self.works[0].samples += drawn
-            world.steps[self._node.peer] = self.last
+            world.story.steps[self._node.peer] = self.last
             self._look()
             self._go_on()
 
-        self._node.after(self._node.speed * world.random.uniform(0.9, 1.1), made)
+        self._node.after(self._node.process.speed * world.random.uniform(0.9, 1.1), made)
 
     def _look(self) -> None:
         """Find out whether the ranks are at a boundary. New ranks, and ranks with `answers`, may be
         asked for an early one."""
-        new = self._first and 2 * self._since_start >= self._training.inner_steps
+        position = self._position
+        new = self._first and 2 * position.since_start >= self._training.inner_steps
         early = new or self._training.answers
         if early:
             self._node.give(v.TrainersAble())
-        works = [rounds.work for rounds in self._core.rounds]
+        works = [rounds.work for rounds in self._node.core.rounds]
         choices = self._choices
         asked = early and bool(choices) and works[next_fragment(works, choices)].others_wait
-        self._at_boundary = asked or self._since_boundary >= self._training.slot_steps
+        position.at_boundary = asked or position.since_boundary >= self._training.slot_steps
 
     def _take(self, result: PendingResult) -> None:
         """Go on from a result, with the work that it does not contain."""
-        resume, observer, fold = result.resume, self._node.observer, self._model.fold
+        resume, fold = result.resume, self._node.world.settings.model.fold
         work = self.works[resume.fragment]
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
@@ -367,10 +387,11 @@ class Ranks:
                 if not self._excused(result, work):
                     gone = (work.first, self.last)
                 self._restart(work, result)
-        observer.dropped(self._node.peer, resume.fragment, gone, result.lineage)
+        history = self._node.world.observer.history
+        history.dropped(self._node.peer, resume.fragment, gone, result.lineage)
         if work.first < self.last:
             of = {"base_round": work.base_round, "round_": resume.round}
-            observer.kept(self._node.peer, **of)
+            history.kept(self._node.peer, **of)
         work.base, work.base_round, work.over = result.outer, resume.round, resume.finish
         self._first = resume.first
         self._without.discard(resume.fragment)
@@ -383,7 +404,7 @@ class Ranks:
             return
         work.oldest_round = work.base_round
         local = work.local + result.outer - work.base + handed.delta
-        work.local, work.first = self._model.fold(local), handed.last
+        work.local, work.first = self._node.world.settings.model.fold(local), handed.last
         work.moved -= handed.moved
         del work.samples[: len(handed.samples)]
 
@@ -397,6 +418,6 @@ class Ranks:
         log's committed rounds, not by the rounds that this peer holds: the ledger has given the
         samples of such work to other peers."""
         resume = result.resume
-        run_state = self._node.run_state
+        run_state = self._node.core.run_state
         age = run_state.committed(resume.fragment) - work.oldest_round
         return age > STALE_ROUNDS or resume.finish or result.excused

@@ -16,8 +16,11 @@ from protocols.interface import events as v
 from protocols.state import ELEMENT_BYTES
 from protocols.types import PeerId, Stamp, digest_text
 from sims.node.node_view import NodeView
+from sims.node.owner_checks import SimulatedOwnerChecks
+from sims.node.storage import Store
 from sims.node.toy_model import Value
 
+Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
 Sum = tuple[Stamp, int]
 """(attempt, part)."""
 STATE_ARRAYS = 2
@@ -29,7 +32,7 @@ class Reductions:
 
     def __init__(self, node: NodeView) -> None:
         self._node = node
-        self._model, self._training = node.world.model, node.world.training
+        self._model, self._training = node.world.settings.model, node.world.settings.training
         self._waiting: dict[Sum, c.ReducePart] = {}
         self._receivers: dict[Sum, list[c.SendResult]] = {}
         """Commands to send a result that is not made yet, by sum."""
@@ -55,7 +58,7 @@ class Reductions:
                 self._node.job(partial(self._node.give, v.PartReduced(*key, "", void)))
             else:
                 mean = self._model.mean(terms)
-                false = self._node.owner_checks.falsified(command, mean)
+                false = self._node.data_plane.owner_checks.falsified(command, mean)
                 self._node.job(self._made(key, false))
 
     def _void(self, command: c.ReducePart) -> tuple[PeerId, ...]:
@@ -66,7 +69,7 @@ class Reductions:
         return tuple(void) if len(void) < len(terms) else ()
 
     def _terms(self, command: c.ReducePart) -> list[tuple[int, Value]] | None:
-        stamp, store = command.stamp, self._node.store
+        stamp, store = command.stamp, self._node.data_plane.store
         alike = self._training.gossip
         terms: list[tuple[int, Value]] = []
         for term in command.contributors:
@@ -83,7 +86,7 @@ class Reductions:
     def _made(self, key: Sum, mean: Value) -> Callable[[], None]:
         def done() -> None:
             node = self._node
-            node.store.results[key] = mean
+            node.data_plane.store.results[key] = mean
             for command in self._receivers.pop(key, []):
                 self.send(command)
             node.give(v.PartReduced(*key, _digest(mean)))
@@ -93,14 +96,14 @@ class Reductions:
     def send(self, command: c.SendResult) -> None:
         """Send a result, now or once it is made."""
         node, key = self._node, (command.stamp, command.part)
-        if key not in node.store.results:
+        if key not in node.data_plane.store.results:
             network = node.world.network
             line = network.line(node.peer, command.peer)
             if not line.up:
                 return  # The core learns of the loss, and repeats the command.
             self._receivers.setdefault(key, []).append(command)
             return
-        mean = node.store.results[key]
+        mean = node.data_plane.store.results[key]
         event = v.ResultReceived(node.peer, *key, command.contributors, _digest(mean))
         node.send_bulk(command.peer, event, mean)
 
@@ -112,7 +115,7 @@ class Reductions:
 
     def drop(self, command: c.DropSlices | c.DropResult) -> None:
         """Drop slices that will not be summed, or a result that its sender had no right to send."""
-        store = self._node.store
+        store = self._node.data_plane.store
         match command:
             case c.DropResult(stamp=stamp, part=part):
                 store.results.pop((stamp, part), None)
@@ -124,7 +127,7 @@ class Reductions:
         """Release a round after the time that the ranks need to copy its result, of which they
         learn now: as peers/exchange/buffer_release.py."""
         node, fragment = self._node, release.fragment
-        run_state, run = node.run_state, node.run_state.run
+        run_state, run = node.core.run_state, node.core.run_state.run
         assert run is not None, "a release before the run is known"
         self._releases.append((fragment, release.round))
         self._released[run_state.lineage, fragment] = release.round
@@ -134,7 +137,7 @@ class Reductions:
     def keeps(self, stamp: Stamp, part: int) -> bool:
         """True if the result is here, and the core has not released it."""
         over = stamp.round <= self._released.get((stamp.lineage, stamp.fragment), 0)
-        store = self._node.store
+        store = self._node.data_plane.store
         return (stamp, part) in store.results and not over
 
     def make_releases(self, fragment: int | None = None) -> None:
@@ -148,7 +151,7 @@ class Reductions:
                 self._releases.append((at, round_))
 
     def _release(self, fragment: int, round_: int) -> None:
-        store = self._node.store
+        store = self._node.data_plane.store
         store.release(fragment, round_)
         self._end_round(fragment, round_)
 
@@ -170,3 +173,39 @@ class Reductions:
 
 def _digest(mean: Value) -> str:
     return digest_text(str(mean))
+
+
+class SimulatedDataPlane:
+    """The payloads of one incarnation of a peer, and all that is made of them."""
+
+    def __init__(self, node: NodeView) -> None:
+        self.store = Store()
+        self.reductions = Reductions(node)
+        self.owner_checks = SimulatedOwnerChecks(node)
+        self.losses = 0
+        """How many losses of its ranks the core knows of."""
+        self._node = node
+        self._lineage = 0
+        """Lineage of the last applied entry."""
+
+    def keep_payload(self, event: Payload, value: Value) -> None:
+        """Keep a payload that has come."""
+        if isinstance(event, v.SliceReceived):
+            self.store.slices[slice_key(event.stamp, event.part, event.contributor)] = value
+            self.reductions.arrived()
+        elif isinstance(event, v.ResultReceived):
+            self.store.results[event.stamp, event.part] = value
+
+    def lineage_applied(self, lineage: int) -> None:
+        """An entry of this lineage is applied. After contributions of the old lineage, and before
+        those of a new one, drop the payloads and sums of others."""
+        if lineage != self._lineage:
+            self._lineage = lineage
+            self.reductions.make_releases()
+            self._node.turns.in_turn(self._restored)
+
+    def _restored(self) -> None:
+        """Drop payloads and sums of lineages other than the core's."""
+        lineage = self._node.core.run_state.lineage
+        self.store.keep(lineage)
+        self.reductions.keep(lineage)

@@ -99,7 +99,9 @@ class SimulatedTransfers:
             self.copies[index, fragment] = value
             self._rounds[index, fragment] = command.round
         node.give(
-            v.StateCopied(index, fragment, node.world.state_cells if value is not None else 0)
+            v.StateCopied(
+                index, fragment, node.world.settings.state_cells if value is not None else 0
+            )
         )
 
     def _hash(self, command: c.HashState) -> None:
@@ -107,13 +109,13 @@ class SimulatedTransfers:
         value = self.copies.get((index, fragment))
         if value is None:
             return  # Released meanwhile.
-        digest = node.world.digest_of(self._rounds[index, fragment], value)
+        digest = node.world.settings.digest_of(self._rounds[index, fragment], value)
         if self.lie == "tree":
-            node.world.happened["lie"] += 1
+            node.world.story.happened["lie"] += 1
             self.forged.add(index)
             value, self.lie = value + 1, ""
             self.copies[index, fragment] = value
-        cells = range(node.world.state_cells)
+        cells = range(node.world.settings.state_cells)
         node.give(v.StateHashed(index, fragment, digest, b"".join(leaf(value, x) for x in cells)))
 
     def disconnected(self, peer: PeerId) -> None:
@@ -130,12 +132,12 @@ class SimulatedTransfers:
             return
         false = self.lie != ""  # Too late for a false tree: the tree was sent.
         if false:
-            node.world.happened["lie"] += 1
+            node.world.story.happened["lie"] += 1
             # + 2, since another donor's false tree is of the state + 1: the cell must not match it.
             value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
         if false:
-            node.observer.lies(peer, event)
+            node.world.observer.lies(peer, event)
         self._sending.add(peer)
 
         def sent() -> None:
@@ -143,18 +145,18 @@ class SimulatedTransfers:
             self._sending.discard(peer)
             self._send_next(peer)
 
-        node.after(node.world.random.choice(TRANSFER_S) / node.world.state_cells, sent)
+        node.after(node.world.random.choice(TRANSFER_S) / node.world.settings.state_cells, sent)
 
     # As a joiner ----------------------------------------------------------------------------
 
     def arrived(self, event: v.CellReceived, value: Value) -> None:
         """Take a cell as the real shell does: only expected cells get memory and reach the core."""
         node = self._node
-        if node.world.now < node.paused_until:
+        if node.world.clock.now < node.turns.paused_until:
             node.after(0.0, lambda: self.arrived(event, value))
             return
         if event.cut_index != self._cut or (event.fragment, event.cell) not in self._expected:
-            node.world.happened["unexpected cell"] += 1
+            node.world.story.happened["unexpected cell"] += 1
             return
         node.give(event, value)
 
@@ -170,30 +172,30 @@ class SimulatedTransfers:
         if command.cut_index != self._cut:
             return
         values = {x for (of, _), x in self.cells.items() if of == fragment}
-        whole = len(values) == 1 and (fragment, node.world.state_cells - 1) in self.cells
+        whole = len(values) == 1 and (fragment, node.world.settings.state_cells - 1) in self.cells
         catchup = node.core.catchup
         transfer = catchup.transfer
         if transfer is not None and transfer.index == command.cut_index:
             round_ = transfer.cut.versions[fragment].round
-            digest = node.world.digest_of(round_, values.pop()) if whole else NOTHING
+            digest = node.world.settings.digest_of(round_, values.pop()) if whole else NOTHING
             node.give(v.StateReceived(command.cut_index, fragment, round_, digest))
 
 
 def spring_a_trap(joiner: NodeView, donors: Sequence[PeerId]) -> None:
     """Trigger one fault that waits for a state transfer, during this one."""
     world = joiner.world
-    world.happened["transfer"] += 1
-    waiting = [kind for kind, count in sorted(world.traps.items()) if count]
+    world.story.happened["transfer"] += 1
+    waiting = [kind for kind, count in sorted(world.faults.traps.items()) if count]
     if not waiting:
         return
     kind = world.random.choice(waiting)
     # A lie needs a donor that sends cells: if there are few cells, the first donor sends some.
     giver = world.nodes[donors[0] if kind == "lie" else world.random.choice(donors)]
-    world.traps[kind] -= 1
+    world.faults.traps[kind] -= 1
 
     def spring() -> None:
-        if world.spring is not None:
-            world.spring(kind, joiner, giver)
+        if world.faults.spring is not None:
+            world.faults.spring(kind, joiner, giver)
 
     if kind == "lie":
         spring()  # At once, perhaps before the donor has copied its state.

@@ -29,6 +29,10 @@ class Turns:
         """A callback of the loop runs; the inbox is processed when it has ended."""
         self.wakes_at = float("inf")
         """The core's deadline when the loop began to wait."""
+        self.due = float("inf")
+        """Virtual time in seconds at which the core is woken if nothing else happens: its deadline,
+        or the end of a pause."""
+        self.paused_until = 0.0
         self._jobs = deque[Callable[[], None]]()
         self._busy_until = 0.0
         self._held = deque[Callable[[], None]]()
@@ -52,46 +56,57 @@ class Turns:
     def _decide(self) -> None:
         node = self._node
         while self._inbox and self._waiting and node.running:
-            if node.world.now < node.paused_until:
+            if node.world.clock.now < self.paused_until:
                 node.after(0.0, _nothing)  # The callback after the pause goes on here.
                 return
             self._take(*self._inbox.popleft())
             deadline = node.core.deadline
             if deadline != self.wakes_at:
                 self.wakes_at = deadline
-                node.world.wake(node, max(deadline, node.paused_until))
+                self._wake_at(max(deadline, self.paused_until))
 
     def _take(self, event: v.Event, value: Value) -> None:
         self._waiting = False
         self._node.handle_event(event, value)
         self._waiting = True
 
+    def _wake_at(self, due: float) -> None:
+        """Set the time at which the core is woken; it replaces the earlier one."""
+        self.due = due
+        self._world.clock.wake(due, self._node.peer)
+
+    def pause(self, until_s: float) -> None:
+        """Do nothing until this time (virtual seconds). A pause is never shortened: actions that
+        wait for its end would run too late."""
+        self.paused_until = max(self.paused_until, until_s)
+        self._wake_at(max(self.wakes_at, self.paused_until))
+
     # Callbacks ------------------------------------------------------------------------------
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """Run a callback of the loop at this time, unless this incarnation has ended by then. While
         the node is paused, the callback waits."""
-        self._world.at_time(due, lambda: self._act(action))
+        self._world.clock.at_time(due, lambda: self._act(action))
 
     def _act(self, action: Callable[[], None]) -> None:
         """Run the callback now, or after those that a pause delays already: a longer pause must not
         change the order."""
         node = self._node
-        if self._held or node.world.now < node.paused_until:
+        if self._held or node.world.clock.now < self.paused_until:
             if not self._held:
-                node.world.at_time(node.paused_until, self._go_on)
+                node.world.clock.at_time(self.paused_until, self._go_on)
             self._held.append(action)
         elif node.running:
             self._call(action)
 
     def _go_on(self) -> None:
         node = self._node
-        while self._held and node.world.now >= node.paused_until:
+        while self._held and node.world.clock.now >= self.paused_until:
             action = self._held.popleft()
             if node.running:
                 self._call(action)
         if self._held:
-            node.world.at_time(node.paused_until, self._go_on)
+            node.world.clock.at_time(self.paused_until, self._go_on)
 
     def _call(self, action: Callable[[], None]) -> None:
         self._in_callback = True
@@ -105,12 +120,12 @@ class Turns:
         """Run jobs one at a time, in the order of the commands. `work` delivers the result when the
         time of the job is over."""
         world = self._world
-        self._busy_until = max(world.now, self._busy_until) + world.compute_s
+        self._busy_until = max(world.clock.now, self._busy_until) + world.settings.compute_s
         self._put(work)
 
     def in_turn(self, action: Callable[[], None]) -> None:
         """Run an action in the order of the jobs, after those begun before; it takes no time."""
-        self._busy_until = max(self._world.now, self._busy_until)
+        self._busy_until = max(self._world.clock.now, self._busy_until)
         self._put(action)
 
     def _put(self, work: Callable[[], None]) -> None:

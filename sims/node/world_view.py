@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from protocols.interface import Connect
 from protocols.interface import commands as c
@@ -17,9 +18,10 @@ from protocols.interface import events as v
 from protocols.messages import Control
 from protocols.messages import log_entries as e
 from protocols.peer import PeerCore
+from protocols.state import gossip_pairs
 from protocols.types import PeerId, ProtocolConfig, Stamp
 from sims.node.storage import SimulatedDisk
-from sims.node.toy_model import Model, ToyContribution, Training, Value
+from sims.node.toy_model import Model, ToyContribution, Training, Value, state_digest
 
 NodeT = TypeVar("NodeT")
 ActorT_contra = TypeVar("ActorT_contra", contravariant=True)
@@ -94,36 +96,97 @@ class LimitValuesView(Protocol):
         ...
 
 
-class WorldView(Protocol[NodeT]):
-    """One world. Its nodes read the values, and change only the counts in `happened` and
-    `traps`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSettings:
+    """Values of one world that were given or drawn at its begin."""
 
     rules: ProtocolConfig
-    random: Random
-    model: Model
     training: Training
-    observer: Observer[NodeT]
-    now: float
-    """Virtual time in seconds."""
-    compute_s: float
-    """Seconds that a job of the shell takes."""
+    model: Model
+    peers_min: int
+    """Training peers that the run needs to begin."""
+    outer_steps: int
     samples_ahead: int
     """Samples that a peer asks for in advance."""
     compact_entries: int
     """A peer's log is compacted into a snapshot when it has more entries than this."""
+    sync_s: float
+    """Seconds that a write to a disk takes, about."""
+    compute_s: float
+    """Seconds that a job of the shell takes."""
     state_cells: int
     """Cells of a fragment's state."""
-    nodes: dict[PeerId, NodeT]
-    """The newest incarnation of each peer."""
-    disks: dict[PeerId, SimulatedDisk]
-    steps: Counter[PeerId]
-    """Number of inner steps that each peer has made in all its incarnations."""
+
+    def digest_of(self, round_: int, outer: Value) -> str:
+        """Digest of the state after this round, as the run's shells compute it."""
+        return gossip_pairs.state_digest(round_) if self.training.gossip else state_digest(outer)
+
+
+class PendingFaults(Generic[NodeT]):
+    """Faults of one world that wait for their moment."""
+
+    def __init__(self) -> None:
+        self.traps: dict[str, int] = {}
+        """By kind: number of faults that wait for the next state transfer."""
+        self.spring: Callable[[str, NodeT, NodeT], None] | None = None
+        """Called with (kind, joiner, donor) when a trap goes off."""
+        self.ambush: Callable[[NodeT, Control], None] | None = None
+        """Called with (sender, message) for the messages on which a fault may wait; None: all
+        faults have ended."""
+
+    def clear(self) -> None:
+        """No fault happens from now on."""
+        self.traps.clear()
+        self.spring = self.ambush = None
+
+
+class ClockView(Protocol):
+    """Virtual time."""
+
+    now: float
+    """Seconds."""
+
+    def at(self, after_s: float, action: Callable[[], None]) -> None:
+        """Run an action in so many seconds."""
+        ...
+
+    def at_time(self, due: float, action: Callable[[], None]) -> None:
+        """As `at`, at exactly this time."""
+        ...
+
+    def wake(self, due: float, peer: PeerId) -> None:
+        """Wake a core at this time; infinity: never."""
+        ...
+
+
+class StoryView(Protocol):
+    """What happened in a world."""
+
     happened: Counter[str]
     """Number of faults that took place, and of their outcomes, by kind."""
-    traps: dict[str, int]
-    """By kind: number of faults that wait for the next state transfer."""
-    spring: Callable[[str, NodeT, NodeT], None] | None
-    """Called with (kind, joiner, donor) when a trap goes off."""
+    steps: Counter[PeerId]
+    """Number of inner steps that each peer has made in all its incarnations."""
+
+    def tell(self, text: str) -> None:
+        """Add a line for people."""
+        ...
+
+
+class WorldView(Protocol[NodeT]):
+    """One world. Its nodes change only the counts of `story` and the traps of `faults`."""
+
+    settings: WorldSettings
+    random: Random
+    observer: Observer[NodeT]
+    nodes: dict[PeerId, NodeT]
+    """The newest incarnation of each peer."""
+    faults: PendingFaults[NodeT]
+
+    @property
+    def clock(self) -> ClockView: ...
+
+    @property
+    def story(self) -> StoryView: ...
 
     @property
     def live(self) -> list[NodeT]: ...
@@ -139,20 +202,6 @@ class WorldView(Protocol[NodeT]):
 
     @property
     def limit_values(self) -> LimitValuesView: ...
-
-    # Time -----------------------------------------------------------------------------------
-
-    def at(self, after_s: float, action: Callable[[], None]) -> None:
-        """Run an action in so many seconds."""
-        ...
-
-    def at_time(self, due: float, action: Callable[[], None]) -> None:
-        """As `at`, at exactly this time."""
-        ...
-
-    def wake(self, node: NodeT, due: float) -> None:
-        """Set the time at which the node is woken; it replaces the earlier one."""
-        ...
 
     # Messages, payloads and disks -----------------------------------------------------------
 
@@ -172,10 +221,6 @@ class WorldView(Protocol[NodeT]):
 
     # The run --------------------------------------------------------------------------------
 
-    def begun(self, node: NodeT) -> None:
-        """Called when a peer reads the first entry."""
-        ...
-
     def lost_state(self) -> None:
         """Called when a peer that held a state has gone."""
         ...
@@ -184,23 +229,62 @@ class WorldView(Protocol[NodeT]):
         """Called when a peer has stopped by itself."""
         ...
 
-    def digest_of(self, round_: int, outer: Value) -> str:
-        """Digest of the state after this round, as the run's shells compute it."""
-        ...
-
-    # Records --------------------------------------------------------------------------------
-
     def record(self, node: NodeT, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """Log an event and its commands."""
         ...
 
-    def tell(self, text: str) -> None:
-        """Add a line to the story of the run."""
+
+class HistoryObserver(Protocol[ActorT_contra]):
+    """Sees the log of a run, and the states and contributions that belong to it. A call changes
+    neither the run nor its random source."""
+
+    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
+        """A peer applies an entry of the log."""
+        ...
+
+    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
+        """A peer reached the state after a round, with this digest."""
+        ...
+
+    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
+        """True if this is not the digest of the true state. A node that adopts such a state counts
+        as corrupt too."""
+        ...
+
+    def encoded(self, manifest: str, made: ToyContribution) -> None:
+        """A peer encoded a contribution of its ranks."""
+        ...
+
+    def samples_of(
+        self, node: ActorT_contra, manifest: str, round_: int, samples: Sequence[int]
+    ) -> None:
+        """A peer encoded a contribution; its inner steps saw these samples."""
+        ...
+
+    def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
+        """A peer makes the outer step of a round from these means of its parts."""
+        ...
+
+    def skipped(self, node: ActorT_contra, stamp: Stamp) -> None:
+        """A peer keeps its state in a committed round."""
+        ...
+
+    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
+        """Ranks go on from the outer state, without their inner steps [first, last)."""
+        ...
+
+    def kept(self, peer: PeerId, *, base_round: int, round_: int) -> None:
+        """Ranks go on from the state after `round_` with work from the state after `base_round`."""
         ...
 
 
 class Observer(Protocol[NodeT]):
     """Sees all nodes of one world. A call changes neither the run nor its random source."""
+
+    @property
+    def history(self) -> HistoryObserver[NodeT]:
+        """Sees the log, the states and the contributions."""
+        ...
 
     # Called by the world --------------------------------------------------------------------
 
@@ -210,11 +294,6 @@ class Observer(Protocol[NodeT]):
 
     def sent(self, node: NodeT, to: PeerId, message: Control) -> None:
         """A peer sends a message."""
-        ...
-
-    def falsified(self, node: NodeT, stamp: Stamp | None) -> None:
-        """A peer falsifies a whole result of this attempt; None: its own contribution, for peers
-        that check it."""
         ...
 
     def true_state_lost(self) -> None:
@@ -230,7 +309,7 @@ class Observer(Protocol[NodeT]):
         """The world itself has found a violation."""
         ...
 
-    # Called by nodes: the core --------------------------------------------------------------
+    # Called by nodes ------------------------------------------------------------------------
 
     def handled(self, node: NodeT, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event; its commands are not carried out yet."""
@@ -238,10 +317,6 @@ class Observer(Protocol[NodeT]):
 
     def survives(self, node: NodeT, index: int, entry: e.Entry) -> None:
         """A peer is about to apply an entry, which must survive any crash."""
-        ...
-
-    def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
-        """A peer applies an entry of the log."""
         ...
 
     def memory(self, node: NodeT) -> None:
@@ -252,39 +327,9 @@ class Observer(Protocol[NodeT]):
         """A core issued a note for the user."""
         ...
 
-    # Called by nodes: states and contributions ----------------------------------------------
-
-    def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
-        """A peer reached the state after a round, with this digest."""
-        ...
-
-    def is_corrupt(self, lineage: int, fragment: int, round_: int, digest: str) -> bool:
-        """True if this is not the digest of the true state. A node that adopts such a state counts
-        as corrupt too."""
-        ...
-
-    def encoded(self, manifest: str, made: ToyContribution) -> None:
-        """A peer encoded a contribution of its ranks."""
-        ...
-
-    def samples_of(self, node: NodeT, manifest: str, round_: int, samples: Sequence[int]) -> None:
-        """A peer encoded a contribution; its inner steps saw these samples."""
-        ...
-
-    def means(self, peer: PeerId, stamp: Stamp, means: set[int]) -> None:
-        """A peer makes the outer step of a round from these means of its parts."""
-        ...
-
-    def skipped(self, node: NodeT, stamp: Stamp) -> None:
-        """A peer keeps its state in a committed round."""
-        ...
-
-    def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
-        """Ranks go on from the outer state, without their inner steps [first, last)."""
-        ...
-
-    def kept(self, peer: PeerId, *, base_round: int, round_: int) -> None:
-        """Ranks go on from the state after `round_` with work from the state after `base_round`."""
+    def falsified(self, node: NodeT, stamp: Stamp | None) -> None:
+        """A peer falsifies a whole result of this attempt; None: its own contribution, for peers
+        that check it."""
         ...
 
     def lies(self, joiner: PeerId, cell: v.CellReceived) -> None:

@@ -28,33 +28,37 @@ leads, it sends invalid entries instead."""
 def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
     """Let a peer send such claims to all peers that it is connected with, beside its own messages,
     for so many virtual seconds."""
-    until = world.now + duration_s
+    until = world.clock.now + duration_s
 
     def go_on() -> None:
-        over = world.now >= until or world.ambush is None
+        over = world.clock.now >= until or world.faults.ambush is None
         for other in world.live if liar.running else ():
-            if not (other.peer in liar.links.up and world.network.line(liar.peer, other.peer).up):
+            if not (
+                other.peer in liar.core.links.up and world.network.line(liar.peer, other.peer).up
+            ):
                 continue
             if over and how == "branch":
-                world.cut_connection(liar, other)  # Its true messages were void as long as it lied.
+                world.dialer.cut_connection(
+                    liar, other
+                )  # Its true messages were void as long as it lied.
             for message in () if over else _claims(liar, other, how):
                 event = v.MessageReceived(liar.peer, message)
                 world.carry(liar.peer, other.peer, "control", event)
         if liar.running and not over:
-            world.at(EVERY_S, go_on)
+            world.clock.at(EVERY_S, go_on)
 
     go_on()
 
 
 def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
-    run, raft = liar.run_state.run, liar.raft
+    run, raft = liar.core.run_state.run, liar.core.raft
     if run is None or other.core.leader_id is None:
         return  # Without a leader any voter may ask for votes, so its claims are no lies.
     if liar.core.leads:
         yield _invalid(liar, other, run.run)
         return
-    term, last = other.raft.term + 1, other.raft.log.last_index
-    append = m.Append(run.run, term, last, other.raft.log.last_term, (), last + 3, last + 3)
+    term, last = other.core.raft.term + 1, other.core.raft.log.last_index
+    append = m.Append(run.run, term, last, other.core.raft.log.last_term, (), last + 3, last + 3)
     evil = tuple(
         e.LogEntry(last + 1 + number, term, e.Lost(voter, "said a liar"))
         for number, voter in enumerate(sorted(set(raft.log.voters) - {liar.peer}))
@@ -74,7 +78,7 @@ def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
         yield m.Appended(term, False, 0)
         yield m.Voted(term, False, False)
     elif how == "branch":
-        yield m.OnBranch((9,), 1 << 62, leads=True, final=True, leader=liar.me.address)
+        yield m.OnBranch((9,), 1 << 62, leads=True, final=True, leader=liar.core.me.address)
     elif how == "urgent":
         yield m.Vote(term, last + 9, term, pre=False, urgent=True, signature=b"s" * 64)
 
@@ -83,9 +87,9 @@ def _invalid(liar: Node, other: Node, run: int) -> m.Append:
     """An entry of the leader that follows the log of this peer, and contradicts it. What it says
     about commits is true: no peer could tell that its leader says too much."""
     log, term, ends = (
-        other.raft.log,
-        liar.raft.term,
-        (liar.raft.commit_index, liar.raft.disk.durable_index),
+        other.core.raft.log,
+        liar.core.raft.term,
+        (liar.core.raft.commit_index, liar.core.raft.disk.durable_index),
     )
     entry = e.LogEntry(log.last_index + 1, term, e.Lost(STRANGER, "said a liar"))
     return m.Append(run, term, log.last_index, log.last_term, (entry,), *ends)

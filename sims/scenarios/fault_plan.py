@@ -230,11 +230,11 @@ def _draw_rare(
 
 def inject(world: World, plan: Sequence[PlannedFault]) -> None:
     """Schedule the faults of a plan in a world."""
-    world.spring = lambda kind, joiner, donor: _spring(world, kind, joiner, donor)
+    world.faults.spring = lambda kind, joiner, donor: _spring(world, kind, joiner, donor)
     waiting = Counter[FaultKind]()
-    world.ambush = lambda sender, message: _ambush(world, waiting, sender, message)
+    world.faults.ambush = lambda sender, message: _ambush(world, waiting, sender, message)
     for fault in plan:
-        world.at(fault.at_s, lambda fault=fault: _happen(world, fault, waiting))
+        world.clock.at(fault.at_s, lambda fault=fault: _happen(world, fault, waiting))
 
 
 def _happen(world: World, fault: PlannedFault, waiting: Counter[FaultKind]) -> None:
@@ -243,26 +243,26 @@ def _happen(world: World, fault: PlannedFault, waiting: Counter[FaultKind]) -> N
     if fault.kind in AMBUSHES or fault.kind == "unread":
         waiting[fault.kind] += 1
     elif fault.kind in TRAPS:
-        world.traps[fault.kind] = world.traps.get(fault.kind, 0) + 1
+        world.faults.traps[fault.kind] = world.faults.traps.get(fault.kind, 0) + 1
     elif fault.kind == "join":
         if live and len(live) < PEERS_MAX:
-            world.happened["join"] += 1
+            world.story.happened["join"] += 1
             world.add_peer()
     elif fault.kind == "leader":
         for leader in world.leaders[:1]:
-            world.happened["leader"] += 1
+            world.story.happened["leader"] += 1
             ACTIONS["restart" if fault.other % 2 else "kill"](world, fault, leader)
     elif fault.kind == "half":
-        world.happened["half"] += multi_step_faults.corrupt_half(world, 1 + fault.other)
+        world.story.happened["half"] += multi_step_faults.corrupt_half(world, 1 + fault.other)
     elif fault.kind == "vanish":
-        world.happened["vanish"] += multi_step_faults.vanish(world)
+        world.story.happened["vanish"] += multi_step_faults.vanish(world)
     elif fault.kind == "sole":
-        world.happened["sole"] += multi_step_faults.leave_as_the_only_holder(world)
+        world.story.happened["sole"] += multi_step_faults.leave_as_the_only_holder(world)
     elif fault.kind == "revoke":  # The action counts the revoked peers.
         if live:
             ACTIONS["revoke"](world, fault, live[fault.peer % len(live)])
     elif live:
-        world.happened[fault.kind] += 1
+        world.story.happened[fault.kind] += 1
         ACTIONS[fault.kind](world, fault, live[fault.peer % len(live)])
 
 
@@ -272,28 +272,28 @@ def _other(world: World, fault: PlannedFault, victim: Node) -> Node:
 
 
 def _cut(world: World, fault: PlannedFault, victim: Node) -> None:
-    world.cut_connection(victim, _other(world, fault, victim))
+    world.dialer.cut_connection(victim, _other(world, fault, victim))
 
 
 def _stall(world: World, fault: PlannedFault, victim: Node) -> None:
-    other, until = _other(world, fault, victim), world.now + fault.duration_s
+    other, until = _other(world, fault, victim), world.clock.now + fault.duration_s
     world.network.stall(victim.peer, other.peer, until)
     world.network.stall(other.peer, victim.peer, until)
 
 
 def _one_way(world: World, fault: PlannedFault, victim: Node) -> None:
     other = _other(world, fault, victim)
-    world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
+    world.network.stall(victim.peer, other.peer, world.clock.now + fault.duration_s)
 
 
 def _partition(world: World, fault: PlannedFault, victim: Node) -> None:
     """Split the peers; the bits of `other` choose the peers on the victim's side."""
     group = [n for i, n in enumerate(world.live) if n is victim or fault.other >> i & 1]
-    world.tell(f"partition for {fault.duration_s} s: {' '.join(n.peer for n in group)}")
+    world.story.tell(f"partition for {fault.duration_s} s: {' '.join(n.peer for n in group)}")
     for node in group:
         for other in world.live:
             if other not in group:
-                until = world.now + fault.duration_s
+                until = world.clock.now + fault.duration_s
                 world.network.stall(node.peer, other.peer, until)
                 world.network.stall(other.peer, node.peer, until)
 
@@ -302,15 +302,15 @@ def _lonely(world: World, fault: PlannedFault, victim: Node) -> None:
     if fault.other % 2:
         multi_step_faults.hears_nobody(world, victim, fault.duration_s)
         return
-    world.tell(f"{victim.peer} is not heard")
+    world.story.tell(f"{victim.peer} is not heard")
     for other in world.live:
         if other is not victim:
-            world.network.stall(victim.peer, other.peer, world.now + fault.duration_s)
+            world.network.stall(victim.peer, other.peer, world.clock.now + fault.duration_s)
 
 
 def _full_disk(world: World, fault: PlannedFault, victim: Node) -> None:
-    world.tell(f"the disk of {victim.peer} is full for {fault.duration_s} s")
-    victim.disk.full_until = world.now + fault.duration_s
+    world.story.tell(f"the disk of {victim.peer} is full for {fault.duration_s} s")
+    victim.disk.full_until = world.clock.now + fault.duration_s
 
 
 def _leader_or(world: World, fault: PlannedFault, victim: Node) -> Node:
@@ -320,14 +320,14 @@ def _leader_or(world: World, fault: PlannedFault, victim: Node) -> Node:
 
 def _hung_disk(world: World, fault: PlannedFault, victim: Node) -> None:
     node = _leader_or(world, fault, victim)
-    world.tell(f"the disk of {node.peer} hangs for {fault.duration_s} s")
-    node.disk.hung_until = max(node.disk.hung_until, world.now + fault.duration_s)
+    world.story.tell(f"the disk of {node.peer} hangs for {fault.duration_s} s")
+    node.disk.hung_until = max(node.disk.hung_until, world.clock.now + fault.duration_s)
 
 
 def _slow_disk(world: World, fault: PlannedFault, victim: Node) -> None:
     node = _leader_or(world, fault, victim)
-    world.tell(f"the disk of {node.peer} is slow for {fault.duration_s} s")
-    node.disk.slow_until = world.now + fault.duration_s
+    world.story.tell(f"the disk of {node.peer} is slow for {fault.duration_s} s")
+    node.disk.slow_until = world.clock.now + fault.duration_s
 
 
 def _crowd(world: World, fault: PlannedFault, victim: Node) -> None:
@@ -339,7 +339,7 @@ def _crowd(world: World, fault: PlannedFault, victim: Node) -> None:
 
 def _slow(world: World, fault: PlannedFault, victim: Node) -> None:
     line = world.network.line(victim.peer, _other(world, fault, victim).peer)
-    line.slow_until, line.slow_s = world.now + fault.duration_s, fault.duration_s / 2
+    line.slow_until, line.slow_s = world.clock.now + fault.duration_s, fault.duration_s / 2
 
 
 def _pause(world: World, fault: PlannedFault, victim: Node) -> None:
@@ -347,29 +347,31 @@ def _pause(world: World, fault: PlannedFault, victim: Node) -> None:
 
 
 def _trainers(world: World, fault: PlannedFault, victim: Node) -> None:
-    world.tell(f"the ranks of {victim.peer} crash")
+    world.story.tell(f"the ranks of {victim.peer} crash")
     victim.after(0.0, lambda: victim.lose_trainers(fault.duration_s))
 
 
 def _ranks_stall(world: World, fault: PlannedFault, victim: Node) -> None:
-    world.tell(f"the ranks of {victim.peer} make no step for {fault.duration_s} s")
+    world.story.tell(f"the ranks of {victim.peer} make no step for {fault.duration_s} s")
     victim.after(0.0, lambda: victim.ranks.stall(fault.duration_s))
 
 
 def _liar(world: World, fault: PlannedFault, victim: Node) -> None:
     """Let a peer lie, unless another one does: two liars may blame an honest peer together."""
-    if any(node.owner_checks.lies_until > world.now for node in world.nodes.values()):
+    if any(
+        node.data_plane.owner_checks.lies_until > world.clock.now for node in world.nodes.values()
+    ):
         return
     how = LIES[fault.other % len(LIES)]
-    world.tell(f"{victim.peer} lies for {fault.duration_s} s: {how}")
-    victim.owner_checks.lie(how, fault.duration_s)
+    world.story.tell(f"{victim.peer} lies for {fault.duration_s} s: {how}")
+    victim.data_plane.owner_checks.lie(how, fault.duration_s)
 
 
 def _claim(world: World, fault: PlannedFault, victim: Node) -> None:
     if not world.dialer.certification.closed:
         return  # Without keys nothing is proved, and any claim counts.
     how = CLAIMS[fault.other % len(CLAIMS)]
-    world.tell(f"{victim.peer} makes false claims for {fault.duration_s} s: {how}")
+    world.story.tell(f"{victim.peer} makes false claims for {fault.duration_s} s: {how}")
     world.checkers.containment.claimants.add(victim.peer)
     claim(world, victim, how, fault.duration_s)
 
@@ -379,7 +381,7 @@ def _corrupt(world: World, fault: PlannedFault, victim: Node) -> None:
     run goes back to an agreed state), nor a state after a fragment's last round, which no later
     round could reveal."""
     fragment = fault.other % len(victim.states.outers)
-    if multi_step_faults.is_done(victim, fragment) or world.training.gossip:
+    if multi_step_faults.is_done(victim, fragment) or world.settings.training.gossip:
         return  # In a gossip run all states differ, so none can be found wrong.
     holders = multi_step_faults.holders(world)
     corrupt = sum(bool(node.states.corrupt) for node in holders)
@@ -421,22 +423,22 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
     """Carry out a fault that waited for a transfer."""
     if not donor.running:
         return
-    world.tell(f"trap during a transfer from {donor.peer} to {joiner.peer}: {kind}")
+    world.story.tell(f"trap during a transfer from {donor.peer} to {joiner.peer}: {kind}")
     if kind == "lie":
         donor.transfers.lie = world.random.choice(("cell", "tree"))
     elif kind == "joiner":
-        world.happened[kind] += 1
+        world.story.happened[kind] += 1
         world.kill(joiner)
     elif kind == "donor":
         if world.random.random() < HANGS:
-            world.happened["hang"] += 1
+            world.story.happened["hang"] += 1
             world.pause(donor, world.random.choice(DURATIONS_S))
             return
-        world.happened[kind] += 1
+        world.story.happened[kind] += 1
         world.kill(donor)
     else:
-        world.happened["break"] += 1
-        world.cut_connection(joiner, donor)
+        world.story.happened["break"] += 1
+        world.dialer.cut_connection(joiner, donor)
 
 
 def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Control) -> None:
@@ -446,20 +448,20 @@ def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Co
         goes_back = any(isinstance(entry.body, Restore) for entry in message.entries)
         if goes_back and waiting["unread"] and multi_step_faults.read_late(world, sender):
             waiting["unread"] -= 1
-            world.happened["unread"] += 1
+            world.story.happened["unread"] += 1
         return
     for kind in AMBUSHES:
         fits = waiting[kind] and isinstance(message, AMBUSHES[kind][0])
         if fits and (kind != "deaf" or multi_step_faults.is_spare(world, sender)):
             waiting[kind] -= 1
-            world.happened[kind] += 1
+            world.story.happened[kind] += 1
             after_s = world.random.uniform(0.0, 2 * world.network.slowest_s)
             sender.after(after_s, partial(_strike, world, sender, kind))
             return
 
 
 def _strike(world: World, sender: Node, kind: FaultKind) -> None:
-    if world.ambush is not None:  # Otherwise the faults have ended meanwhile.
+    if world.faults.ambush is not None:  # Otherwise the faults have ended meanwhile.
         AMBUSHES[kind][1](world, sender)
 
 
@@ -469,7 +471,7 @@ def _end(world: World, victim: Node) -> None:
 
 
 def _owner(world: World, sender: Node) -> None:
-    plan = sender.run_state.open_plan(0)
+    plan = sender.core.run_state.open_plan(0)
     owners = [world.nodes[peer] for peer in plan.summing] if plan is not None else []
     for owner in [node for node in owners if node.running][:1]:
         _end(world, owner)
@@ -480,9 +482,9 @@ def _crash(_: World, victim: Node) -> None:
 
 
 def _unheard(world: World, sender: Node) -> None:
-    leader = world.nodes.get(sender.raft.leader or sender.peer)
+    leader = world.nodes.get(sender.core.raft.leader or sender.peer)
     if leader is not None:
-        world.cut_connection(sender, leader)
+        world.dialer.cut_connection(sender, leader)
 
 
 Strike = Callable[[World, Node], None]

@@ -18,6 +18,7 @@ from protocols.messages import Control, Install, Refused
 from protocols.types import PeerId, limits
 from protocols.wire import codec, decode_image, encode_image
 from sims.node.node import Node
+from sims.node.world_view import Observer
 from sims.simulator.step_world import BareStepWorld, StepObserver
 from sims.simulator.world import BareWorld
 
@@ -42,6 +43,10 @@ LEADER = "leader"
 
 class _Unobserved:
     """An observer that looks at nothing: forged messages break what checkers rely on."""
+
+    @property
+    def history(self) -> _Unobserved:
+        return self
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return _nothing
@@ -161,8 +166,8 @@ class _Forged(BareWorld):
         if NO_WAY_ON in stop.why:
             self.ruined = f"{node.peer}: {stop.why}"
 
-    def make_observer(self) -> StepObserver:
-        return cast(StepObserver, _Unobserved())
+    def make_observer(self) -> Observer[Node]:
+        return cast(Observer[Node], _Unobserved())
 
     def lie(self, forger: Forger, *, liar: str) -> None:
         """Send forged messages from now on. `liar`: a peer's name, or LEADER."""
@@ -179,8 +184,8 @@ class _Forged(BareWorld):
         liar = next((node for node in self.live if self._lies(node)), None)
         if liar is not None:
             self._send_forged(liar, self.forger)
-        if self.now < UNTIL_S:
-            self.at(EVERY_S, self._tick)
+        if self.clock.now < UNTIL_S:
+            self.clock.at(EVERY_S, self._tick)
 
     def _send_forged(self, liar: Node, forger: Forger) -> None:
         """Send one forged message to a peer that is connected with the liar."""
@@ -192,7 +197,7 @@ class _Forged(BareWorld):
                 self.carry(liar.peer, to, "control", v.MessageReceived(liar.peer, forged))
 
     def _lies(self, node: Node) -> bool:
-        return node.core.leads if self._liar == LEADER else node.me.name == self._liar
+        return node.core.leads if self._liar == LEADER else node.core.me.name == self._liar
 
 
 class ForgedWorld(_Forged):
@@ -202,6 +207,6 @@ class ForgedWorld(_Forged):
 class ForgedStepWorld(_Forged, BareStepWorld):
     """A stepwise run."""
 
-    def make_observer(self) -> StepObserver:
-        self.step_observer = super().make_observer()
-        return self.step_observer
+    def make_observer(self) -> Observer[Node]:
+        self.step_observer = cast(StepObserver, _Unobserved())
+        return super().make_observer()

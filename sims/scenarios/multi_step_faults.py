@@ -29,10 +29,10 @@ def when(
 ) -> None:
     """Check `is_so` every `look_s` seconds; call `then` once it is true, or all faults have
     ended."""
-    if is_so() or world.ambush is None:
+    if is_so() or world.faults.ambush is None:
         then()
     else:
-        world.at(look_s, lambda: when(world, is_so, then, look_s=look_s))
+        world.clock.at(look_s, lambda: when(world, is_so, then, look_s=look_s))
 
 
 def relapse(world: World, careful: Node, *, torn: bool) -> None:
@@ -55,7 +55,7 @@ def relapse(world: World, careful: Node, *, torn: bool) -> None:
         return any(x.lineage == lineage and x.tokens > n for x in kept for lineage, n in since)
 
     def then() -> None:
-        if world.ambush is not None:  # Once all faults have ended, no peer dies.
+        if world.faults.ambush is not None:  # Once all faults have ended, no peer dies.
             _all_die_twice(world, torn=torn)
 
     when(world, goes_on, then)
@@ -73,7 +73,7 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         world.kill(node)
         if node not in late:
             world.revive(node, world.random.uniform(0.05, 1.0))
-    restored = world.checkers.rollbacks
+    restored = world.checkers.history.agreement.rollbacks
 
     def goes_on_again() -> None:
         """Wait for a commit: until then the peers keep the checkpoint that the log went back to."""
@@ -81,21 +81,21 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         when(world, lambda: len(world.checkers.commits) > commits, all_again, look_s=0.02)
 
     def all_again() -> None:
-        for node in world.live if world.ambush is not None else ():
+        for node in world.live if world.faults.ambush is not None else ():
             world.kill(node)
             world.revive(node, world.random.uniform(0.5, 1.0))
         for node in late:
             world.revive(node, 0.05)
 
-    when(world, lambda: world.checkers.rollbacks > restored, goes_on_again)
+    when(world, lambda: world.checkers.history.agreement.rollbacks > restored, goes_on_again)
 
 
 def hears_nobody(world: World, victim: Node, seconds: float) -> None:
     """Stall all messages to the victim; its own messages still arrive."""
-    world.tell(f"{victim.peer} hears no peer")
+    world.story.tell(f"{victim.peer} hears no peer")
     for other in world.live:
         if other is not victim:
-            world.network.stall(other.peer, victim.peer, world.now + seconds)
+            world.network.stall(other.peer, victim.peer, world.clock.now + seconds)
 
 
 def holders(world: World) -> list[Node]:
@@ -103,25 +103,25 @@ def holders(world: World) -> list[Node]:
     yet."""
     heads = world.heads
     known = heads[-1].members if heads else None
-    here = [node for node in world.live if node.member_status.is_member]
+    here = [node for node in world.live if node.core.member_status.is_member]
     return here if known is None else [node for node in here if node.peer in known]
 
 
 def is_done(node: Node, fragment: int) -> bool:
     """True if, as far as the node knows, the last round of the fragment is committed."""
-    run_state = node.run_state
+    run_state = node.core.run_state
     return run_state.run is not None and run_state.committed(fragment) >= run_state.run.outer_steps
 
 
 def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
     """Change a peer's outer state without its knowledge."""
-    world.tell(f"the state of {victim.peer} is corrupted")
+    world.story.tell(f"the state of {victim.peer} is corrupted")
     victim.states.outers[fragment] = (victim.states.outers[fragment] + by) % PRIME
     part = victim.core.part
     victim.states.corrupt[fragment] = (
         part.steps.ranks if part.steps else part.rounds[fragment]
     ).version
-    world.checkers.corrupted = True
+    world.checkers.history.agreement.corrupted = True
 
 
 def corrupt_half(world: World, by: int) -> bool:
@@ -130,19 +130,19 @@ def corrupt_half(world: World, by: int) -> bool:
     if that is not possible now."""
     peers = holders(world)
     sound = [n for n in peers if not (n.states.corrupt or n.lacks_state)]
-    if len(peers) < 2 or sound != peers or not world.leaders or world.training.gossip:
+    if len(peers) < 2 or sound != peers or not world.leaders or world.settings.training.gossip:
         return False
-    run_state = world.leaders[-1].run_state
+    run_state = world.leaders[-1].core.run_state
     if not run_state.members.keys() <= {node.peer for node in peers}:
         return False  # A member that may come back could decide, and the others wait for it.
     rounds = [one for node in peers for one in node.core.rounds]
     if any(one.version < run_state.committed(one.fragment) - 1 for one in rounds):
         return False  # A peer that is behind may soon ask for a state: its own does not count then.
-    ends, now = itertools.combinations([node.peer for node in peers], 2), world.now
-    silent = any(now < node.paused_until or node.asked_to_leave for node in peers)
+    ends, now = itertools.combinations([node.peer for node in peers], 2), world.clock.now
+    silent = any(now < node.turns.paused_until or node.process.asked_to_leave for node in peers)
     if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
         return False  # A peer that is lost before its report leaves a majority to the wrong state.
-    half, fragment = len(peers) // 2, by % world.training.fragments
+    half, fragment = len(peers) // 2, by % world.settings.training.fragments
     if any(is_done(node, fragment) for node in peers):
         return False  # No peer makes that state again.
     world.random.shuffle(peers)
@@ -159,11 +159,11 @@ def read_late(world: World, leader: Node) -> bool:
     already. False if a peer is late already: without two peers there may be no majority."""
     others = [node for node in world.live if node is not leader]
     lines = [world.network.line(leader.peer, node.peer) for node in others]
-    now = world.now
+    now = world.clock.now
     if not lines or any(line.stalled_until.get(leader.peer, 0.0) > now for line in lines):
         return False
     late = world.random.choice(others)
-    world.tell(f"{late.peer} reads late that the log went back")
+    world.story.tell(f"{late.peer} reads late that the log went back")
     world.network.stall(leader.peer, late.peer, now + world.random.uniform(*LATE_S))
     return True
 
@@ -173,17 +173,17 @@ def leave_as_the_only_holder(world: World) -> bool:
     of them can lead: the new leader must keep it until it has passed its state on. False if that is
     not possible now."""
     leading, others = world.leaders[:1], [node for node in world.live if not node.core.leads]
-    if len(others) < 2 or not any(node.run_state.views for node in leading):
+    if len(others) < 2 or not any(node.core.run_state.views for node in leading):
         return False
     (leader,) = leading
     for node in others:
         world.kill(node)
         world.revive(node, world.random.uniform(0.05, BACK_S))
-    links, log = leader.links, leader.raft.log
+    links, log = leader.core.links, leader.core.raft.log
 
     def ask() -> None:
         # Once all faults have ended, no peer leaves: `World.heal` has counted on its vote.
-        if leader.running and world.ambush is not None:
+        if leader.running and world.faults.ambush is not None:
             ask_to_leave(world, leader)
 
     when(
@@ -198,28 +198,34 @@ def leave_as_the_only_holder(world: World) -> bool:
 def vanish(world: World) -> bool:
     """Let only two peers train for a while, with slow bulk to the others: when their round is
     committed, no other peer has its result yet, and they die. False if that is not possible now."""
-    pair = [node for node in world.live if node.member_status.is_member and not node.core.leads][:2]
+    pair = [
+        node for node in world.live if node.core.member_status.is_member and not node.core.leads
+    ][:2]
     others = [node for node in world.live if node not in pair]
     if len(pair) < 2 or len(others) < 3 or not world.leaders:
         return False
-    world.tell(f"only {pair[0].peer} and {pair[1].peer} train")
+    world.story.tell(f"only {pair[0].peer} and {pair[1].peer} train")
     names = {node.peer for node in pair}
     for other in others:
         other.after(0.0, partial(other.lose_trainers, VANISH_S))
 
     def they_are_alone() -> bool:
-        plans = [pair[0].run_state.open_plan(f) for f in range(world.training.fragments)]
+        plans = [
+            pair[0].core.run_state.open_plan(f) for f in range(world.settings.training.fragments)
+        ]
         return all(plan is not None and names.issuperset(plan.roster) for plan in plans)
 
     def slow_down() -> None:
-        for one, other in itertools.product(pair, others if world.ambush is not None else ()):
+        for one, other in itertools.product(
+            pair, others if world.faults.ambush is not None else ()
+        ):
             line = world.network.line(one.peer, other.peer)
-            line.slow_until, line.slow_s = world.now + VANISH_S, VANISH_S
+            line.slow_until, line.slow_s = world.clock.now + VANISH_S, VANISH_S
         seen = len(world.checkers.commits)
         when(world, lambda: len(world.checkers.commits) > seen, strike, look_s=0.01)
 
     def strike() -> None:
-        for node in pair if world.ambush is not None else ():
+        for node in pair if world.faults.ambush is not None else ():
             if node.running:
                 world.kill(node)
                 world.revive(node, VANISH_S)
@@ -229,18 +235,18 @@ def vanish(world: World) -> bool:
 
 
 def ask_to_leave(world: World, victim: Node) -> None:
-    world.tell(f"{victim.peer} is asked to leave")
-    victim.asked_to_leave = True
+    world.story.tell(f"{victim.peer} is asked to leave")
+    victim.process.asked_to_leave = True
     victim.give(v.LeaveRequested("a person asked"))
 
 
 def is_spare(world: World, sender: Node) -> bool:
     """True if the round that the sender contributes to can be committed without its further
     messages."""
-    plan, leaders = sender.run_state.open_plan(0), world.leaders
+    plan, leaders = sender.core.run_state.open_plan(0), world.leaders
     if plan is None or not leaders or sender in leaders:
         return False
-    here = {leaders[-1].peer, *leaders[-1].raft.up}
+    here = {leaders[-1].peer, *leaders[-1].core.raft.up}
     return sender.peer not in plan.summing and here.issuperset(plan.roster)
 
 
@@ -248,7 +254,7 @@ def outvoted(world: World, without: Node) -> bool:
     """True if most of the remaining holders would have wrong states, once this node and those that
     are cut off are lost. No peer could tell then which states are right: a run in which those of
     the majority are true would look the same."""
-    leader, now = world.leaders[-1:], world.now
+    leader, now = world.leaders[-1:], world.clock.now
     staying = [
         node
         for node in holders(world)
@@ -264,24 +270,24 @@ def deafen(world: World, victim: Node) -> None:
     the others slow, so that its work is not too old when it gets a state."""
     if outvoted(world, victim):
         return
-    round_ = victim.run_state.committed(0) + 1
+    round_ = victim.core.run_state.committed(0) + 1
     hears_nobody(world, victim, DEAF_S)
 
     def cut_off() -> None:
-        for other in world.live if world.ambush is not None else ():
+        for other in world.live if world.faults.ambush is not None else ():
             if other is not victim:
-                world.cut_connection(victim, other)
+                world.dialer.cut_connection(victim, other)
 
     def is_behind() -> bool:
-        return max(node.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
+        return max(node.core.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
 
     def let_in() -> None:
-        if world.ambush is not None:
+        if world.faults.ambush is not None:
             others = [node.peer for node in world.live if node is not victim]
             for one in others:
                 for other in others:
                     line = world.network.line(one, other)
-                    line.slow_until, line.slow_s = world.now + SLOW_S, SLOW_S
+                    line.slow_until, line.slow_s = world.clock.now + SLOW_S, SLOW_S
         world.network.let_in(victim.peer)
 
     victim.after(world.network.slowest_s, cut_off)

@@ -36,34 +36,36 @@ def revoke(world: World, victim: Node, how: int) -> None:
 def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     """Request all revocations at once, at one of the members, unless no peer with the run's state
     would stay."""
-    certification = world.certification
+    certification = world.dialer.certification
     news = [node for node in victims if not _is_asked(world, node)]
-    askers = [node for node in world.live if _has_state(node) and node.certificates.secure]
-    stay = [n for n in askers if n not in news and not (n.asked_to_leave or _is_asked(world, n))]
+    askers = [node for node in world.live if _has_state(node) and node.core.certificates.secure]
+    stay = [
+        n for n in askers if n not in news and not (n.process.asked_to_leave or _is_asked(world, n))
+    ]
     if not news or not stay or world.finished:
         return
     asker = askers[at % len(askers)]
-    world.happened["revoke"] += len(news)
-    world.happened["revoked at once"] += len(news) > 1
-    world.happened["leader revoked"] += any(node.core.leads for node in news)
+    world.story.happened["revoke"] += len(news)
+    world.story.happened["revoked at once"] += len(news) > 1
+    world.story.happened["leader revoked"] += any(node.core.leads for node in news)
     for node in news:
-        world.tell(f"{asker.peer} is asked to revoke {node.peer}")
-        certification.revoked_at[node.peer] = world.now
+        world.story.tell(f"{asker.peer} is asked to revoke {node.peer}")
+        certification.revoked_at[node.peer] = world.clock.now
         entry = e.Revoked(node.peer, asker.peer, "stolen")
-        if not certification.voters_revoke or asker.peer not in asker.run_state.voters:
+        if not certification.voters_revoke or asker.peer not in asker.core.run_state.voters:
             entry = certification.signed(entry)
-            world.happened["revocation signed"] += 1
+            world.story.happened["revocation signed"] += 1
         asker.give(v.ActAsked(entry))
     if not certification.voters_revoke:
         _lie(world, askers)
-    world.at(ANSWERED_S, lambda: _count_refusals(world, asker, news))
+    world.clock.at(ANSWERED_S, lambda: _count_refusals(world, asker, news))
 
 
 def _lie(world: World, members: Sequence[Node]) -> None:
     """A member asks each leader to revoke a peer that the operator does not want to revoke, without
     the signature or with one of another act."""
-    certification = world.certification
-    draw = random.Random(int(world.now * 1e6))  # noqa: S311 (its own, so that no draw moves)
+    certification = world.dialer.certification
+    draw = random.Random(int(world.clock.now * 1e6))  # noqa: S311 (its own, so that no draw moves)
     liar, victim = draw.choice(members), draw.choice(list(world.nodes.values()))
     signatures = (
         b"",
@@ -73,25 +75,25 @@ def _lie(world: World, members: Sequence[Node]) -> None:
     forged = e.Revoked(victim.peer, liar.peer, "a lie", draw.choice(signatures))
     liar.give(v.ActAsked(forged, force=True))
     for leader in world.leaders:
-        if liar.peer in leader.links.up and leader is not liar:
-            world.happened["revocation forged"] += 1
+        if liar.peer in leader.core.links.up and leader is not liar:
+            world.story.happened["revocation forged"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(forged, force=True)))
 
 
 def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
-    refused = asker.certificates.refused
+    refused = asker.core.certificates.refused
     for node in [node for node in victims if node.peer in refused]:
-        world.happened["revocation refused"] += 1
-        world.tell(f"{asker.peer} hears: {node.peer} is not revoked, {refused[node.peer]}")
+        world.story.happened["revocation refused"] += 1
+        world.story.tell(f"{asker.peer} hears: {node.peer} is not revoked, {refused[node.peer]}")
 
 
 def _has_state(node: Node) -> bool:
-    member_status = node.member_status
+    member_status = node.core.member_status
     return member_status.is_member and not member_status.catchup.needed and not node.states.corrupt
 
 
 def _is_asked(world: World, node: Node) -> bool:
-    certification = world.certification
+    certification = world.dialer.certification
     return node.peer in certification.revoked_at
 
 
@@ -134,7 +136,7 @@ def _donor(world: World, victim: Node, at: int) -> None:
 
 def _when_one_joins(world: World, choose: Callable[[e.Cut], Sequence[str]], at: int) -> None:
     """Revoke the chosen peers as soon as a joiner is given a state."""
-    until = world.now + LOOK_MAX_S
+    until = world.clock.now + LOOK_MAX_S
 
     def look() -> None:
         given = ((head, peer, cut) for head in world.heads for peer, (_, cut) in head.cuts.items())
@@ -142,8 +144,8 @@ def _when_one_joins(world: World, choose: Callable[[e.Cut], Sequence[str]], at: 
         victims = [n for cut in cuts[:1] for n in world.live if n.peer in choose(cut)]
         if victims:
             _ask(world, victims, at)
-        elif world.now < until and world.ambush is not None:
-            world.at(LOOK_S, look)
+        elif world.clock.now < until and world.faults.ambush is not None:
+            world.clock.at(LOOK_S, look)
 
     look()
 
@@ -154,12 +156,12 @@ def _down(world: World, victim: Node, at: int) -> None:
         return
     world.kill(victim)
     world.revive(victim, BACK_S)
-    world.at(1.0, lambda: _ask(world, [victim], at))
+    world.clock.at(1.0, lambda: _ask(world, [victim], at))
 
 
 def _too_many(world: World, victim: Node, at: int) -> None:
     """Revoke so many voters, while another one hangs, that too few of the rest can be reached."""
-    logs = {node: node.raft.log for node in world.live if not node.core.leads}
+    logs = {node: node.core.raft.log for node in world.live if not node.core.leads}
     voters = [node for node, log in logs.items() if node.peer in log.voters]
     if len(voters) < 2 or victim not in voters:
         return
@@ -167,7 +169,7 @@ def _too_many(world: World, victim: Node, at: int) -> None:
     world.pause(hangs, HANG_S)
     keep = 1 + at % 2
     rest = [node for node in voters if node is not hangs][keep - 1 :]
-    world.at(NOTICED_S, lambda: _ask(world, rest, at))
+    world.clock.at(NOTICED_S, lambda: _ask(world, rest, at))
 
 
 PLOTS: tuple[Plot, ...] = (

@@ -34,28 +34,28 @@ def steer(world: World, victim: Node, how: int) -> None:
 
 def _ask(world: World, at: int, what: str, subject: str = "", value: str = "") -> e.Steered | None:
     """Ask for an act at one of the members; return it, or None if no member can be asked."""
-    certification = world.certification
-    askers = [node for node in world.live if node.member_status.is_member]
+    certification = world.dialer.certification
+    askers = [node for node in world.live if node.core.member_status.is_member]
     if not askers or world.finished:
         return None
     asker = askers[at % len(askers)]
-    orders, lineage = asker.run_state.orders, asker.run_state.lineage
+    orders, lineage = asker.core.run_state.orders, asker.core.run_state.lineage
     act = e.Steered(
         what, subject, value, orders.number + 1, lineage, asker.peer, "as asked", unix_s=1
     )
-    votes = asker.peer in asker.run_state.voters
+    votes = asker.peer in asker.core.run_state.voters
     if certification.closed and not (certification.voters_steer and votes and at % 2):
         act = certification.signed(act)
-        world.happened["act signed"] += 1
-    world.tell(f"{asker.peer} is asked for {what} {subject} {value}")
-    world.happened[f"asked to {what}"] += 1
+        world.story.happened["act signed"] += 1
+    world.story.tell(f"{asker.peer} is asked for {what} {subject} {value}")
+    world.story.happened[f"asked to {what}"] += 1
     asker.give(v.ActAsked(act))
     return act
 
 
 def _pause(world: World, _: Node, at: int) -> None:
     if _ask(world, at, PAUSE) is not None:
-        world.at(PAUSES_S[at % len(PAUSES_S)], lambda: _continue(world, at))
+        world.clock.at(PAUSES_S[at % len(PAUSES_S)], lambda: _continue(world, at))
 
 
 def _continue(world: World, at: int) -> None:
@@ -63,39 +63,39 @@ def _continue(world: World, at: int) -> None:
     may come late."""
     if world.finished:
         return
-    if any(node.run_state.orders.paused for node in world.live):
+    if any(node.core.run_state.orders.paused for node in world.live):
         _ask(world, at, CONTINUE)
     _send_again(world, at)
-    world.at(AGAIN_S, lambda: _continue(world, at + 1))
+    world.clock.at(AGAIN_S, lambda: _continue(world, at + 1))
 
 
 def _send_again(world: World, at: int) -> None:
     """A member sends a captured act to the leaders, as if it was asked for."""
-    liars = [node for node in world.live if node.member_status.is_member]
-    acts = [x for node in liars for x in node.run_state.orders.acts.values()]
+    liars = [node for node in world.live if node.core.member_status.is_member]
+    acts = [x for node in liars for x in node.core.run_state.orders.acts.values()]
     if not acts:
         return
     liar, act = liars[at % len(liars)], acts[at % len(acts)]
     for leader in world.leaders:
-        if liar.peer in leader.links.up and leader is not liar:
-            world.happened["act replayed"] += 1
+        if liar.peer in leader.core.links.up and leader is not liar:
+            world.story.happened["act replayed"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(act, force=True)))
 
 
 def _kick(world: World, victim: Node, at: int) -> None:
-    run_state = victim.run_state
+    run_state = victim.core.run_state
     info = run_state.readers.get(victim.peer)
-    if info is None or info.incarnation != victim.me.incarnation:
+    if info is None or info.incarnation != victim.core.me.incarnation:
         return
     if _ask(world, at, KICK, victim.peer, str(info.incarnation)) is None:
         return
 
     def look(left: int) -> None:
-        if victim.outcome == "refused" and world.nodes[victim.peer] is victim:
-            world.happened["kicked"] += 1
+        if victim.process.outcome == "refused" and world.nodes[victim.peer] is victim:
+            world.story.happened["kicked"] += 1
             world.revive(victim, BACK_S[at % len(BACK_S)])
         elif left and not world.finished:
-            world.at(AGAIN_S, lambda: look(left - 1))
+            world.clock.at(AGAIN_S, lambda: look(left - 1))
 
     look(LOOKS)
 
@@ -106,7 +106,7 @@ def _kick_leader(world: World, _: Node, at: int) -> None:
 
 
 def _set_rounds(world: World, victim: Node, at: int) -> None:
-    run_state = victim.run_state
+    run_state = victim.core.run_state
     if run_state.run is None or run_state.stepwise:
         return
     under_way = 1 + max(map(run_state.committed, range(run_state.fragments)))
@@ -115,7 +115,7 @@ def _set_rounds(world: World, victim: Node, at: int) -> None:
 
 def _set_grace(world: World, _: Node, at: int) -> None:
     # The rules of a simulated run: any other ones would hold for the rest of it.
-    _ask(world, at, SET, "run.protocol.round_grace_s", repr(world.rules.round_grace_s))
+    _ask(world, at, SET, "run.protocol.round_grace_s", repr(world.settings.rules.round_grace_s))
 
 
 PLOTS: tuple[Plot, ...] = (_pause, _pause, _kick, _kick_leader, _set_rounds, _set_grace)

@@ -19,6 +19,7 @@ from protocols.messages import peer as m
 from protocols.types import PeerId, Stamp
 from sims.checkers import Checkers, World
 from sims.checkers.branches import BranchChecks, Name
+from sims.checkers.history import HistoryCheckers
 from sims.node.node import Node
 from sims.node.storage import COMPACT_ENTRIES
 from sims.node.toy_model import ToyContribution
@@ -57,20 +58,20 @@ def draw_faults(seed: int, *, until_s: float) -> list[PlannedFault]:
     return sorted(faults, key=lambda x: x.at_s)
 
 
-class ForkCheckers(Checkers):
+class ForkHistory(HistoryCheckers):
     """One set of checkers for each branch: `branches`, by name, the run's own branch included."""
 
     def __init__(self, world: ForkWorld) -> None:
         super().__init__()
-        self.branches: dict[Name, Checkers] = {(): Checkers(self.violations)}
+        self.branches: dict[Name, HistoryCheckers] = {(): HistoryCheckers(self.violations)}
         self._world = world
         self._read: dict[Name, dict[int, tuple[int, e.Entry]]] = {(): {}}
         """By branch: its entries, as (lineage, entry) by index."""
         self._begins: dict[Name, int] = {(): 0}
         """By branch: the log index of the fork that opened it."""
-        self._on: dict[PeerId, Name] = {}
+        self.on: dict[PeerId, Name] = {}
         """By peer: the branch of the entry that it applied last; its core may be further."""
-        self.between = BranchChecks(self.found, self._on)
+        self.between = BranchChecks(self.violations.append, self.on)
 
     @property
     def commits(self) -> dict[tuple[int, int, int], e.Commit]:
@@ -87,11 +88,11 @@ class ForkCheckers(Checkers):
         ]
         return dict(enumerate(entries))
 
-    def _of(self, peer: PeerId) -> Checkers:
-        return self.branches[self._on[peer]]
+    def _of(self, peer: PeerId) -> HistoryCheckers:
+        return self.branches[self.on[peer]]
 
     def entry_applied(self, peer: PeerId, lineage: int, index: int, entry: e.Entry) -> None:
-        name = self._on[peer] = self._branch(peer, index, entry)
+        name = self.on[peer] = self._branch(peer, index, entry)
         if name not in self.branches:
             self._fork(name, peer, index)
         if index not in self._read[name]:
@@ -102,7 +103,7 @@ class ForkCheckers(Checkers):
     def _branch(self, peer: PeerId, index: int, entry: e.Entry) -> Name:
         """The branch of an entry. An entry before the fork in the peer's log that no peer read on
         the parent branch belongs to the new branch: no majority held it before the fork."""
-        name = self._on[peer]
+        name = self.on[peer]
         fork = self._next_fork(peer, index)
         if not fork or fork in name:
             return name
@@ -113,16 +114,16 @@ class ForkCheckers(Checkers):
     def _next_fork(self, peer: PeerId, index: int) -> int:
         """The first fork in the peer's log from this entry on, applied or not; 0 if there is
         none."""
-        log = self._world.nodes[peer].raft.log
+        log = self._world.nodes[peer].core.raft.log
         bodies = (entry.body for entry in log.since(max(index, log.base + 1)))
         return next((x.fork for x in bodies if isinstance(x, e.Restore) and x.fork), 0)
 
     def _fork(self, name: Name, peer: PeerId, index: int) -> None:
         """Open a branch, with everything that its parent agreed on before."""
-        self._world.happened["fork"] += 1
+        self._world.story.happened["fork"] += 1
         parent = self.branches[name[:-1]]
         before = {i: x for i, x in self._read[name[:-1]].items() if i < index}
-        branch = self.branches[name] = Checkers(self.violations)
+        branch = self.branches[name] = HistoryCheckers(self.violations)
         branch.share(parent)
         self._read[name], self._begins[name] = before, index
         for i in sorted(before):
@@ -139,7 +140,7 @@ class ForkCheckers(Checkers):
             if (stamp.lineage, stamp.fragment, stamp.round) in branch.commits:
                 branch.means(peer, stamp, means)
                 return
-        self.found(f"round {stamp.round} is applied and no branch has its commit")
+        self.violations.append(f"round {stamp.round} is applied and no branch has its commit")
 
     def state(self, peer: PeerId, lineage: int, fragment: int, round_: int, digest: str) -> None:
         self._of(peer).state(peer, lineage, fragment, round_, digest)
@@ -147,46 +148,49 @@ class ForkCheckers(Checkers):
     def dropped(self, peer: PeerId, fragment: int, steps: tuple[int, int], lineage: int) -> None:
         self._of(peer).dropped(peer, fragment, steps, lineage)
 
-    def memory(self, node: Node) -> None:
-        self._of(node.peer).memory(node)
 
-    def note(self, kind: str, text: str) -> None:
-        self.branches[()].note(kind, text)
+class ForkCheckers(Checkers):
+    """The checkers of a world that may fork. Votes, disks and elections are checked in the bigger
+    worlds, which have one log."""
+
+    def __init__(self, forks: ForkHistory) -> None:
+        super().__init__(forks)
+        self.forks = forks
+        """The same as `history`."""
 
     def woke(self, node: Node) -> None:
-        """An incarnation begins, and reads its log from the beginning. Votes, disks and elections
-        are checked in the bigger worlds, which have one log."""
-        self._on[node.peer] = ()
-        self.between.woke(node)
+        """An incarnation begins, and reads its log from the beginning."""
+        self.forks.on[node.peer] = ()
+        self.forks.between.woke(node)
 
     def handled(self, node: Node, event: v.Event, commands: object) -> None:
-        self.between.looked(node)
+        self.forks.between.looked(node)
 
     def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
         if isinstance(message, m.OnBranch):
-            self.between.said(node, to, message)
+            self.forks.between.said(node, to, message)
 
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         pass
 
     def healed(self, world: WorldView[Node]) -> None:
         super().healed(world)
-        self.between.healed(world)
+        self.forks.between.healed(world)
 
     def run_ended(self, world: WorldView[Node]) -> None:
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
-                apart = one.run_state.forks != other.run_state.forks
-                if one.peer < other.peer and apart and other.peer in one.links.up:
+                apart = one.core.run_state.forks != other.core.run_state.forks
+                if one.peer < other.peer and apart and other.peer in one.core.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
-        self.between.run_ended()
+        self.forks.between.run_ended()
 
 
 class ForkWorld(World):
     """A world of two training peers, without a witness."""
 
-    rules = replace(RULES, lonely_after_s=8.0)
+    base_rules = replace(RULES, lonely_after_s=8.0)
 
     def draw_compaction(self, seed: int) -> int:
         """The most entries, so that there is no snapshot: each incarnation reads all of its
@@ -194,7 +198,7 @@ class ForkWorld(World):
         return COMPACT_ENTRIES[-1]
 
     def make_checkers(self) -> Checkers:
-        return ForkCheckers(self)
+        return ForkCheckers(ForkHistory(self))
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
         """If a peer gave its branch up, start another one at its address, with another id and an
@@ -202,22 +206,22 @@ class ForkWorld(World):
         super().stopped(node, stop)
         checkers = self.checkers
         assert isinstance(checkers, ForkCheckers), "these worlds have checkers of their own"
-        checkers.between.stopped(node, stop)
+        checkers.forks.between.stopped(node, stop)
         if stop.outcome != "dropped":
             return
-        self.happened["dropped"] += 1
-        old = node.me
+        self.story.happened["dropped"] += 1
+        old = node.core.me
 
         def again() -> None:
             peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
             self.start_node(Identity(peer=peer, name=old.name, incarnation=1, address=old.address))
 
-        self.at(RETURN_S, again)
+        self.clock.at(RETURN_S, again)
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         """False if the node is the peer itself, or an earlier peer at the same address."""
-        return node.me.name != peer.partition(".")[0]
+        return node.core.me.name != peer.partition(".")[0]
 
     def revive(self, node: Node, after_s: float) -> None:
-        if node.outcome != "dropped":
+        if node.process.outcome != "dropped":
             super().revive(node, after_s)

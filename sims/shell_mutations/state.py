@@ -8,7 +8,7 @@ from lowcomm.outer_state.error_feedback import ErrorFeedback
 from lowcomm.outer_state.outer_step import OuterStep
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica
-from lowcomm.outer_state.versions import OuterState
+from lowcomm.outer_state.versions import Loans, OuterState
 from lowcomm.rank_control.rank_rounds import RankRounds
 from lowcomm.training.rank_checkpoint import RankSaver
 from lowcomm.training.round_rank import RoundRank
@@ -53,7 +53,7 @@ REPLICA_MUTANTS = (
         "A checkpoint or a joiner gets half of the next version's momentum.",
         Edit(
             OuterState.room_for_momentum,
-            "zeros(momentum_P.size) if self._is_lent(momentum_P) else momentum_P",
+            "zeros(momentum_P.size) if self._loans.is_lent(momentum_P) else momentum_P",
             "momentum_P",
         ),
         tests=_REPLICA,
@@ -61,7 +61,7 @@ REPLICA_MUTANTS = (
     Mutant(
         "lent-parameters-overwritten",
         "A checkpoint or a joiner gets half of the next version's parameters.",
-        Edit(OuterState.make_room, " or self._is_lent(self.next_outer_P)", ""),
+        Edit(OuterState.make_room, " or self._loans.is_lent(self.next_outer_P)", ""),
         tests=_REPLICA,
     ),
     Mutant(
@@ -73,9 +73,7 @@ REPLICA_MUTANTS = (
     Mutant(
         "a-loan-ends-with-the-next-one",
         "The first of two borrowers loses its array when the second one returns its own.",
-        Edit(
-            OuterState.lend, "(*known, *map(weakref.ref, views))", "tuple(map(weakref.ref, views))"
-        ),
+        Edit(Loans.lend, "(*known, *map(weakref.ref, views))", "tuple(map(weakref.ref, views))"),
         tests=_REPLICA,
     ),
     Mutant(

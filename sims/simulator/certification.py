@@ -93,7 +93,7 @@ class Certification:
         """True if one of the two does not trust the certificate of the other one (yet)."""
         trusts = other.peer in node.disk.trusts and node.peer in other.disk.trusts
         if self.closed and not trusts:
-            self._world.happened["unknown certificate"] += 1
+            self._world.story.happened["unknown certificate"] += 1
         return self.closed and not trusts
 
     def bans(self, node: Node) -> bool:
@@ -102,22 +102,22 @@ class Certification:
 
     def is_kicked(self, node: Node) -> bool:
         """True if a node's committed log says that this incarnation of the node is removed."""
-        peer, incarnation = node.peer, node.me.incarnation
-        logs = [other.run_state.orders for other in self._world.nodes.values()]
+        peer, incarnation = node.peer, node.core.me.incarnation
+        logs = [other.core.run_state.orders for other in self._world.nodes.values()]
         return any(orders.kick_of(peer, incarnation) is not None for orders in logs)
 
     def is_revoked(self, peer: PeerId) -> bool:
         """True if a node's committed log says that the peer is revoked."""
         nodes = self._world.nodes
-        return any(peer in node.run_state.revoked for node in nodes.values())
+        return any(peer in node.core.run_state.revoked for node in nodes.values())
 
     def bars(self, node: Node, other: Node, why: str) -> bool:
         """True if one of the two is revoked and the other one knows. `node` dialled `other`; `why`:
         `other` refuses the hello of `node`."""
-        if why and node.peer in other.run_state.revoked:
+        if why and node.peer in other.core.run_state.revoked:
             node.give(v.Barred(other.peer, why))
             return True
-        return other.peer in node.run_state.revoked
+        return other.peer in node.core.run_state.revoked
 
     def begins(self, node: Node) -> None:
         """Begin an incarnation with the certificate on its disk."""
@@ -128,17 +128,17 @@ class Certification:
         """Let a node ask a peer of the run for admission; or for certificates, if it is admitted
         and does not trust that peer."""
         world = self._world
-        if world.now < self._waits_until.get(node.peer, 0.0):
+        if world.clock.now < self._waits_until.get(node.peer, 0.0):
             return
-        self._waits_until[node.peer] = world.now + PATIENCE_S
+        self._waits_until[node.peer] = world.clock.now + PATIENCE_S
         self._asked += 1
-        number, witness = self._asked, node.me.witness
+        number, witness = self._asked, node.core.me.witness
         if witness not in self._token:
             self._token[witness] = self._next_token(witness=witness)
         token = self._holds.setdefault(node.peer, self._token[witness])
         admit = _admit(node, token, root=self.root)
         self._asking[number] = node, other.peer
-        world.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
+        world.clock.at(world.network.delay_s, lambda: other.give(v.AdmitAsked(number, admit)))
 
     def carry_out(self, node: Node, command: c.AtTheGate) -> None:
         """Carry out a command of a core."""
@@ -149,7 +149,7 @@ class Certification:
             case c.AdmissionAnswer(number=number):
                 asker, asked = self._asking.pop(number)
                 network = self._world.network
-                self._world.at(network.delay_s, lambda: self._answered(asker, asked, command))
+                self._world.clock.at(network.delay_s, lambda: self._answered(asker, asked, command))
             case c.Trust(admitted=admitted):
                 node.disk.trusts |= {entry.peer for entry in admitted}
 
@@ -161,25 +161,25 @@ class Certification:
         proved = entry.proof == toy_signature(terms.key, claim(check.root, entry.key))
         if signed and proved:
             return v.Proved(check.asker, check.number, entry)
-        self._world.happened["forged token"] += 1
+        self._world.story.happened["forged token"] += 1
         return v.NotProved(check.asker, check.number, "forged", final=True)
 
     def _answered(self, node: Node, asked: PeerId, answer: c.AdmissionAnswer) -> None:
         """Deliver an answer to the asking node, if it still lives. One answer in eight is lost."""
         if not node.running or self._random.random() < 1 / 8:
-            self._world.happened["admission lost"] += 1
+            self._world.story.happened["admission lost"] += 1
             return
         self._waits_until.pop(node.peer, None)
         if not answer.why:
             shown = {PeerId(certificate.decode()) for certificate in answer.certificates}
             node.disk.trusts |= {node.peer, asked, *shown}
             if not node.disk.certified:
-                self._world.happened["admitted"] += 1
+                self._world.story.happened["admitted"] += 1
                 node.disk.certified = True
                 node.give(v.Secured())
         elif answer.final:
-            self._world.happened[_reason(answer.why)] += 1
-            witness = node.me.witness
+            self._world.story.happened[_reason(answer.why)] += 1
+            witness = node.core.me.witness
             if self._holds[node.peer] is self._token[witness]:
                 self._token[witness] = self._next_token(witness=witness)
             self._holds[node.peer] = self._token[witness]
@@ -190,7 +190,7 @@ class Certification:
         """The next token for new peers of this role: a good one, or one that must not count."""
         world = self._world
         nodes, draw = list(world.nodes.values()), self._random.random()
-        voters = [node for node in nodes if node.peer in node.run_state.voters]
+        voters = [node for node in nodes if node.peer in node.core.run_state.voters]
         by = PeerId("")
         if draw >= BY_VOTER and nodes:
             by = self._random.choice(nodes).peer
@@ -229,7 +229,7 @@ def _reason(why: str) -> str:
 def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
     key, certificate = key_named(node.peer), node.peer.encode()
     proof = toy_signature(token.key.hex(), claim(root, key.hex()))
-    who = (node.peer, key, certificate, node.me.witness)
+    who = (node.peer, key, certificate, node.core.me.witness)
     return m.Admit(PROTOCOL_VERSION, *who, token.terms, token.signature, proof, PeerId(""))
 
 

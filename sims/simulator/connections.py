@@ -29,10 +29,21 @@ class WorldDialer:
         """`certified`: peers connect with certificates that the log admits."""
         self._world, self._network = world, world.network
         self.certification = Certification(world, seed, closed=certified)
+        self._by_address: dict[str, PeerId] = {}
+        """The peer that listened at each address last."""
         self._via: dict[tuple[PeerId, PeerId], tuple[PeerId, ...]] = {}
         """By (dialling peer, peer without an address): peers through which it can be reached."""
         self._through: dict[tuple[PeerId, PeerId], PeerId] = {}
         """By the same pair: the peer through which the two are connected."""
+
+    def listens(self, node: Node) -> None:
+        """An incarnation of a peer begins, and listens at its address."""
+        self._by_address[node.core.me.address] = node.peer
+
+    def _who_listens(self, address: str) -> Node | None:
+        """The newest incarnation of the peer with this address; None: there is no such peer."""
+        peer = self._by_address.get(address)
+        return self._world.nodes[peer] if peer is not None else None
 
     def dial(self, node: Node, connect: Connect) -> None:
         """Dial until the connection is open, or the node hangs up."""
@@ -42,18 +53,18 @@ class WorldDialer:
 
     def _dial(self, node: Node, address: str) -> None:
         """`address`: an address, or the id of a peer that has none."""
-        if address in node.dials and address in node.dialling:
+        if address in node.contacts.dials and address in node.contacts.dialling:
             return
-        node.dials.add(address)
-        node.dialling.add(address)
+        node.contacts.dials.add(address)
+        node.contacts.dialling.add(address)
         world = self._world
-        self._later(node, address, world.network.delay_s * 3 + 0.01, world.now + FIRST_DIAL_S)
+        self._later(node, address, world.network.delay_s * 3 + 0.01, world.clock.now + FIRST_DIAL_S)
 
     def hang_up(self, node: Node, other: PeerId) -> None:
         nodes = self._world.nodes
         peer = nodes.get(other)
         if peer is not None:
-            node.dials.discard(_key(peer))
+            node.contacts.dials.discard(_key(peer))
             self.cut_connection(node, peer)
 
     def cut_connection(self, one: Node, other: Node) -> None:
@@ -67,14 +78,16 @@ class WorldDialer:
     def is_stranded(self, node: Node) -> bool:
         """True if a node that is no member knows only addresses of peers that the operator wanted
         to revoke: no other peer knows of it, and none of these will answer."""
-        dials = [dialled for key in node.dials if (dialled := self._peer_at(key)) is not None]
-        is_member = node.peer in node.run_state.members
+        dials = [
+            dialled for key in node.contacts.dials if (dialled := self._peer_at(key)) is not None
+        ]
+        is_member = node.peer in node.core.run_state.members
         return bool(dials) and not is_member and all(map(self.certification.bans, dials))
 
     def _peer_at(self, key: str) -> Node | None:
         """The peer with this id or address."""
         world = self._world
-        return world.nodes.get(PeerId(key)) or world.who_listens(key)
+        return world.nodes.get(PeerId(key)) or self._who_listens(key)
 
     def process_ended(self, node: Node) -> None:
         """End every connection of a node after the end of its process."""
@@ -116,7 +129,7 @@ class WorldDialer:
                 node.give(v.PeerDisconnected(other.peer, "end of stream"))
 
         _when_awake(node, tell)
-        if _key(other) in node.dials:
+        if _key(other) in node.contacts.dials:
             self._dial(node, _key(other))
 
     def _later(self, node: Node, address: str, delay_s: float, give_up: float) -> None:
@@ -124,11 +137,11 @@ class WorldDialer:
 
         def connect() -> None:
             hidden = world.nodes.get(PeerId(address))
-            other = hidden or world.who_listens(address)
-            if address not in node.dials or (
+            other = hidden or self._who_listens(address)
+            if address not in node.contacts.dials or (
                 other is not None and world.network.line(node.peer, other.peer).up
             ):
-                node.dialling.discard(address)
+                node.contacts.dialling.discard(address)
                 return
             relay = self._relay(node, hidden) if hidden else None
             if (
@@ -138,24 +151,24 @@ class WorldDialer:
             ):
                 if self.certification.shuts_out(node):
                     self.certification.ask(node, other)
-                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    self._later(node, address, REDIAL_S, world.clock.now + FIRST_DIAL_S)
                     return
                 if self.certification.are_strangers(node, other):
                     if other.peer not in node.disk.trusts:
                         self.certification.ask(node, other)
-                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    self._later(node, address, REDIAL_S, world.clock.now + FIRST_DIAL_S)
                     return
                 if self.certification.bars(node, other, _refusal(node, other)):
-                    self._later(node, address, REDIAL_S, world.now + FIRST_DIAL_S)
+                    self._later(node, address, REDIAL_S, world.clock.now + FIRST_DIAL_S)
                     return
-                node.dialling.discard(address)
+                node.contacts.dialling.discard(address)
                 if relay is not None:
                     self._through[node.peer, other.peer] = relay
                 self._connect(node, other)
-            elif not node.raft.run and world.now > give_up:
-                node.outcome = "alone"
+            elif not node.core.raft.run and world.clock.now > give_up:
+                node.process.outcome = "alone"
                 self.process_ended(node)  # Other peers without a run may be connected with it.
-                world.gave_up()
+                world.operator.gave_up()
             else:
                 self._later(node, address, REDIAL_S, give_up)
 
@@ -165,7 +178,7 @@ class WorldDialer:
         return other.running and not self.certification.shuts_out(other)
 
     def _reaches(self, node: Node, other: Node) -> bool:
-        return self._network.reachable(node.peer, other.peer, self._world.now)
+        return self._network.reachable(node.peer, other.peer, self._world.clock.now)
 
     def _relay(self, node: Node, other: Node) -> PeerId | None:
         """The first named relay that runs, is connected with both peers, and has both among its log
@@ -174,7 +187,7 @@ class WorldDialer:
         for relay in self._via.get((node.peer, other.peer), ()):
             carrier = self._world.nodes[relay]
             ends = [network.line(relay, end.peer).up for end in (node, other)]
-            known = carrier.run_state.readers
+            known = carrier.core.run_state.readers
             if carrier.running and all(ends) and node.peer in known and other.peer in known:
                 return relay
         return None
@@ -183,8 +196,8 @@ class WorldDialer:
         """Exchange hellos; the dialled side may refuse."""
         world, hello = self._world, _hello(node)
         if why := _refusal(node, other):
-            world.tell(f"{node.peer} is refused by {other.peer}: {why}")
-            node.outcome, node.why = "refused", why
+            world.story.tell(f"{node.peer} is refused by {other.peer}: {why}")
+            node.process.outcome, node.process.why = "refused", why
             self.process_ended(node)
             return
         back = _hello(other)
@@ -194,13 +207,13 @@ class WorldDialer:
         for me, theirs in ((node, back), (other, hello)):
             if not line.up or line.connection != connection:
                 return  # The first node hung up at once.
-            me.met.add(theirs.peer)
+            me.contacts.met.add(theirs.peer)
             self._begun(me, theirs)
 
 
 def _when_awake(node: Node, tell: Callable[[], None]) -> None:
     """Call `tell` now, or after the actions that a pause delays."""
-    if node.world.now < node.paused_until:
+    if node.world.clock.now < node.turns.paused_until:
         node.after(0.0, tell)
     else:
         tell()
@@ -208,17 +221,17 @@ def _when_awake(node: Node, tell: Callable[[], None]) -> None:
 
 def _key(node: Node) -> str:
     """The address or id under which others dial a node."""
-    return node.me.address or node.peer
+    return node.core.me.address or node.peer
 
 
 def _refusal(node: Node, other: Node) -> str:
     """Why `other` refuses the hello of the dialling `node`; "": it accepts."""
-    core, links = other.core, other.links
+    core, links = other.core, other.core.links
     life = links.life(node.peer, 0)
     return refusal(_hello(node), me=core.me, run=core.raft.run, run_state=core.run_state, life=life)
 
 
 def _hello(node: Node) -> Hello:
-    me, run, connectivity = node.me, node.raft.run, node.core.connectivity
+    me, run, connectivity = node.core.me, node.core.raft.run, node.core.connectivity
     leader = connectivity.leader_address()
     return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

@@ -10,16 +10,19 @@ from sims.node.world_view import WorldView
 from sims.simulator.network import Network
 
 
+class OperatorView(Protocol):
+    """The operator of the cluster."""
+
+    def gave_up(self) -> None:
+        """Called when a peer without a run has got no answer."""
+        ...
+
+
 class DialledWorld(WorldView[Node], Protocol):
     """One world, in which peers dial each other and ask for admission."""
 
     @property
     def network(self) -> Network: ...
 
-    def who_listens(self, address: str) -> Node | None:
-        """The newest incarnation of the peer with this address; None: there is no such peer."""
-        ...
-
-    def gave_up(self) -> None:
-        """Called when a peer without a run has got no answer."""
-        ...
+    @property
+    def operator(self) -> OperatorView: ...

@@ -75,8 +75,8 @@ class LimitValues:
         """At the end of a world, check that each entry and each snapshot on a disk can be read
         (I6), and that no log accepts an entry that could not be read."""
         known: set[int] = set()
-        for peer, disk in world.disks.items():
-            saved = disk.saved
+        for peer, node in world.nodes.items():
+            saved = node.disk.saved
             if saved is None:
                 continue
             try:
@@ -94,11 +94,11 @@ class LimitValues:
     def _refuses(self, world: WorldView[Node]) -> None:
         """Check that values beyond a limit are refused and change nothing else."""
         for node in world.nodes.values():
-            log = node.raft.log
+            log = node.core.raft.log
             last = log.last_index
             for body in (e.Left(node.peer, REASON), e.Elected(PeerId("x" * (NAME_MAX + 1)))):
                 try:
-                    log.append(body, term=node.raft.term)
+                    log.append(body, term=node.core.raft.term)
                 except LogError:
                     self._happened["beyond a limit"] += 1
             if log.last_index != last:

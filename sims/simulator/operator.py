@@ -23,11 +23,6 @@ from sims.simulator.limit_values import LimitValues
 class OperatedWorld(DialledWorld, Protocol):
     """One world as its operator sees it."""
 
-    peers_min: int
-    """Training peers that the run needs to begin."""
-    busy_until: float
-    """Virtual time until which peers may come, even if none lives."""
-
     @property
     def limit_values(self) -> LimitValues: ...
 
@@ -61,30 +56,35 @@ class Operator:
 
     def __init__(self, world: OperatedWorld) -> None:
         self._world = world
+        self.busy_until = float("inf")
+        """Virtual time until which peers may come, even if none lives."""
         self._coming_back: set[PeerId] = set()
         """Peers that are being started again for good."""
 
     def heal(self) -> None:
         """Start a majority of the voters, and then as many peers as the run needs."""
         world = self._world
+        self.busy_until = world.clock.now + 30.0
         all_peers = not world.finished and world.random.random() < 0.5
         self._bring_back(all_peers=all_peers)
         if not (world.finished or self._coming_back or world.live):
             # The founder died before the run began.
             world.revive(next(iter(world.nodes.values())), 0.1)
-        world.at(15.0, self._top_up)
+        world.clock.at(15.0, self._top_up)
 
     def gave_up(self) -> None:
         """A peer got no answer, perhaps since all peers that it knew have left. The operator of the
         cluster starts another one, unless later faults will do so anyway."""
         world = self._world
-        if math.isfinite(world.busy_until) and not world.finished:
-            world.at(0.1, self._top_up)
+        if math.isfinite(self.busy_until) and not world.finished:
+            world.clock.at(0.1, self._top_up)
 
     def found_run(self, node: Node) -> None:
         """Let the first peer begin the run, from a checkpoint of its initial state."""
         world = self._world
-        digests = node.states.found([world.model.initial(world.random) for _ in node.states.outers])
+        digests = node.states.found(
+            [world.settings.model.initial(world.random) for _ in node.states.outers]
+        )
         certification = world.dialer.certification
         admission = certification.founds(node)
         opened = not certification.closed
@@ -96,7 +96,7 @@ class Operator:
             voters_steer=certification.voters_steer or opened,
         )
         certification.begins(node)
-        node.give(v.RunAccepted(world.rules, world.samples_ahead))
+        node.give(v.RunAccepted(world.settings.rules, world.settings.samples_ahead))
         node.give(v.Bootstrap(world.limit_values.largest_run(run), digests, admission))
 
     def way_in(self, peer: PeerId) -> str:
@@ -106,8 +106,8 @@ class Operator:
         places = [node for node in world.nodes.values() if world.is_elsewhere(node, peer)]
         places = [node for node in places if not world.dialer.certification.bans(node)] or places
         live = [node for node in places if node.running and not world.dialer.is_stranded(node)]
-        knows = [node for node in live if node.run_state.run is not None]
-        if not knows and peer in world.nodes and world.disks[peer].saved is None:
+        knows = [node for node in live if node.core.run_state.run is not None]
+        if not knows and peer in world.nodes and world.nodes[peer].disk.saved is None:
             # Two such peers, each told to join at the other, would never learn of the founder.
             places, live = places[:1], []
         return world.random.choice(knows or live or places).core.me.address
@@ -121,8 +121,10 @@ class Operator:
     def _bring_back(self, *, all_peers: bool) -> None:
         world = self._world
         out = [node for node in world.nodes.values() if not node.running]
-        for node in [node for node in out if not (world.finished and node.outcome)]:
-            if (all_peers and not node.asked_to_leave) or world.is_needed(node, self._coming_back):
+        for node in [node for node in out if not (world.finished and node.process.outcome)]:
+            if (all_peers and not node.process.asked_to_leave) or world.is_needed(
+                node, self._coming_back
+            ):
                 world.revive(node, 0.1)
                 self._coming_back.add(node.peer)
 
@@ -133,12 +135,12 @@ class Operator:
         world = self._world
         self._bring_back(all_peers=False)
         for node in filter(world.dialer.is_stranded, world.live):
-            world.happened["stranded"] += 1
+            world.story.happened["stranded"] += 1
             self.restart(node)
-        training = [node for node in world.live if not node.me.witness]
+        training = [node for node in world.live if not node.core.me.witness]
         bans = world.dialer.certification.bans
-        staying = sum(not (node.asked_to_leave or bans(node)) for node in training)
-        for _ in range(0 if world.finished else world.peers_min - staying):
+        staying = sum(not (node.process.asked_to_leave or bans(node)) for node in training)
+        for _ in range(0 if world.finished else world.settings.peers_min - staying):
             world.add_peer()
 
 
@@ -147,10 +149,10 @@ def is_needed_to_decide(world: OperatedWorld, node: Node, coming_back: Set[PeerI
     finished, only logs of live nodes count: these nodes are still in the run because it was
     rolled back to before its end."""
     # A node that was asked to leave may still go, without a leader even as a voter.
-    staying = {n.peer for n in world.nodes.values() if n.running and not n.asked_to_leave}
+    staying = {n.peer for n in world.nodes.values() if n.running and not n.process.asked_to_leave}
     back = staying | coming_back
     others = world.live if world.finished else world.nodes.values()
-    logs = [other.raft.log for other in others]
+    logs = [other.core.raft.log for other in others]
     votes = [log.voters for log in logs]
     return any(
         node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)

@@ -7,7 +7,6 @@ all members add the sum to a state that is known exactly. Must NOT judge the run
 from __future__ import annotations
 
 import random
-from abc import abstractmethod
 from typing import Protocol
 
 from protocols.interface import commands as c
@@ -20,7 +19,7 @@ from protocols.types import PeerId, Stamp, Version, digest_text
 from sims.node.node import Node, Payload
 from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import PRIME, Training, Value, state_digest
-from sims.node.world_view import Observer
+from sims.node.world_view import HistoryObserver
 from sims.simulator.world import BareWorld
 
 Terms = tuple[tuple[PeerId, str], ...]
@@ -76,7 +75,7 @@ class StepNode(Node):
             self.step_observer.stopped(self, message)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.member_status.accepted, "arithmetic before the shell knows the run"
+        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
         match command:
             case c.MakeStep(step=step, batch=batch):
                 self._make(step, batch)
@@ -94,7 +93,7 @@ class StepNode(Node):
             case c.ReleaseSteps(step=step):
                 # Payloads are dropped at once, states in the order of the jobs.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
-                lineage = self.run_state.lineage
+                lineage = self.core.run_state.lineage
                 self.job(lambda: self._release(step, lineage))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
                 self.transfers.carry_out(command)
@@ -112,7 +111,7 @@ class StepNode(Node):
         def made() -> None:
             if life != self._making:
                 return
-            if self.world.now < self.ranks.stalled_until:
+            if self.world.clock.now < self.ranks.stalled_until:
                 self.at_time(self.ranks.stalled_until, made)
                 return
             value = random.randrange(PRIME)
@@ -121,11 +120,11 @@ class StepNode(Node):
             self.step_observer.made(digest, value, batch)
             self.give(v.StepMade(step, batch, digest))
 
-        self.after(self.speed * random.uniform(0.9, 1.1), made)
+        self.after(self.process.speed * random.uniform(0.9, 1.1), made)
 
     def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
         stamp = step.stamp
-        if life != self._making or stamp.lineage != self.run_state.lineage:
+        if life != self._making or stamp.lineage != self.core.run_state.lineage:
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.states.outers[0]
         after = self.states.outers[0] = (before * FACTOR + total) % PRIME
@@ -144,7 +143,7 @@ class StepNode(Node):
 
     def _release(self, step: int, lineage: int) -> None:
         """Make the copy after this step the base: it is committed, and goes to the disk too."""
-        if lineage != self.run_state.lineage:
+        if lineage != self.core.run_state.lineage:
             return  # A Restore came: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base without a copy"
@@ -178,8 +177,8 @@ class StepNode(Node):
         self.copies[round_] = value
 
 
-class StepObserver(Observer[Node], Protocol):
-    """An observer that sees each step of the model."""
+class StepObserver(HistoryObserver[Node], Protocol):
+    """An observer of the log and the states that sees each step of the model."""
 
     def made(self, digest: str, value: Value, batch: int) -> None:
         """A peer made a payload of this batch."""
@@ -204,7 +203,7 @@ class BareStepWorld(BareWorld):
     """The world of a stepwise run. `outer_steps` counts steps of the model."""
 
     step_observer: StepObserver
-    """The same as `observer`; `make_observer` sets it."""
+    """The `history` of the observer; a subclass sets it."""
 
     def __init__(
         self,
@@ -226,17 +225,13 @@ class BareStepWorld(BareWorld):
         if witness:
             self.add_peer(witness=True)
 
-    @abstractmethod
-    def make_observer(self) -> StepObserver:
-        """Make the observer, and set `step_observer`."""
-
     def make_node(self, me: Identity, disk: SimulatedDisk, *, contact: str, speed: float) -> Node:
         return StepNode(self, me, disk, contact=contact, speed=speed * SLOWNESS)
 
     def make_run(self, founder: PeerId) -> e.Run:
         rhythm = (self.commit_every_steps, self.snapshot_every_steps)
-        sizes, few = (1,), (self.peers_min + 1) // 2  # The run begins early; others join.
-        return e.Run(1, "{}", "", few, self.outer_steps, 1, b"", sizes, founder, *rhythm)
+        sizes, few = (1,), (self.settings.peers_min + 1) // 2  # The run begins early; others join.
+        return e.Run(1, "{}", "", few, self.settings.outer_steps, 1, b"", sizes, founder, *rhythm)
 
     def step_node(self, peer: PeerId) -> StepNode:
         node = self.nodes[peer]

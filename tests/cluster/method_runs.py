@@ -95,7 +95,7 @@ def replay(
     states = [Parameters(layout, seed=run.seed, ours=slice(0, ELEMENTS)) for _ in order]
     for node, peer in zip(together.nodes, order, strict=True):
         given = [x for x in of(Ready, run_dir) if x.peer == peer]
-        node.decide = Script(given, run.method).decide
+        node.client.decide = Script(given, run.method).decide
     tokens = run.data.batch * run.data.window
 
     def step(number: int) -> int:

@@ -199,8 +199,8 @@ def test_a_daemon_has_no_torch_and_says_what_it_cost_until_it_listened(tmp_path:
     (start,), (listening,) = of(Start, events, "alpha"), of(Listening, events, "alpha")
     # One process cannot use more CPU time than its few threads have had of the clock.
     assert 0.01 < listening.listen_cpu_s < 4 * (listening.t - start.exec_t + 0.1)
-    (peer,) = build_summary(run_dir, run={})["peers"]
-    assert peer["listen_cpu_s"] == listening.listen_cpu_s
+    (peer,) = build_summary(run_dir, run={}).peers
+    assert peer.listen_cpu_s == listening.listen_cpu_s
 
 
 # Ranks are disposable -------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from protocols.messages import peer as m
 from protocols.types.ids import PeerId, Stamp, Version, digest_text
 from sims.checkers import Checkers, World
 from sims.checkers.containment import KEPT_MAX
+from sims.checkers.history import HistoryCheckers
 from sims.node.node import Node
 from sims.node.toy_model import PRIME, ToyContribution, state_digest
 from tests.protocols.scenes import BORDERS, A, B, contributor, manifest, run
@@ -26,9 +27,9 @@ def commit(round_: int = 1, *peers: PeerId) -> e.Commit:
     return e.Commit(1, 0, round_, 0, terms, BORDERS, X, "")
 
 
-def begun() -> Checkers:
+def begun() -> HistoryCheckers:
     """A run whose initial state is X."""
-    checkers = Checkers()
+    checkers = HistoryCheckers()
     checkers.entry_applied(A, OURS, 1, run())
     checkers.state(A, OURS, 0, 0, X)
     return checkers
@@ -38,7 +39,7 @@ def back_to(round_: int, digest: str = X) -> e.Restore:
     return e.Restore(OURS, (Version(0, round_, digest),), 0, 0, (), 0, False, 0)
 
 
-def fed(*, first: int = 0) -> Checkers:
+def fed(*, first: int = 0) -> HistoryCheckers:
     """A and B encoded their first ten steps, worth 3 and 5."""
     checkers = begun()
     for peer, delta in ((A, 3), (B, 5)):
@@ -88,7 +89,7 @@ def test_a_contribution_says_how_many_steps_it_holds() -> None:
 
 
 def test_a_contribution_holds_exactly_the_uncounted_steps() -> None:
-    checkers = Checkers()
+    checkers = HistoryCheckers()
     checkers.encoded(X, ToyContribution(A, 0, 3, 0, STEPS, 4, 3))
     assert checkers.violations == [f"{A} contributes 3, its steps add up to 4"]
 
@@ -105,7 +106,7 @@ def test_a_round_is_applied_with_what_its_commit_lists() -> None:
 
 
 def test_all_arrive_at_one_state() -> None:
-    checkers = Checkers()
+    checkers = HistoryCheckers()
     checkers.state(A, OURS, 0, 1, X)
     checkers.state(B, OURS, 0, 1, X)
     checkers.state(B, OURS, 0, 2, digest_text("y"))
@@ -144,7 +145,7 @@ def test_what_was_counted_until_a_restore_was_not_thrown_away() -> None:
 ])  # fmt: skip
 def test_notes_that_need_a_reason(corrupted: bool, kind: str, found: int) -> None:
     checkers = Checkers()
-    checkers.corrupted = corrupted
+    checkers.history.agreement.corrupted = corrupted
     checkers.note(kind, "x")
     assert len(checkers.violations) == found
 
@@ -179,7 +180,7 @@ def test_a_branch_begins_with_a_round_that_its_log_does_not_reach() -> None:
     whole, y = fed(), digest_text("y")
     whole.entry_applied(A, OURS, 2, commit(1))
     whole.state(A, OURS, 0, 1, y)
-    branch = Checkers()
+    branch = HistoryCheckers()
     branch.share(whole)
     branch.entry_applied(B, OURS, 1, run())
     branch.entry_applied(B, THEIRS, 2, back_to(1, y))
@@ -214,7 +215,7 @@ def test_a_run_goes_back_only_to_what_it_was(
     round_: int, digest: str, tainted: bool, found: list[str]
 ) -> None:
     checkers = fed()
-    checkers.tainted = tainted
+    checkers.agreement.tainted = tainted
     checkers.entry_applied(A, THEIRS, 2, back_to(round_, digest))
     assert checkers.violations == found
 
@@ -225,9 +226,11 @@ def test_nothing_may_pile_up() -> None:
     (node,) = world.leaders
     world.checkers.memory(node)
     assert world.checkers.violations == []
-    node.store.results.update({(replace(STAMP, round=n), 0): 1 for n in range(KEPT_MAX + 1)})
+    node.data_plane.store.results.update(
+        {(replace(STAMP, round=n), 0): 1 for n in range(KEPT_MAX + 1)}
+    )
     world.checkers.memory(node)
-    size = len(node.store.results)
+    size = len(node.data_plane.store.results)
     assert world.checkers.violations == [f"{node.peer} keeps {size} results"]
 
 
@@ -274,7 +277,9 @@ def test_a_vote_is_given_once_and_only_when_the_disk_knows() -> None:
 def test_nobody_stands_unasked_nor_helps_to_unseat_a_leader_that_it_hears() -> None:
     world, leader, follower = settled()
     term = leader.core.raft.term + 1
-    world.checkers.elections.asked_or_voted(follower, leader.peer, m.Vote(term, 9, 1, False, False))
+    world.checkers.leaders.elections.asked_or_voted(
+        follower, leader.peer, m.Vote(term, 9, 1, False, False)
+    )
     assert "without a majority of pre-votes" in world.checkers.violations.pop()
     world.checkers.sent(follower, B, m.Voted(term, True, pre=True))
     assert "hears" in world.checkers.violations.pop()
@@ -317,16 +322,16 @@ def test_a_peer_contributes_to_a_round_once_and_in_one_life() -> None:
     world, _, follower = settled()
     given = follower.core.rounds[0].work.given
     assert given is not None
-    world.checkers.accounting.contributed(follower, 0, given.round + 1)  # No such one.
+    world.checkers.history.accounting.contributed(follower, 0, given.round + 1)  # No such one.
     assert world.checkers.violations == []
-    world.checkers.accounting.contributed(follower, 0, given.round)
+    world.checkers.history.accounting.contributed(follower, 0, given.round)
     again = f"{follower.peer} contributes to round {given.round} a second time"
     assert world.checkers.violations == [again]
     stamp = replace(STAMP, view=99)
-    world.checkers.accounting.offered(follower, stamp)
+    world.checkers.history.accounting.offered(follower, stamp)
     world.operator.restart(follower)
-    world.run(until_s=world.now + 5.0)
-    world.checkers.accounting.offered(world.nodes[follower.peer], stamp)
+    world.run(until_s=world.clock.now + 5.0)
+    world.checkers.history.accounting.offered(world.nodes[follower.peer], stamp)
     assert "in its incarnations 1 and 2" in world.checkers.violations[1]
 
 
@@ -363,11 +368,11 @@ def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts(
     ours = replace(following, previous_state_digest=state_digest(follower.states.outers[0]))
     for named, others, tainted in ((theirs, True, True), (ours, True, True), (ours, False, False)):
         for node in world.nodes.values():
-            node.alive = others or node is follower
-        world.checkers.tainted = tainted
+            node.process.alive = others or node is follower
+        world.checkers.history.agreement.tainted = tainted
         world.checkers.progress.named(world, named, members=3)
         assert follower.states.corrupt
-    world.checkers.tainted = True
+    world.checkers.history.agreement.tainted = True
     world.checkers.progress.named(world, ours, members=3)
     assert not follower.states.corrupt
 
@@ -375,13 +380,13 @@ def test_when_nobody_holds_the_true_state_any_more_the_one_that_is_named_counts(
 def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() -> None:
     world, leader, follower = settled()
     for node in world.nodes.values():
-        node.alive = node is follower
+        node.process.alive = node is follower
     log = leader.core.raft.log
     for corrupt, found in (({0: 1}, []), ({}, ["and no other peer has round"])):
         follower.states.corrupt = corrupt
-        reign = world.checkers.elections.reigns[leader.peer]
+        reign = world.checkers.leaders.elections.reigns[leader.peer]
         reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
-        world.checkers.decisions.made(leader, reign)
+        world.checkers.leaders.decisions.made(leader, reign)
         texts = [text for text in world.checkers.violations if "may leave" in text]
         assert len(texts) == len(found)
         assert all(part in text for part, text in zip(found, texts, strict=True))
@@ -395,10 +400,10 @@ def test_a_joiner_that_has_all_of_the_state_is_another_one_that_has_it() -> None
     head = leader.core.led_term.head
     for peer in [peer for peer in head.members if peer != follower.peer]:
         head.joiners[peer] = head.members.pop(peer)
-        world.nodes[peer].alive = peer == leader.peer
+        world.nodes[peer].process.alive = peer == leader.peer
     for asking, found in (("", False), ("restarted", True)):
         catchup.asking = asking
-        reign = world.checkers.elections.reigns[leader.peer]
+        reign = world.checkers.leaders.elections.reigns[leader.peer]
         reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
-        world.checkers.decisions.made(leader, reign)
+        world.checkers.leaders.decisions.made(leader, reign)
         assert any("no other peer has" in text for text in world.checkers.violations) == found

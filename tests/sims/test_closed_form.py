@@ -75,7 +75,10 @@ class Bumpy(World):
         if isinstance(event, v.Encoded) and name == LATE and event.round % 2:
             for other in self.live:
                 line = self.network.line(node.peer, other.peer)
-                line.slow_until, line.slow_s = self.now + 0.5, self.rules.reduction_timeout_s + 0.5
+                line.slow_until, line.slow_s = (
+                    self.clock.now + 0.5,
+                    self.settings.rules.reduction_timeout_s + 0.5,
+                )
         if isinstance(event, v.RoundApplied):
             before = self.path.states.setdefault(event.stamp.round, node.states.outers[0])
             assert before == node.states.outers[0], "all hold the same bits"

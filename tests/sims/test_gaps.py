@@ -13,7 +13,7 @@ def cut(world: World, pairs: list[tuple[Node, Node]], *, until_s: float) -> None
     for one, other in pairs:
         world.network.stall(one.peer, other.peer, until_s)
         world.network.stall(other.peer, one.peer, until_s)
-        world.cut_connection(one, other)
+        world.dialer.cut_connection(one, other)
 
 
 def roster(world: World) -> set[str]:

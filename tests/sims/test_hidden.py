@@ -73,10 +73,10 @@ def test_who_wants_to_leave_does_not_get_the_lead_back_from_who_cannot_be_dialle
     world.run(until_s=12.0)
     one, other = (node for node in world.live if node.core.me.address)
     for node in (one, other) if other.core.leads else (other, one):
-        node.asked_to_leave = True
+        node.process.asked_to_leave = True
         node.give(v.LeaveRequested("a person asked"))
-        world.run(until_s=world.now + 10.0)
-        assert node.outcome == "left"
+        world.run(until_s=world.clock.now + 10.0)
+        assert node.process.outcome == "left"
     assert max(node.core.raft.term for node in world.live) < 20
 
 
@@ -100,7 +100,9 @@ def test_steps_are_made_together_by_those_without_an_address_too() -> None:
     assert world.dialer._through[pair] != relay
     world.run(until_s=600.0)
     assert world.checkers.violations == []
-    assert {node.outcome for node in world.nodes.values() if node.alive} == {"finished"}
+    assert {node.process.outcome for node in world.nodes.values() if node.process.alive} == {
+        "finished"
+    }
 
 
 @pytest.mark.parametrize("seed", [4711])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from protocols.types.errors import ConfigError
-from sims.checkers import Checkers
+from sims.checkers.history import HistoryCheckers
 from sims.scenarios.fault_plan import KINDS, PlannedFault
 from sims.sweep import (
     PEERS,
@@ -193,10 +193,10 @@ def test_the_same_seed_has_the_same_log_byte_for_byte(tmp_path: Path) -> None:
 def test_a_failing_seed_says_how_to_see_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forget(checkers: Checkers, *_: object) -> None:
-        checkers.found("this is wrong")
+    def forget(checkers: HistoryCheckers, *_: object) -> None:
+        checkers.violations.append("this is wrong")
 
-    monkeypatch.setattr(Checkers, "encoded", forget)
+    monkeypatch.setattr(HistoryCheckers, "encoded", forget)
     with pytest.raises(SystemExit) as ended:
         main(seeds=1, first=4711, peers="3", processes=1)
     assert ended.value.code == 1

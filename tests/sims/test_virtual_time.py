@@ -2,6 +2,7 @@
 heartbeat, or for the next entry of the log (protocol.md section 3: 3 RTT to its commit)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -30,17 +31,17 @@ class Clocked(World):
         self.known: dict[int, dict[PeerId, float]] = {}
         super().__init__(7, peers=peers, outer_steps=12)
         self.network.delay_s, self.network.jitter = round_trip_s / 2, 0.0
-        self.compute_s = COMPUTE_S
+        self.settings = replace(self.settings, compute_s=COMPUTE_S)
 
     def sync_s(self, disk: SimulatedDisk) -> float:
         return SYNC_S
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         if isinstance(event, v.Encoded):
-            self.contributed[event.round] = self.now
+            self.contributed[event.round] = self.clock.now
         for command in out:
             if isinstance(command, c.Applied) and isinstance(command.entry, e.Commit):
-                self.known.setdefault(command.entry.round, {})[node.peer] = self.now
+                self.known.setdefault(command.entry.round, {})[node.peer] = self.clock.now
 
 
 def waits(world: Clocked, round_trip_s: float) -> dict[int, list[float]]:
@@ -49,7 +50,7 @@ def waits(world: Clocked, round_trip_s: float) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     for (_, _, round_), commit in world.checkers.commits.items():
         roster = [term.peer for term in commit.contributors]
-        if len(roster) == world.peers_min:
+        if len(roster) == world.settings.peers_min:
             since = world.contributed[round_]
             found[round_] = [(world.known[round_][p] - since) / round_trip_s for p in roster]
     return found

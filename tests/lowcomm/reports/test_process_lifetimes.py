@@ -17,7 +17,13 @@ from lowcomm.reports.events import (
     Start,
     Stopped,
 )
-from lowcomm.reports.process_lifetimes import find_joins, find_kills, find_lives, first_commits
+from lowcomm.reports.process_lifetimes import (
+    JoinFigures,
+    find_joins,
+    find_kills,
+    find_lives,
+    first_commits,
+)
 
 A, B, C = "alpha.1", "beta.2", "gamma.3"
 NAMES = {A: "alpha", B: "beta", C: "gamma"}
@@ -100,10 +106,10 @@ def kills(events: Sequence[Event]) -> list[tuple[str, int | None, float | None, 
     figures = find_kills(ordered, find_lives(ordered), NAMES)
     return [
         (
-            kill["name"],
-            kill["round"],
-            kill["kill_to_next_commit_s"],
-            kill["kill_to_next_commit_wall_s"],
+            kill.name,
+            kill.round,
+            kill.kill_to_next_commit_s,
+            kill.kill_to_next_commit_wall_s,
         )
         for kill in figures
     ]
@@ -198,15 +204,15 @@ def test_a_restarted_peer_has_two_lives_and_the_second_is_a_join() -> None:
     assert [lifetime.lives_at(14.9) for lifetime in lives if lifetime.peer == C] == [True, False]
     assert [lifetime.lives_at(17.0) for lifetime in lives if lifetime.peer == C] == [False, True]
     assert find_joins(lives, first_commits(events), NAMES) == [
-        {
-            "peer": C,
-            "name": "gamma",
-            "t_s": 16.0,
-            "join_to_member_s": 1.0,
-            "join_to_contribution_s": 14.0,
-            "state_bytes": None,
-            "state_s": None,
-        }
+        JoinFigures(
+            peer=C,
+            name="gamma",
+            t_s=16.0,
+            join_to_member_s=1.0,
+            join_to_contribution_s=14.0,
+            state_bytes=None,
+            state_s=None,
+        )
     ]
 
 

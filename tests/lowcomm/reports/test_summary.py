@@ -3,12 +3,19 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lowcomm.reports.summary import allreduce_bytes, build_summary, key_figures, write_summary
+from lowcomm.reports.summary import (
+    RoundFigures,
+    allreduce_bytes,
+    build_summary,
+    key_figures,
+    write_summary,
+)
 
 T0 = 1000.0
 PARAMS = 3000
@@ -131,22 +138,20 @@ def test_the_figures_of_the_run(tmp_path: Path, lines: list[Line]) -> None:
         "problems": [],
         "faults": [{"t_s": 75.0, "name": "gamma", "what": "SIGKILL"}],
     }
-    assert {key: summary[key] for key in exact} == exact
-    assert set(summary["versions"]) == {"python", "torch", "lowcomm"}
-    assert set(summary["machine"]) == {"cores", "cpu", "memory_bytes"}
+    assert {key: asdict(summary)[key] for key in exact} == exact
+    assert set(summary.versions) == {"python", "torch", "lowcomm"}
+    assert set(summary.machine) == {"cores", "cpu", "memory_bytes"}
 
 
 def test_a_kill_and_a_join_are_timed(tmp_path: Path, lines: list[Line]) -> None:
     summary = build_summary(write(tmp_path, lines), run=RUN)
-    assert summary["kill_to_next_commit_s"] == pytest.approx(0.3)  # Beta was ready 0.2 s late.
-    assert summary["kill_to_next_commit_wall_s"] == pytest.approx(5.5)
-    assert [(kill["name"], kill["round"], kill["t_s"]) for kill in summary["kills"]] == [
-        ("gamma", 7, 75.0)
-    ]
-    assert summary["join_to_member_s"] == pytest.approx(2.0)
-    assert summary["join_to_contribution_s"] == pytest.approx(100.51 - 85.0)
-    (join,) = summary["joins"]
-    assert (join["name"], join["state_bytes"], join["state_s"]) == ("delta", 24000, 0.5)
+    assert summary.kill_to_next_commit_s == pytest.approx(0.3)  # Beta was ready 0.2 s late.
+    assert summary.kill_to_next_commit_wall_s == pytest.approx(5.5)
+    assert [(kill.name, kill.round, kill.t_s) for kill in summary.kills] == [("gamma", 7, 75.0)]
+    assert summary.join_to_member_s == pytest.approx(2.0)
+    assert summary.join_to_contribution_s == pytest.approx(100.51 - 85.0)
+    (join,) = summary.joins
+    assert (join.name, join.state_bytes, join.state_s) == ("delta", 24000, 0.5)
 
 
 def test_an_all_reduce_is_charged_to_the_members_of_that_time(
@@ -158,40 +163,35 @@ def test_an_all_reduce_is_charged_to_the_members_of_that_time(
     # Round 7 has two. Rounds 8 and 9 have three: delta is a member from 87 s on.
     expected = {"alpha": 9 * three + two, "beta": 9 * three + two, "gamma": 7 * three}
     expected["delta"] = three
-    found = {peer["name"]: peer["bytes_allreduce_equivalent"] for peer in summary["peers"]}
+    found = {peer.name: peer.bytes_allreduce_equivalent for peer in summary.peers}
     assert found == expected
-    assert summary["bytes_allreduce_equivalent"] == sum(expected.values())
-    assert summary["allreduce_factor"] == sum(expected.values()) / 140_000
+    assert summary.bytes_allreduce_equivalent == sum(expected.values())
+    assert summary.allreduce_factor == sum(expected.values()) / 140_000
 
 
 def test_each_peer_has_its_figures(tmp_path: Path, lines: list[Line]) -> None:
-    peers = build_summary(write(tmp_path, lines), run=RUN)["peers"]
+    peers = build_summary(write(tmp_path, lines), run=RUN).peers
     keys = ("name", "alive", "end", "inner_steps", "tokens", "rounds_counted", "bytes_sent", "loss")
-    assert [tuple(peer[key] for key in keys) for peer in peers] == [
+    assert [tuple(getattr(peer, key) for key in keys) for peer in peers] == [
         ("alpha", True, "finished", 100, 10_000, 10, 50_000, 1.5),
         ("beta", True, "finished", 100, 10_000, 10, 50_000, None),
         ("gamma", False, "killed", 70, 7500, 7, 30_000, 2.0),
         ("delta", True, "finished", 10, 1000, 1, 10_000, None),
     ]
-    assert [peer["state_digest"] for peer in peers] == ["digest-9"] * 2 + ["digest-6", "digest-9"]
-    assert [peer["digests_agree"] for peer in peers] == [True] * 4
-    assert peers[0]["bytes_received"] == 50_001
-    assert peers[0]["listen_cpu_s"] == 0.25
-    assert peers[0]["ranks"] == 1
+    assert [peer.state_digest for peer in peers] == ["digest-9"] * 2 + ["digest-6", "digest-9"]
+    assert [peer.digests_agree for peer in peers] == [True] * 4
+    assert peers[0].bytes_received == 50_001
+    assert peers[0].listen_cpu_s == 0.25
+    assert peers[0].ranks == 1
 
 
 def test_rounds_are_listed_once_with_names(tmp_path: Path, lines: list[Line]) -> None:
-    found = build_summary(write(tmp_path, lines), run=RUN)["rounds"]
-    assert [each["round"] for each in found] == list(range(10))
-    assert found[7] == {
-        "fragment": 0,
-        "round": 7,
-        "attempt": 1,
-        "roster": ["alpha", "beta"],
-        "t_s": 80.5,
-        "tokens": 2000,
-    }
-    assert found[9]["roster"] == ["alpha", "beta", "delta"]
+    found = build_summary(write(tmp_path, lines), run=RUN).rounds
+    assert [each.round for each in found] == list(range(10))
+    assert found[7] == RoundFigures(
+        fragment=0, round=7, attempt=1, roster=["alpha", "beta"], t_s=80.5, tokens=2000
+    )
+    assert found[9].roster == ["alpha", "beta", "delta"]
 
 
 def test_a_peer_with_another_state_is_named(tmp_path: Path, lines: list[Line]) -> None:
@@ -201,14 +201,14 @@ def test_a_peer_with_another_state_is_named(tmp_path: Path, lines: list[Line]) -
     lines.append(say("alpha", 100.9, "diverged", member=IDS["beta"], round=9))
     lines.append(say("delta", 100.9, "diverged", member=IDS["beta"], round=9))
     summary = build_summary(write(tmp_path, lines), run=RUN)
-    assert {peer["name"]: peer["digests_agree"] for peer in summary["peers"]} == {
+    assert {peer.name: peer.digests_agree for peer in summary.peers} == {
         "alpha": True,
         "beta": False,
         "gamma": True,
         "delta": True,
     }
-    assert summary["digests_agree"] is False
-    assert summary["diverged"] == ["beta in round 9"]
+    assert summary.digests_agree is False
+    assert summary.diverged == ["beta in round 9"]
 
 
 def test_rounds_that_were_made_anew_after_a_restore_have_other_states(
@@ -230,14 +230,14 @@ def test_rounds_that_were_made_anew_after_a_restore_have_other_states(
         if (line["kind"] == "commit" and line["round"] > 6) or line["kind"] == "finished":
             line["state_digest"], line["lineage"] = "later", "00bb"
     summary = build_summary(write(tmp_path, lines), run=RUN)
-    assert summary["problems"] == []
-    assert [peer["digests_agree"] for peer in summary["peers"]] == [True] * 3
-    assert summary["digests_agree"] is True
-    rosters = {each["round"]: each["roster"] for each in summary["rounds"]}
+    assert summary.problems == []
+    assert [peer.digests_agree for peer in summary.peers] == [True] * 3
+    assert summary.digests_agree is True
+    rosters = {each.round: each.roster for each in summary.rounds}
     assert list(rosters) == list(range(10))
     assert rosters[4] == ["alpha", "beta", "gamma"]
     assert rosters[5] == rosters[6] == ["alpha", "beta"]
-    assert summary["tokens"] == 5 * 3000 + 4 * 2000 + 3000
+    assert summary.tokens == 5 * 3000 + 4 * 2000 + 3000
 
 
 def test_a_restarted_peer_adds_up_its_lives(tmp_path: Path) -> None:
@@ -247,10 +247,10 @@ def test_a_restarted_peer_adds_up_its_lives(tmp_path: Path) -> None:
         say("alpha", 9.2, "start", pid=2, exec_t=T0 + 9, ranks=2, params=0),
         counters("alpha", 12.0, tokens=300, sent=40),
     ]
-    (peer,) = build_summary(write(tmp_path, events), run={})["peers"]
-    assert (peer["tokens"], peer["bytes_sent"], peer["bytes_received"]) == (800, 110, 112)
-    assert peer["ranks"] == 2
-    assert peer["alive"] is True
+    (peer,) = build_summary(write(tmp_path, events), run={}).peers
+    assert (peer.tokens, peer.bytes_sent, peer.bytes_received) == (800, 110, 112)
+    assert peer.ranks == 2
+    assert peer.alive is True
 
 
 def test_a_contribution_that_was_encoded_again_counts_once(tmp_path: Path) -> None:
@@ -261,9 +261,9 @@ def test_a_contribution_that_was_encoded_again_counts_once(tmp_path: Path) -> No
         say("alpha", 6.0, "ready", **ready),
         say("alpha", 7.0, "ready", **(ready | {"fragment": 1})),
     ]
-    (peer,) = build_summary(write(tmp_path, events), run={})["peers"]
-    assert (peer["inner_steps"], peer["tokens"]) == (10, 1000)
-    assert peer["bytes_allreduce_equivalent"] == 0  # Alone, nothing is reduced.
+    (peer,) = build_summary(write(tmp_path, events), run={}).peers
+    assert (peer.inner_steps, peer.tokens) == (10, 1000)
+    assert peer.bytes_allreduce_equivalent == 0  # Alone, nothing is reduced.
 
 
 def test_what_does_not_apply_is_none(tmp_path: Path) -> None:
@@ -273,9 +273,9 @@ def test_what_does_not_apply_is_none(tmp_path: Path) -> None:
         *("bytes_allreduce_equivalent", "allreduce_factor", "checkpoint"),
         *("kill_to_next_commit_s", "join_to_member_s", "join_to_contribution_s"),
     ):
-        assert empty[key] is None, key
-    assert empty["finished"] is False
-    assert (empty["outer_steps"], empty["bytes_sent"], empty["peers"]) == (0, 0, [])
+        assert getattr(empty, key) is None, key
+    assert empty.finished is False
+    assert (empty.outer_steps, empty.bytes_sent, empty.peers) == (0, 0, [])
 
 
 def test_the_file_is_plain_json_even_when_the_loss_diverged(
@@ -287,9 +287,9 @@ def test_the_file_is_plain_json_even_when_the_loss_diverged(
     summary = build_summary(write(tmp_path, lines), run=RUN)
     path = write_summary(tmp_path, summary)
     assert path == tmp_path / "summary.json"
-    assert json.loads(path.read_text(), parse_constant=pytest.fail) == summary
-    assert summary["eval_loss"] is None
-    assert summary["peers"][0]["loss"] is None
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == asdict(summary)
+    assert summary.eval_loss is None
+    assert summary.peers[0].loss is None
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*IDS, "summary.json"])
 
 
@@ -324,7 +324,7 @@ def test_samples_are_shown_where_tokens_are(tmp_path: Path, lines: list[Line]) -
     lines.append(say("beta", 60.0, "samples", committed=300, again=0))
     lines.append(say("alpha", 101.5, "samples", committed=2700, again=40))
     summary = build_summary(write(tmp_path, lines), run=RUN)
-    assert (summary["samples"], summary["samples_again"]) == (2700, 40)
+    assert (summary.samples, summary.samples_again) == (2700, 40)
     notes = {what: note for what, _, note in key_figures(summary)}
     assert notes["tokens counted"].endswith("per second; 2.7 k samples, 40 leased again")
 
@@ -334,4 +334,4 @@ def test_a_commit_of_a_per_step_method_takes_in_all_steps_before(
 ) -> None:
     run = {**RUN, "method": {"name": "allreduce"}}
     summary = build_summary(write(tmp_path, lines), run=run)
-    assert summary["outer_steps"] == max(each["round"] for each in summary["rounds"]) == 9
+    assert summary.outer_steps == max(each.round for each in summary.rounds) == 9

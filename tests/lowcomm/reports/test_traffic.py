@@ -64,14 +64,14 @@ LIVES = find_lives(EVENTS)
 
 def test_the_lives_of_a_peer_add_up_and_its_last_word_counts() -> None:
     alpha, beta = traffic_figures(LIVES, {A: "alpha"})
-    assert (alpha["peer"], alpha["name"], beta["name"]) == (A, "alpha", B)
-    assert (alpha["payload_sent_bytes"], alpha["transfer_sent_bytes"]) == (800, 60)
-    assert (alpha["payload_received_bytes"], alpha["refused_bytes"]) == (12, 3)
-    assert (beta["payload_sent_bytes"], beta["control_sent_bytes"]) == (300, 40)
-    assert beta["transfer_received_bytes"] == 20
-    assert (beta["stalls"], beta["stalled_s"]) == (2, 1.5)
-    assert (alpha["round_trip_s"], beta["round_trip_s"]) == (0.1, None)
-    assert (alpha["lag_p99_s"], alpha["lag_max_s"]) == (0.005, 0.01)
+    assert (alpha.peer, alpha.name, beta.name) == (A, "alpha", B)
+    assert (alpha.payload_sent_bytes, alpha.transfer_sent_bytes) == (800, 60)
+    assert (alpha.payload_received_bytes, alpha.refused_bytes) == (12, 3)
+    assert (beta.payload_sent_bytes, beta.control_sent_bytes) == (300, 40)
+    assert beta.transfer_received_bytes == 20
+    assert (beta.stalls, beta.stalled_s) == (2, 1.5)
+    assert (alpha.round_trip_s, beta.round_trip_s) == (0.1, None)
+    assert (alpha.lag_p99_s, alpha.lag_max_s) == (0.005, 0.01)
 
 
 def test_what_all_have_sent_never_falls() -> None:
@@ -94,7 +94,7 @@ def test_who_told_nothing_has_no_figures() -> None:
     events: list[Event] = [start(A, 100.0), traffic(B, 101.0)]
     lives = find_lives(events)
     (beta,) = traffic_figures(lives, {})
-    assert beta["peer"] == B
+    assert beta.peer == B
     assert traffic_text([beta]) == ("", "")
     assert traffic_text([]) == ("", "")
     assert sent_over_time(find_lives(events[:1]), 0.0) == {
@@ -120,4 +120,4 @@ def test_a_row_is_text(stalls: tuple[int, int], told: str) -> None:
 def test_tuples_of_different_lengths_are_no_error() -> None:
     damaged = traffic(A, 101.0, payload_sent_bytes=(1,), stalled_s=(), round_trip_s=())
     (alpha,) = traffic_figures(find_lives([damaged]), {})
-    assert (alpha["payload_sent_bytes"], alpha["round_trip_s"]) == (1, None)
+    assert (alpha.payload_sent_bytes, alpha.round_trip_s) == (1, None)

@@ -20,8 +20,8 @@ def test_a_result_is_owed_while_its_attempt_can_be_committed(attempts: int) -> N
     plan = other.core.run_state.open_plan(0)
     assert plan is not None
     stamp = replace(plan.stamp, view=plan.stamp.view - attempts)
-    other.store.results[stamp, 0] = 1
-    world.checkers.decisions.asked(other, leader.peer, m.Fetch(stamp, 0), [])
+    other.data_plane.store.results[stamp, 0] = 1
+    world.checkers.leaders.decisions.asked(other, leader.peer, m.Fetch(stamp, 0), [])
     assert any("does not send it to" in text for text in world.checkers.violations) == (
         attempts == 0
     )
@@ -36,12 +36,12 @@ def test_results_stay_until_they_may_go(*, held_by_all: bool) -> None:
     newest = commits[-1]
     assert newest.held_by_all, "nothing fails here"
     commits[-1] = replace(newest, held_by_all=held_by_all)
-    world.checkers.decisions.released(leader, c.ReleaseRound(0, newest.round - 1))
+    world.checkers.leaders.decisions.released(leader, c.ReleaseRound(0, newest.round - 1))
     assert world.checkers.violations == []
-    world.checkers.decisions.released(leader, c.ReleaseRound(0, newest.round))
+    world.checkers.leaders.decisions.released(leader, c.ReleaseRound(0, newest.round))
     assert any("drops the result" in x for x in world.checkers.violations) != held_by_all
     leader.core.rounds[0].version = newest.round - 1
-    world.checkers.decisions.released(leader, c.ReleaseRound(0, newest.round))
+    world.checkers.leaders.decisions.released(leader, c.ReleaseRound(0, newest.round))
     assert "drops the result" in world.checkers.violations[-1], "it needs it itself"
 
 
@@ -54,5 +54,5 @@ def test_who_is_let_in_says_what_it_holds(*, says: bool) -> None:
     member = e.Member(core.run_state.members[other.peer])
     have = m.Have(core.run_state.lineage, 0, core.rounds[0].version, "")
     said = [c.Send(world.leaders[0].peer, have)] if says else []
-    world.checkers.decisions.let_in(other, member, said)
+    world.checkers.leaders.decisions.let_in(other, member, said)
     assert any("does not report its state" in x for x in world.checkers.violations) != says

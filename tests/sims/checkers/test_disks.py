@@ -20,9 +20,9 @@ def quiet() -> tuple[World, Node, Node]:
 
 def look(world: World, node: Node, *, for_s: float) -> list[str]:
     """The checker looks at this node for a while; nothing else happens."""
-    until = world.now + for_s
-    while world.now < until:
-        world.now += LOOK_S
+    until = world.clock.now + for_s
+    while world.clock.now < until:
+        world.clock.now += LOOK_S
         world.checkers.disks.check_event(node)
     return world.checkers.violations
 
@@ -38,7 +38,7 @@ def test_a_peer_that_cannot_write_loses_its_vote_in_time() -> None:
 def test_what_the_leader_cannot_know_is_not_late() -> None:
     world, leader, other = quiet()
     other.core.raft.disk.why = "no space left"
-    world.network.stall(other.peer, leader.peer, world.now + LATE_S)
+    world.network.stall(other.peer, leader.peer, world.clock.now + LATE_S)
     assert look(world, leader, for_s=LATE_S) == []
     world.network.disconnect(other.peer, leader.peer)
     assert look(world, leader, for_s=2 * LATE_S) == []
@@ -57,14 +57,14 @@ def test_a_peer_whose_disk_is_slow_cannot_say_yet_that_it_has_the_log() -> None:
     world, leader, other = quiet()
     log = leader.core.raft.log
     log._voters[-1] = tuple(peer for peer in log.voters if peer != other.peer)
-    other.disk.slow_until = world.now + LATE_S
+    other.disk.slow_until = world.clock.now + LATE_S
     assert look(world, leader, for_s=LATE_S + SLOW_SYNC_S) == []
     assert look(world, leader, for_s=LATE_S)
 
 
 def test_a_disk_that_works_again_is_tried() -> None:
     world, _, other = quiet()
-    other.core.raft.disk.why, other.disk.full_until = "no space left", world.now + LATE_S
+    other.core.raft.disk.why, other.disk.full_until = "no space left", world.clock.now + LATE_S
     assert look(world, other, for_s=2 * LATE_S) == []
     assert look(world, other, for_s=LATE_S)
     assert "does not try it" in world.checkers.violations[0]
@@ -73,7 +73,7 @@ def test_a_disk_that_works_again_is_tried() -> None:
 def test_a_disk_that_hangs_is_noticed() -> None:
     world, leader, _ = quiet()
     leader.wal_writer.writes.append(Persist(99, 1, "", 1, (), None))
-    leader.wal_writer.began_at = world.now
+    leader.wal_writer.began_at = world.clock.now
     assert look(world, leader, for_s=HANG_MAX_S) == []
     assert look(world, leader, for_s=LATE_S)
     assert "does not notice that its disk hangs" in world.checkers.violations[0]

@@ -20,7 +20,11 @@ def test_a_peer_that_flaps_waits(*, losses: int, waits_s: float, found: bool) ->
     world = World(9, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     (leader,) = world.leaders
-    led_term, raft, checker = leader.core.led_term, leader.core.raft, world.checkers.hold_down
+    led_term, raft, checker = (
+        leader.core.led_term,
+        leader.core.raft,
+        world.checkers.leaders.hold_down,
+    )
     assert led_term is not None
     checker.check_event(leader, v.DeadlineReached())
     led_term.head.losses = {FLAPPER: losses}
@@ -29,7 +33,7 @@ def test_a_peer_that_flaps_waits(*, losses: int, waits_s: float, found: bool) ->
     lineage = led_term.head.lineage
     asks = m.Join("flapper", 1, "h9:1", "restarted", "", lineage)
     checker.check_event(leader, v.MessageReceived(FLAPPER, asks))
-    world.now += waits_s
+    world.clock.now += waits_s
     raft.append(e.Cut(PeerInfo(FLAPPER, "flapper", 1, "h9:1", slot=9), (leader.peer,), ()))
     checker.check_event(leader, v.DeadlineReached())
     assert any("lets flapper.1 in" in text for text in world.checkers.violations) == found

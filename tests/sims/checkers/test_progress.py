@@ -22,7 +22,7 @@ def test_who_is_corrupt_finds_out_while_most_hold_one_state(*, members: int, fou
         commit = e.Commit(1, 0, version + 1, 0, (), (), "", "")
         progress.named(world, commit, members=members)
     node.core.rounds[0].version += 1
-    node.outcome = "finished"
+    node.process.outcome = "finished"
     progress.run_ended(world)
     late = [text for text in world.checkers.violations if "corrupted 4 rounds ago" in text]
     assert bool(late) == found

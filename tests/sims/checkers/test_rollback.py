@@ -19,7 +19,7 @@ def quiet() -> tuple[World, Node, Node]:
 def start(world: World, leader: Node, *, tokens: int) -> Kept:
     """A checkpoint of the initial state, which claims so many tokens."""
     assert leader.core.led_term is not None
-    head, agreement = leader.core.led_term.head, world.checkers.agreement
+    head, agreement = leader.core.led_term.head, world.checkers.history.agreement
     origin = agreement.origin(0, 0)
     digest, _ = agreement.states[origin, 0, 0]
     return Kept(head.lineage, (Version(0, 0, digest),), 0, tokens)
@@ -29,7 +29,7 @@ def goes_back(world: World, leader: Node, *, tokens: int) -> list[str]:
     led_term = leader.core.led_term
     assert led_term is not None
     assert led_term.append(recovery.back_to(led_term.head, start(world, leader, tokens=tokens)))
-    world.checkers.rollback.check_event(leader, v.DeadlineReached())
+    world.checkers.leaders.rollback.check_event(leader, v.DeadlineReached())
     return world.checkers.violations
 
 
@@ -41,7 +41,7 @@ def test_a_run_does_not_go_back_while_a_member_has_its_state() -> None:
 
 def test_a_run_goes_back_to_the_newest_checkpoint_that_its_leader_heard_of() -> None:
     world, leader, other = quiet()
-    world.checkers.rollback.check_event(
+    world.checkers.leaders.rollback.check_event(
         leader, v.MessageReceived(other.peer, start(world, leader, tokens=1 << 40))
     )
     found = goes_back(world, leader, tokens=7)
@@ -51,7 +51,7 @@ def test_a_run_goes_back_to_the_newest_checkpoint_that_its_leader_heard_of() -> 
 def test_a_checkpoint_of_another_branch_is_none_to_go_back_to() -> None:
     world, leader, other = quiet()
     kept = Kept(1, (Version(0, 999, "f" * 32),), 0, 1 << 40)
-    world.checkers.rollback.check_event(leader, v.MessageReceived(other.peer, kept))
+    world.checkers.leaders.rollback.check_event(leader, v.MessageReceived(other.peer, kept))
     found = goes_back(world, leader, tokens=7)
     assert not any("keeps a checkpoint" in text for text in found)
 

@@ -26,8 +26,7 @@ def node(peer: PeerId, incarnation: int, round_: int) -> Any:
     me = SimpleNamespace(peer=peer, incarnation=incarnation)
     rounds = SimpleNamespace(work=SimpleNamespace(given=SimpleNamespace(round=round_)))
     run_state = SimpleNamespace(lineage=RUN)
-    core = SimpleNamespace(rounds=[rounds])
-    return SimpleNamespace(core=core, me=me, run_state=run_state)
+    return SimpleNamespace(core=SimpleNamespace(rounds=[rounds], me=me, run_state=run_state))
 
 
 def finished(peer: PeerId, ledger: SampleLedger) -> Any:
@@ -37,7 +36,8 @@ def finished(peer: PeerId, ledger: SampleLedger) -> Any:
         return 1
 
     run_state = SimpleNamespace(ledger=ledger, lineage=RUN, committed=committed)
-    return SimpleNamespace(peer=peer, outcome="finished", run_state=run_state)
+    core, process = SimpleNamespace(run_state=run_state), SimpleNamespace(outcome="finished")
+    return SimpleNamespace(peer=peer, core=core, process=process)
 
 
 def info(peer: PeerId, incarnation: int) -> PeerInfo:

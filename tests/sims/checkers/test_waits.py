@@ -20,9 +20,9 @@ def looked(monkeypatch: pytest.MonkeyPatch, *reasons: str) -> list[str]:
             return WaitReason("waiting", reason, 0.0, now)
 
         monkeypatch.setattr(sims.checkers.waits, "describe", said)
-        until = world.now + 0.6 * LONG_S
-        while world.now < until:
-            world.now += LOOK_S
+        until = world.clock.now + 0.6 * LONG_S
+        while world.clock.now < until:
+            world.clock.now += LOOK_S
             world.checkers.waits.looks(node)
     return world.checkers.violations
 

@@ -46,6 +46,6 @@ def test_who_stops_ends_what_was_begun_and_who_is_killed_does_not() -> None:
     stops.core.links.up.clear()
     stops.give(v.LeaveRequested("nobody is there"))
     world.kill(killed)
-    assert stops.outcome
+    assert stops.process.outcome
     world.run(until_s=8.5)
     assert [node.states.outers[0] for node in (stops, killed)] == [before[0] + 1, before[1]]

@@ -1,6 +1,7 @@
 """Simulated ranks: several fragments in flight, results that come while they train."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,8 @@ STREAMING = Training(fragments=2, overlap_steps=1, overlap_max_steps=6)
 def calm(training: Training, *, seed: int = 5) -> World:
     """Nothing fails; a round takes some steps, because lines are slow."""
     world = World(seed, peers=3, outer_steps=6, training=training)
-    world.network.delay_s, world.network.jitter, world.compute_s = 0.02, 0.1, 0.001
+    world.network.delay_s, world.network.jitter = 0.02, 0.1
+    world.settings = replace(world.settings, compute_s=0.001)
     return world
 
 
@@ -91,14 +93,14 @@ def test_work_done_while_a_result_is_under_way_counts_later_or_never(discards: b
     counted = sum(
         term.steps for commit in world.checkers.commits.values() for term in commit.contributors
     )
-    made = sum(world.steps[peer] for peer in world.nodes)
+    made = sum(world.story.steps[peer] for peer in world.nodes)
     assert (counted <= made - 3 * 5 * 3) == discards
 
 
 def test_a_crash_does_not_confuse_what_is_in_flight() -> None:
     world = calm(STREAMING, seed=6)
     for at_s in (1.0, 2.0, 3.1):
-        world.at(at_s, lambda: list(world.nodes.values())[1].lose_trainers(0.3))
+        world.clock.at(at_s, lambda: list(world.nodes.values())[1].lose_trainers(0.3))
     finish(world)
 
 

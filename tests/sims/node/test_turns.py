@@ -79,7 +79,7 @@ def test_what_a_callback_feeds_is_taken_when_it_has_ended(
         seen.append(list(taken))
 
     node.after(0.0, callback)
-    world.run(until_s=world.now + 1e-9)
+    world.run(until_s=world.clock.now + 1e-9)
     assert seen == [[]]
     assert taken[:2] == ["TrainersAble", "DeadlineReached"]
 
@@ -102,8 +102,8 @@ def test_an_event_of_a_step_is_taken_at_once_unless_another_one_waits(
         node.give(made)
         seen.append(list(taken))
 
-    node.turns.at_time(world.now, callback)
-    world.run(until_s=world.now + 1e-9)
+    node.turns.at_time(world.clock.now, callback)
+    world.run(until_s=world.clock.now + 1e-9)
     assert seen == [["StepMade"], ["StepMade"]]
     assert [x for x in taken if x != "DeadlineReached"][:3] == [
         "StepMade",
@@ -130,7 +130,7 @@ def test_what_waits_in_the_inbox_of_a_peer_that_stops_is_not_taken(
     stop = c.Stop("a test", "left")
     taken = script(node, {"LeaveRequested": [c.Disconnect(other, "a test"), stop]}, monkeypatch)
     node.give(v.LeaveRequested("a test"))
-    assert (taken, node.outcome) == (["LeaveRequested"], "left")
+    assert (taken, node.process.outcome) == (["LeaveRequested"], "left")
 
 
 def test_a_pause_holds_the_inbox_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +141,9 @@ def test_a_pause_holds_the_inbox_up(node: Node, monkeypatch: pytest.MonkeyPatch)
         world.pause(node, 2.0)
 
     node.after(0.0, callback)
-    world.run(until_s=world.now + 1.0)
+    world.run(until_s=world.clock.now + 1.0)
     assert taken == []
-    world.run(until_s=world.now + 2.0)
+    world.run(until_s=world.clock.now + 2.0)
     assert taken[0] == "TrainersAble"
 
 
@@ -151,13 +151,13 @@ def test_what_is_in_turn_comes_after_the_jobs_before_it_and_takes_no_time(node: 
     done: list[tuple[str, float]] = []
     turns, world = node.turns, world_of(node)
     turns.end_jobs()
-    turns.job(lambda: done.append(("job", world.now)))
-    turns.in_turn(lambda: done.append(("in turn", world.now)))
-    turns.job(lambda: done.append(("second job", world.now)))
-    world.run(until_s=world.now + 3 * world.compute_s)
+    turns.job(lambda: done.append(("job", world.clock.now)))
+    turns.in_turn(lambda: done.append(("in turn", world.clock.now)))
+    turns.job(lambda: done.append(("second job", world.clock.now)))
+    world.run(until_s=world.clock.now + 3 * world.settings.compute_s)
     assert [name for name, _ in done] == ["job", "in turn", "second job"]
     assert done[0][1] == done[1][1]
-    assert done[2][1] == pytest.approx(done[1][1] + world.compute_s)
+    assert done[2][1] == pytest.approx(done[1][1] + world.settings.compute_s)
 
 
 def test_the_memory_of_a_round_is_given_back_a_moment_later_or_with_the_next_contribution(
@@ -165,10 +165,10 @@ def test_the_memory_of_a_round_is_given_back_a_moment_later_or_with_the_next_con
 ) -> None:
     node.turns.end_jobs()
     stamp = Stamp(1, node.core.run_state.lineage, 0, 0, 9, 1)
-    node.store.results[stamp, 0] = 1
+    node.data_plane.store.results[stamp, 0] = 1
     node._do(c.ReleaseRound(0, 9))
-    assert not node.reductions.keeps(stamp, 0)
-    assert (stamp, 0) in node.store.results
-    node.reductions.make_releases(0)
+    assert not node.data_plane.reductions.keeps(stamp, 0)
+    assert (stamp, 0) in node.data_plane.store.results
+    node.data_plane.reductions.make_releases(0)
     node.turns.end_jobs()
-    assert (stamp, 0) not in node.store.results
+    assert (stamp, 0) not in node.data_plane.store.results

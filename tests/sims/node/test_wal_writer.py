@@ -27,15 +27,15 @@ def begun() -> World:
 def test_a_slow_disk_takes_one_write_at_a_time_and_each_longer_than_an_election() -> None:
     world = begun()
     node = world.live[1]
-    node.disk.slow_until = world.now + 60.0
-    world.run(until_s=world.now + 1.0)
+    node.disk.slow_until = world.clock.now + 60.0
+    world.run(until_s=world.clock.now + 1.0)
     safe, saved = node.core.raft.disk.safe, node.disk.saved
     assert node.wal_writer.writes
-    world.run(until_s=world.now + SLOW_SYNC_S / 2)
+    world.run(until_s=world.clock.now + SLOW_SYNC_S / 2)
     assert (node.core.raft.disk.safe, node.disk.saved) == (safe, saved)
-    world.run(until_s=world.now + SLOW_SYNC_S)
+    world.run(until_s=world.clock.now + SLOW_SYNC_S)
     assert safe < node.core.raft.disk.safe <= safe + 2
-    assert world.rules.election_timeout_s < SLOW_SYNC_S
+    assert world.settings.rules.election_timeout_s < SLOW_SYNC_S
 
 
 def test_a_write_behind_one_that_failed_does_not_come_to_the_disk() -> None:
@@ -45,7 +45,7 @@ def test_a_write_behind_one_that_failed_does_not_come_to_the_disk() -> None:
     node.wal_writer.writes.clear()
     term, vote, saved = node.core.raft.term, node.core.raft.election.state.vote, node.disk.saved
     failed: list[int] = []
-    node.disk.full_until = world.now + 0.5
+    node.disk.full_until = world.clock.now + 0.5
     node.disk.slow_until = 0.0
     give = node.give
 
@@ -58,10 +58,10 @@ def test_a_write_behind_one_that_failed_does_not_come_to_the_disk() -> None:
     node.give = spy
     for write_number in (901, 902):
         node.wal_writer.write(c.Persist(write_number, term, vote, 10_000, (), None, 0))
-    node.disk.full_until = world.now + 0.2
-    world.run(until_s=world.now + 0.1)
+    node.disk.full_until = world.clock.now + 0.2
+    world.run(until_s=world.clock.now + 0.1)
     node.disk.full_until = 0.0
-    world.run(until_s=world.now + 0.5)
+    world.run(until_s=world.clock.now + 0.5)
     assert failed[:2] == [901, 902]
     assert node.disk.saved == saved
 
@@ -69,15 +69,15 @@ def test_a_write_behind_one_that_failed_does_not_come_to_the_disk() -> None:
 def test_a_disk_that_hangs_ends_its_write_afterwards_and_the_others_go_on_meanwhile() -> None:
     world = begun()
     (leader,) = world.leaders
-    leader.disk.hung_until = world.now + 20.0
+    leader.disk.hung_until = world.clock.now + 20.0
     safe, commits = leader.core.raft.disk.safe, len(world.checkers.commits)
-    world.run(until_s=world.now + 19.0)
+    world.run(until_s=world.clock.now + 19.0)
     disk = leader.core.raft.disk
     assert (disk.works, leader.core.leads) == (False, False)
     assert disk.safe <= safe + 1, "the write that was under way"
     assert len(leader.wal_writer.writes) == 1
     assert len(world.checkers.commits) > commits + 5
-    world.run(until_s=world.now + 3.0)
+    world.run(until_s=world.clock.now + 3.0)
     assert disk.works
     assert world.checkers.violations == []
 
@@ -106,7 +106,7 @@ def test_of_many_peers_some_read_the_log_through_relays() -> None:
 def test_a_run_with_slow_disks_ends_well() -> None:
     world = World(1, peers=5, outer_steps=30)
     inject(world, [x for x in draw_plan(29, until_s=30.0) if x.kind == "slow_disk"])
-    world.at(30.0, world.heal)
+    world.clock.at(30.0, world.heal)
     world.run(until_s=300.0)
-    assert world.happened["slow_disk"] >= 1
+    assert world.story.happened["slow_disk"] >= 1
     assert world.checkers.violations == []

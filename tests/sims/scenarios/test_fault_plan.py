@@ -65,23 +65,27 @@ def test_some_seeds_have_a_kind_often_and_some_never() -> None:
 
 def ended_well(world: World) -> bool:
     """Whoever lives has finished, and nothing happened that must not."""
-    alive = [node for node in world.nodes.values() if node.alive and not node.asked_to_leave]
-    outcomes = {node.outcome for node in alive}
+    alive = [
+        node
+        for node in world.nodes.values()
+        if node.process.alive and not node.process.asked_to_leave
+    ]
+    outcomes = {node.process.outcome for node in alive}
     return outcomes == {"finished"} and world.checkers.violations == []
 
 
 @pytest.mark.parametrize("kind", [x for x in KINDS if x not in (*TRAPS, "unread", "revoke")])
 def test_after_one_fault_of_any_kind_the_run_finishes(kind: FaultKind) -> None:
     world = played(fault(kind), peers=5 if kind in ("deaf", "vanish") else 3)
-    assert world.happened[kind] == 1
+    assert world.story.happened[kind] == 1
     assert ended_well(world)
 
 
 def test_as_many_corrupt_states_as_true_ones_take_the_run_back_and_one_reads_that_late() -> None:
     world = played(fault("unread", 7.0), fault("half"), peers=4)
-    assert (world.happened["half"], world.happened["unread"]) == (1, 1)
-    assert sum("is corrupted" in line for line in world.story) == 2
-    assert sum("reads late that the log went back" in line for line in world.story) == 1
+    assert (world.story.happened["half"], world.story.happened["unread"]) == (1, 1)
+    assert sum("is corrupted" in line for line in world.story.lines) == 2
+    assert sum("reads late that the log went back" in line for line in world.story.lines) == 1
     assert len(entries(world, e.Restore)) == 1
     assert ended_well(world)
 
@@ -101,7 +105,7 @@ def test_of_an_odd_number_one_more_is_corrupt_and_in_another_way() -> None:
 
 def test_who_alone_has_the_state_may_leave_when_it_gave_it_away() -> None:
     world = played(fault("sole"))
-    left = [node for node in world.nodes.values() if node.outcome == "left"]
+    left = [node for node in world.nodes.values() if node.process.outcome == "left"]
     assert [node.core.me.incarnation for node in left] == [1]
     assert {n.core.me.incarnation for n in world.nodes.values() if n not in left} == {2}
     assert entries(world, e.Restore) == []
@@ -112,10 +116,10 @@ def test_nobody_is_asked_to_leave_once_all_is_healed() -> None:
     """Seed 3650081: those who came back had been reckoned with its vote."""
     world = World(9, peers=3, outer_steps=30)
     inject(world, [fault("sole")])
-    world.at(SETTLED_S + 0.02, world.heal)
+    world.clock.at(SETTLED_S + 0.02, world.heal)
     world.run(until_s=90.0)
-    assert world.happened["sole"] == 1
-    assert not any(node.asked_to_leave for node in world.nodes.values())
+    assert world.story.happened["sole"] == 1
+    assert not any(node.process.asked_to_leave for node in world.nodes.values())
     assert ended_well(world)
 
 
@@ -130,7 +134,7 @@ def test_after_a_relapse_the_checkpoint_of_who_comes_late_is_not_the_runs() -> N
 
 def test_who_is_deaf_comes_back_when_its_own_round_was_counted_and_is_gone() -> None:
     world = played(fault("deaf"), peers=5)
-    (victim,) = (line.split()[1] for line in world.story if line.endswith("hears no peer"))
+    (victim,) = (line.split()[1] for line in world.story.lines if line.endswith("hears no peer"))
     (back,) = (x for x in entries(world, e.Cut) if x.info.peer == victim and x.versions[0].round)
     counted = [
         commit.round
@@ -146,15 +150,17 @@ def test_who_is_deaf_comes_back_when_its_own_round_was_counted_and_is_gone() -> 
 @pytest.mark.parametrize("kind", TRAPS)
 def test_a_trap_waits_for_a_transfer_and_goes_off_during_it(kind: FaultKind) -> None:
     world = played(fault(kind, 7.0), fault("join", 8.0), fault("join", 15.0))
-    assert world.happened[kind] == 1
-    assert any("trap during a transfer" in line for line in world.story)
+    assert world.story.happened[kind] == 1
+    assert any("trap during a transfer" in line for line in world.story.lines)
     assert ended_well(world)
 
 
 def test_a_lie_is_noticed_and_another_donor_asked() -> None:
     world = played(fault("lie", 7.0), fault("join", 8.0))
-    assert any("other donors send the state" in line for line in world.story)
-    (liar,) = (peer for peer in world.nodes if any(f"{peer} sent a" in x for x in world.story))
+    assert any("other donors send the state" in line for line in world.story.lines)
+    (liar,) = (
+        peer for peer in world.nodes if any(f"{peer} sent a" in x for x in world.story.lines)
+    )
     last = [cut for cut in entries(world, e.Cut) if cut.info.name == "p3"][-1]
     assert liar in last.donors, "what the others gave was enough"
     assert ended_well(world)
@@ -162,7 +168,7 @@ def test_a_lie_is_noticed_and_another_donor_asked() -> None:
 
 def test_a_corrupted_state_is_named_and_healed() -> None:
     world = played(fault("corrupt"))
-    assert any("is not the majority's" in line for line in world.story)
+    assert any("is not the majority's" in line for line in world.story.lines)
     assert not any(node.states.corrupt for node in world.nodes.values())
     assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
 
@@ -170,7 +176,7 @@ def test_a_corrupted_state_is_named_and_healed() -> None:
 def test_a_peer_that_leaves_says_so() -> None:
     world = played(fault("leave"))
     assert entries(world, e.Left)[0].why == "a person asked"
-    assert [node.outcome for node in world.nodes.values()].count("left") == 1
+    assert [node.process.outcome for node in world.nodes.values()].count("left") == 1
 
 
 def test_the_leader_is_killed_or_restarted() -> None:
@@ -180,9 +186,9 @@ def test_the_leader_is_killed_or_restarted() -> None:
         (leader,) = world.leaders
         inject(world, [fault("leader", 0.1, other=other)])
         world.run(until_s=90.0)
-        assert not leader.alive
+        assert not leader.process.alive
         assert world.nodes[leader.peer].core.me.incarnation == names
-        assert world.happened["leader killed"] == 1
+        assert world.story.happened["leader killed"] == 1
         assert world.leaders == []
         assert ended_well(world)
 
@@ -190,7 +196,7 @@ def test_the_leader_is_killed_or_restarted() -> None:
 def test_a_crowd_dies_at_once_and_comes_back() -> None:
     """Peer 0 and those whose bit is set; here all, so that only their disks know the run."""
     world = played(fault("crowd", other=0b111, s=4.0), until_s=200.0)
-    assert world.happened["revived"] == 3
+    assert world.story.happened["revived"] == 3
     assert {node.core.me.incarnation for node in world.nodes.values()} == {2}
     assert len(entries(world, e.Restore)) == 1
     assert ended_well(world)
@@ -203,7 +209,8 @@ def stalled(world: World) -> set[tuple[str, str]]:
         for one in world.nodes.values()
         for other in world.nodes.values()
         if one is not other
-        and world.network.line(one.peer, other.peer).stalled_until.get(one.peer, 0.0) > world.now
+        and world.network.line(one.peer, other.peer).stalled_until.get(one.peer, 0.0)
+        > world.clock.now
     }
 
 
@@ -256,34 +263,34 @@ def test_a_minority_commits_nothing() -> None:
 
 def test_a_disk_that_is_full_costs_no_promise() -> None:
     world = played(*(fault("disk", peer=number, s=4.0) for number in range(3)))
-    assert world.happened["disk"] == 3
-    assert any("the log cannot be written: no space left" in line for line in world.story)
+    assert world.story.happened["disk"] == 3
+    assert any("the log cannot be written: no space left" in line for line in world.story.lines)
     assert ended_well(world)
 
 
 def test_there_are_never_too_many_peers() -> None:
     world = played(*(fault("join", 1.0 + n / 10) for n in range(20)), until_s=5.0)
     assert len(world.nodes) == 9
-    assert world.happened["join"] == 6
+    assert world.story.happened["join"] == 6
 
 
 def test_faults_end_when_the_world_heals() -> None:
     world = World(9, peers=3, outer_steps=30)
     inject(world, [fault("joiner", 7.0)])
-    world.at(7.5, world.heal)
-    world.at(8.0, lambda: world.add_peer() and None)
+    world.clock.at(7.5, world.heal)
+    world.clock.at(8.0, lambda: world.add_peer() and None)
     world.run(until_s=90.0)
-    assert world.happened["joiner"] == 0
+    assert world.story.happened["joiner"] == 0
 
 
 def test_healing_ends_stalls_and_fills_no_disk() -> None:
     world = World(9, peers=3, outer_steps=30)
     kinds: tuple[FaultKind, ...] = ("one_way", "disk", "partition")
     inject(world, [fault(kind, 2.0, peer=1, s=60.0) for kind in kinds])
-    world.at(3.0, world.heal)
+    world.clock.at(3.0, world.heal)
     world.run(until_s=3.1)
     assert stalled(world) == set()
-    assert all(disk.full_until <= world.now for disk in world.disks.values())
+    assert all(x.disk.full_until <= world.clock.now for x in world.nodes.values())
 
 
 @pytest.mark.parametrize("seed", [4, 5, 6])
@@ -291,7 +298,7 @@ def test_a_round_whose_result_is_gone_is_taken_back_and_nothing_else(seed: int) 
     world = World(seed, peers=6, outer_steps=30)
     inject(world, [fault("vanish")])
     world.run(until_s=SETTLED_S)
-    world.at(60.0, world.heal)
+    world.clock.at(60.0, world.heal)
     world.run(until_s=300.0)
     restores = entries(world, e.Restore)
     assert [restore.live for restore in restores] == [True]

@@ -50,14 +50,14 @@ def whole_log(*, stepwise: bool, certified: bool) -> tuple[list[e.LogEntry], Log
         training = Training(fragments=2, certified=certified)
         world = Rounds(5, peers=3, outer_steps=8, training=training)
         world.add_peer(witness=True)
-    world.at(4.0, lambda: late.append(world.add_peer()))
-    world.at(6.0, lambda: world.operator.restart(world.leaders[0]))
-    world.at(7.0, lambda: world.kill(world.live[2]))
+    world.clock.at(4.0, lambda: late.append(world.add_peer()))
+    world.clock.at(6.0, lambda: world.operator.restart(world.leaders[0]))
+    world.clock.at(7.0, lambda: world.kill(world.live[2]))
     world.run(until_s=60.0)
-    kept = [disk.saved for disk in world.disks.values() if disk.saved is not None]
+    kept = [x.disk.saved for x in world.nodes.values() if x.disk.saved is not None]
     entries = max((saved.entries for saved in kept), key=len)
     assert entries[0].index == 1
-    signatures = next(iter(world.nodes.values())).run_state.signatures
+    signatures = next(iter(world.nodes.values())).core.run_state.signatures
     return list(entries), LogApplier(ME, None, signatures)
 
 

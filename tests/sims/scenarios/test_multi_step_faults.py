@@ -10,7 +10,7 @@ def test_who_is_needed_for_the_true_majority_is_not_cut_off() -> None:
     """Seed 3101035: half of the members were corrupt, and the others were cut off one by one."""
     world = World(1, peers=5, outer_steps=1000)
     world.run(until_s=BEGUN_S)
-    world.ambush = lambda _, __: None  # Not healed yet.
+    world.faults.ambush = lambda _, __: None  # Not healed yet.
     (leader,) = world.leaders
     wrong, deaf, *sound = (node for node in multi_step_faults.holders(world) if node is not leader)
     leader.states.corrupt[0] = wrong.states.corrupt[0] = 1
@@ -20,7 +20,7 @@ def test_who_is_needed_for_the_true_majority_is_not_cut_off() -> None:
     assert not multi_step_faults.outvoted(world, wrong)
     for node, is_cut_off in ((sound[0], False), (wrong, True)):
         multi_step_faults.deafen(world, node)
-        assert world.network.reachable(leader.peer, node.peer, world.now) != is_cut_off
+        assert world.network.reachable(leader.peer, node.peer, world.clock.now) != is_cut_off
 
 
 def test_half_of_the_states_are_wrong_only_while_everybody_can_say_what_it_holds() -> None:
@@ -32,9 +32,9 @@ def test_half_of_the_states_are_wrong_only_while_everybody_can_say_what_it_holds
     world.kill(others[-1])
     assert others[-1].peer in leader.core.run_state.members
     assert not multi_step_faults.corrupt_half(world, 1)
-    world.run(until_s=world.now + BEGUN_S)
+    world.run(until_s=world.clock.now + BEGUN_S)
     assert others[-1].peer not in leader.core.run_state.members
     world.pause(others[0], 1.0)
     assert not multi_step_faults.corrupt_half(world, 1)
-    world.run(until_s=world.now + 1.5)
+    world.run(until_s=world.clock.now + 1.5)
     assert multi_step_faults.corrupt_half(world, 1)

@@ -22,7 +22,7 @@ def played(how: int, *, peers: int = 4, victim: int = 1) -> World:
     world = World(9, peers=peers, outer_steps=30, training=Training(certified=True))
     join = PlannedFault(SETTLED_S, "join", 0, 0, 0.0)
     inject(world, [join, PlannedFault(SETTLED_S, "revoke", victim, how, 0.0)])
-    world.at(30.0, world.heal)
+    world.clock.at(30.0, world.heal)
     world.run(until_s=200.0)
     world.checkers.run_ended(world)
     return world
@@ -36,16 +36,23 @@ def revoked(world: World) -> set[str]:
 def test_peers_are_revoked_and_the_run_finishes(how: int) -> None:
     world = played(how)
     assert world.checkers.violations == []
-    assert world.happened["revoke"] > 0
+    assert world.story.happened["revoke"] > 0
     assert world.finished
-    outcomes = {node.outcome for peer, node in world.nodes.items() if peer in revoked(world)}
+    outcomes = {
+        node.process.outcome for peer, node in world.nodes.items() if peer in revoked(world)
+    }
     assert outcomes <= {"refused", "alone"}, "alone: it had only begun to come"
-    assert len(revoked(world)) + world.happened["revocation refused"] == world.happened["revoke"]
+    assert (
+        len(revoked(world)) + world.story.happened["revocation refused"]
+        == world.story.happened["revoke"]
+    )
 
 
 def test_of_too_many_some_are_refused() -> None:
     worlds = [played(len(PLOTS) - 1, victim=victim) for victim in range(4)]
-    refused = [line for world in worlds for line in world.story if "is not revoked, of" in line]
+    refused = [
+        line for world in worlds for line in world.story.lines if "is not revoked, of" in line
+    ]
     assert refused
     assert not any(world.checkers.violations for world in worlds)
 
@@ -104,10 +111,10 @@ def test_a_revocation_without_the_root_key_or_a_vote_is_found() -> None:
 
 def test_where_only_the_operator_revokes_a_member_lies_in_vain() -> None:
     world = World(6, peers=4, outer_steps=30, training=Training(certified=True))
-    assert not world.certification.voters_revoke
-    world.at(SETTLED_S, lambda: PLOTS[0](world, world.live[1], 0))
+    assert not world.dialer.certification.voters_revoke
+    world.clock.at(SETTLED_S, lambda: PLOTS[0](world, world.live[1], 0))
     world.run(until_s=60.0)
-    assert world.happened["revocation signed"] == 1
-    assert world.happened["revocation forged"] == 1
+    assert world.story.happened["revocation signed"] == 1
+    assert world.story.happened["revocation forged"] == 1
     assert len(revoked(world)) == 1
     assert world.checkers.violations == []

@@ -24,7 +24,7 @@ def parted() -> ForkWorld:
     world = ForkWorld(8, peers=2, outer_steps=200)
     inject(world, [PlannedFault(4.0, "partition", 0, 0, PARTED_S)])
     world.run(until_s=4.0 + PARTED_S)
-    assert world.happened["fork"] >= 1
+    assert world.story.happened["fork"] >= 1
     assert world.checkers.violations == []
     return world
 
@@ -47,7 +47,7 @@ def test_after_a_fork_two_meet_and_one_of_them_comes_back_as_another() -> None:
     one, other = world.leaders
     assert one.core.run_state.forks != other.core.run_state.forks
     world.run(until_s=60.0)
-    assert world.happened["dropped"] == 1
+    assert world.story.happened["dropped"] == 1
     assert len(world.nodes) == 3
     assert len({node.core.run_state.forks for node in world.live}) == 1
     assert world.checkers.violations == []
@@ -133,7 +133,7 @@ def test_who_hangs_up_on_a_peer_that_is_stopped_meets_it_no_more() -> None:
     branches = BranchChecks(found.append, {node.peer: (7,), other.peer: ()})
     branches.woke(node)
     one, two = sorted([node.peer, other.peer])
-    branches._met[one, two] = world.now - 1.0
+    branches._met[one, two] = world.clock.now - 1.0
     branches.looked(node)
     assert branches._met == {}
     assert found == []
@@ -145,13 +145,13 @@ def test_nobody_goes_on_alone_before_its_time_nor_finishes_in_a_branch_beside_an
     (other,) = (x for x in world.live if x is not node)
     found: list[str] = []
     branches = BranchChecks(found.append, {node.peer: (7,), other.peer: ()})
-    branches._knew[node.peer], branches._with_voter[node.peer] = (), world.now - 1.0
+    branches._knew[node.peer], branches._with_voter[node.peer] = (), world.clock.now - 1.0
     branches.looked(node)
     assert found == [f"{node.peer} goes on alone after 1.0 s"]
     branches.healed(world)
     finished = c.Stop("finished", "finished")
     for late in (False, True):
-        world.now += HEALED_S * late + 1.0
+        world.clock.now += HEALED_S * late + 1.0
         branches.stopped(node, finished)
         branches.stopped(other, finished)
         branches.run_ended()

@@ -29,8 +29,8 @@ def test_whoever_comes_is_admitted_and_all_trust_it() -> None:
     assert world.finished
     spent = [x for x in world.checkers.log.values() if isinstance(x, e.TokenSpent)]
     assert len({entry.peer for entry in spent}) == len(spent) == 3
-    assert all(disk.certified for disk in world.disks.values())
-    assert all(disk.trusts >= world.disks.keys() for disk in world.disks.values())
+    assert all(node.disk.certified for node in world.nodes.values())
+    assert all(x.disk.trusts >= world.nodes.keys() for x in world.nodes.values())
 
 
 def test_an_open_world_spends_nothing() -> None:

@@ -28,7 +28,8 @@ def test_a_disk_with_an_entry_that_nobody_can_read_is_found() -> None:
     """As the founder's was, with a parameter's name of 129 characters."""
     world = World(1, peers=1, outer_steps=4)
     world.run(until_s=5.0)
-    ((peer, disk),) = world.disks.items()
+    ((peer, node),) = world.nodes.items()
+    disk = node.disk
     assert disk.saved is not None
     world.limit_values.check(world)
     assert world.checkers.violations == []

@@ -112,7 +112,7 @@ def test_everybody_ends_with_the_sum_of_what_all_contributed() -> None:
     world = calm(peers=4, steps=64)
     states = {tuple(node.states.outers) for node in world.nodes.values()}
     assert len(states) == 1
-    assert all(node.outcome == "finished" for node in world.nodes.values())
+    assert all(node.process.outcome == "finished" for node in world.nodes.values())
     assert world.steps_made == 4 * 64
     assert FACTOR > 1  # Or the order of steps would not show.
 
@@ -130,7 +130,7 @@ def test_a_joiner_catches_up_without_stopping_its_donor() -> None:
     )
     rosters = [entry.roster for entry in entries if isinstance(entry, e.View)]
     assert joiner.peer in rosters[-1]
-    assert joiner.outcome == "finished"
+    assert joiner.process.outcome == "finished"
     assert cut.versions[0].round % 64 == 0
     halts = [entry for entry in entries if isinstance(entry, e.Halt)]
     assert f"{joiner.core.me.name} can take part" in [halt.why for halt in halts]
@@ -147,7 +147,7 @@ def test_survivors_of_a_loss_agree_on_one_last_step() -> None:
     kinds = [type(x).__name__ for x in entries if isinstance(x, e.Lost | e.Close | e.View)]
     assert kinds[-3:] == ["Lost", "Close", "View"]
     survivors = [node for node in world.nodes.values() if node is not victim]
-    assert {node.outcome for node in survivors} == {"finished"}
+    assert {node.process.outcome for node in survivors} == {"finished"}
 
 
 @pytest.mark.parametrize("leads", [False, True])
@@ -166,7 +166,7 @@ def test_with_a_witness_either_of_two_may_die(leads: bool) -> None:
     world.kill(witness)
     world.run(until_s=400.0)
     assert world.checkers.violations == []
-    assert last.outcome == "finished"
+    assert last.process.outcome == "finished"
     assert not [entry for entry in log(world) if isinstance(entry, e.Restore)]
 
 
@@ -174,7 +174,7 @@ def test_a_witness_ends_with_the_run_and_made_no_step_of_it() -> None:
     world = Calm(7, peers=2, outer_steps=96, witness=True)
     world.run(until_s=400.0)
     assert world.checkers.violations == []
-    assert {node.outcome for node in world.nodes.values()} == {"finished"}
+    assert {node.process.outcome for node in world.nodes.values()} == {"finished"}
     assert world.steps_made == 2 * 96
     (witness,) = [node for node in world.nodes.values() if node.core.me.witness]
     assert (witness.core.part.steps, witness.core.rounds, witness.disk.kept) == (None, [], None)
@@ -184,10 +184,10 @@ def test_a_flipped_bit_is_named_and_healed() -> None:
     plan = [PlannedFault(at_s=12.0, kind="corrupt", peer=1, other=5, duration_s=0.0)]
     world = Calm(26, peers=3, outer_steps=320)  # By then all three make steps together.
     for fault in plan:
-        world.at(fault.at_s, lambda: flip(world))
+        world.clock.at(fault.at_s, lambda: flip(world))
     world.run(until_s=400.0)
     assert world.checkers.violations == []
-    assert any("differs at step" in line for line in world.story)
+    assert any("differs at step" in line for line in world.story.lines)
     assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
 
 
@@ -195,7 +195,7 @@ def flip(world: StepWorld) -> None:
     victim = next(node for node in world.live if not node.core.leads)
     victim.states.outers[0] += 1
     victim.states.corrupt[0] = 0
-    world.checkers.corrupted = True
+    world.checkers.history.agreement.corrupted = True
 
 
 def test_a_node_of_this_world_counts_steps_and_no_rounds() -> None:

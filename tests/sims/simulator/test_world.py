@@ -38,7 +38,7 @@ def told(world: BareWorld) -> str:
         f"{peer} {node.core.me.incarnation} {node.states.outers} {node.core.raft.log.since(1)}"
         for peer, node in world.nodes.items()
     ]
-    return "\n".join([f"{world.now!r}", *world.story, *logs])
+    return "\n".join([f"{world.clock.now!r}", *world.story.lines, *logs])
 
 
 E = TypeVar("E", bound=e.Entry)
@@ -104,6 +104,10 @@ def test_it_does_so_in_any_process() -> None:
 class Blind:
     """An observer that takes each call and knows no violation."""
 
+    @property
+    def history(self) -> "Blind":
+        return self
+
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *_, **__: False
 
@@ -117,7 +121,7 @@ def test_a_world_without_checkers_tells_the_same_story() -> None:
     checked, unchecked = calm(), Unchecked(7, peers=3, outer_steps=10)
     for world in (checked, unchecked):
         victim = list(world.nodes.values())[1]
-        world.at(5.0, lambda world=world, victim=victim: world.operator.restart(victim))
+        world.clock.at(5.0, lambda world=world, victim=victim: world.operator.restart(victim))
         world.run(until_s=60.0)
     assert unchecked.finished
     assert told(unchecked) == told(checked)
@@ -126,7 +130,7 @@ def test_a_world_without_checkers_tells_the_same_story() -> None:
 def test_without_faults_all_finish_with_everybody_in_every_round() -> None:
     world = calm()
     world.run(until_s=60.0)
-    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert [node.process.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert [len(commit.contributors) for commit in world.checkers.commits.values()] == [3] * 10
     assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
     assert world.checkers.violations == []
@@ -135,10 +139,10 @@ def test_without_faults_all_finish_with_everybody_in_every_round() -> None:
 def test_a_killed_peer_is_lost_and_the_others_finish() -> None:
     world = calm()
     victim = followers(world)[0]
-    world.at(5.0, lambda: world.kill(victim))
+    world.clock.at(5.0, lambda: world.kill(victim))
     world.run(until_s=60.0)
-    assert victim.outcome == ""
-    assert not victim.alive
+    assert victim.process.outcome == ""
+    assert not victim.process.alive
     assert [entry.peer for entry in entries(world, e.Lost)] == [victim.peer]
     assert commits(world) == 10
 
@@ -146,12 +150,12 @@ def test_a_killed_peer_is_lost_and_the_others_finish() -> None:
 def test_a_restarted_peer_is_the_same_peer_in_another_life() -> None:
     world = calm(outer_steps=30)
     old = followers(world)[0]
-    world.at(2.5, lambda: world.operator.restart(old))
+    world.clock.at(2.5, lambda: world.operator.restart(old))
     world.run(until_s=60.0)
     new = world.nodes[old.peer]
     assert new is not old
     assert new.core.me.incarnation == 2
-    assert new.outcome == "finished"
+    assert new.process.outcome == "finished"
     assert world.checkers.violations == []
 
 
@@ -162,7 +166,7 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     before = old.core.raft
     world.kill(old)
     world.revive(old, 0.0)
-    world.run(until_s=world.now + 1e-6)
+    world.run(until_s=world.clock.now + 1e-6)
     new = world.nodes[old.peer]
     assert new.running
     assert new.core.raft.term == before.term
@@ -170,8 +174,8 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     assert new.core.raft.log.last_index <= before.log.last_index
     assert new.core.raft.disk.durable_index == new.core.raft.log.last_index
     assert not new.core.leads
-    assert new.store.results == {}
-    assert world.happened["revived"] == 1
+    assert new.data_plane.store.results == {}
+    assert world.story.happened["revived"] == 1
 
 
 def test_reviving_who_lives_does_nothing() -> None:
@@ -181,21 +185,21 @@ def test_reviving_who_lives_does_nothing() -> None:
     world.revive(node, 0.5)
     world.run(until_s=4.0)
     assert world.nodes[node.peer] is node
-    assert world.happened["revived"] == 0
+    assert world.story.happened["revived"] == 0
 
 
 def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
     world = calm(outer_steps=30)
     while commits(world) < 2:
-        world.run(until_s=world.now + 0.5)
+        world.run(until_s=world.clock.now + 0.5)
     old = leader(world)
     world.kill(old)
-    world.run(until_s=world.now + 10.0)
+    world.run(until_s=world.clock.now + 10.0)
     assert leader(world).core.raft.term > old.core.raft.term
     world.run(until_s=90.0)
-    assert {node.outcome for node in followers(world) if node is not old} == {"finished"}
+    assert {node.process.outcome for node in followers(world) if node is not old} == {"finished"}
     assert commits(world) == 30
-    assert world.happened["leader killed"] == 1
+    assert world.story.happened["leader killed"] == 1
     assert world.checkers.violations == []
 
 
@@ -209,9 +213,9 @@ def test_when_all_die_they_go_on_from_what_is_on_their_disks() -> None:
         world.kill(node)
     for node in nodes:
         world.revive(node, 1.0)
-    world.busy_until = world.now + 5.0
+    world.operator.busy_until = world.clock.now + 5.0
     world.run(until_s=120.0)
-    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert [node.process.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert len(entries(world, e.Restore)) == 1
     assert commits(world) >= 30
     assert len({tuple(node.states.outers) for node in world.nodes.values()}) == 1
@@ -265,7 +269,7 @@ def test_a_full_disk_fails_all_writes_and_the_run_waits_for_room_or_others() -> 
     assert victim.core.raft.disk.why == "no space left"
     world.run(until_s=90.0)
     assert victim.disk.saved != saved
-    assert [node.outcome for node in world.nodes.values()] == ["finished"] * 3
+    assert [node.process.outcome for node in world.nodes.values()] == ["finished"] * 3
     assert world.checkers.violations == []
 
 
@@ -281,7 +285,7 @@ def test_what_is_scheduled_for_a_dead_life_does_not_happen_in_the_next() -> None
     old = followers(world)[0]
     happened: list[str] = []
     old.after(5.0, lambda: happened.append("old"))
-    world.at(1.0, lambda: world.operator.restart(old))
+    world.clock.at(1.0, lambda: world.operator.restart(old))
     world.run(until_s=10.0)
     assert happened == []
 
@@ -290,8 +294,8 @@ def test_a_stopped_peer_does_everything_later() -> None:
     world = calm()
     victim = followers(world)[0]
     seen: list[float] = []
-    world.at(2.0, lambda: world.pause(victim, 3.0))
-    world.at(2.1, lambda: victim.after(0.1, lambda: seen.append(world.now)))
+    world.clock.at(2.0, lambda: world.pause(victim, 3.0))
+    world.clock.at(2.1, lambda: victim.after(0.1, lambda: seen.append(world.clock.now)))
     world.run(until_s=10.0)
     assert seen == [pytest.approx(5.0)]
 
@@ -303,7 +307,7 @@ def test_a_cut_connection_is_dialled_again_by_who_dialled_it() -> None:
     victim = next(node for node in followers(world) if node.peer in members)
     line = world.network.line(victim.peer, leader(world).peer)
     before = line.connection
-    world.cut_connection(victim, leader(world))
+    world.dialer.cut_connection(victim, leader(world))
     assert not line.up
     world.run(until_s=4.0)
     assert line.up
@@ -316,7 +320,7 @@ def test_a_peer_that_finds_nobody_gives_up() -> None:
     world.kill(leader(world))
     late = world.add_peer()
     world.run(until_s=60.0)
-    assert late.outcome == "alone"
+    assert late.process.outcome == "alone"
 
 
 def test_an_address_without_a_peer_is_one_that_does_not_listen(
@@ -330,9 +334,9 @@ def test_an_address_without_a_peer_is_one_that_does_not_listen(
     monkeypatch.setattr(world.operator, "way_in", way_in)
     late = world.add_peer()
     world.run(until_s=4.0)
-    assert (late.dials, late.outcome) == ({"nowhere:1"}, "")
+    assert (late.contacts.dials, late.process.outcome) == ({"nowhere:1"}, "")
     world.run(until_s=60.0)
-    assert late.outcome == "alone"
+    assert late.process.outcome == "alone"
 
 
 def test_who_gave_up_is_connected_with_nobody() -> None:
@@ -343,9 +347,9 @@ def test_who_gave_up_is_connected_with_nobody() -> None:
     world.run(until_s=2.0)
     pairs = [(one, other) for one in late for other in late if one is not other]
     connected = {one for one, other in pairs if world.network.line(one.peer, other.peer).up}
-    while not any(node.outcome for node in connected) and world.now < 60.0:
-        world.run(until_s=world.now + 0.1)
-    (first, *_) = (node for node in connected if node.outcome == "alone")
+    while not any(node.process.outcome for node in connected) and world.clock.now < 60.0:
+        world.run(until_s=world.clock.now + 0.1)
+    (first, *_) = (node for node in connected if node.process.outcome == "alone")
     assert not any(world.network.line(first.peer, other.peer).up for other in late)
 
 
@@ -356,7 +360,7 @@ def test_a_second_pause_does_not_end_the_first_one() -> None:
     victim = followers(world)[0]
     world.pause(victim, 5.0)
     world.pause(victim, 1.0)
-    assert victim.paused_until == world.now + 5.0
+    assert victim.turns.paused_until == world.clock.now + 5.0
 
 
 def test_what_is_due_at_one_time_happens_in_order() -> None:
@@ -364,7 +368,7 @@ def test_what_is_due_at_one_time_happens_in_order() -> None:
     world, done = calm(), list[int]()
     node, due = leader(world), 0.3
     for i in range(200):
-        world.at_time(i / 1000, lambda i=i: node.at_time(due, lambda: done.append(i)))
+        world.clock.at_time(i / 1000, lambda i=i: node.at_time(due, lambda: done.append(i)))
     world.run(until_s=1.0)
     assert done == list(range(200))
 
@@ -372,8 +376,8 @@ def test_what_is_due_at_one_time_happens_in_order() -> None:
 def test_healing_brings_as_many_as_the_run_needs() -> None:
     world = World(1, peers=3, outer_steps=10)  # A seed that brings back none of the dead.
     for node in followers(world):
-        world.at(0.2, lambda node=node: world.kill(node))
-    world.at(5.0, world.heal)
+        world.clock.at(0.2, lambda node=node: world.kill(node))
+    world.clock.at(5.0, world.heal)
     world.run(until_s=60.0)
     assert len(world.nodes) == 5
     assert commits(world) == 10
@@ -386,13 +390,13 @@ def test_healing_does_not_count_on_who_was_asked_to_leave() -> None:
     world.run(until_s=8.0)
     dead, asked = leader(world), followers(world)[0]
     world.pause(asked, 2.0)
-    asked.asked_to_leave = True
+    asked.process.asked_to_leave = True
     asked.give(v.LeaveRequested("a person asked"))
     world.kill(dead)
     world.heal()
-    world.run(until_s=world.now + 60.0)
-    assert asked.outcome == "left"
-    assert world.happened["revived"] == 1
+    world.run(until_s=world.clock.now + 60.0)
+    assert asked.process.outcome == "left"
+    assert world.story.happened["revived"] == 1
     assert commits(world) == 30
 
 
@@ -402,7 +406,7 @@ def test_of_two_a_newcomer_is_told_of_who_lives() -> None:
     world.run(until_s=1.0)
     (dead,), alive = followers(world), leader(world)
     world.kill(dead)
-    ways = [world.add_peer().dials for _ in range(8)]
+    ways = [world.add_peer().contacts.dials for _ in range(8)]
     assert ways == [{alive.core.me.address}] * 8
 
 
@@ -415,7 +419,7 @@ def test_who_comes_back_before_the_run_begins_is_told_of_its_founder() -> None:
     for node in others:
         world.revive(node, 0.1)
     world.run(until_s=0.2)
-    assert [node.dials for node in world.live] == [{founder.core.me.address}] * 3
+    assert [node.contacts.dials for node in world.live] == [{founder.core.me.address}] * 3
 
 
 def test_a_busy_loop_is_noticed() -> None:
@@ -423,9 +427,9 @@ def test_a_busy_loop_is_noticed() -> None:
     world.run(until_s=2.5)
     stuck = next(x for x in followers(world) if x.core.member_status.is_member).core.rounds[0]
     while stuck.applying is not None:  # An outer step under way would end in another error.
-        world.run(until_s=world.now + 0.05)
+        world.run(until_s=world.clock.now + 0.05)
     stuck.fetching.at, stuck.version = 1.0, -1  # Without a state, nothing resets it.
-    world.run(until_s=world.now + 2.0)
+    world.run(until_s=world.clock.now + 2.0)
     assert any("stays in the past" in text for text in world.checkers.violations)
 
 
