@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-.PHONY: help demo test types tests test-long test-gpu test-lowest nightly clean
+.PHONY: help demo test types waiting computing test-long test-gpu test-lowest nightly clean
 
 help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,23 +22,34 @@ help: ## show this text
 demo: $(VENV)/.installed ## train one model on several nodes of this machine, kill two, report
 	$(BIN)/lowcomm demo
 
-test tests test-long test-gpu nightly: export OMP_NUM_THREADS = 1
+test waiting computing test-long test-gpu nightly: export OMP_NUM_THREADS = 1
 # Hundreds of daemons and ranks are started: with bytecode files each starts in two thirds of the
 # time. Set and empty, as some environments forbid to write them.
-test tests test-long test-gpu nightly: export PYTHONDONTWRITEBYTECODE =
+test waiting computing test-long test-gpu nightly: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-dev ## lint, types, import contracts, then all tests but the long ones
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
-	$(MAKE) --no-print-directory --jobs=2 types tests
+	$(MAKE) --no-print-directory --jobs=3 types waiting computing
 
 # At a low priority: it runs beside tests that watch the clock.
 types: $(VENV)/.installed-dev ## only the types
 	nice -n 15 $(BIN)/pyright
 
-tests: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile
+# Tests of real processes and connections watch the clock, and mostly wait. Computations run beside
+# them at a low priority, in the time that these leave; their output comes at their end.
+# Files run in the order of their names: tests/sims/test_sweep.py, which is long and has processes
+# of its own, comes late.
+WAITING := tests/cluster tests/peers tests/sims/cluster tests/sims/paced tests/sims/wan
+TWO_FILES := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+waiting: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "not long" $(WAITING) $(TWO_FILES)
+
+computing: $(VENV)/.installed-dev
+	@mkdir -p build
+	nice -n 10 $(BIN)/pytest -m "not long" $(WAITING:%=--ignore=%) $(TWO_FILES) \
+	    > build/computing.txt 2>&1; status=$$?; cat build/computing.txt; exit $$status
 
 # Clusters that watch the clock have the machine for themselves: the demo, for one, takes twice as
 # long beside computations. The others mostly wait: two at a time. Computations come last.

@@ -15,7 +15,6 @@ from pathlib import Path
 from protocols.types import ConfigError
 from sims.mutations import catalogue
 from sims.mutations.patch import UnplantableError
-from sims.shell_mutations.all import SHELL_MUTANTS
 
 ROOT = Path(__file__).parent.parent
 RUN_S = 900.0
@@ -42,6 +41,8 @@ class PytestRun:
 
 def plant(text: str) -> None:
     """Plant a mutant of the shell, of the core or of a file. Raises ConfigError."""
+    from sims.shell_mutations.all import SHELL_MUTANTS  # It imports what ranks do: torch too.
+
     found = [known for known in SHELL_MUTANTS if known.name == text]
     if not found:
         catalogue.plant(text)

@@ -39,6 +39,9 @@ LEAK_CHECKED = ("peers", "cluster")
 MARK = "LOWCOMM_TEST"  # In the environment of whatever a test starts, to find its orphans by.
 SEED_ENV = "LOWCOMM_SEED_BASE"
 
+GARBAGE = 10_000
+"""New objects between two garbage collections: a test makes many that are freed without one."""
+
 SEED_BASE = pytest.StashKey[int]()
 STDERR = pytest.StashKey[int]()
 DEADLINE = pytest.StashKey[float]()
@@ -94,10 +97,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no GPU"))
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """The garbage collector need not look through thousands of tests and their modules again and
     again: they stay to the end."""
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(GARBAGE)
 
 
 @pytest.hookimpl(optionalhook=True)

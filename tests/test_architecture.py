@@ -11,16 +11,16 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from configparser import ConfigParser, SectionProxy
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("benchmarks", "sims", "lowcomm", "peers", "protocols")
+from tests.sources import PACKAGES, ROOT, Source, read_sources
+
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600  # Cohesion first: a cap of 400 cut modules into satellites with one importer.
 COLUMNS_MAX = 100
@@ -66,32 +66,6 @@ INSIDERS = ("sims/mutations/", "sims/shell_mutations/")
 ROOM_DOC_LINES = (5, 15)
 ROWS = re.compile(rf"\| `({'|'.join(FLOORS)})/\w")
 EXECUTES_BYTES = ("pickle", "cloudpickle", "dill", "marshal", "shelve")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A Python file: its path from the root of the project, with slashes, and its text."""
-
-    path: str
-    text: str
-
-    @property
-    def nodes(self) -> tuple[ast.AST, ...]:
-        """The module first, then everything in it."""
-        return parse(self.text)
-
-
-@cache
-def parse(text: str) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(ast.parse(text)))
-
-
-@cache
-def read_sources() -> list[Source]:
-    files = [
-        file for folder in (*PACKAGES, "tests") for file in sorted((ROOT / folder).rglob("*.py"))
-    ]
-    return [Source(file.relative_to(ROOT).as_posix(), file.read_text("utf-8")) for file in files]
 
 
 def long_functions(source: Source) -> Iterator[str]:
@@ -482,6 +456,33 @@ def test_imports_keep_the_contracts() -> None:
     assert result.returncode == 0, result.stdout
 
 
+@pytest.fixture(scope="module")
+def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project whose files are empty."""
+    folder = tmp_path_factory.mktemp("hollow")
+    for source in read_sources():
+        if not source.path.startswith("tests/"):
+            (folder / source.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / source.path).touch()
+    (folder / ".importlinter").write_text((ROOT / ".importlinter").read_text())
+    return folder
+
+
+@contextmanager
+def written(files: Mapping[str, str], folder: Path) -> Generator[None]:
+    """Inside of the block, these files have these texts; then they are empty or missing again."""
+    missing = [path for path in files if not (folder / path).exists()]
+    for path, text in files.items():
+        (folder / path).write_text(text)
+    try:
+        yield
+    finally:
+        for path in files:
+            (folder / path).write_text("")
+        for path in missing:
+            (folder / path).unlink()
+
+
 @pytest.mark.parametrize(
     ("broken", "files"),
     [
@@ -511,16 +512,11 @@ def test_imports_keep_the_contracts() -> None:
     ],
 )
 def test_a_contract_sees_what_breaks_it_and_nothing_else(
-    broken: str, files: Mapping[str, str], tmp_path: Path
+    broken: str, files: Mapping[str, str], hollow: Path
 ) -> None:
-    """In a copy of the project whose files are empty but for `files`. `broken`: names."""
-    empty = {source.path: "" for source in read_sources() if not source.path.startswith("tests/")}
-    for path, text in {**empty, **files}.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    (tmp_path / ".importlinter").write_text((ROOT / ".importlinter").read_text())
-
-    result = lint_imports(tmp_path)
+    """`broken`: names."""
+    with written(files, hollow):
+        result = lint_imports(hollow)
 
     for name, contract in read_contracts().items():
         verdict = "BROKEN" if name in broken.split() else "KEPT"

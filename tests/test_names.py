@@ -6,10 +6,10 @@ checks.
 
 import ast
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Iterator
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("protocols", "peers", "lowcomm", "sims", "benchmarks")
+from tests.sources import PACKAGES, read_sources
+
 METHOD_CLASSES_MAX = 8
 SHARED_METHODS_MAX = 12
 SHARED_METHODS = {
@@ -38,26 +38,27 @@ SHARED_CLASSES = {
 """Names of classes that occur on several floors. On one floor each name occurs once."""
 
 
-def sources() -> dict[str, ast.Module]:
-    files = [file for floor in PACKAGES for file in sorted((ROOT / floor).rglob("*.py"))]
-    return {x.relative_to(ROOT).as_posix(): ast.parse(x.read_text("utf-8")) for x in files}
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    """Each class of the packages, after the path of its file."""
+    for source in read_sources():
+        if source.path.startswith(tuple(f"{floor}/" for floor in PACKAGES)):
+            yield from ((source.path, x) for x in source.nodes if isinstance(x, ast.ClassDef))
 
 
-def classes_of_methods(files: dict[str, ast.Module]) -> dict[str, set[str]]:
+def classes_of_methods() -> dict[str, set[str]]:
     """By name of a method, the classes that define it. Special methods have Python's names."""
     found = defaultdict[str, set[str]](set)
-    for path, module in files.items():
-        for node in (x for x in ast.walk(module) if isinstance(x, ast.ClassDef)):
-            for method in node.body:
-                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
-                    continue
-                if not method.name.startswith("__"):
-                    found[method.name].add(f"{path}:{node.name}")
+    for path, node in classes():
+        for method in node.body:
+            if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if not method.name.startswith("__"):
+                found[method.name].add(f"{path}:{node.name}")
     return found
 
 
 def test_a_method_name_of_many_classes_has_one_meaning() -> None:
-    counts = {name: len(where) for name, where in classes_of_methods(sources()).items()}
+    counts = {name: len(where) for name, where in classes_of_methods().items()}
     crowded = {name for name, count in counts.items() if count > METHOD_CLASSES_MAX}
     assert crowded == SHARED_METHODS.keys()
     assert len(crowded) <= SHARED_METHODS_MAX
@@ -65,9 +66,7 @@ def test_a_method_name_of_many_classes_has_one_meaning() -> None:
 
 def test_a_class_name_occurs_once() -> None:
     floors = defaultdict[str, list[str]](list)
-    for path, module in sources().items():
-        for node in ast.walk(module):
-            if isinstance(node, ast.ClassDef):
-                floors[node.name].append(path.partition("/")[0])
+    for path, node in classes():
+        floors[node.name].append(path.partition("/")[0])
     assert {name for name, where in floors.items() if len(where) > len(set(where))} == set()
     assert {name for name, where in floors.items() if len(where) > 1} == SHARED_CLASSES

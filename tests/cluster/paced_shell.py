@@ -9,7 +9,7 @@ from sims.paced.cluster import paced_command
 from sims.paced.rank import RankSpeed
 from tests.cluster.running import Command, Shell, commits, of, until
 
-PACE = RankSpeed(step_s=0.01, elements=4096)
+PACE = RankSpeed(step_s=0.02, elements=4096)
 
 
 class PacedShell(Shell):
