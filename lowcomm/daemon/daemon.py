@@ -88,7 +88,7 @@ class Daemon:
             join=not founds,
             saved=saved,
             kept=kept,
-            contact=start.address,
+            contacts=start.contacts,
             rules=agreement.known_rules(saved),
             signatures=self.node_admission.signatures,
         )

@@ -57,7 +57,7 @@ class Node:
             join=bool(contact),
             saved=saved,
             kept=disk.kept,
-            contact=contact,
+            contacts=(contact,),
             rules=rules,
             signatures=ToySignatures(me.peer),
         )
