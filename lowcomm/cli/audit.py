@@ -26,7 +26,7 @@ def audit(
     An act is by the operator's key that signed it, else by the voter at which it was asked for. The
     log keeps the newest 512 acts that are neither revocations nor tokens, and all that are in
     force. Times are by the clock of the machine at which a person asked, where they are known.
-    Tokens that the root key signs are not in the log (`lowcomm token list` has those in use). A
+    Tokens that an operator signs are not in the log (`lowcomm token list` has those in use). A
     node of the run has to run in DIRECTORY.
 
     \b

@@ -15,6 +15,8 @@ from lowcomm.cli.acts_command import ask_any, print_rows, utc
 
 NUMBER_SHOWN = 8
 """Hex digits of a token's number in the table; `lowcomm revoke --token` takes them."""
+KEY_DIGITS = 64
+"""Hex digits of an operator's key (protocols/state/tokens.py)."""
 
 
 def token_list(
@@ -25,8 +27,9 @@ def token_list(
 ) -> None:
     """List the run's join tokens, and the nodes that came by each.
 
-    The run's log has no tokens of the root key that no node has used yet. A node of the run has to
-    run in DIRECTORY.
+    The table shows the signer of each: the root key, an operator by its key, or a voter. The run's
+    log has no tokens of operators that no node has used yet. A node of the run has to run in
+    DIRECTORY.
 
     \b
     Examples:
@@ -45,7 +48,7 @@ def token_list(
 
 def print_table(tokens: Sequence[Mapping[str, object]]) -> None:
     """Print the tokens as a table for people."""
-    columns = ("token", "issued by", "admits", "used", "good until", "nodes")
+    columns = ("token", "signed by", "admits", "used", "good until", "nodes")
     empty = "the log has no tokens: the run is not encrypted"
     print_rows(columns, list(map(_cells, tokens)), empty=empty)
 
@@ -54,12 +57,18 @@ def _cells(token: Mapping[str, object]) -> list[str]:
     nodes = cast(list[Mapping[str, object]], token["nodes"])
     return [
         str(token["number"])[:NUMBER_SHOWN],
-        str(token["issuer"] or "root key"),
+        _signer(str(token["issuer"])),
         "founder" if token["founder"] else f"{token['role']}s",
         f"{len(nodes)}/{token['uses']}",
         "revoked" if token["revoked"] else utc(int(str(token["expires"]))),
         ", ".join(map(_node, nodes)),
     ]
+
+
+def _signer(issuer: str) -> str:
+    """The root key, an operator by the first digits of its key, or a voter."""
+    key = len(issuer) == KEY_DIGITS and "." not in issuer
+    return f"operator {issuer[:NUMBER_SHOWN]}" if key else issuer or "root key"
 
 
 def _node(node: Mapping[str, object]) -> str:

@@ -140,3 +140,5 @@ class RunStateSnapshot:
     """Their log indices."""
     last_rounds: tuple[int, ...] = ()
     """While the run is paused: by fragment, the last round that may be made."""
+    spent_indices: tuple[int, ...] = ()
+    """Log indices of `spent`: they tell which operators there were."""

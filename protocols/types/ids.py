@@ -5,7 +5,7 @@ from typing import NamedTuple, NewType
 
 from protocols.types.frozen import record
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 
 PeerId = NewType("PeerId", str)
 """`<node name>.<8 hex digits>`: unique and readable. Sums add contributions in the order of ids."""

@@ -438,6 +438,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "steered": many(_only(e.Steered), STEERED_MAX),
         "steered_indices": many(_u63, STEERED_MAX),
         "last_rounds": many(_u32, FRAGMENTS_MAX),
+        "spent_indices": many(_u63, SPENT_MAX),
     },
     StepProgress: {
         "step": _u32,
