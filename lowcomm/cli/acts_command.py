@@ -184,7 +184,7 @@ def ask_run(
     """
     deadline, again = time.monotonic() + wait_s, False
     while time.monotonic() < deadline:
-        answer = ask(record, question(again), timeout_s=AGAIN_S + wait_s / 4)
+        answer = ask(record, question(again), timeout_s=AGAIN_S + min(wait_s, WAIT_S) / 4)
         if "done" in answer:
             return answer
         again = True

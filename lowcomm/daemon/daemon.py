@@ -15,6 +15,7 @@ from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig
 from lowcomm.daemon.acts import act_json
 from lowcomm.daemon.bootstrap import enter_run, found_run, refuse_joiners
+from lowcomm.daemon.checkpoint_command import checkpoint_json
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
 from lowcomm.daemon.shutdown import Shutdown
 from lowcomm.daemon.token_list import audit_json, tokens_json
@@ -30,7 +31,7 @@ from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
-from peers.ipc import ListActs, ListTokens, Question, Status
+from peers.ipc import ListActs, ListTokens, MakeCheckpoint, Question, Status
 from peers.sockets import BoundSocket, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
@@ -114,7 +115,11 @@ class Daemon:
         driver.use(context.mesh)
         self.shutdown = Shutdown(core, driver, self.node_admission)
         self.ranks = RankControl(
-            context, command=start.command, stop=self.shutdown.end_daemon, answer=self.answer
+            context,
+            command=start.command,
+            stop=self.shutdown.end_daemon,
+            leave=self.shutdown.leave,
+            answer=self.answer,
         )
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self._caught_up = False
@@ -312,6 +317,8 @@ class Daemon:
             return tokens_json(context.core.run_state)
         if isinstance(question, ListActs):
             return audit_json(context.core.run_state)
+        if isinstance(question, MakeCheckpoint):
+            return checkpoint_json(context, question)
         return act_json(context.core, context.driver.feed, question)
 
 

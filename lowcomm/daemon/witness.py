@@ -151,7 +151,7 @@ class WitnessDaemon:
         loop = asyncio.get_running_loop()
 
         def left() -> None:
-            self._driver.feed(v.LeaveRequested("asked to stop"))
+            self._shutdown.leave("asked to leave")
 
         def answer(asked: Question) -> str:
             faults = self._mesh.dial_faults()
