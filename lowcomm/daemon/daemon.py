@@ -57,8 +57,7 @@ class Daemon:
         """Lock the node's directory and open its log. Raises ConfigError."""
         self._directory = NodeDirectory(directory)
         path, founds = self._directory.path, start.kind == "new"
-        if founds:
-            _check_unused(directory)
+        _check_unused(directory, founds=founds)
         self._wal, saved = startup.open_log(path)
         record = startup.new_record(
             self._directory,
@@ -113,13 +112,10 @@ class Daemon:
             run_config=config.run,
         )
         driver.use(context.mesh)
-        self.shutdown = Shutdown(core, driver, self.node_admission)
+        self.shutdown = ends = Shutdown(core, driver, self.node_admission)
+        stop, leave = ends.end_daemon, ends.leave
         self.ranks = RankControl(
-            context,
-            command=start.command,
-            stop=self.shutdown.end_daemon,
-            leave=self.shutdown.leave,
-            answer=self.answer,
+            context, command=start.command, stop=stop, leave=leave, answer=self.answer
         )
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self._caught_up = False
@@ -322,9 +318,10 @@ class Daemon:
         return act_json(context.core, context.driver.feed, question)
 
 
-def _check_unused(directory: Path) -> None:
-    """Raises ConfigError if another run has left its state here."""
-    if (directory / WAL_FILE).exists() or any((directory / CHECKPOINTS).glob("*")):
+def _check_unused(directory: Path, *, founds: bool) -> None:
+    """Raises ConfigError on a founder if another run has left its state here."""
+    used = (directory / WAL_FILE).exists() or any((directory / CHECKPOINTS).glob("*"))
+    if founds and used:
         raise ConfigError(
             f"{directory} holds the log or checkpoints of an earlier run: go on with "
             f"`lowcomm resume {directory}`, or start the new run elsewhere with "

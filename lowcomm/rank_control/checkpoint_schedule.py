@@ -226,18 +226,20 @@ class CheckpointSchedule:
             path = await asyncio.get_running_loop().run_in_executor(self._thread, job)
         except CheckpointError as error:
             self._last_round = -1  # `finish` tries again.
-            self._answer(cut, why=str(error))
+            self._settle_request(cut, why=str(error))
             self._failed(str(error))
         else:
             if life == self._life:
-                self._answer(cut, path=path)
+                self._settle_request(cut, path=path)
                 self._written(path, cut)
             else:  # The run was rolled back meanwhile.
                 shutil.rmtree(path, ignore_errors=True)
                 self._last_round = -1
-                self._answer(cut)
+                self._settle_request(cut)
 
-    def _answer(self, cut: CheckpointCut, *, path: Path | None = None, why: str = "") -> None:
+    def _settle_request(
+        self, cut: CheckpointCut, *, path: Path | None = None, why: str = ""
+    ) -> None:
         """Note the outcome if a person asked for this checkpoint; without one, another follows."""
         asked = self.requested
         if asked is not None and asked.begun == cut.round:

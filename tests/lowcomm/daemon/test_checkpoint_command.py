@@ -28,6 +28,7 @@ async def test_the_answer_follows_the_request(tmp_path: Path) -> None:
         for again in (False, True):
             assert answered(context, again=again) == {"asked": 1}
         asked = context.checkpoint_schedule.requested
+        assert asked is not None
         assert asked == RequestedCheckpoint(1)
         asked.begun, asked.path = 2, Path("round-000002")
         assert answered(context, again=True) == {"done": "round-000002", "round": 2}
