@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _us(peers: list[Life]) -> float:
-    cores = [PeerCore(me, join=bool(contact), contact=contact) for me, contact, _ in peers]
+    cores = [PeerCore(me, join=bool(contact), contacts=(contact,)) for me, contact, _ in peers]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
     for core, (_, _, events) in zip(cores, peers, strict=True):
         for now, event in events:

@@ -1,6 +1,6 @@
 """The commands of `lowcomm`.
 
-They are init, token, peer, witness, resume, status, recover, revoke. In: arguments of a command
+They begin and join runs, steer them, and ask nodes of this machine. In: arguments of a command
 line. Out: exit status 0, 2 (configuration) or 3 (refused), and for every error that a person can
 mend one line that says what, why and what to do. Must NOT import torch, nor anything slow before a
 command runs.

@@ -17,7 +17,7 @@ from protocols.types import ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from lowcomm.startup.identity import NodeRecord
-    from peers.ipc import Question
+    from peers.ipc import Question, Stop
     from peers.security import Key
     from protocols.messages import SignedAct
 
@@ -161,7 +161,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
     console.print(table if rows else empty)
 
 
-def ask(record: "NodeRecord", question: "Question", *, timeout_s: float) -> dict[str, Any]:
+def ask(record: "NodeRecord", question: "Question | Stop", *, timeout_s: float) -> dict[str, Any]:
     """The node's answer. Raises ConfigError if it refuses, and LowcommError if it is silent."""
     from peers.ipc import LinkError, ask_daemon
 
@@ -184,7 +184,7 @@ def ask_run(
     """
     deadline, again = time.monotonic() + wait_s, False
     while time.monotonic() < deadline:
-        answer = ask(record, question(again), timeout_s=AGAIN_S + wait_s / 4)
+        answer = ask(record, question(again), timeout_s=AGAIN_S + min(wait_s, WAIT_S) / 4)
         if "done" in answer:
             return answer
         again = True

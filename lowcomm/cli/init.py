@@ -22,6 +22,12 @@ Out = Annotated[
         "--out", metavar="FILE", help="Write the token to this file, which only you can read."
     ),
 ]
+TokenKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--key", metavar="FILE", help="An operator's key.  [default: root-key.pem in DIRECTORY]"
+    ),
+]
 
 
 def init(
@@ -82,23 +88,29 @@ def token(
         bool, typer.Option("--witness", help="Admit witnesses, and no nodes that train.")
     ] = False,
     out: Out = None,
+    key: TokenKey = None,
 ) -> None:
     """Print another join token. `lowcomm token list DIRECTORY` lists those in the log.
 
-    The run's root key signs it, if it is in DIRECTORY; otherwise a node that votes does. If that
-    node runs, the run's log gets the token, which then counts until it expires, whatever becomes of
-    the node; else the token counts as long as the node votes.
+    The operator's key in --key FILE signs it, with any node in DIRECTORY; without the option the
+    run's root key, if it is in DIRECTORY; otherwise a node that votes does. If that node runs, the
+    run's log gets the token, which then counts until it expires, whatever becomes of the node; else
+    the token counts as long as the node votes. An operator's token counts as long as the key is one
+    of an operator; nodes that it admitted before stay.
 
     \b
     Examples:
       lowcomm token runs/first
+      lowcomm token runs/joined/beta --key alice.pem --out token
       lowcomm token runs/first/alpha --uses 1 --hours 1 --out token
       lowcomm token runs/first --witness
       lowcomm token list runs/first/alpha
     """
     from lowcomm.startup.join_tokens import new_token
 
-    word = new_token(directory, uses=uses, hours=hours, advertise=advertise, witness=witness)
+    word = new_token(
+        directory, uses=uses, hours=hours, advertise=advertise, witness=witness, signer=key
+    )
     if why := issue(directory, word):
         told = f"this token counts as long as its issuer votes: {why}"
         print(told, file=sys.stderr)  # noqa: T201
@@ -109,15 +121,15 @@ def token(
 
 def issue(directory: Path, word: str) -> str:
     """Have the run log a new token of a voter in `directory`, so that it counts whatever becomes of
-    its issuer. Returns why that did not succeed; "" if it did, or if the root key has signed the
+    its issuer. Returns why that did not succeed; "" if it did, or if an operator has signed the
     token."""
     from lowcomm.cli.status import node_directories
     from peers.ipc import IssueToken
     from peers.security import TrustStore
-    from protocols.state import decode_token
+    from protocols.state import decode_token, operator_of
 
     token = decode_token(word)
-    if not token.issuer:
+    if not token.issuer or operator_of(token.terms):
         return ""
     nodes = (x for x in node_directories(directory) if TrustStore.load(x).peer == token.issuer)
     try:

@@ -162,7 +162,7 @@ class Asker:
 
 def means(what: str, subject: str, *, token: bool) -> bool:
     """May a person that typed `what` mean this subject? The node that looked it up must not choose
-    another one for the root key to sign."""
+    another one for the operator to sign."""
     from protocols.state import decode_token
 
     if not token:

@@ -35,13 +35,14 @@ Directory = Annotated[
 ]
 OPERATORS = """Make, add, remove and list operators.
 
-Acts that an operator's key signs count at every node. The root key is one; each other one is added
-by an act that an operator has signed, and stays where it was made.
+Acts and join tokens that an operator's key signs count at every node. The root key is one; each
+other one is added by an act that an operator has signed, and stays where it was made.
 
 \b
 Examples:
   lowcomm operator new alice.pem
   lowcomm operator add runs/first/gpu1 5f0c...9e
+  lowcomm token runs/joined/beta --key alice.pem
   lowcomm operator list runs/first
 """
 operator = typer.Typer(no_args_is_help=True)
@@ -155,7 +156,7 @@ def operator_add(
     why: Why = "",
     key: KeyFile = None,
 ) -> None:
-    """Add an operator: acts that this key signs count from now on, as those of the root key.
+    """Add an operator: acts and tokens of this key count from now on, as those of the root key.
 
     The root key or another operator's has to be here, or in --key FILE.
 
@@ -175,7 +176,10 @@ def operator_remove(
     why: Why = "",
     key: KeyFile = None,
 ) -> None:
-    """Remove an operator: no later act of this key counts. Its earlier acts stay valid.
+    """Remove an operator: no later act of this key counts, and no token of it that is not used.
+
+    Its earlier acts stay valid, and the nodes that came by its tokens stay: `lowcomm revoke --token
+    NUMBER --nodes` shuts them out.
 
     \b
     Examples:

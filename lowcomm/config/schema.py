@@ -171,8 +171,8 @@ class RunConfig:
     peers_min: int = 1
     """The first round begins when the run has this many members."""
     tokens: Literal["voters", "operators"] = "voters"
-    """Issuers of join tokens besides the run's root key: each node that votes, as long as it does;
-    or none ("operators": a token is made only where `lowcomm init` made the root key)."""
+    """Issuers of join tokens besides the run's operators: each node that votes, as long as it does;
+    or none ("operators": a token is made where an operator's key is)."""
     revocations: Literal["voters", "operators"] = "voters"
     """Revocations that count besides those that an operator's key signed: of each node that votes;
     or none ("operators": revoke where such a key is)."""

@@ -15,6 +15,7 @@ from lowcomm.config.addresses import advertised, check_founder
 from lowcomm.config.schema import FileConfig
 from lowcomm.daemon.acts import act_json
 from lowcomm.daemon.bootstrap import enter_run, found_run, refuse_joiners
+from lowcomm.daemon.checkpoint_command import checkpoint_json
 from lowcomm.daemon.event_writer import report, status_json, tell_end, tell_entry
 from lowcomm.daemon.shutdown import Shutdown
 from lowcomm.daemon.token_list import audit_json, tokens_json
@@ -30,7 +31,7 @@ from peers.connections import Bulk, Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
 from peers.fault_injection import FaultInjector, Lie
-from peers.ipc import ListActs, ListTokens, Question, Status
+from peers.ipc import ListActs, ListTokens, MakeCheckpoint, Question, Status
 from peers.sockets import BoundSocket, known_congestion
 from peers.storage import FILE as WAL_FILE
 from protocols.interface import commands as c
@@ -56,8 +57,7 @@ class Daemon:
         """Lock the node's directory and open its log. Raises ConfigError."""
         self._directory = NodeDirectory(directory)
         path, founds = self._directory.path, start.kind == "new"
-        if founds:
-            _check_unused(directory)
+        _check_unused(directory, founds=founds)
         self._wal, saved = startup.open_log(path)
         record = startup.new_record(
             self._directory,
@@ -88,7 +88,7 @@ class Daemon:
             join=not founds,
             saved=saved,
             kept=kept,
-            contact=start.address,
+            contacts=start.contacts,
             rules=agreement.known_rules(saved),
             signatures=self.node_admission.signatures,
         )
@@ -112,9 +112,10 @@ class Daemon:
             run_config=config.run,
         )
         driver.use(context.mesh)
-        self.shutdown = Shutdown(core, driver, self.node_admission)
+        self.shutdown = ends = Shutdown(core, driver, self.node_admission)
+        stop, leave = ends.end_daemon, ends.leave
         self.ranks = RankControl(
-            context, command=start.command, stop=self.shutdown.end_daemon, answer=self.answer
+            context, command=start.command, stop=stop, leave=leave, answer=self.answer
         )
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self._caught_up = False
@@ -312,12 +313,15 @@ class Daemon:
             return tokens_json(context.core.run_state)
         if isinstance(question, ListActs):
             return audit_json(context.core.run_state)
+        if isinstance(question, MakeCheckpoint):
+            return checkpoint_json(context, question)
         return act_json(context.core, context.driver.feed, question)
 
 
-def _check_unused(directory: Path) -> None:
-    """Raises ConfigError if another run has left its state here."""
-    if (directory / WAL_FILE).exists() or any((directory / CHECKPOINTS).glob("*")):
+def _check_unused(directory: Path, *, founds: bool) -> None:
+    """Raises ConfigError on a founder if another run has left its state here."""
+    used = (directory / WAL_FILE).exists() or any((directory / CHECKPOINTS).glob("*"))
+    if founds and used:
         raise ConfigError(
             f"{directory} holds the log or checkpoints of an earlier run: go on with "
             f"`lowcomm resume {directory}`, or start the new run elsewhere with "

@@ -67,14 +67,21 @@ class Shutdown:
             loop.add_signal_handler(number, self._signalled, number)
 
     def _signalled(self, number: signal.Signals) -> None:
+        if not self._leaves:
+            self._signal = number
+        self.leave(number.name)
+
+    @property
+    def _leaves(self) -> bool:
         member_status = self._core.member_status
-        if self.ending is not None or member_status.leaving:
+        return self.ending is not None or bool(member_status.leaving)
+
+    def leave(self, why: str) -> None:
+        """Leave the run, then end this daemon. Idempotent."""
+        if self._leaves:
             return
-        self._signal = number
         if not self._admission.entered:
-            self.end_daemon(
-                number.name, "left"
-            )  # No peer knows us yet, and nothing is sent unencrypted.
+            self.end_daemon(why, "left")  # No peer knows us yet, and nothing is sent unencrypted.
             return
-        self._driver.feed(v.LeaveRequested(number.name))
-        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.end_daemon, number.name, "left")
+        self._driver.feed(v.LeaveRequested(why))
+        asyncio.get_running_loop().call_later(LEAVE_TIMEOUT_S, self.end_daemon, why, "left")

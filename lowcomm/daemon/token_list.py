@@ -1,7 +1,7 @@
 """Answers `lowcomm token list` and `lowcomm audit`: the join tokens in the log, with the nodes that
 came by each; all acts of people.
 
-A token of the root key that no node has used is in no log. Must NOT decide whether a token counts.
+A token of an operator that no node has used is in no log. Must NOT decide whether a token counts.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import agreement, startup
 from lowcomm.startup.admission import NodeAdmission
 from lowcomm.startup.identity import NodeDirectory, RunningRecord, exec_time
+from lowcomm.startup.start_options import contacts
 from peers.connections import Mesh
 from peers.driver import Driver
 from peers.exchange import StateTaken, Told
@@ -85,7 +86,7 @@ class WitnessDaemon:
             me,
             join=True,
             saved=saved,
-            contact=address,
+            contacts=contacts(address, token),
             rules=rules,
             signatures=self._node_admission.signatures,
         )
@@ -150,7 +151,7 @@ class WitnessDaemon:
         loop = asyncio.get_running_loop()
 
         def left() -> None:
-            self._driver.feed(v.LeaveRequested("asked to stop"))
+            self._shutdown.leave("asked to leave")
 
         def answer(asked: Question) -> str:
             faults = self._mesh.dial_faults()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lowcomm.daemon.acts import act_json
 from lowcomm.daemon.token_list import audit_json, paused_at, tokens_json
 from lowcomm.daemon.tried_addresses import with_tried
-from peers.ipc import Bus, ListActs, ListTokens, Status
+from peers.ipc import Bus, ListActs, ListTokens, MakeCheckpoint, Status
 from peers.ranks import SocketDirectory
 from protocols.peer import describe
 
@@ -50,6 +50,8 @@ def witness_answer(
         return tokens_json(core.run_state)
     if isinstance(question, ListActs):
         return audit_json(core.run_state)
+    if isinstance(question, MakeCheckpoint):
+        return json.dumps({"error": "a witness has no state: ask at a node that trains"})
     if not isinstance(question, Status):
         return act_json(core, feed, question)
     wait, run_state = with_tried(describe(core, now), faults), core.run_state

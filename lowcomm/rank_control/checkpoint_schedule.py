@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -45,6 +46,20 @@ class Compute(Protocol):
     def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None: ...
 
 
+@dataclass(slots=True)
+class RequestedCheckpoint:
+    """A checkpoint that a person asked for."""
+
+    version: int
+    """The round (in a stepwise run, the step) of its state, at least."""
+    begun: int = 0
+    """The version that is being written, or is written; 0: none yet."""
+    path: Path | None = None
+    """The complete checkpoint."""
+    why: str = ""
+    """Why it could not be written."""
+
+
 def complain(why: str) -> None:
     """Write one line to stderr."""
     sys.stderr.write(f"lowcomm: {why}\n")
@@ -74,6 +89,8 @@ class CheckpointSchedule:
         self._written = written
         self._failed = failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self.requested: RequestedCheckpoint | None = None
+        """The last one that a person asked for."""
         self._last_round = -1
         self._life = 0
         """Number of rollbacks so far. A checkpoint that is being written during one is deleted."""
@@ -83,7 +100,29 @@ class CheckpointSchedule:
     def is_due(self, round_: int) -> bool:
         """Whether a checkpoint is due after this round. Ranks write their own state at the same
         rounds, so that the two fit together."""
-        return round_ > 0 and round_ % self._every == 0
+        return round_ > 0 and (self.is_regular(round_) or self.is_requested(round_))
+
+    def is_regular(self, number: int) -> bool:
+        """Whether a checkpoint is made of this round, or of this copy of a stepwise run, without a
+        request."""
+        return number > 0 and number % self._every == 0
+
+    def is_requested(self, version: int) -> bool:
+        """Whether a person asked for a checkpoint of this round, or step, or of an earlier one that
+        none was made of."""
+        asked = self.requested
+        return asked is not None and version >= asked.version and asked.begun in (0, version)
+
+    def request(self, core: PeerCore, replica: Replica | StepReplica) -> RequestedCheckpoint | None:
+        """A person asks for a checkpoint: one of the next round's state, or in a pause of the
+        present one. None if the last checkpoint has that."""
+        newest, paused = replica.version(0)[0], core.run_state.orders.paused is not None
+        if paused and newest <= self._last_round:
+            return None
+        self.requested = RequestedCheckpoint(newest if paused else newest + 1)
+        if paused:
+            self.begin_writing(core, replica)
+        return self.requested
 
     def rank_state(self, round_: int) -> Path:
         """The directory for the state that ranks need to go on after this round."""
@@ -114,7 +153,9 @@ class CheckpointSchedule:
         if not moment.stands(core.run_state):
             return  # The log was rolled back meanwhile, and our state does not follow it yet.
         self._last_round = moment.round
-        stepwise = isinstance(replica, StepReplica)
+        asked, stepwise = self.requested, isinstance(replica, StepReplica)
+        if asked is not None and moment.round >= asked.version and not asked.begun:
+            asked.begun = moment.round
         rank_state = self._rank_state_name(moment.round, stepwise=stepwise)
         arrays = replica.method.state_arrays if stepwise else ()
         cut = _cut(core, moment, rank_state, remaining, arrays)
@@ -185,13 +226,25 @@ class CheckpointSchedule:
             path = await asyncio.get_running_loop().run_in_executor(self._thread, job)
         except CheckpointError as error:
             self._last_round = -1  # `finish` tries again.
+            self._settle_request(cut, why=str(error))
             self._failed(str(error))
         else:
             if life == self._life:
+                self._settle_request(cut, path=path)
                 self._written(path, cut)
             else:  # The run was rolled back meanwhile.
                 shutil.rmtree(path, ignore_errors=True)
                 self._last_round = -1
+                self._settle_request(cut)
+
+    def _settle_request(
+        self, cut: CheckpointCut, *, path: Path | None = None, why: str = ""
+    ) -> None:
+        """Note the outcome if a person asked for this checkpoint; without one, another follows."""
+        asked = self.requested
+        if asked is not None and asked.begun == cut.round:
+            asked.path, asked.why = path, why
+            asked.begun = cut.round if path or why else 0
 
     def _prune_rank_states(self, round_: int) -> None:
         """Delete rank states older than this round that belong to no checkpoint, except the last

@@ -42,13 +42,14 @@ class RankControl:
         *,
         command: tuple[str, ...],
         stop: Callable[[str, c.Outcome], None],
+        leave: Callable[[str], None],
         answer: Callable[[Question], str],
     ) -> None:
         """`command`: the user's training program; empty: the built-in one. `stop` ends the daemon
-        with a reason; `answer` answers local commands."""
+        with a reason, `leave` lets it leave the run first; `answer` answers local commands."""
         node = context.config.node
         self._context = context
-        self._stop = stop
+        self._stop, self._leave = stop, leave
         self._slot = -1
         self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
         self._initial: asyncio.Future[tuple[str, ...]] | None = None
@@ -184,7 +185,7 @@ class RankControl:
             case r.RanksFinished():
                 self._finished.set()
             case r.StopAsked():
-                context.driver.feed(v.LeaveRequested("asked to stop"))
+                self._leave("asked to leave")
 
     def _decide_boundary(self, question: Boundary) -> Answer:
         return self.rounds.decide_boundary(question)

@@ -42,7 +42,7 @@ class RankSteps:
         assert isinstance(replica, StepReplica), "a run of rounds has no steps"
         schedule = self._context.checkpoint_schedule
         copies, rest = divmod(step, replica.method.snapshot_every_steps)
-        return not rest and schedule.is_due(copies)
+        return not rest and (schedule.is_regular(copies) or schedule.is_requested(step))
 
     @property
     def memory(self) -> StepSlots:

@@ -1,10 +1,10 @@
 """Makes a run's directory, its root key, and join tokens (`lowcomm init`, `lowcomm token`).
 
-    RUNDIR/root-key.pem    the run's root key, which signs tokens; it must stay secret, and here
+    RUNDIR/root-key.pem    the run's root key, the first operator's; it must stay secret, and here
     RUNDIR/run.toml        the configuration of the run
     RUNDIR/NODE/           one directory for each node
 
-A token needs no message: the root key signs it, or the key of a node that votes.
+A token needs no message: the root key signs it, another operator's, or that of a node that votes.
 
 Must NOT start anything, nor be imported before a command needs it, since its imports are slow.
 """
@@ -83,9 +83,11 @@ def new_token(
     hours: float = HOURS,
     advertise: str = "",
     witness: bool = False,
+    signer: Path | None = None,
 ) -> str:
     """Make a token with the root key or the node in `directory`: the directory of a run, or of a
-    node that votes in it. Raises ConfigError."""
+    node that votes in it; or with the operator's key in the file `signer`, and any node. Raises
+    ConfigError."""
     check(uses, hours)
     check_format(directory)
     nodes = _nodes(directory)
@@ -94,7 +96,9 @@ def new_token(
         return encode_token(Token((advertise,) if advertise else _addresses(nodes)))
     stores = [store for node in nodes if (store := TrustStore.load(node)).peer]
     addresses, prints = _places(directory, nodes, stores, advertise)
-    key, root, named = _issuer(directory, nodes, stores)
+    key, root, named = (
+        _operator(directory, stores, signer) if signer else _issuer(directory, nodes, stores)
+    )
     token = signed_token(
         key,
         root=root,
@@ -123,12 +127,31 @@ def _issuer(
     if voters:
         raise ConfigError(
             'this run takes tokens of its operator only (run.tokens = "operators"): make one where '
-            f"its root key is ({ROOT_KEY})"
+            f"its root key is ({ROOT_KEY}), or give --key FILE with an operator's"
         )
     raise ConfigError(
         f"{directory} has no key that can sign a token: give the directory of the run, or of a "
         "node that votes in it (`lowcomm init RUNDIR` makes one for a new run)"
     )
+
+
+def _operator(directory: Path, stores: Sequence[TrustStore], file: Path) -> tuple[Key, bytes, str]:
+    """(the operator's key in a file, public half of the root key, the operator or "" if it is the
+    root key). Raises ConfigError."""
+    key, of_run = Key.load(file), Key.load(directory / ROOT_KEY)
+    if key is None:
+        raise ConfigError(
+            f"--key {file} does not exist: give the run's {ROOT_KEY}, or an operator's"
+        )
+    if of_run is None and not stores:
+        raise ConfigError(f"{directory} has no node of the run: give the directory of one")
+    root = of_run.hex if of_run is not None else stores[0].root
+    if key.hex != root and not any(key.hex in store.operators for store in stores):
+        raise ConfigError(
+            f"--key {file} is the key of no operator of this run, as far as the nodes in "
+            f"{directory} know: `lowcomm operator add` adds one"
+        )
+    return key, bytes.fromhex(root), "" if key.hex == root else key.hex
 
 
 def _places(

@@ -24,3 +24,14 @@ class StartOptions:
     command: tuple[str, ...] = ()
     """Command line of the user's own training program; empty: the built-in one."""
     fault: InjectedFault | Lie | None = None
+
+    @property
+    def contacts(self) -> tuple[str, ...]:
+        """All known addresses of peers of the run."""
+        return contacts(self.address, self.token)
+
+
+def contacts(address: str, token: Token | None) -> tuple[str, ...]:
+    """This address, and the others of the token."""
+    known = (address, *(token.addresses if token is not None else ()))
+    return tuple(dict.fromkeys(each for each in known if each))

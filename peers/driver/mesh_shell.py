@@ -147,11 +147,7 @@ class MeshShell:
             self._feed(v.AdmitAsked(number, admit))
 
     def refused(self, why: str) -> None:
-        raft = self._core.raft
-        if raft.run:  # Other peers are known: this one may only be away.
-            self._listener.handle(c.Note("dial", why))
-        else:
-            self._listener.handle(c.Stop(why, "refused"))
+        self._feed(v.ContactRefused(why))
 
     def next_chunk(self, peer: PeerId) -> Frame | None:
         outbounds = self._data_plane.outbounds

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         IssueToken,
         ListActs,
         ListTokens,
+        MakeCheckpoint,
         PrepareAct,
         Question,
         Revoke,
         Status,
         Steer,
+        Stop,
         ask_daemon,
         serve,
     )
@@ -48,6 +50,7 @@ __all__ = [
     "IssueToken",
     "ListActs",
     "ListTokens",
+    "MakeCheckpoint",
     "Order",
     "PrepareAct",
     "Question",
@@ -59,6 +62,7 @@ __all__ = [
     "Status",
     "Steer",
     "StepSlots",
+    "Stop",
     "TensorPlace",
     "ask_daemon",
     "following",
@@ -70,8 +74,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "command_bus": (
-            "Asked Bus FindSubject IssueToken ListActs ListTokens PrepareAct Question Revoke "
-            "Status Steer ask_daemon serve"
+            "Asked Bus FindSubject IssueToken ListActs ListTokens MakeCheckpoint PrepareAct "
+            "Question Revoke Status Steer Stop ask_daemon serve"
         ),
         "messages": "Answer Attached Boundary NONE Result TensorPlace",
         "msgpack_records": "LinkError",

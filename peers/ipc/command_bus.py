@@ -25,7 +25,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """client -> daemon; answered by {"type": "stopping"}."""
+    """client -> daemon: leave the run and end; answered by {"type": "stopping"}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,15 @@ class ListActs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MakeCheckpoint:
+    """client -> daemon: write a checkpoint of this node. Repeated until the answer, JSON text,
+    tells that it is done or refused."""
+
+    again: bool
+    """A repeated question: the outcome of the first one counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IssueToken:
     """client -> daemon: have the run log a token that this node has signed. Repeated until the
     answer, JSON text, tells that it is done or refused."""
@@ -112,9 +121,9 @@ class IssueToken:
 
 Asked = Revoke | FindSubject | Steer | PrepareAct | IssueToken
 """What `lowcomm/daemon/acts.py` answers."""
-Question = Status | ListTokens | ListActs | Asked
+Question = Status | ListTokens | ListActs | MakeCheckpoint | Asked
 _TO_DAEMON = kinds_of(
-    *(Status, Stop, ListTokens, ListActs),
+    *(Status, Stop, ListTokens, ListActs, MakeCheckpoint),
     *(Revoke, FindSubject, Steer, PrepareAct, IssueToken),
 )
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from peers.security.certificates import certificate_fault, key_of
 from peers.security.keys import Key, is_signed
 from protocols.messages import TokenSpent, TokenTerms
-from protocols.state import Token, claim, statement
+from protocols.state import Token, claim, operator_of, statement
 from protocols.types import PeerId
 
 FORGED = "this is no token of this run: ask for one (`lowcomm token DIRECTORY` on its machines)"
@@ -27,8 +27,8 @@ def new_token(
     witness: bool = False,
     named: str = "",
 ) -> Token:
-    """A new token, signed by this issuer: the root key, or the voter `named`. `prints`: the
-    fingerprints of nodes at these addresses."""
+    """A new token, signed by this issuer: the root key; or the voter, or the operator's public key,
+    that is `named`. `prints`: the fingerprints of nodes at these addresses."""
     key, expires = Key.make(), int(time.time() + hours * 3600)
     plain = Token(tuple(addresses), tuple(prints), root, key.public, key.secret, uses, expires)
     plain = replace(plain, witness=witness, issuer=PeerId(named))
@@ -61,10 +61,15 @@ def admission_fault(entry: TokenSpent, *, root: str, issuer_key: str) -> str:
 
 
 def unproved(
-    admitted: Sequence[TokenSpent], known: Mapping[PeerId, bytes], *, root: str
+    admitted: Sequence[TokenSpent],
+    known: Mapping[PeerId, bytes],
+    *,
+    root: str,
+    operators: Sequence[str] = (),
 ) -> dict[PeerId, str]:
     """The admissions of a log that their signatures do not prove, with the reasons: its leader had
-    no token. `known`: certificates that were proved before."""
+    no token. `known`: certificates that were proved before; `operators`: public keys of all that
+    there ever were, besides the root key."""
     by_peer = {entry.peer: entry for entry in admitted}
     faults: dict[PeerId, str] = {}
     for entry in admitted:
@@ -72,10 +77,13 @@ def unproved(
             continue
         named = entry.terms.issuer
         issuer_key = by_peer[named].key if named in by_peer else key_of(known.get(named, b"")).hex()
+        operator = "" if entry.renews else operator_of(entry.terms)
         if not named:
             issuer_key = root
+        elif operator:
+            issuer_key = operator if operator in operators else ""
         if not issuer_key or (entry.renews and issuer_key != entry.key):
-            faults[entry.peer] = "no admitted peer issued its token"
+            faults[entry.peer] = "no admitted peer and no operator issued its token"
         elif why := admission_fault(entry, root=root, issuer_key=issuer_key):
             faults[entry.peer] = why
     return faults

@@ -1,6 +1,7 @@
 """The certificates that a node trusts: those that its log admits, also after a restart.
 
-    trusted.json    root key of the run, certificates, addresses of voters, this node's admission
+    trusted.json    keys of the run's operators, certificates, addresses of voters, this node's
+                    admission
 
 A revoked peer stays in it: it is told the reason in answer to its hello, and counts nowhere. Must
 NOT hold a private key or the secret of a token, nor decide which node is admitted (the log).
@@ -48,6 +49,8 @@ class TrustStore:
     digits."""
     voters_issue: bool = True
     """The run takes tokens of voters."""
+    operators: tuple[str, ...] = ()
+    """Public keys of the operators besides the root key."""
     tls: Tls | None = None
     """The running contexts."""
 
@@ -68,6 +71,7 @@ class TrustStore:
                 certificates,
                 {peer: (place[0], place[1]) for peer, place in content["voters"].items()},
                 bool(content["voters_issue"]),
+                tuple(map(str, content["operators"])),
             )
         except FileNotFoundError:
             return TrustStore(directory)
@@ -85,6 +89,7 @@ class TrustStore:
             "proof": self.proof.hex(),
             "voters": self.voters,
             "voters_issue": self.voters_issue,
+            "operators": self.operators,
             "certificates": {p: b64encode(x).decode() for p, x in self.certificates.items()},
         }
         return json.dumps(kept, indent=1).encode()
@@ -128,8 +133,11 @@ class TrustStore:
         entries = trust.admitted
         if self.root and trust.root != self.root:
             return {entry.peer: "the log names another root key" for entry in entries}
-        self.root, self.voters_issue = trust.root, trust.voters_issue
-        faults = unproved(entries, self.certificates, root=trust.root)
+        self.root, self.operators = trust.root, trust.operators
+        self.voters_issue = trust.voters_issue
+        faults = unproved(
+            entries, self.certificates, root=trust.root, operators=trust.ever_operators
+        )
         for entry in entries:
             known = self.certificates.get(entry.peer) == entry.certificate
             if entry.peer not in faults and not known:

@@ -57,6 +57,12 @@ class Orders:
         return sum(act.what in NEEDS_A_KEY for act in self.acts.values())
 
     @property
+    def ever_operators(self) -> tuple[str, ...]:
+        """Public keys of all operators besides the root key that there ever were."""
+        added = (act.subject for act in self.acts.values() if act.what == ADD)
+        return tuple(dict.fromkeys(added))
+
+    @property
     def kicks(self) -> bool:
         """Was any peer removed?"""
         return bool(self._kicks)

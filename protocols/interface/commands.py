@@ -358,11 +358,16 @@ class Trust:
 
     root: str
     admitted: tuple[TokenSpent, ...]
-    """All, in the order of the log; an issuer comes before the peers that its tokens admitted."""
+    """All, in the order of the log; a peer comes before those that its tokens admitted."""
     voters: tuple[PeerInfo, ...]
     """The voters, for tokens."""
     voters_issue: bool = True
     """The run takes tokens of voters."""
+    operators: tuple[str, ...] = ()
+    """Public keys of the operators besides the root key, for tokens."""
+    ever_operators: tuple[str, ...] = ()
+    """Those that there ever were: the log has checked that each one was an operator when it spent
+    a token of it."""
 
 
 @record

@@ -373,6 +373,13 @@ class Barred:
 
 
 @record
+class ContactRefused:
+    """An address that a person gave refuses this peer, or no peer answers there."""
+
+    why: str
+
+
+@record
 class LeaveRequested:
     """A person, or a signal, asks this peer to leave the run."""
 
@@ -430,6 +437,7 @@ Event = (
     | StepApplied
     | BaseLoaded
     | GateEvent
+    | ContactRefused
     | LeaveRequested
     | DeadlineReached
 )

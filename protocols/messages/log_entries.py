@@ -44,7 +44,7 @@ class Run:
     """Public half of the run's root key, 64 hex digits, which names the run in tokens; "": the run
     is not encrypted, and admits without tokens."""
     voters_issue: bool = True
-    """Tokens of voters count. Otherwise only those that the root key signed."""
+    """Tokens of voters count. Otherwise only those that an operator's key signed."""
     voters_revoke: bool = True
     """Voters may ask for revocations. Otherwise only those count that an operator's key signed."""
     voters_steer: bool = True
@@ -283,7 +283,8 @@ class TokenTerms:
     witness: bool
     """The token admits witnesses, and no members; otherwise members, and no witnesses."""
     issuer: PeerId
-    """The voter that signed it; "": the root key. In a renewal the earlier peer of the node."""
+    """The voter that signed it, or the public key of an operator, 64 hex digits; "": the root key.
+    In a renewal the earlier peer of the node."""
 
 
 @record

@@ -142,3 +142,5 @@ class RunStateSnapshot:
     """While the run is paused: by fragment, the last round that may be made."""
     log_hash: bytes = bytes(32)
     """Of the whole log up to `index` (raft/log.py). The state itself does not have it."""
+    spent_indices: tuple[int, ...] = ()
+    """Log indices of `spent`: they tell which operators there were."""

@@ -18,7 +18,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.state.entry_validation import cannot_act, may_not_ask, refusal
 from protocols.state.run_state import RunState
-from protocols.state.tokens import ANOTHER, renewed
+from protocols.state.tokens import ANOTHER, operator_of, renewed
 from protocols.types.clock import NEVER
 from protocols.types.ids import PROTOCOL_VERSION, PeerId
 from protocols.types.limits import CERTIFICATES_MAX
@@ -161,18 +161,26 @@ class Certificates:
         return [command for command in commands if command is not None]
 
     def _trust(self) -> c.Trust | None:
-        """The admitted peers, if they or the voters have changed since the last time."""
+        """The admitted peers, if they, the voters or operators have changed since the last time."""
         run_state = self._run_state
         run, admitted = run_state.run, run_state.admitted
         if not self.secure or run is None:
             return None
         found = (run_state.seats.get(p) or run_state.witnesses.get(p) for p in run_state.voters)
         voters = tuple(info for info in found if info is not None)
-        mark = (len(admitted), next(reversed(admitted), ""), voters)
+        orders = run_state.orders
+        mark = (len(admitted), next(reversed(admitted), ""), voters, orders.operators)
         if mark == self._trusted:
             return None
         self._trusted = mark
-        return c.Trust(run.root, tuple(admitted.values()), voters, run.voters_issue)
+        return c.Trust(
+            run.root,
+            tuple(admitted.values()),
+            voters,
+            run.voters_issue,
+            orders.operators,
+            orders.ever_operators,
+        )
 
     # Acts -----------------------------------------------------------------------------------
 
@@ -243,7 +251,7 @@ class Certificates:
         if why := refusal(run_state, entry):
             return self._answer(asker, why=why, final=True)
         root, issuer = run_state.run.root, admitted.get(terms.issuer)
-        issuer_key = root if issuer is None else issuer.key
+        issuer_key = operator_of(terms) or (root if issuer is None else issuer.key)
         return c.CheckProof(*asker, entry, root, "" if entry.renews else issuer_key)
 
     def _decided(

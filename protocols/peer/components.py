@@ -5,6 +5,7 @@ passes.py runs them. Must NOT take events (core.py).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 
 from protocols.acts.settings import rules_with
@@ -39,11 +40,12 @@ class Components(ABC):
         join: bool,
         saved: Saved | None = None,
         kept: m.Kept | None = None,
-        contact: str = "",
+        contacts: Sequence[str] = (),
         rules: ProtocolConfig | None = None,
         signatures: Signatures = NO_SIGNATURES,
     ) -> None:
-        """`join` False: this peer founds the run. `contact`: address of a peer of the run.
+        """`join` False: this peer founds the run. `contacts`: addresses of peers of the run, the
+        first one to try first.
 
         `saved`: the log of an earlier incarnation; `kept`: its newest checkpoint; `rules`: those of
         the run if known, else they come with RunAccepted; `signatures`: with the node's key; with
@@ -59,7 +61,7 @@ class Components(ABC):
         self.part = Participant(me, self.run_state, founds=not join, kept=kept)
         self.member_status, self.catchup = self.part.member_status, self.part.catchup
         self.all_rounds = self.part.all_rounds
-        self.links = Connections(contact, mine=me.address)
+        self.links = Connections(next(iter(contacts), ""), mine=me.address)
         self.failure_detector = self.links.failure_detector
         self.log_relay = LogRelay(self.log_applier, self.links)
         self.leadership = Leadership(self.raft, self.run_state, self.links)
@@ -77,7 +79,8 @@ class Components(ABC):
         """By part, the time at which it wakes by itself."""
         self._changes = wakeups.RaftChanges()
         self._awake = False
-        self._contact = contact
+        self._further = list(contacts[1:])
+        """Addresses to try if those before them refuse this peer."""
         self._out: list[c.Command] = []
         self._rules(rules or ProtocolConfig())
 

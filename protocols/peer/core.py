@@ -67,8 +67,8 @@ class PeerCore(Passes):
         for peer, address in known.items():
             if address and address != self.me.address:
                 self._out.append(self.links.dial(peer, address))
-        if self._contact:
-            self._out.append(c.Connect(PeerId(""), self._contact))
+        if contact := self.links.discovery.contact:
+            self._out.append(c.Connect(PeerId(""), contact))
         if self.run_state.run is not None:
             self._out += self.part.began(self.run_state.run, now)
             self._rules(self.rules)
@@ -118,6 +118,8 @@ class PeerCore(Passes):
             case v.CellReceived():
                 self.failure_detector.heard(event.sender, now)
                 self._out += self.part.recovery.cell(event, now)
+            case v.ContactRefused(why=why):
+                self._no_way_in(why)
             case v.LeaveRequested():
                 hears, over = self.connectivity.reaches_who_decides, self.finished
                 why = codec.one_line(event.why) or "asked to leave"
@@ -184,9 +186,7 @@ class PeerCore(Passes):
                 self._jumped(now, lineage=lineage)
             self.raised |= wakeups.ALL
         elif isinstance(message, m.Refused):
-            if self.raft.run and (peer != self.leader_id or self.leads):
-                raise RemoteProtocolError(peer, f"refuses us and does not lead: {message.why}")
-            self._stop(c.Stop(f"refused by {self.name_of(peer)}: {message.why}", "refused"))
+            self._refused(peer, message)
         elif isinstance(message, ABOUT_CERTIFICATES):
             self._out += self.certificates.heard(peer, message, leads=self.leads)
             self.raised |= wakeups.ASKED_TO_LET_IN
@@ -211,6 +211,27 @@ class PeerCore(Passes):
             self.raised |= wakeups.MISSED if isinstance(message, LINKS) else wakeups.REPORTED
             for found, diverged in self.led_term.handle_report(peer, message, now):
                 self._out.append(c.Note("diverged", f"{self.name_of(found)} {diverged}"))
+
+    def _refused(self, peer: PeerId, message: m.Refused) -> None:
+        """A peer refuses this one. Once this peer has begun to read the log, only the log ends it,
+        or most of the voters that say that it is revoked (revoked_peers.py)."""
+        if not self.raft.run:
+            self._no_way_in(f"refused by {self.name_of(peer)}: {message.why}")
+            return
+        if message.revoked:
+            self._out += self.links.barred_by(peer, message.why)
+        raise RemoteProtocolError(peer, f"refuses us: {message.why}")
+
+    def _no_way_in(self, why: str) -> None:
+        """An address that a person gave is of no use: try the next one."""
+        if self.raft.run:
+            self._out.append(c.Note("dial", why))  # Other peers are known; this one may be away.
+        elif self._further:
+            contact = self.links.discovery.contact = self._further.pop(0)
+            self._out.append(c.Note("dial", f"{why}: trying {contact}"))
+            self._out.append(c.Connect(PeerId(""), contact))
+        else:
+            self._stop(c.Stop(why, "refused"))
 
     # The log --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from protocols.interface.commands import Command, Stop
 from protocols.leader.leadership import Leadership
 from protocols.links.connections import Connections
 from protocols.messages.peer import Appended, Control, Heartbeat, HeartbeatReply
-from protocols.peer.leader_watch import OUTAGE, LeaderWatch
+from protocols.peer.leader_watch import LeaderWatch
 from protocols.raft.node import Raft
 from protocols.state.run_state import RunState
 from protocols.state.tokens import revocation
@@ -38,15 +38,13 @@ class RevokedPeers:
         self._leader_watch = leader_watch
         self._farewells: dict[PeerId, float] = {}
         """By revoked peer, since when it may read from this leader that it is out."""
-        self._barred_at = NEVER
-        """When a report of a single peer is believed that our certificate was revoked."""
 
     @property
     def deadline(self) -> float:
         """The next time at which `shut_out` has to run without an event."""
         if not self._farewells:
-            return self._barred_at  # The usual case.
-        return min(self._barred_at, min(self._farewells.values()) + FAREWELL_S)
+            return NEVER  # The usual case.
+        return min(self._farewells.values()) + FAREWELL_S
 
     def drops(self, peer: PeerId, message: Control) -> bool:
         """Is the message void, since its sender is revoked?"""
@@ -77,11 +75,10 @@ class RevokedPeers:
     def _is_barred(self, now: float, raft: Raft) -> str:
         """Why our certificate is revoked; "" if it is not, as far as this peer can know.
 
-        If our own log does not have the revocation, a single peer is not believed: most of the
-        other voters must report it, or the other one of two voters of which each went on alone; or
-        any peer, if no leader was found for long and no other voter is connected.
+        If our own log does not have the revocation, and no leader serves it, most of the other
+        voters must report it, or the other one of two voters of which each went on alone. No fewer
+        are believed, however long: one peer could end any other that it cuts off.
         """
-        self._barred_at = NEVER
         me, said = self._me, self._links.barred
         revoked, rivals = self._run_state.revoked, self._run_state.rivals
         if me in revoked:
@@ -90,10 +87,6 @@ class RevokedPeers:
             return ""
         others = set(raft.log.voters) - {me}
         most = 2 * len(others & said.keys()) > len(others)
-        late_at = self._leader_watch.leaderless_since + OUTAGE * raft.rules.silence_timeout_s
-        late = now >= late_at
-        self._barred_at = NEVER if late else late_at
         led = self._leader_watch.hears(now)
         parted = bool(rivals) and rivals.keys() <= said.keys()
-        alone = late and not self._links.up & others
-        return next(iter(said.values())) if parted or (not led and (most or alone)) else ""
+        return next(iter(said.values())) if parted or (not led and most) else ""

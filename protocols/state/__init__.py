@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         decode_token,
         encode_token,
         fingerprint,
+        operator_of,
         statement,
     )
 
@@ -56,6 +57,7 @@ __all__ = [
     "fingerprint",
     "gossip_pairs",
     "may_not_ask",
+    "operator_of",
     "pairs_of",
     "progress_at",
     "remaining_at",
@@ -76,7 +78,7 @@ __getattr__ = lazy_exports(
         "step_entries": "drawn_at step_view",
         "tokens": (
             "ADDRESSES_MAX ANOTHER NO_TERMS PREFIX Token USES_MAX claim decode_token encode_token "
-            "fingerprint statement"
+            "fingerprint operator_of statement"
         ),
     },
 )

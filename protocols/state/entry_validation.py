@@ -18,7 +18,7 @@ from protocols.acts.orders import (
     PAUSE,
 )
 from protocols.acts.settings import setting_objection
-from protocols.acts.statements import author, reason_of, subject
+from protocols.acts.statements import KEY_SHOWN, author, reason_of, subject
 from protocols.messages import log_entries as e
 from protocols.messages.snapshot import RunStateSnapshot
 from protocols.state import step_validation
@@ -27,6 +27,7 @@ from protocols.state.run_state import RunState
 from protocols.state.tokens import (
     ANOTHER,
     SpentTokens,
+    operator_of,
     renewed,
     revocation,
 )
@@ -133,20 +134,31 @@ def _fixed(run: e.Run) -> e.Run:
 
 
 def _acts_of(image: RunStateSnapshot, signatures: Signatures) -> str:
-    """Why the acts of a snapshot do not count; "" if they do. The acts that changed the operators
-    are all there."""
+    """Why the acts of a snapshot do not count, or an admission by an operator's token; "" if they
+    do. The acts that changed the operators are all there."""
     authority, run, numbers = Authority(image.run), image.run, [x.number for x in image.steered]
     known = tuple(chain(image.revoked, image.revoked_tokens, image.issued))
     indexed = (len(image.steered_indices), len(image.act_indices)) == (len(numbers), len(known))
+    indexed &= len(image.spent_indices) == len(image.spent)
     if numbers != sorted(set(numbers)) or not indexed:
         return "has acts out of order"
     paused = [act for act in image.steered if act.what in (PAUSE, CONTINUE)][-1:]
     rounds = 0 if run.commit_every_steps else len(run.fragment_elements)
     if len(image.last_rounds) != (rounds if paused and paused[0].what == PAUSE else 0):
         return "has another pause than its acts"
-    acts: list[tuple[int, e.Act]] = list(zip(image.steered_indices, image.steered, strict=True))
-    acts += zip(image.act_indices, known, strict=True)
+    acts: list[tuple[int, e.Act | e.TokenSpent]] = []
+    for indices, bodies in (
+        (image.steered_indices, image.steered),
+        (image.act_indices, known),
+        (image.spent_indices, image.spent),
+    ):
+        acts += zip(indices, bodies, strict=True)
     for index, act in sorted(acts, key=lambda each: each[0]):
+        if isinstance(act, e.TokenSpent):
+            operator = "" if act.renews else operator_of(act.terms)
+            if operator and operator not in authority.operators:
+                return f"lets in {act.peer} by a token of no operator"
+            continue
         if isinstance(act, e.TokenIssued):
             continue
         if not_permitted(authority, act, signatures):
@@ -345,10 +357,17 @@ def _token(run_state: RunState, terms: e.TokenTerms) -> str:
         return f"this token is too old: {ANOTHER}"
     if not issuer:
         return ""
+    if operator := operator_of(terms):
+        if operator in run_state.orders.operators:
+            return ""
+        shown = operator[:KEY_SHOWN]
+        return (
+            f"the operator {shown} issued this token, and is none of the run (any more): {ANOTHER}"
+        )
     if run is not None and not run.voters_issue:
         return (
             f"{issuer} issued this token, but tokens of this run come from its operator only: ask "
-            "for one from the machine that has the run's root key"
+            "for one from the machine that has the run's root key or an operator's"
         )
     # A former voter may be in the wrong hands, with its key: so tokens that the log does not have
     # end with its vote.
@@ -377,7 +396,9 @@ def cannot_act(run_state: RunState, entry: e.Act) -> str:
         if entry.terms.number in spent.issued:
             return "it is in the log already"
         # A token that would not count by itself is not made better.
-        return _token(run_state, entry.terms) if entry.by else "its root key signs it"
+        if not entry.by or operator_of(entry.terms):
+            return "it counts by the root key or an operator's, which signed it"
+        return _token(run_state, entry.terms)
     if isinstance(entry, e.Steered):
         return _cannot_steer(run_state, entry)
     known = spent.revoked if isinstance(entry, e.Revoked) else spent.revoked_tokens

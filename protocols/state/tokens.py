@@ -82,7 +82,7 @@ class Token:
     """Unix seconds."""
     witness: bool = False
     issuer: PeerId = ROOT
-    """The voter that signed the terms; "": the root key."""
+    """The voter that signed the terms, or an operator's public key; "": the root key."""
     signature: bytes = b""
 
     @property
@@ -98,6 +98,16 @@ class Token:
     def terms(self) -> TokenTerms:
         terms = (self.number, self.key.hex(), self.uses, self.expires)
         return TokenTerms(*terms, witness=self.witness, issuer=self.issuer)
+
+
+def operator_of(terms: TokenTerms) -> str:
+    """The public key of the operator that signed these terms; "" if the root key or a voter did.
+
+    A peer that takes such a key as its id can sign no token, since it does not have the other half.
+    """
+    issuer = terms.issuer
+    named = len(issuer) == 2 * KEY_BYTES and not issuer.strip("0123456789abcdef")
+    return issuer if named else ""
 
 
 def statement(root: str, terms: TokenTerms) -> bytes:
@@ -164,6 +174,8 @@ class SpentTokens:
 
     peers: dict[PeerId, TokenSpent] = field(default_factory=dict[PeerId, TokenSpent])
     """In the order of the log; a peer is admitted once."""
+    spent_at: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
+    """Log indices of their admissions, in the same order."""
     forgotten: int = 0
     """Unix seconds: tokens that expire until then cannot be spent any more, since their uses are
     forgotten."""
@@ -204,11 +216,11 @@ class SpentTokens:
         if isinstance(entry, TokenIssued):
             self._issue(entry)
             return
-        self.peers[entry.peer] = entry
+        self.peers[entry.peer], self.spent_at[entry.peer] = entry, index
         if len(self.peers) > SPENT_MAX:
             gone = [spent for peer, spent in self.peers.items() if peer not in needed]
             oldest = min(gone or self.peers.values(), key=lambda spent: spent.terms.expires)
-            del self.peers[oldest.peer]
+            del self.peers[oldest.peer], self.spent_at[oldest.peer]
             self.forgotten = max(self.forgotten, oldest.terms.expires)
 
     def _issue(self, entry: TokenIssued) -> None:
@@ -228,6 +240,7 @@ class SpentTokens:
 
     def become(self, image: RunStateSnapshot) -> None:
         self.peers, self.forgotten = {entry.peer: entry for entry in image.spent}, image.forgotten
+        self.spent_at = dict(zip(self.peers, image.spent_indices, strict=False))
         self.revoked = {entry.peer: entry for entry in image.revoked}
         self.revoked_tokens = {entry.token: entry for entry in image.revoked_tokens}
         self.issued = {entry.terms.number: entry for entry in image.issued}

@@ -140,6 +140,7 @@ def image_of(run_state: RunState) -> RunStateSnapshot:
         steered=tuple(run_state.orders.acts.values()),
         steered_indices=tuple(run_state.orders.indices.values()),
         last_rounds=run_state.orders.last_rounds,
+        spent_indices=tuple(spendings.spent_at.values()),
     )
 
 

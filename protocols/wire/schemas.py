@@ -440,6 +440,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "steered_indices": many(_u63, STEERED_MAX),
         "last_rounds": many(_u32, FRAGMENTS_MAX),
         "log_hash": octets(32, 32),
+        "spent_indices": many(_u63, SPENT_MAX),
     },
     StepProgress: {
         "step": _u32,

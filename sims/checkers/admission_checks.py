@@ -13,6 +13,7 @@ from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.raft import Voters, voters_after
+from protocols.state import operator_of
 from protocols.types import PeerId
 from sims.node.node import Node
 
@@ -29,6 +30,8 @@ class AdmissionChecks:
         self._revoked: set[PeerId] = set()
         self._issued: dict[str, e.TokenTerms] = {}
         """Tokens in the log, by number."""
+        self._operators: set[str] = set()
+        """Public keys of the added ones."""
         self._asks: dict[tuple[PeerId, PeerId, int], PeerId] = {}
         """By (peer that answers, peer that was asked, number): the peer that asks."""
 
@@ -69,6 +72,10 @@ class AdmissionChecks:
                     self._found(f"the log has a token of {terms.issuer}, which may issue none")
             case e.TokenSpent():
                 self._admits(entry)
+            case e.Steered(what="add operator", subject=key):
+                self._operators.add(key)
+            case e.Steered(what="remove operator", subject=key):
+                self._operators.discard(key)
             case e.Cut() | e.Member():
                 self._takes_part(entry.info.peer, witness=False)
             case e.Witness():
@@ -86,7 +93,10 @@ class AdmissionChecks:
         self._let_in[spent.peer] = spent
         if not terms.issuer or spent.renews or self._run is None:
             return
-        if not self._run.voters_issue:
+        if operator := operator_of(terms):
+            if operator not in self._operators:
+                self._found(f"a token of {operator}, which is no operator, admits {spent.peer}")
+        elif not self._run.voters_issue:
             self._found(f"a token of {terms.issuer}, which is no operator, admits {spent.peer}")
         elif not self._votes(terms) and self._issued.get(terms.number) != terms:
             self._found(f"a token of {terms.issuer}, which has no vote, admits {spent.peer}")

@@ -49,6 +49,26 @@ ADMISSION_MUTANTS = (
         tests=of("state/tokens"),
     ),
     Mutant(
+        "a-removed-operators-tokens-count",
+        "A stolen key of an operator admits nodes after its removal.",
+        Edit(
+            entry_validation._token,
+            "if operator in run_state.orders.operators:",
+            "if operator in run_state.orders.ever_operators:",
+        ),
+        tests=of("state/tokens"),
+    ),
+    Mutant(
+        "a-snapshot-admits-by-any-operator",
+        "A lying sender of a snapshot admits nodes by a token of a removed operator.",
+        Edit(
+            entry_validation._acts_of,
+            "if operator and operator not in authority.operators:",
+            "if False:",
+        ),
+        tests=of("state/tokens"),
+    ),
+    Mutant(
         "a-witness-trains",
         "A node that was to vote only gets the model's state.",
         Edit(entry_validation.wrong_role, "if known.terms.witness == witness:", "if True:"),

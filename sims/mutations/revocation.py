@@ -11,6 +11,7 @@ from protocols.leader.voters import Voters
 from protocols.links import handshake
 from protocols.peer.certificates import Certificates
 from protocols.peer.connectivity import Connectivity
+from protocols.peer.core import PeerCore
 from protocols.peer.revoked_peers import RevokedPeers
 from protocols.state import entry_validation, transitions
 from protocols.state.tokens import SpentTokens
@@ -166,6 +167,13 @@ REVOCATION_UNIT_MUTANTS = (
         "Any single peer of the run can end any other peer.",
         Edit(RevokedPeers._is_barred, "2 * len(others & said.keys()) > len(others)", "bool(said)"),
         tests=("tests/protocols/peer/test_certificates.py",),
+    ),
+    # test_no_message_ends_a_peer_that_reads_the_log
+    Mutant(
+        "a-refusal-ends-a-member",
+        "Any single peer of the run can end any other peer.",
+        Edit(PeerCore._refused, "if not self.raft.run:", "if True:"),
+        tests=("tests/protocols/peer/test_core.py",),
     ),
     # test_a_peer_that_went_on_alone_ends_when_its_rival_says_that_it_is_revoked
     Mutant(

@@ -290,7 +290,7 @@ def _make_core(
         join=bool(contact),
         saved=disk.saved,
         kept=disk.kept,
-        contact=contact,
+        contacts=(contact,),
         rules=settings.rules if disk.saved is not None else None,
         signatures=ToySignatures(me.peer),
     )

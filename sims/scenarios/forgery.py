@@ -14,7 +14,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.messages import Control, Install, Refused
+from protocols.messages import Control, Install
 from protocols.types import PeerId, limits
 from protocols.wire import codec, decode_image, encode_image
 from sims.node.node import Node
@@ -31,11 +31,12 @@ KEPT = 20
 SEEN = 200
 """Numbers and texts of these messages that may stand in other fields."""
 NUMBERS = (0, 1, 2, 3, 255, *((1 << bits) - 1 for bits in (16, 31, 32, 62, 63, 64)), 1 << 31)
-FORGED = tuple(kind for kind in get_args(Control) if kind is not Refused)
-"""Types of forged messages. A leader's Refused ends its receiver, so that no message after it would
-have an effect."""
+FORGED = get_args(Control)
+"""Types of forged messages."""
 NO_WAY_ON = "no peer can go on from it"
 """Of a Stop: the log has an entry that contradicts the state."""
+REFUSED = "refused by"
+"""Of a Stop: the message of one peer has ended another one, which must not be in the run yet."""
 STRANGER = "nobody.00000000"
 LEADER = "leader"
 """In place of a name: the liar is the peer that leads at the time."""
@@ -159,11 +160,12 @@ class _Forged(BareWorld):
     forger: Forger | None = None
     _liar = LEADER
     ruined: str = ""
-    """Why a peer could not go on from its log; "" if all could."""
+    """Why a peer could not go on from its log, or ended by a message; "" if all could and none
+    did."""
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
         super().stopped(node, stop)
-        if NO_WAY_ON in stop.why:
+        if NO_WAY_ON in stop.why or (node.core.raft.run and stop.why.startswith(REFUSED)):
             self.ruined = f"{node.peer}: {stop.why}"
 
     def make_observer(self) -> Observer[Node]:

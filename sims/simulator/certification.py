@@ -15,7 +15,7 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import Revoked, Steered, TokenIssued, TokenSpent
 from protocols.messages import peer as m
-from protocols.state import Token, claim, statement
+from protocols.state import Token, claim, operator_of, statement
 from protocols.types import PROTOCOL_VERSION, PeerId
 from sims.node.node import Node
 from sims.node.toy_model import key_named, toy_signature
@@ -187,7 +187,8 @@ class Certification:
     # Tokens ---------------------------------------------------------------------------------
 
     def _next_token(self, *, witness: bool) -> Token:
-        """The next token for new peers of this role: a good one, or one that must not count."""
+        """The next token for new peers of this role: a good one, or one that must not count. As
+        long as a log has an added operator, it is one of that operator."""
         world = self._world
         nodes, draw = list(world.nodes.values()), self._random.random()
         voters = [node for node in nodes if node.peer in node.core.run_state.voters]
@@ -198,6 +199,8 @@ class Certification:
             by = self._random.choice(voters).peer
         if self._random.random() < WRONG_ROLE:
             witness = not witness
+        added = {key for node in nodes for key in node.run_state.orders.operators}
+        by = PeerId(min(added)) if added else by
         token = self._new_token(witness=witness, by=by, uses=self._random.choice(USES))
         issuer = next((node for node in nodes if node.peer == by and node.running), None)
         if issuer is not None and self._random.random() < ISSUED:
@@ -208,7 +211,8 @@ class Certification:
         self._tokens += 1
         key, root = key_named(f"token {self._tokens}"), bytes.fromhex(self.root)
         plain = Token(("h0:1",), (), root, key, key, uses, EXPIRES, witness, by)
-        issuer_key = key_named(by).hex() if by else self.root
+        peer_key = key_named(by).hex() if by else self.root
+        issuer_key = operator_of(plain.terms) or peer_key
         return replace(
             plain, signature=toy_signature(issuer_key, statement(self.root, plain.terms))
         )

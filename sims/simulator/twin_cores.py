@@ -81,7 +81,7 @@ class TwinCores:
             join=bool(contact),
             saved=disk.saved,
             kept=disk.kept,
-            contact=contact,
+            contacts=(contact,),
             rules=core.rules,
             signatures=ToySignatures(me.peer),
         )

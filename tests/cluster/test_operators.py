@@ -12,6 +12,7 @@ import pytest
 from lowcomm.reports.events import Lost, Note
 from peers.ipc.command_bus import Revoke, ask_daemon
 from peers.security.keys import ROOT_KEY, Key
+from protocols.state.tokens import decode_token
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import (
     Command,
@@ -137,6 +138,50 @@ def test_a_leader_that_lies_gets_no_majority_for_it(run: PacedShell, tmp_path: P
 def refuses(directory: Path) -> bool:
     text = "this run takes revocations of its operator only"
     return any(text in note.text for note in of(Note, directory))
+
+
+@pytest.mark.deadline(180)
+def test_an_added_operator_admits_nodes_and_revokes_its_token_with_them(
+    run: PacedShell, tmp_path: Path
+) -> None:
+    """At a node that is not the founder; the root key is in a safe place after the first act."""
+    file = tmp_path / "run.toml"
+    closed = '[run]\nrevocations = "operators"\ntokens = "operators"'
+    file.write_text(file.read_text("utf-8").replace("[run]", closed, 1), "utf-8")
+    nodes = {"alpha": run.node("alpha", "--new")}
+    nodes["beta"] = run.node("beta", "--join", token_of(tmp_path / "alpha"))
+    counts_together(tmp_path / "alpha", ["alpha", "beta"])
+    alice = str(tmp_path / "alice.pem")
+    key = run.run("operator", "new", alice).out.strip()
+    refused = run.run("token", "beta", "--key", alice)
+    assert refused.popen.returncode == 2, refused.out
+    assert "is the key of no operator of this run" in refused.err
+    added = run.run("operator", "add", "alpha", key)
+    assert added.popen.returncode == 0, added.err
+    (tmp_path / "safe").mkdir()
+    root = shutil.move(tmp_path / "alpha" / ROOT_KEY, tmp_path / "safe" / ROOT_KEY)
+
+    def made() -> str:
+        told = run.run("token", "beta", "--uses", "2", "--key", alice)
+        return told.out.strip() if told.popen.returncode == 0 else ""
+
+    word, unspent = (until(made, within_s=20, what="a token") for _ in range(2))
+    for name in ("gamma", "delta"):
+        nodes[name] = run.node(name, "--join", word)
+        counts_together(tmp_path / "beta", list(nodes))
+    table = run.run("token", "list", "gamma").out
+    assert f"operator {key[:8]}" in table
+    number = decode_token(word).number
+    told = run.run("revoke", "beta", "--token", number[:8], "--nodes", "--key", alice)
+    assert told.popen.returncode == 0, told.err
+    assert told.out.count("is shut out: its certificate is revoked") == 2
+    assert [nodes[name].wait(within_s=20) for name in ("gamma", "delta")] == [3, 3]
+    removed = run.run("operator", "remove", "beta", key[:8], "--key", str(root))
+    assert removed.popen.returncode == 0, removed.err
+    late = run.node("late", "--join", unspent)
+    assert late.wait(within_s=30) == 3, late.err
+    assert f"the operator {key[:8]} issued this token, and is none of the run" in late.err
+    counts_together(tmp_path / "beta", ["alpha", "beta"])
 
 
 @pytest.mark.deadline(90)

@@ -17,10 +17,12 @@ name = "tiny"
 """
 COMMANDS = (
     "audit",
+    "checkpoint",
     "continue",
     "demo",
     "init",
     "kick",
+    "leave",
     "operator",
     "pause",
     "peer",

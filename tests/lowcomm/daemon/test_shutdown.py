@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.daemon.shutdown import Shutdown
+from peers.ranks.events import StopAsked
 from protocols.interface import events as v
 from protocols.types.errors import ConfigError, RefusedError
 from tests.lowcomm.daemon.test_daemon import daemon
@@ -61,3 +62,18 @@ async def test_a_signal_makes_a_peer_leave_the_run(tmp_path: Path) -> None:
         assert made.context.driver._inbox.get_nowait() == v.LeaveRequested("SIGINT")
         made.shutdown.end_daemon("SIGINT", "left")
         assert made.shutdown.code == 128 + 2
+
+
+@pytest.mark.asyncio
+async def test_a_person_makes_a_peer_leave_as_a_signal_does_with_exit_code_0(
+    tmp_path: Path,
+) -> None:
+    with daemon(tmp_path) as made:
+        made.node_admission.entered = True
+        made.ranks._on_event(StopAsked())
+        assert made.context.driver._inbox.get_nowait() == v.LeaveRequested("asked to leave")
+        made.context.core.member_status.leaving = "asked to leave"
+        made.shutdown._signalled(signal.SIGTERM)
+        assert made.context.driver._inbox.empty(), "it leaves already"
+        made.shutdown.end_daemon("asked to leave", "left")
+        assert made.shutdown.code == 0

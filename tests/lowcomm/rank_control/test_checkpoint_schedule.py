@@ -16,6 +16,7 @@ from lowcomm.checkpoints.checkpoint import (
 from lowcomm.checkpoints.residue_file import find_residue
 from lowcomm.methods import DiLoCoMethod
 from lowcomm.outer_state.replica import Replica
+from protocols.messages import log_entries as e
 from tests.lowcomm.checkpoint_scene import ALPHA, EVERY, LAYOUT, SIZES, Scene
 from tests.lowcomm.replicas import arrays
 
@@ -32,6 +33,61 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def test_every_so_many_rounds_but_not_at_once(scene: Scene, round_: int, due: bool) -> None:
     assert scene.checkpoint_schedule.is_due(round_) == due
     assert scene.checkpoint_schedule.is_due(round_ + EVERY) == (due or round_ == 0)
+
+
+def test_a_person_asks_for_one_of_the_next_round_and_gets_one(scene: Scene) -> None:
+    schedule = scene.checkpoint_schedule
+    scene.commit(1)
+    scene.apply(1)
+    asked = schedule.request(scene.core, scene.replica)
+    assert asked is not None
+    assert (asked.version, asked.begun, schedule.is_due(1)) == (2, 0, False)
+    assert schedule.is_due(2)
+    assert schedule.is_requested(3), "the ranks were busy at round 2"
+    assert not schedule.is_regular(2)
+
+
+def test_a_request_while_the_run_is_paused_is_met_at_once(scene: Scene) -> None:
+    schedule, orders = scene.checkpoint_schedule, scene.core.run_state.orders
+    scene.jobs = []
+    scene.commit(1)
+    scene.apply(1)
+    orders.paused = e.Steered("pause", "", "", 1, 0, ALPHA, "")
+    asked = schedule.request(scene.core, scene.replica)
+    assert asked is not None
+    assert (asked.version, len(scene.jobs)) == (1, 1)
+    schedule._last_round = 1
+    assert schedule.request(scene.core, scene.replica) is None, "there is one of it"
+
+
+@pytest.mark.asyncio
+async def test_the_person_is_told_where_it_is_and_no_further_one_is_due(scene: Scene) -> None:
+    schedule = scene.checkpoint_schedule
+    asked = schedule.request(scene.core, scene.replica)
+    assert asked is not None
+    scene.commit(1)
+    scene.apply(1)
+    schedule.begin_writing(scene.core, scene.replica)
+    assert (asked.begun, asked.path) == (1, None)
+    assert (schedule.is_due(1), schedule.is_due(2)) == (True, False)
+    scene.gate.set()
+    await schedule.finish(scene.core, scene.replica)
+    assert asked.path is not None
+    assert asked.path.name == scene.written[-1][0]
+
+
+@pytest.mark.asyncio
+async def test_a_rollback_puts_a_request_off(scene: Scene) -> None:
+    schedule = scene.checkpoint_schedule
+    asked = schedule.request(scene.core, scene.replica)
+    assert asked is not None
+    scene.commit(1)
+    scene.apply(1)
+    schedule.begin_writing(scene.core, scene.replica)
+    scene.take_back(0)
+    assert schedule._pending is not None
+    await schedule._pending
+    assert (asked.begun, asked.path, schedule.is_due(2)) == (0, None, True)
 
 
 def test_ranks_write_where_the_checkpoint_of_the_round_says(scene: Scene) -> None:

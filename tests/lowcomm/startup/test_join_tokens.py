@@ -27,7 +27,9 @@ NAMES = ("alpha", "beta", "gamma")
 class Run:
     """Directories of nodes that know of each other."""
 
-    def __init__(self, directory: Path, *, voters_issue: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, voters_issue: bool = True, operators: tuple[str, ...] = ()
+    ) -> None:
         self.directory = directory
         entries = tuple(self._node(name) for name in NAMES)
         self.prints = [fingerprint(bytes.fromhex(entry.key)) for entry in entries]
@@ -36,7 +38,7 @@ class Run:
             store = TrustStore(directory / name)
             store.admitted_as(entry.peer, root=ROOT.hex, by=entry)
             voters = tuple(infos[:2])
-            store.follow(Trust(ROOT.hex, entries, voters, voters_issue))
+            store.follow(Trust(ROOT.hex, entries, voters, voters_issue, operators))
             store.write(store.content())
 
     def _node(self, name: str) -> TokenSpent:
@@ -91,6 +93,31 @@ def test_where_operators_issue_no_voter_does(tmp_path: Path) -> None:
         new_token(run.directory / "alpha")
     ROOT.save(run.directory / ROOT_KEY)
     assert decode_token(new_token(run.directory)).issuer == ""
+
+
+def test_an_operator_signs_at_any_node_with_the_key_in_its_file(tmp_path: Path) -> None:
+    key, file = Key.make(), tmp_path / "alice.pem"
+    key.save(file)
+    run = Run(tmp_path, voters_issue=False, operators=(key.hex,))
+    token = decode_token(new_token(run.directory / "gamma", signer=file, uses=3))
+    assert (token.issuer, token.root, token.uses) == (key.hex, ROOT.public, 3)
+    assert is_genuine(token.terms, token.signature, root=ROOT.hex, issuer_key=key.hex)
+    assert token.addresses[0] == "gamma:1"
+    ROOT.save(file)
+    assert decode_token(new_token(run.directory / "gamma", signer=file)).issuer == ""
+
+
+def test_a_key_of_no_operator_signs_none(run: Run) -> None:
+    file = run.directory / "eve.pem"
+    with pytest.raises(ConfigError, match=r"eve\.pem does not exist"):
+        new_token(run.directory / "gamma", signer=file)
+    Key.make().save(file)
+    with pytest.raises(ConfigError, match="is the key of no operator of this run"):
+        new_token(run.directory / "gamma", signer=file)
+    empty = run.directory / "empty"
+    empty.mkdir()
+    with pytest.raises(ConfigError, match="has no node of the run"):
+        new_token(empty, signer=file, advertise="a:1")
 
 
 def test_a_token_of_a_run_in_the_clear_has_addresses_only(run: Run) -> None:

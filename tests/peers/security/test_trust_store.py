@@ -79,6 +79,41 @@ def test_what_a_leader_wrote_without_a_token_is_not_trusted(forged: TokenSpent) 
     assert not store.trusts(forged.certificate) or forged.certificate == MEMBER.certificate
 
 
+OPERATOR = Key.make()
+JOINED = admits(GAMMA, EVES, by=OPERATOR, named=OPERATOR.hex)
+
+
+def test_who_came_by_an_operators_token_is_trusted_also_when_it_is_no_operator_any_more(
+    tmp_path: Path,
+) -> None:
+    for now in ((OPERATOR.hex,), ()):
+        store = TrustStore(tmp_path)
+        store.admitted_as(ALPHA, root=ROOT.hex, by=FOUNDER)
+        trust = Trust(ROOT.hex, (FOUNDER, JOINED), (), False, now, (OPERATOR.hex,))
+        assert store.follow(trust) == {}
+        assert store.trusts(JOINED.certificate)
+        assert store.operators == now
+        store.write(store.content())
+        assert TrustStore.load(tmp_path) == store
+
+
+@pytest.mark.parametrize(
+    ("forged", "operators"),
+    [
+        (JOINED, ()),
+        (JOINED, (EVES.hex,)),
+        (admits(GAMMA, EVES, by=EVES, named=OPERATOR.hex), (OPERATOR.hex,)),
+        (admits(GAMMA, EVES, by=OPERATOR), (OPERATOR.hex,)),
+    ],
+)
+def test_a_token_of_a_key_that_was_no_operators_proves_nothing(
+    forged: TokenSpent, operators: tuple[str, ...]
+) -> None:
+    store = TrustStore(Path("/nowhere"))
+    trust = Trust(ROOT.hex, (FOUNDER, forged), (), True, operators, operators)
+    assert list(store.follow(trust)) == [GAMMA]
+
+
 def test_a_node_that_became_another_peer_is_trusted_with_its_key() -> None:
     store = TrustStore(Path("/nowhere"))
     later = TokenSpent(renewed(MEMBER), GAMMA, BETAS.hex, BETAS.own_certificate(GAMMA), b"", b"")

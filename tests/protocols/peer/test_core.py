@@ -8,8 +8,9 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.peer.core import PeerCore
 from protocols.peer.wait_reason import describe
-from protocols.types.ids import PROTOCOL_VERSION, Contributor, Stamp, digest_text
+from protocols.types.ids import PROTOCOL_VERSION, Contributor, PeerId, Stamp, digest_text
 from tests.protocols.led import Led, leading, written
 from tests.protocols.room import RULES as ROOM_RULES
 from tests.protocols.room import Room, is_message
@@ -22,6 +23,7 @@ from tests.protocols.scenes import (
     caught_up,
     contributor,
     follower,
+    identity,
     join,
 )
 
@@ -352,17 +354,43 @@ def test_a_stranger_gets_no_result() -> None:
     assert scene.hears(STRANGER, m.Fetch(stamp, 0)) == []
 
 
-def test_a_refusal_counts_only_if_it_is_the_leaders() -> None:
-    """Anybody could end a run with one message."""
+@pytest.mark.parametrize("revoked", [False, True])
+@pytest.mark.parametrize("peer", [A, C])
+def test_no_message_ends_a_peer_that_reads_the_log(peer: PeerId, revoked: bool) -> None:
+    """Not even one of the leader, which is A, nor one that calls it revoked."""
     scene = follower(B, C)
-    scene.hears(C, m.Refused("go away"))
+    for voter in (B, C):
+        scene.reads(e.Voter(voter, votes=True, why=""))
+    scene.hears(peer, m.Refused("go away", revoked))
     assert not scene.core.stopped
-    assert scene.notes("misbehaviour") != []
-    scene.hears(A, m.Refused("go away"))
-    assert scene.one(c.Stop) == c.Stop("refused by a: go away", "refused")
+    assert f"{peer}: refuses us: go away" in scene.notes("misbehaviour")
+    assert [x.peer for x in scene.all(c.Disconnect)] == [peer]
+    scene.waits(60.0)
+    assert not scene.core.stopped
     led = leading(B)
-    led.hears(B, m.Refused("go away"))
+    led.hears(B, m.Refused("go away", revoked))
     assert not led.core.stopped
+
+
+def test_a_joiner_tries_the_other_addresses_of_its_token_before_it_gives_up() -> None:
+    core = PeerCore(identity(B), join=True, contacts=("a:1", "c:1", "d:1"))
+    assert c.Connect(PeerId(""), "a:1") in core.handle(v.DeadlineReached(), 0.0)
+    core.handle(v.PeerConnected(A, 1, "a:1", ""), 0.1)
+    said = core.handle(v.MessageReceived(A, m.Refused("no run begins")), 0.2)
+    assert c.Note("dial", "refused by a: no run begins: trying c:1") in said
+    assert c.Connect(PeerId(""), "c:1") in said
+    said = core.handle(v.ContactRefused("no peer answers at c:1"), 0.3)
+    assert c.Connect(PeerId(""), "d:1") in said
+    assert not core.stopped
+    said = core.handle(v.ContactRefused("no peer answers at d:1"), 0.4)
+    assert c.Stop("no peer answers at d:1", "refused") in said
+
+
+def test_an_address_that_refuses_a_peer_of_the_run_is_noted() -> None:
+    scene = follower(B, C)
+    scene.on(v.ContactRefused("refused by x:1"))
+    assert scene.notes("dial") == ["refused by x:1"]
+    assert not scene.core.stopped
 
 
 def test_a_leader_that_sends_an_invalid_entry_is_named_and_no_peer_stops() -> None:

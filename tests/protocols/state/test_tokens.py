@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.acts.orders import ADD, REMOVE
 from protocols.acts.statements import act_statement
 from protocols.messages import log_entries as e
 from protocols.state import entry_validation, tokens, transitions
-from protocols.state.entry_validation import cannot_act, refusal, wrong_role
+from protocols.state.entry_validation import cannot_act, refusal, snapshot_objection, wrong_role
 from protocols.state.run_state import RunState
 from protocols.state.tokens import (
     PRINT_BYTES,
@@ -17,6 +18,7 @@ from protocols.state.tokens import (
     claim,
     decode_token,
     encode_token,
+    operator_of,
     renewed,
     revocation,
     statement,
@@ -25,6 +27,7 @@ from protocols.types.errors import ConfigError, LogError
 from protocols.types.ids import PeerId, Version
 from protocols.types.limits import NAME_MAX, TOKEN_CHARS_MAX
 from tests.protocols.scenes import (
+    SEALS,
     START,
     A,
     B,
@@ -238,6 +241,64 @@ def test_in_an_encrypted_run_a_peer_takes_part_in_the_role_of_its_token_only() -
     assert wrong_role(run_state, C, witness=False) == ""
     plain = members_of(log_of(*BEGUN))
     assert wrong_role(plain, D, witness=True) == "", "nobody is admitted there"
+
+
+OPERATOR = "0a" * 32
+BY_OPERATOR = replace(TOKEN, key=b"o" * 32, issuer=PeerId(OPERATOR))
+ADDED = (replace(run(), voters_issue=False, root="ab" * 32), spent(A), e.Member(info(A)))
+
+
+def operator_act(what: str, number: int, lineage: int) -> e.Steered:
+    act = e.Steered(what, OPERATOR, "", number, lineage, A, "alice", unix_s=1)
+    return ordered(act, "ab" * 32)
+
+
+def operated(*acts: str) -> RunState:
+    """The state after these acts about the operator."""
+    run_state = members_of(log_of(*ADDED))
+    for number, what in enumerate(acts):
+        act = operator_act(what, number + 1, run_state.lineage)
+        transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, act))
+    return run_state
+
+
+def test_an_added_operators_token_counts_as_long_as_it_is_one() -> None:
+    assert decode_token(encode_token(BY_OPERATOR)) == BY_OPERATOR
+    assert (operator_of(BY_OPERATOR.terms), operator_of(TOKEN.terms)) == (OPERATOR, "")
+    assert operator_of(replace(TOKEN, issuer=B).terms) == ""
+    why = refusal(operated(), spent(C, BY_OPERATOR))
+    assert "the operator 0a0a0a0a issued this token, and is none of the run" in why
+    run_state = operated(ADD)
+    assert refusal(run_state, spent(C, BY_OPERATOR)) == "", "run.tokens is operators"
+    assert "an operator's, which signed it" in cannot_act(
+        run_state, e.TokenIssued(BY_OPERATOR.terms)
+    )
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, spent(B, BY_OPERATOR)))
+    act = operator_act(REMOVE, 2, run_state.lineage)
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, act))
+    assert "and is none of the run" in refusal(run_state, spent(C, BY_OPERATOR))
+    with pytest.raises(LogError, match="is none of the run"):
+        transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, spent(C, BY_OPERATOR)))
+    assert run_state.spendings.has(spent(B, BY_OPERATOR)), "its admission stays"
+    assert wrong_role(run_state, B, witness=False) == ""
+    assert run_state.orders.ever_operators == (OPERATOR,)
+    other = RunState()
+    transitions.become(other, transitions.image_of(run_state))
+    assert other == run_state
+
+
+def test_a_snapshot_admits_by_an_operator_only_while_it_was_one() -> None:
+    run_state = operated(ADD)
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, spent(B, BY_OPERATOR)))
+    act = operator_act(REMOVE, 2, run_state.lineage)
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, act))
+    image, reader = transitions.image_of(run_state), RunState(signatures=SEALS)
+    assert image.spent_indices == (2, 5)
+    assert snapshot_objection(image, reader) == ""
+    for indices in ((2, 3), (2, 7)):
+        late = replace(image, spent_indices=indices)
+        assert "by a token of no operator" in snapshot_objection(late, reader)
+    assert "out of order" in snapshot_objection(replace(image, spent_indices=(2,)), reader)
 
 
 # A node that becomes another peer ---------------------------------------------------------------

@@ -1,9 +1,11 @@
 """Simulated peers get in with tokens, and the faults of a seed hit that too."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from protocols.acts.orders import ADD, REMOVE
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
@@ -13,6 +15,7 @@ from protocols.types.ids import PROTOCOL_VERSION, PeerId, PeerInfo
 from sims.checkers import World
 from sims.checkers.admission_checks import AdmissionChecks
 from sims.node.ranks import Training
+from sims.node.toy_model import key_named
 from sims.sweep import run_seed
 from tests.protocols.scenes import run
 
@@ -31,6 +34,46 @@ def test_whoever_comes_is_admitted_and_all_trust_it() -> None:
     assert len({entry.peer for entry in spent}) == len(spent) == 3
     assert all(node.disk.certified for node in world.nodes.values())
     assert all(x.disk.trusts >= world.nodes.keys() for x in world.nodes.values())
+
+
+def steer(world: World, what: str, subject: str) -> None:
+    """The root key signs an act, and the first peer hands it to the run."""
+    asker = world.live[0]
+    orders, lineage = asker.run_state.orders, asker.run_state.lineage
+    act = e.Steered(what, subject, "", orders.number + 1, lineage, asker.peer, "", unix_s=1)
+    asker.give(v.ActAsked(world.certification.signed(act)))
+
+
+def join(world: World) -> None:
+    world.add_peer()
+
+
+class Compacted(World):
+    def draw_compaction(self, seed: int) -> int:
+        return 4  # So that a late joiner begins with a snapshot.
+
+
+def test_tokens_of_an_added_operator_count_until_it_is_removed() -> None:
+    key = key_named("an operator").hex()
+    world = Compacted(5, peers=3, outer_steps=30, training=Training(certified=True))
+    world.at(4.0, lambda: steer(world, ADD, key))
+    for at_s in (8.0, 12.0):
+        world.at(at_s, partial(join, world))
+    world.at(18.0, lambda: steer(world, REMOVE, key))
+    for at_s in (19.0, 30.0):
+        world.at(at_s, partial(join, world))
+    world.run(until_s=300.0)
+    assert world.checkers.violations == []
+    assert world.finished
+    bodies = [body for _, body in sorted(world.checkers.log.items())]
+    issuers = [x.terms.issuer for x in bodies if isinstance(x, e.TokenSpent)]
+    assert len(issuers) >= 6
+    assert PeerId(key) in issuers
+    removed = next(n for n, x in enumerate(bodies) if isinstance(x, e.Steered) and x.what == REMOVE)
+    late = [x.terms.issuer for x in bodies[removed:] if isinstance(x, e.TokenSpent)]
+    assert late
+    assert PeerId(key) not in late
+    assert all(disk.trusts >= world.disks.keys() for disk in world.disks.values())
 
 
 def test_an_open_world_spends_nothing() -> None:
@@ -87,6 +130,14 @@ def test_a_token_of_a_peer_without_a_vote_is_found() -> None:
     strict.check_entry(replace(run(founder=FOUNDER), voters_issue=False))
     strict.check_entry(by)
     assert len(found) == 1
+
+
+def test_a_token_of_a_key_that_is_no_operator_is_found() -> None:
+    key = "1b" * 32
+    by = replace(SPENT, terms=replace(TERMS, issuer=PeerId(key)))
+    acts = [e.Steered(what, key, "", 1, 0, FOUNDER, "") for what in (ADD, REMOVE)]
+    assert checker(acts[0], by) == []
+    assert len(checker(by)) == len(checker(*acts, by)) == 1
 
 
 def test_who_takes_part_without_a_token_or_in_another_role_is_found() -> None:
