@@ -1,6 +1,6 @@
 """FSDP2 inside one node, and the position of each rank's shards in the node's shared memory.
 
-The layout of a fragment is its parameters in the order of `named_parameters()`, unsharded,
+The layout of a fragment is its parameters in the order of `model.named_parameters()`, unsharded,
 C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any sharding, share one
 layout. Must NOT know rounds or results, nor keep a copy of a parameter.
 """
@@ -23,6 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
+from lowcomm.tensors.names import named_parameters
 from lowcomm.training.gpu_copies import wait_for_copies
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
@@ -107,11 +108,11 @@ def reshard(model: nn.Module) -> None:
 def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[TensorPlace]:
     """Fragment, name, full shape and offset (elements) of every parameter.
 
-    They are in the order of `named_parameters()`. A tied parameter is listed once, by its first
-    name, and `fragments_of` gets only that name. Raises ConfigError if the model has no parameter,
-    or one that is empty or not fp32.
+    They are in the order of `model.named_parameters()`, without those that have no element. A tied
+    parameter is listed once, by its first name, and `fragments_of` gets only that name. Raises
+    ConfigError if there is none, if one is not fp32, or if two have the same name.
     """
-    named = list(model.named_parameters())
+    named = _exchanged(model)
     fragments = fragments_of([Parameter(name, tuple(each.shape)) for name, each in named])
     found: list[TensorPlace] = []
     ends: dict[int, int] = {}
@@ -122,8 +123,6 @@ def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[T
                 "what one round changes is often below bf16's precision (for bf16 compute use "
                 "torch.autocast or FSDP2's MixedPrecisionPolicy)"
             )
-        if parameter.numel() == 0:
-            raise ConfigError(f"parameter {name} has no elements (shape {tuple(parameter.shape)})")
         offset = ends.get(fragment, 0)
         found.append(TensorPlace(fragment, name, tuple(parameter.shape), offset))
         ends[fragment] = offset + parameter.numel()
@@ -142,7 +141,7 @@ def shard_views(
     reasons as `places`, and for a placement that is neither Shard nor Replicate.
     """
     reshard(model)
-    parameters = dict(model.named_parameters())
+    parameters = dict(_exchanged(model))
     found = places(model, fragments_of)
     return [_shard_view(place, parameters[place.name], rank) for place in found]
 
@@ -239,6 +238,11 @@ def local_of(tensor: Tensor) -> Tensor:
     """This rank's part of the tensor itself, not a copy, outside of any autograd graph."""
     with torch.no_grad():
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def _exchanged(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that nodes exchange, with their names."""
+    return [(name, each) for name, each in named_parameters(model) if each.numel()]
 
 
 def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> ShardView:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from lowcomm.config.lr_schedule import Schedule, warmup
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
+from lowcomm.tensors.names import named_parameters
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
@@ -260,7 +261,7 @@ ROUND_METHODS = {each.name: each for each in Method.__subclasses__()}
 def _stepped(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     """The parameters that the optimizer steps, by name. Raises ConfigError for one that is not in
     the model."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in named_parameters(model)}
     stepped: dict[str, nn.Parameter] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:

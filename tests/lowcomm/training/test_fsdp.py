@@ -211,10 +211,16 @@ def test_bf16_parameters_are_refused_by_name() -> None:
 def test_a_model_without_elements_is_refused() -> None:
     with pytest.raises(ConfigError, match="no parameters"):
         places(nn.Identity())
-    model = nn.Module()
-    model.empty = nn.Parameter(torch.empty(0, 3))
-    with pytest.raises(ConfigError, match=r"parameter empty has no elements \(shape \(0, 3\)\)"):
-        places(model)
+    with pytest.raises(ConfigError, match="no parameters"):
+        places(nn.ParameterList([torch.empty(0, 3)]))
+
+
+def test_a_parameter_without_elements_is_left_out() -> None:
+    model = nn.ParameterDict({"a": torch.ones(2), "empty": torch.empty(0, 3), "b": torch.ones(3)})
+    assert places(model) == [TensorPlace(0, "a", (2,), 0), TensorPlace(0, "b", (3,), 2)]
+    buffer = memoryview(bytearray(20))
+    write_shards(shard_views(model, rank=0), buffer)
+    assert buffer.cast("f").tolist() == [1.0] * 5
 
 
 def test_a_node_without_a_gpu_says_so() -> None:
