@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from lowcomm.config.lr_schedule import Schedule, warmup
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
+from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.names import named_parameters
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
@@ -71,10 +72,10 @@ class Method:
         """Join the run and wait for its parameters: when this returns, `model` holds them.
 
         `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
-        rank may be plain. Its parameters are fp32. With a `schedule`, the learning rate of each
-        group is its present value times the schedule's factor (and that of
-        `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises ConfigError if
-        the model, the optimizer or the agreed method does not fit.
+        rank may be plain. Its parameters that need a gradient are fp32, bf16 or fp16. With a
+        `schedule`, the learning rate of each group is its present value times the schedule's factor
+        (and that of `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises
+        ConfigError if the model, the optimizer or the agreed method does not fit.
         """
         pause_at_exit()
         with peer.fitting():
@@ -83,6 +84,7 @@ class Method:
             shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
             check_sharded(shards, world_size=peer.world_size)
             self._parameters = _stepped(model, optimizer)
+            frozen = frozen_parts(model, rank=peer.rank)
         self._shards: dict[int, list[ShardView]] = {}
         """This rank's shards by fragment."""
         for shard in shards:
@@ -93,7 +95,8 @@ class Method:
         self._schedule = schedule
         self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
         layout = [shard.place for shard in shards]
-        attached = peer.join(layout, elements=sum(shard.elements for shard in shards))
+        elements = sum(shard.elements for shard in shards)
+        attached = peer.join(layout, elements=elements, frozen=frozen)
         device = shards[0].local.device
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
@@ -161,7 +164,7 @@ class Method:
             return
         ours, elements_P = [shard for shard in shards if shard.writes], whole(place)
         targets = [window(elements_P, shard) for shard in ours]
-        self._copies.write([shard.local for shard in ours], targets)
+        self._copies.write([shard.values for shard in ours], targets)
 
     def copy(self, fragment: int, place: memoryview) -> None:
         reshard(self._model)

@@ -1,15 +1,13 @@
 """Names of parameters: wrappers of torch leave no trace in them, a user's attributes do."""
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    checkpoint_wrapper,
-    offload_wrapper,
-)
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 from lowcomm.tensors.names import named_parameters
@@ -39,9 +37,14 @@ NAMES = [
 @pytest.fixture
 def alone() -> Iterator[None]:
     """A process group of one rank, which the wrappers of data parallelism need."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = cast(Any, dist).HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return cast(nn.Module, torch.compile(model))
 
 
 def names(model: nn.Module) -> list[str]:
@@ -57,14 +60,14 @@ def test_a_plain_models_parameters_have_its_own_names_in_its_own_order() -> None
 
 def test_wrappers_are_no_part_of_a_name_however_they_are_nested(alone: None) -> None:
     model = Own()
-    model.blocks[0] = checkpoint_wrapper(offload_wrapper(model.blocks[0]))
-    model.module = torch.compile(model.module)
+    model.blocks[0] = wrappers.checkpoint_wrapper(wrappers.offload_wrapper(model.blocks[0]))
+    model.add_module("module", compiled(model.module))
     assert "_checkpoint_wrapped_module" in str([name for name, _ in model.named_parameters()])
     assert names(model) == NAMES
-    assert names(checkpoint_wrapper(model)) == NAMES
-    for wrapped in (torch.compile(model), nn.DataParallel(model)):
+    assert names(wrappers.checkpoint_wrapper(model)) == NAMES
+    for wrapped in (compiled(model), nn.DataParallel(model)):
         assert names(wrapped) == NAMES
-    assert names(nn.parallel.DistributedDataParallel(torch.compile(model))) == NAMES
+    assert names(nn.parallel.DistributedDataParallel(compiled(model))) == NAMES
     sharded = FullyShardedDataParallel(
         Own(),
         sharding_strategy=ShardingStrategy.NO_SHARD,
@@ -77,7 +80,7 @@ def test_wrappers_are_no_part_of_a_name_however_they_are_nested(alone: None) -> 
 def test_a_wrapper_holds_the_parameters_themselves() -> None:
     model = Own()
     given = dict(model.named_parameters())
-    assert all(each is given[name] for name, each in named_parameters(torch.compile(model)))
+    assert all(each is given[name] for name, each in named_parameters(compiled(model)))
 
 
 def test_two_parameters_that_get_one_name_are_refused_with_both_paths() -> None:
