@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lowcomm.rank_control.rank_figures import RankFigures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from lowcomm.config.schema import FileConfig, NodeConfig, RunConfig
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from peers.connections import Mesh
     from peers.driver import Driver
     from protocols.peer import PeerCore
-    from protocols.types import FrozenTensor
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,8 +41,6 @@ class DaemonContext:
     """The run's configuration; None until it is agreed."""
     replica: Replica | StepReplica | None = None
     """The outer state; None until the model's layout is known."""
-    frozen: Sequence[FrozenTensor] = ()
-    """The tensors of the model that no node trains, once the layout is known."""
 
     @property
     def node(self) -> NodeConfig:

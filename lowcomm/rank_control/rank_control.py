@@ -7,7 +7,7 @@ get and contribute is in rank_rounds.py and rank_steps.py. Must NOT communicate 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -57,6 +57,8 @@ class RankControl:
         nodes None."""
         self._digests: dict[int, str] = {}
         """Digests of the initial state that are known so far, by fragment."""
+        self.frozen: Sequence[FrozenTensor] = ()
+        """The run's frozen tensors, once its layout is known."""
         self._finished = asyncio.Event()
         spawner: Spawner = (
             CommandSpawner(command) if command else ZygoteSpawner(PRELOAD, target=WORKER)
@@ -142,7 +144,7 @@ class RankControl:
             initial=self._initial is not None,
             slot=self._slot,
             rank_state=str(schedule.kept_rank_state or ""),
-            frozen=frozen_file.path_to_write(context.path) if context.frozen else "",
+            frozen=frozen_file.path_to_write(context.path) if self.frozen else "",
         )
 
     # Events ---------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class RankControl:
             case r.RanksLayout():
                 self._check_layout(event)
             case r.GroupReady(attempt=attempt):
-                if context.frozen:
+                if self.frozen:
                     frozen_file.publish(context.path)
                 context.event_log.write("ranks_ready", attempt=attempt)
                 if self._initial is None or self._initial.done():
@@ -196,11 +198,11 @@ class RankControl:
         return self.rounds.decide_boundary(question)
 
     def _check_layout(self, mine: r.RanksLayout) -> None:
-        context, replica = self._context, self._context.replica
+        replica = self._context.replica
         if self._layout is not None and not self._layout.done():
             self._layout.set_result(mine)
         elif replica is not None:
-            agreed = replica.layout, context.frozen
+            agreed = replica.layout, self.frozen
             difference = model_difference(agreed, (mine.tensors, mine.frozen))
             if difference:
                 self._stop(f"this node trains another model: {difference}", "refused")

@@ -48,12 +48,18 @@ def main(seed: int = 1, dtype: str = "") -> None:
     kind: torch.dtype = getattr(torch, dtype or "float32")
     blocks = [Adapted(generator, kind) for _ in range(2)]
     model = nn.Sequential(*(checkpoint_wrapper(each) if dtype else each for each in blocks))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    method = lowcomm.DiLoCo(model, optimizer, peer)
+    every_step = peer.run.method.name == "allreduce"
+    if every_step:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        method = lowcomm.AllReduce(model, optimizer, peer)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        method = lowcomm.DiLoCo(model, optimizer, peer)
     for x_BW in peer.batches(Points()):
         (model(x_BW) - x_BW).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        if not every_step:
+            optimizer.step()
+            optimizer.zero_grad()
         method.step()
 
 

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import safetensors.torch
 import torch
 
-from lowcomm.reports.events import Commit, Layout, Traffic
+from lowcomm.reports.events import Commit, Layout, RanksLost, Traffic
 from tests.cluster import adapters_train
 from tests.cluster.adapters_train import RANK, WIDTH
 from tests.cluster.running import (
@@ -30,7 +32,6 @@ PYTHONPATH = str(Path(__file__).parents[2])
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
-    write_config(tmp_path, peers=2, rounds=ROUNDS, inner=3)
     with new_shell(tmp_path) as made:
         yield made
 
@@ -44,35 +45,52 @@ def node(shell: Shell, name: str, *arguments: str, program: tuple[str, ...] = ()
 def test_only_adapters_are_sent_and_a_node_with_another_base_is_refused_by_the_tensors_name(
     shell: Shell, tmp_path: Path
 ) -> None:
+    """beta trains in bf16, under activation checkpointing."""
+    write_config(tmp_path, peers=2, rounds=ROUNDS, inner=3)
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     nodes = [node(shell, "alpha", "--new")]
     token = token_of(alpha)
     other = node(shell, "gamma", "--join", token, program=("2",))
     assert other.wait(within_s=40) != 0
-    (line,) = [each for each in other.err.splitlines() if "another model" in each][:1]
+    line = next(each for each in other.err.splitlines() if "another model" in each)
     assert "frozen parameter 0.base has another content here" in line
-    nodes.append(node(shell, "beta", "--join", token, program=("1",)))
+    nodes.append(node(shell, "beta", "--join", token, program=("1", "bfloat16")))
     commits_until(alpha, ROUNDS, within_s=50)
     for each in nodes:
         assert each.wait(within_s=20) == 0, each.err
     assert [event.params for event in of(Layout, alpha)] == [ADAPTERS]
     for directory in (alpha, beta):
         sent = sum(of(Traffic, directory)[-1].payload_sent_bytes)
-        # fp32 both ways, in halves; one round at most began before the first commit.
-        assert sent == pytest.approx(4 * ADAPTERS * ROUNDS, rel=0.02)
+        assert sent == pytest.approx(4 * ADAPTERS * ROUNDS, rel=0.02)  # Two halves in fp32.
+        assert sum(commit.counted for commit in of(Commit, directory)) == ROUNDS
+        check_export(directory)
     digests = [{each.round: each.state_digest for each in of(Commit, d)} for d in (alpha, beta)]
     assert digests[0] == digests[1]
-    check_export(alpha)
+
+
+@pytest.mark.long
+@pytest.mark.deadline(100)
+def test_nodes_that_make_every_step_together_may_have_parameters_of_different_types(
+    shell: Shell, tmp_path: Path
+) -> None:
+    method = 'name = "allreduce"\ncommit_every_steps = 4\nsnapshot_every_steps = 8'
+    write_config(tmp_path, peers=2, rounds=24, method=method)
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+    nodes = [node(shell, "alpha", "--new")]
+    nodes.append(node(shell, "beta", "--join", token_of(alpha), program=("1", "bfloat16")))
+    for each in nodes:
+        assert each.wait(within_s=60) == 0, each.err
+    cuts = [max((d / "checkpoints").glob("round-*")) / "model.safetensors" for d in (alpha, beta)]
+    assert cuts[0].read_bytes() == cuts[1].read_bytes()
+    assert not of(RanksLost, beta)
     check_export(beta)
 
 
 def check_export(directory: Path) -> None:
     """The two files fill a model without wrappers."""
-    from safetensors.torch import load_file
-
     newest = max((directory / "checkpoints").glob("round-*"))
-    trained = load_file(newest / "model.safetensors")
-    frozen = load_file(directory / "frozen.safetensors")
+    files = newest / "model.safetensors", directory / "frozen.safetensors"
+    trained, frozen = (cast(Any, safetensors.torch).load_file(file) for file in files)
     generator = torch.Generator().manual_seed(1)
     blocks = (adapters_train.Adapted(generator, torch.float32) for _ in range(2))
     model = torch.nn.Sequential(*blocks)
