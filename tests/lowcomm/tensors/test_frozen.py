@@ -1,5 +1,6 @@
 """Frozen tensors: one digest for every sharding, another one for every accident; their file."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from lowcomm.tensors.frozen import FrozenPart, frozen_parts, write_frozen
 from lowcomm.tensors.placement import Placement
 from protocols.types.errors import ConfigError
 from protocols.types.ids import FrozenTensor
+from tests.lowcomm import node_ranks
+from tests.lowcomm.forking import run_ranks
 
 TYPES = (
     *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
@@ -151,6 +154,25 @@ def test_ranks_write_one_file_together(tmp_path: Path) -> None:
         assert values.dtype == expected[name].dtype
         as_bytes = (values.reshape(-1), expected[name].detach().reshape(-1))
         assert torch.equal(*(each.view(torch.uint8) for each in as_bytes)), name
+
+
+@pytest.mark.deadline(100)
+@pytest.mark.parametrize("world", [3, pytest.param(2, marks=pytest.mark.long)])
+def test_sharded_ranks_find_and_write_what_one_rank_does(world: int, tmp_path: Path) -> None:
+    model = node_ranks.build("frozen")
+    node_ranks.freeze(model)
+    run_ranks("node_ranks.py", "frozen", world, tmp_path)
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world)]
+    whole = [part.spec for part in frozen_parts(model, rank=0)]
+    columns = zip(*(rank["specs"] for rank in ranks), strict=True)
+    for spec, parts in zip(whole, columns, strict=True):
+        assert {tuple(part[:2]) for part in parts} == {(spec.name, spec.type)}
+        assert sum(part[3] for part in parts) % (1 << 32) == spec.digest
+    trained = ["scale", "inner.weight", "inner.bias", "head.weight", "head.bias"]
+    assert [rank["exchanged"] for rank in ranks] == [trained] * world
+    read = cast(Any, safetensors.torch).load_file(tmp_path / "frozen.safetensors")
+    assert len(read) == len(whole) == 3
+    assert all(torch.equal(each, model.get_parameter(name)) for name, each in read.items())
 
 
 def share(part: FrozenPart, rows: slice, *, writes_scalar: bool) -> FrozenPart:
