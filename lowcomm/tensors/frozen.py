@@ -14,6 +14,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,12 @@ from protocols.wire import FROZEN_TYPES
 
 log = logging.getLogger(__name__)
 
-ELEMENTS_AT_ONCE = 1 << 22
-"""Elements that are mixed at once: their 64-bit products take 32 MiB."""
+ELEMENTS_AT_ONCE = 1 << 15
+"""Elements that a CPU mixes at once: their 64-bit products stay in its cache. A GPU mixes
+`GPU_ELEMENTS_AT_ONCE`, which take 128 MiB."""
+GPU_ELEMENTS_AT_ONCE = 1 << 24
+LOW_BITS = 12
+"""Bits of an index for which numbers are kept, not computed each time."""
 _TYPES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",
@@ -52,7 +57,6 @@ _TYPES = {
 assert set(_TYPES.values()) == set(FROZEN_TYPES)
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes of an element, the type as which its bits are read."""
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,32 +141,44 @@ def _summand(local: Tensor, offsets: Sequence[int]) -> int:
     The number of a place is a product of odd 64-bit numbers, one for each dimension."""
     if not local.numel():
         return 0
+    device = local.device
     bits = local.view(_INTEGERS[local.element_size()])
-    factors = [
-        torch.from_numpy(_odd(axis, first, size)).to(local.device)
-        for axis, (first, size) in enumerate(zip(offsets, local.shape, strict=True))
-    ]
-    rows_R = factors[0] if factors else torch.ones(1, dtype=torch.int64, device=local.device)
-    columns_C = torch.ones(1, dtype=torch.int64, device=local.device)
-    for factor in factors[1:]:
+    if not local.dim():
+        bits, offsets = bits.reshape(1), (0,)
+    columns_C = torch.ones(1, dtype=torch.int64, device=device)
+    for axis, (first, size) in enumerate(zip(offsets[1:], bits.shape[1:], strict=True), start=1):
+        factor = torch.from_numpy(_odd(axis, first, size)).to(device)
         columns_C = (columns_C[:, None] * factor).reshape(-1)
-    at_once = max(1, ELEMENTS_AT_ONCE // columns_C.numel())
-    bits = bits.reshape(1) if not factors else bits
+    most = ELEMENTS_AT_ONCE if device.type == "cpu" else GPU_ELEMENTS_AT_ONCE
+    at_once = max(1, most // columns_C.numel())
     total = 0
-    for start in range(0, rows_R.numel(), at_once):
-        here = slice(start, start + at_once)
-        values_RC = bits[here].reshape(-1, columns_C.numel()).to(torch.int64)
-        mixed_RC = values_RC * (rows_R[here, None] * columns_C)  # Wraps, on CPUs and GPUs alike.
-        total += int((mixed_RC >> 32).sum().item())
+    for start in range(0, bits.shape[0], at_once):
+        values_R = bits[start : start + at_once]
+        rows_R = torch.from_numpy(_odd(0, offsets[0] + start, values_R.shape[0])).to(device)
+        mixed_RC = values_R.reshape(-1, columns_C.numel()).to(torch.int64)
+        mixed_RC.mul_(columns_C).mul_(rows_R[:, None])  # Wraps, on CPUs and GPUs alike.
+        total += int(mixed_RC.bitwise_right_shift_(32).sum().item())
     return total % (1 << 32)
 
 
 def _odd(axis: int, first: int, size: int) -> NDArray[np.int64]:
-    """Odd numbers of the indices [first, first + size) of a dimension: int64 [size], by
-    splitmix64."""
+    """Odd numbers of the indices [first, first + size) of a dimension, int64 [size]: of each the
+    product of two, that of its low bits and that of its high bits."""
+    places = np.arange(first, first + size)
+    high = places >> LOW_BITS
+    low_numbers = _mixed(2 * axis, 0, 1 << LOW_BITS)
+    high_numbers = _mixed(2 * axis + 1, int(high[0]), int(high[-1]) + 1)
     with np.errstate(over="ignore"):
-        state = np.arange(first + 1, first + size + 1, dtype=np.uint64) * _GOLDEN
-        state += np.uint64(axis + 1) << np.uint64(56)
+        return low_numbers[places & ((1 << LOW_BITS) - 1)] * high_numbers[high - high[0]]
+
+
+@lru_cache(maxsize=64)
+def _mixed(stream: int, first: int, stop: int) -> NDArray[np.int64]:
+    """Odd numbers of the indices [first, stop), others in each stream, by splitmix64. The array is
+    cached: do not write to it."""
+    with np.errstate(over="ignore"):
+        state = np.arange(first + 1, stop + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        state += np.uint64(stream + 1) << np.uint64(56)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state = (state ^ (state >> np.uint64(31))) | np.uint64(1)
