@@ -155,7 +155,7 @@ def _summand(local: Tensor, offsets: Sequence[int]) -> int:
     for start in range(0, bits.shape[0], at_once):
         values_R = bits[start : start + at_once]
         rows_R = torch.from_numpy(_odd(0, offsets[0] + start, values_R.shape[0])).to(device)
-        mixed_RC = values_R.reshape(-1, columns_C.numel()).to(torch.int64)
+        mixed_RC = values_R.reshape(-1, columns_C.numel()).to(torch.int64, copy=True)
         mixed_RC.mul_(columns_C).mul_(rows_R[:, None])  # Wraps, on CPUs and GPUs alike.
         total += int(mixed_RC.bitwise_right_shift_(32).sum().item())
     return total % (1 << 32)

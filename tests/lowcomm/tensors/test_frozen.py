@@ -63,7 +63,9 @@ def test_only_what_needs_no_gradient_and_has_elements_is_frozen() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_the_parts_of_every_sharding_add_up_to_the_digest_of_the_whole(dtype: torch.dtype) -> None:
     values = of_bits((7, 10), dtype)
+    before = values.clone()
     whole = digest(values)
+    assert torch.equal(values.view(torch.uint8), before.view(torch.uint8)), "it is only read"
     for cuts in ((7, 3), (2, 10), (3, 4), (1, 1)):
         parts = [frozen._summand(piece, place) for place, piece in pieces(values, *cuts)]
         assert sum(parts) % (1 << 32) == whole
