@@ -8,7 +8,7 @@ import sys
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
 
 import lowcomm
 
@@ -42,12 +42,14 @@ class Points:
         return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
 
 
-def main(seed: int = 1, dtype: str = "") -> None:
+def main(seed: str = "1", dtype: str = "") -> None:
     peer = lowcomm.attach()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     kind: torch.dtype = getattr(torch, dtype or "float32")
     blocks = [Adapted(generator, kind) for _ in range(2)]
-    model = nn.Sequential(*(checkpoint_wrapper(each) if dtype else each for each in blocks))
+    model = nn.Sequential(
+        *(wrappers.checkpoint_wrapper(each) if dtype else each for each in blocks)
+    )
     every_step = peer.run.method.name == "allreduce"
     if every_step:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -64,4 +66,4 @@ def main(seed: int = 1, dtype: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]), *sys.argv[2:])
+    main(*sys.argv[1:])

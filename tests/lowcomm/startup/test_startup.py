@@ -245,9 +245,10 @@ BASE = (FrozenTensor("base", "BF16", (4, 2), 5), FrozenTensor("codes", "U8", (9,
 
 
 def test_frozen_tensors_are_agreed_behind_the_layout() -> None:
-    said = {"run_id": 9, "founder": FOUNDER, "corpus_digest": "c" * 64, "layout": LAYOUT}
     assert agreed_layout(ENTRY) == (LAYOUT, ())
-    entry = run_entry(RUN, frozen=BASE, **said)
+    entry = run_entry(
+        RUN, run_id=9, founder=FOUNDER, corpus_digest="c" * 64, layout=LAYOUT, frozen=BASE
+    )
     assert agreed_layout(entry) == (LAYOUT, BASE)
     with pytest.raises(RefusedError, match="cut off"):
         agreed_layout(replace(entry, layout=entry.layout[:-1]))
