@@ -37,7 +37,7 @@ async def found_run(
     check_node(run, context.config.node)
     digest, me = await _corpus(context, run), context.core.me
     ranks.configure(run)
-    layout = await ranks.initial_layout()
+    layout, ranks.frozen = await ranks.initial_layout()
     _hold(context, ranks, run, layout)
     digests = await ranks.initial_state()
     run_id = startup.new_run_id()
@@ -49,6 +49,7 @@ async def found_run(
         founder=me.peer,
         corpus_digest=digest,
         layout=layout,
+        frozen=ranks.frozen,
         root=admission.root,
     )
     context.driver.feed(agreement.accepted(run))
@@ -76,7 +77,7 @@ async def enter_run(
             "this node's text is not the run's (another Python version, or other files): "
             "every node needs the same bytes"
         )
-    layout = await asyncio.to_thread(agreement.agreed_layout, run)
+    layout, ranks.frozen = await asyncio.to_thread(agreement.agreed_layout, run)
     context.run_config = agreed
     record.remember_run(run.run)
     _hold(context, ranks, agreed, layout)

@@ -17,8 +17,9 @@ from lowcomm import methods
 from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
 from lowcomm.methods.base import Parameter
+from lowcomm.tensors.placement import local_of
 from lowcomm.training import deterministic_ops
-from lowcomm.training.fsdp import ShardView, local_of, on_device, reshard, wait_for, whole
+from lowcomm.training.fsdp import ShardView, on_device, reshard, wait_for, whole
 from lowcomm.training.rank_checkpoint import RankFile
 from lowcomm.training.step_methods import StepTrainer, check_adamw
 from protocols.types import ConfigError
@@ -102,15 +103,16 @@ class FlexDeMo(StepTrainer):
         mean_P, method = whole(mean), self._method
         reshard(self._model)
         for shard, moments, rates in self._steps_by(step):
-            update = on_device(mean_P, shard)
+            update, values = on_device(mean_P, shard), shard.values
             if method.sign == "after":
                 update.sign_()
             if method.step == "adamw":
                 first, second = moments
-                deterministic_ops.adamw_step(shard.local, update, (first, second), step, rates)
+                deterministic_ops.adamw_step(values, update, (first, second), step, rates)
             else:
                 rate = 1.0 if method.update_has_rate else rates.lr
-                deterministic_ops.descend(shard.local, update, rates, rate=rate)
+                deterministic_ops.descend(values, update, rates, rate=rate)
+            shard.store(values)
         wait_for(self._shards)
 
 
@@ -150,6 +152,8 @@ def gradient_rows(shard: ShardView) -> Tensor:
     """The gradient of the rows that this rank holds: fp32 [rows, columns]; zeros if there is
     none."""
     grad, local = shard.parameter.grad, shard.local
-    values = torch.zeros_like(local) if grad is None else local_of(grad).float()
+    values = (
+        torch.zeros_like(local, dtype=torch.float32) if grad is None else local_of(grad).float()
+    )
     rows = local.shape[0] if local.dim() else 1
     return values.reshape(rows, math.prod(local.shape[1:]))

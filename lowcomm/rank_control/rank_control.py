@@ -7,10 +7,11 @@ get and contribute is in rank_rounds.py and rank_steps.py. Must NOT communicate 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from lowcomm.checkpoints import frozen_file
 from lowcomm.config.schema import RunConfig, run_to_json
 from lowcomm.methods import RoundMethod
 from lowcomm.outer_state.replica import Replica
@@ -19,14 +20,14 @@ from lowcomm.rank_control.program_notices import mending
 from lowcomm.rank_control.rank_rounds import RankRounds, makes_evaluation
 from lowcomm.rank_control.rank_steps import RankSteps
 from lowcomm.rank_control.round_clock import RoundClock
-from lowcomm.startup.agreement import layout_difference
+from lowcomm.startup.agreement import model_difference
 from peers.ipc import Answer, Boundary, Question, Slots
 from peers.processes import CommandSpawner, Spawner, ZygoteSpawner
 from peers.ranks import RankGroup, RanksConfig
 from peers.ranks import events as r
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.types import TensorSpec
+from protocols.types import FrozenTensor, TensorSpec
 
 PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
 """Modules that the zygote imports once, so that a rank starts in a fraction of a second."""
@@ -51,12 +52,14 @@ class RankControl:
         self._context = context
         self._stop, self._leave = stop, leave
         self._slot = -1
-        self._layout: asyncio.Future[tuple[TensorSpec, ...]] | None = None
+        self._layout: asyncio.Future[r.RanksLayout] | None = None
         self._initial: asyncio.Future[tuple[str, ...]] | None = None
         """On the founder, the future digests of the initial state, which its ranks make; on other
         nodes None."""
         self._digests: dict[int, str] = {}
         """Digests of the initial state that are known so far, by fragment."""
+        self.frozen: Sequence[FrozenTensor] = ()
+        """The run's frozen tensors, once its layout is known."""
         self._finished = asyncio.Event()
         spawner: Spawner = (
             CommandSpawner(command) if command else ZygoteSpawner(PRELOAD, target=WORKER)
@@ -97,10 +100,11 @@ class RankControl:
             corpus=str(self._context.corpus_directory),
         )
 
-    async def initial_layout(self) -> tuple[TensorSpec, ...]:
-        """On the founder: wait for the layout of the ranks' model."""
+    async def initial_layout(self) -> tuple[tuple[TensorSpec, ...], tuple[FrozenTensor, ...]]:
+        """On the founder: wait for the ranks' model: its layout, and its frozen tensors."""
         self._layout = asyncio.get_running_loop().create_future()
-        return await self._layout
+        reported = await self._layout
+        return reported.tensors, reported.frozen
 
     async def initial_state(self) -> tuple[str, ...]:
         """On the founder: let the ranks attach, make version 0 from their initial parameters, and
@@ -134,12 +138,14 @@ class RankControl:
     def _provide(self, slots: Slots) -> None:
         """Give the ranks the shared memory and the path of their optimizers' state, which differs
         between attempts."""
-        schedule = self._context.checkpoint_schedule
+        context = self._context
+        schedule = context.checkpoint_schedule
         self.group.provide(
             slots,
             initial=self._initial is not None,
             slot=self._slot,
             rank_state=str(schedule.kept_rank_state or ""),
+            frozen=frozen_file.path_to_write(context.path) if self.frozen else "",
         )
 
     # Events ---------------------------------------------------------------------------------
@@ -147,9 +153,11 @@ class RankControl:
     def _on_event(self, event: r.RankEvent) -> None:
         context, shell = self._context, self.steps.shell
         match event:
-            case r.RanksLayout(tensors=tensors):
-                self._check_layout(tensors)
+            case r.RanksLayout():
+                self._check_layout(event)
             case r.GroupReady(attempt=attempt):
+                if self.frozen:
+                    frozen_file.publish(context.path)
                 context.event_log.write("ranks_ready", attempt=attempt)
                 if self._initial is None or self._initial.done():
                     context.driver.feed(v.TrainersReady())
@@ -190,12 +198,13 @@ class RankControl:
     def _decide_boundary(self, question: Boundary) -> Answer:
         return self.rounds.decide_boundary(question)
 
-    def _check_layout(self, tensors: tuple[TensorSpec, ...]) -> None:
+    def _check_layout(self, mine: r.RanksLayout) -> None:
         replica = self._context.replica
         if self._layout is not None and not self._layout.done():
-            self._layout.set_result(tensors)
+            self._layout.set_result(mine)
         elif replica is not None:
-            difference = layout_difference(replica.layout, tensors)
+            agreed = replica.layout, self.frozen
+            difference = model_difference(agreed, (mine.tensors, mine.frozen))
             if difference:
                 self._stop(f"this node trains another model: {difference}", "refused")
                 self.group.refuse(f"another model: {difference}")

@@ -22,13 +22,22 @@ from protocols.messages import log_entries as e
 from protocols.types import (
     SAMPLES_MAX,
     ConfigError,
+    FrozenTensor,
     LogError,
     PeerId,
     ProtocolConfig,
     RefusedError,
     TensorSpec,
 )
-from protocols.wire import WireError, codec, pack_layout, unpack_layout
+from protocols.wire import (
+    WireError,
+    codec,
+    pack_frozen,
+    pack_layout,
+    split_layout,
+    unpack_frozen,
+    unpack_layout,
+)
 
 INTERVALS_AHEAD = 8
 """Samples are leased for so many rounds. So they last while there is no leader, and the log gets
@@ -42,10 +51,11 @@ def run_entry(
     founder: PeerId,
     corpus_digest: str,
     layout: Sequence[TensorSpec],
+    frozen: Sequence[FrozenTensor] = (),
     root: str = "",
 ) -> e.Run:
-    """The log's first entry, from the founder's configuration and the layout that its ranks
-    reported. `root`: the run's root key; "": not encrypted.
+    """The log's first entry, from the founder's configuration, and the layout and frozen tensors
+    that its ranks reported. `root`: the run's root key; "": not encrypted.
 
     Raises ConfigError, which names the value, if one does not fit into an entry of the log.
     """
@@ -58,7 +68,7 @@ def run_entry(
         peers_min=run.peers_min,
         outer_steps=planned_rounds(run),
         grain=grain,
-        layout=pack_layout(layout),
+        layout=pack_layout(layout) + pack_frozen(frozen),
         fragment_elements=fragment_elements(layout),
         founder=founder,
         commit_every_steps=commit_every_steps,
@@ -148,14 +158,15 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
     return agreed
 
 
-def agreed_layout(entry: e.Run) -> tuple[TensorSpec, ...]:
-    """The layout of the parameters in the log's first entry; 100,000 of them take about 0.3 s of
-    CPU.
+def agreed_layout(entry: e.Run) -> tuple[tuple[TensorSpec, ...], tuple[FrozenTensor, ...]]:
+    """The layout of the parameters in the log's first entry, and the frozen tensors; 100,000 of
+    them take about 0.3 s of CPU.
 
     Raises RefusedError if it is inconsistent.
     """
     try:
-        layout = unpack_layout(entry.layout)
+        packed, others = split_layout(entry.layout)
+        layout, frozen = unpack_layout(packed), unpack_frozen(others)
         sizes = fragment_elements(layout)
     except (WireError, LayoutError) as error:
         raise RefusedError(f"this lowcomm cannot take part in the run: {error}") from error
@@ -164,7 +175,7 @@ def agreed_layout(entry: e.Run) -> tuple[TensorSpec, ...]:
             f"the run's layout has fragments of {list(sizes)} elements, but its log says "
             f"{list(entry.fragment_elements)}"
         )
-    return layout
+    return layout, frozen
 
 
 def known_rules(saved: Saved | None) -> ProtocolConfig | None:
@@ -194,6 +205,42 @@ def accepted(run: RunConfig) -> v.RunAccepted:
         return v.RunAccepted(run.protocol, 0)
     most = interval_samples(run, longest_round(run))
     return v.RunAccepted(run.protocol, min(INTERVALS_AHEAD * most, 4 * SAMPLES_MAX))
+
+
+Model = tuple[Sequence[TensorSpec], Sequence[FrozenTensor]]
+"""The exchanged parameters of a model, and its frozen tensors."""
+
+
+def model_difference(agreed: Model, mine: Model) -> str:
+    """The first tensor in which two models differ, for a person; "" if they are equal."""
+    names = [[{each.name for each in tensors} for tensors in model] for model in (agreed, mine)]
+    (trained, frozen), (my_trained, my_frozen) = names
+    if both := sorted(trained & my_frozen):
+        return f"parameter {both[0]} is frozen here, and trained in the run"
+    if both := sorted(frozen & my_trained):
+        return f"parameter {both[0]} is trained here, and frozen in the run"
+    return layout_difference(agreed[0], mine[0]) or _frozen_difference(agreed[1], mine[1])
+
+
+def _frozen_difference(agreed: Sequence[FrozenTensor], mine: Sequence[FrozenTensor]) -> str:
+    theirs, ours = ({each.name: each for each in tensors} for tensors in (agreed, mine))
+    for name, tensor in ours.items():
+        other = theirs.get(name)
+        if other is None:
+            return f"frozen parameter {name} here is not in the run"
+        if other[:3] != tensor[:3]:
+            return (
+                f"frozen parameter {name} is {tensor.type} {list(tensor.shape)} here, and "
+                f"{other.type} {list(other.shape)} in the run"
+            )
+        if other.digest != tensor.digest:
+            return (
+                f"frozen parameter {name} has another content here "
+                f"({tensor.digest:08x}) than in the run ({other.digest:08x}): every node needs "
+                "the same base"
+            )
+    missing = next((name for name in theirs if name not in ours), None)
+    return "" if missing is None else f"frozen parameter {missing} of the run is not here"
 
 
 def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) -> str:

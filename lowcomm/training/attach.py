@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
@@ -26,6 +27,8 @@ from protocols.types import ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from lowcomm.tensors.frozen import FrozenPart
 
 
 class Dataset(Protocol):
@@ -108,12 +111,24 @@ class Peer:
         too."""
         return _fitting(self.client)
 
-    def join(self, tensors: Sequence[TensorPlace], *, elements: int) -> Attached:
-        """For a method: report the layout, of which this rank writes `elements` elements. Blocks
-        until the run has accepted it; prints the reason and exits if the run refuses it. Raises
-        ConfigError for a layout beyond the limits of protocols/types/limits.py."""
+    def join(
+        self,
+        tensors: Sequence[TensorPlace],
+        *,
+        elements: int,
+        frozen: Sequence["FrozenPart"] = (),
+    ) -> Attached:
+        """For a method: report the layout, of which this rank writes `elements` elements, and the
+        rank's parts of all tensors that no node trains. Blocks until the run has accepted them;
+        prints the reason and exits if the run refuses them. Raises ConfigError for a layout beyond
+        the limits of protocols/types/limits.py."""
         with self.fitting():
-            attached = self.client.attach(tensors, elements=elements)
+            attached = self.client.attach(
+                tensors,
+                elements=elements,
+                frozen=[part.spec for part in frozen],
+                write_frozen=partial(_write_frozen, frozen),
+            )
         self._joined = True
         return attached
 
@@ -198,6 +213,12 @@ def attach() -> Peer:
         peer = Peer(client, rank=rank, world_size=world_size)
     atexit.register(peer.close)  # Sends the last messages if the loop does not.
     return peer
+
+
+def _write_frozen(frozen: Sequence["FrozenPart"], path: str) -> None:
+    from lowcomm.tensors.frozen import write_frozen
+
+    write_frozen(path, frozen)
 
 
 @contextmanager

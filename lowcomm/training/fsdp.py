@@ -1,8 +1,8 @@
 """FSDP2 inside one node, and the position of each rank's shards in the node's shared memory.
 
-The layout of a fragment is its parameters in the order of `named_parameters()`, unsharded,
-C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any sharding, share one
-layout. Must NOT know rounds or results, nor keep a copy of a parameter.
+The layout of a fragment is its exchanged parameters in the order of `model.named_parameters()`,
+unsharded, C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any sharding,
+share one layout. Must NOT know rounds or results, nor keep a copy of a parameter.
 """
 
 import atexit
@@ -18,15 +18,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
+from lowcomm.tensors.names import named_parameters
+from lowcomm.tensors.placement import local_of, placement_of
 from lowcomm.training.gpu_copies import wait_for_copies
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 
+TRAINED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Types of exchanged parameters. Nodes exchange fp32 in any case, so they may have different
+ones."""
 EXIT_PAUSE_S = 0.1
 """Seconds: some turns of a busy machine's scheduler."""
 
@@ -47,10 +51,33 @@ class ShardView:
     """Whether this rank writes the part. Exactly one of the ranks that hold the same part does; all
     of them read it."""
 
+    remainder: Tensor | None = None
+    """Of a bf16 or fp16 parameter, fp32 [*sizes]: the values that it was last given, minus those
+    that it took of them by rounding. The rounding is no training, so a contribution contains the
+    remainder again. None for an fp32 parameter."""
+
     @property
     def local(self) -> Tensor:
-        """This rank's part itself, fp32 [*sizes], not a copy."""
+        """This rank's part itself, of the parameter's type, [*sizes], not a copy."""
         return local_of(self.parameter)
+
+    @property
+    def values(self) -> Tensor:
+        """This rank's part with its remainder, fp32 [*sizes]: of an fp32 parameter the part itself,
+        else a new tensor. If you change it, call `store`."""
+        if self.remainder is None:
+            return self.local
+        return self.local.float().add_(self.remainder)
+
+    def store(self, values: Tensor) -> None:
+        """Set the part to these values, fp32 [*sizes], on its device, rounded to the parameter's
+        type."""
+        local = self.local
+        if self.remainder is not None:
+            local.copy_(values)
+            torch.sub(values, local, out=self.remainder)  # Exact.
+        elif local.data_ptr() != values.data_ptr():
+            local.copy_(values)
 
     @property
     def elements(self) -> int:
@@ -105,44 +132,42 @@ def reshard(model: nn.Module) -> None:
 
 
 def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[TensorPlace]:
-    """Fragment, name, full shape and offset (elements) of every parameter.
+    """Fragment, name, full shape and offset (elements) of every exchanged parameter.
 
-    They are in the order of `named_parameters()`. A tied parameter is listed once, by its first
-    name, and `fragments_of` gets only that name. Raises ConfigError if the model has no parameter,
-    or one that is empty or not fp32.
+    They are in the order of `model.named_parameters()`, without those that need no gradient
+    (lowcomm/tensors/frozen.py) or have no element. A tied parameter is listed once, by its first
+    name, and `fragments_of` gets only that name. Raises ConfigError if there is none, if one has a
+    type that is not in TRAINED_TYPES, or if two have the same name.
     """
-    named = list(model.named_parameters())
+    named = _exchanged(model)
     fragments = fragments_of([Parameter(name, tuple(each.shape)) for name, each in named])
     found: list[TensorPlace] = []
     ends: dict[int, int] = {}
     for (name, parameter), fragment in zip(named, fragments, strict=True):
-        if parameter.dtype != torch.float32:
+        if parameter.dtype not in TRAINED_TYPES:
             raise ConfigError(
-                f"parameter {name} is {parameter.dtype}: fp32 master weights are needed, because "
-                "what one round changes is often below bf16's precision (for bf16 compute use "
-                "torch.autocast or FSDP2's MixedPrecisionPolicy)"
+                f"parameter {name} is {parameter.dtype}: only fp32, bf16 and fp16 parameters can "
+                "be trained (requires_grad_(False) freezes others)"
             )
-        if parameter.numel() == 0:
-            raise ConfigError(f"parameter {name} has no elements (shape {tuple(parameter.shape)})")
         offset = ends.get(fragment, 0)
         found.append(TensorPlace(fragment, name, tuple(parameter.shape), offset))
         ends[fragment] = offset + parameter.numel()
     if not found:
-        raise ConfigError("the model has no parameters")
+        raise ConfigError("the model has no parameters that need a gradient")
     return found
 
 
 def shard_views(
     model: nn.Module, *, rank: int, fragments_of: FragmentsOf = one_fragment
 ) -> list[ShardView]:
-    """This rank's part of each parameter, in the order of `places`.
+    """This rank's part of each exchanged parameter, in the order of `places`.
 
     Plain tensors are whole on every rank: rank 0 writes them. Each part of a DTensor is written by
     the first rank along the mesh dimensions that replicate it. Raises ConfigError for the same
     reasons as `places`, and for a placement that is neither Shard nor Replicate.
     """
     reshard(model)
-    parameters = dict(model.named_parameters())
+    parameters = dict(_exchanged(model))
     found = places(model, fragments_of)
     return [_shard_view(place, parameters[place.name], rank) for place in found]
 
@@ -170,7 +195,7 @@ def write_shards(
     elements_P = whole(buffer)
     for shard in shards:
         if shard.writes or everything:
-            _copy(shard.local, window(elements_P, shard), of_bytes=buffer.nbytes)
+            _copy(shard.values, window(elements_P, shard), of_bytes=buffer.nbytes)
     wait_for(shards)
 
 
@@ -185,12 +210,13 @@ def read_shards(
     """Read this rank's parts from the whole fragment, uint8 [fragment_bytes], read-only.
 
     "full" replaces the parameters but for the share `mixing` of them, "delta" is added to them;
-    each operation rounds to fp32. If the model is under FSDP2, call `reshard` first.
+    each operation rounds to fp32. bf16 and fp16 parameters take the result rounded. If the model is
+    under FSDP2, call `reshard` first.
     """
     elements_P = whole(buffer)
     for shard in shards:
         here, local = window(elements_P, shard), shard.local
-        if kind == "delta" or mixing:
+        if kind == "delta" or mixing or shard.remainder is not None:
             there = here.to(local.device, non_blocking=True)  # On the CPU this is no copy.
             apply(shard, there, kind, mixing=mixing)
         else:
@@ -203,14 +229,13 @@ def apply(
     shard: ShardView, there: Tensor, kind: Literal["full", "delta"], *, mixing: float
 ) -> None:
     """Continue with the values of `there`, on the shard's device, as `read_shards` does."""
-    local = shard.local
     if kind == "delta":
-        local.add_(there)
+        shard.store(shard.values.add_(there))
     elif mixing:
         # lerp and alpha= fuse, so CPUs would differ in bits (docs/arithmetic.md).
-        local.mul_(mixing).add_(there.mul(1 - mixing))
+        shard.store(shard.values.mul_(mixing).add_(there.mul(1 - mixing)))
     else:
-        local.copy_(there)
+        shard.store(there)
 
 
 def on_device(elements_P: Tensor, shard: ShardView) -> Tensor:
@@ -235,34 +260,19 @@ def _copy(source: Tensor, target: Tensor, *, of_bytes: int) -> None:
         target.copy_(source, non_blocking=True)
 
 
-def local_of(tensor: Tensor) -> Tensor:
-    """This rank's part of the tensor itself, not a copy, outside of any autograd graph."""
-    with torch.no_grad():
-        return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+def _exchanged(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that nodes exchange, with their names: those that need a gradient."""
+    named = named_parameters(model)
+    return [(name, each) for name, each in named if each.requires_grad and each.numel()]
 
 
 def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> ShardView:
-    if not isinstance(parameter, DTensor):
-        whole = place.shape
-        return ShardView(place, parameter, (0,) * len(whole), whole, writes=rank == 0)
-    mesh, placements = parameter.device_mesh, parameter.placements
-    if any(type(placement) not in (Shard, Replicate) for placement in placements):
-        raise ConfigError(
-            f"parameter {place.name} is placed as {placements}: only Shard and Replicate are "
-            "supported"
-        )
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
-        raise ConfigError(f"rank {rank} is not in the mesh of parameter {place.name}")
-    sizes, offsets = compute_local_shape_and_global_offset(place.shape, mesh, placements)
+    found = placement_of(place.name, parameter, rank)
     local = local_of(parameter)
-    assert tuple(local.shape) == tuple(sizes), f"{place.name}: {local.shape} is not {sizes}"
-    writes = all(
-        at == 0
-        for at, placement in zip(coordinate, placements, strict=True)
-        if isinstance(placement, Replicate)
-    )
-    return ShardView(place, parameter, tuple(offsets), tuple(sizes), writes=writes)
+    exact = local.dtype == torch.float32
+    remainder = None if exact else torch.zeros_like(local, dtype=torch.float32)
+    sizes, writes = found.sizes, found.writes
+    return ShardView(place, parameter, found.offsets, sizes, writes=writes, remainder=remainder)
 
 
 def whole(buffer: memoryview) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from lowcomm.training.fsdp import local_of
+from lowcomm.tensors.placement import local_of
 from lowcomm.training.gpu_copies import HostCopies
 from peers.storage import sync
 from protocols.types import LowcommError

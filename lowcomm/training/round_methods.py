@@ -17,6 +17,8 @@ from torch.optim import Optimizer
 
 from lowcomm.config.lr_schedule import Schedule, warmup
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
+from lowcomm.tensors.frozen import frozen_parts
+from lowcomm.tensors.names import named_parameters
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
@@ -70,10 +72,10 @@ class Method:
         """Join the run and wait for its parameters: when this returns, `model` holds them.
 
         `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
-        rank may be plain. Its parameters are fp32. With a `schedule`, the learning rate of each
-        group is its present value times the schedule's factor (and that of
-        `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises ConfigError if
-        the model, the optimizer or the agreed method does not fit.
+        rank may be plain. Its parameters that need a gradient are fp32, bf16 or fp16. With a
+        `schedule`, the learning rate of each group is its present value times the schedule's factor
+        (and that of `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises
+        ConfigError if the model, the optimizer or the agreed method does not fit.
         """
         pause_at_exit()
         with peer.fitting():
@@ -82,6 +84,7 @@ class Method:
             shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
             check_sharded(shards, world_size=peer.world_size)
             self._parameters = _stepped(model, optimizer)
+            frozen = frozen_parts(model, rank=peer.rank)
         self._shards: dict[int, list[ShardView]] = {}
         """This rank's shards by fragment."""
         for shard in shards:
@@ -92,7 +95,8 @@ class Method:
         self._schedule = schedule
         self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
         layout = [shard.place for shard in shards]
-        attached = peer.join(layout, elements=sum(shard.elements for shard in shards))
+        elements = sum(shard.elements for shard in shards)
+        attached = peer.join(layout, elements=elements, frozen=frozen)
         device = shards[0].local.device
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
@@ -160,7 +164,7 @@ class Method:
             return
         ours, elements_P = [shard for shard in shards if shard.writes], whole(place)
         targets = [window(elements_P, shard) for shard in ours]
-        self._copies.write([shard.local for shard in ours], targets)
+        self._copies.write([shard.values for shard in ours], targets)
 
     def copy(self, fragment: int, place: memoryview) -> None:
         reshard(self._model)
@@ -260,7 +264,7 @@ ROUND_METHODS = {each.name: each for each in Method.__subclasses__()}
 def _stepped(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     """The parameters that the optimizer steps, by name. Raises ConfigError for one that is not in
     the model."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in named_parameters(model)}
     stepped: dict[str, nn.Parameter] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:

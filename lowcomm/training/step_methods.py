@@ -6,7 +6,7 @@ with a peer.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from lowcomm.config.lr_schedule import Schedule
+from lowcomm.tensors.frozen import frozen_parts
+from lowcomm.tensors.placement import local_of
 from lowcomm.training import deterministic_ops
 from lowcomm.training.attach import Peer
 from lowcomm.training.fsdp import (
     ShardView,
     check_sharded,
-    local_of,
     on_device,
     pause_at_exit,
     places,
@@ -59,8 +60,9 @@ class StepTrainer(ABC):
         """Join the run and wait for its state: when this returns, `model` holds it.
 
         `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
-        rank may be plain. Its parameters are fp32. With a `schedule`, the learning rate of each
-        group is its present value times the schedule's factor. Raises ConfigError if the model, the
+        rank may be plain. Its parameters that need a gradient are fp32, bf16 or fp16. With a
+        `schedule`, the learning rate of each group is its present value times the schedule's
+        factor. Raises ConfigError if the model, the
         optimizer or the agreed method does not fit.
         """
         pause_at_exit()
@@ -71,20 +73,23 @@ class StepTrainer(ABC):
             self._shards = shard_views(model, rank=peer.rank)
             check_sharded(self._shards, world_size=peer.world_size)
             self._check_optimizer(optimizer)
-            self._groups = group_numbers(self._shards, optimizer)
+            self._groups = group_numbers(self._shards, optimizer, others=model.parameters())
             """Index of each parameter's group in the optimizer."""
             self._prepare()
+            frozen = frozen_parts(model, rank=peer.rank)
         self._options: list[dict[str, Any]] = optimizer.param_groups
         self._model = model
         self._schedule = schedule
         self._rates: list[float] = [group["lr"] for group in self._options]
         self._moments = [
-            tuple(torch.zeros_like(shard.local) for _ in method.state_arrays[1:])
+            tuple(
+                torch.zeros_like(shard.local, dtype=torch.float32) for _ in method.state_arrays[1:]
+            )
             for shard in self._shards
         ]
         """For each parameter, the run's other state arrays."""
         elements = sum(shard.elements for shard in self._shards)
-        attached = peer.join(places(model), elements=elements)
+        attached = peer.join(places(model), elements=elements, frozen=frozen)
         pin(peer.client.lasting_memory, self._shards[0].local.device)
         if attached.rank_state:
             self._recall(attached.rank_state)
@@ -141,12 +146,15 @@ class StepTrainer(ABC):
         method = self._peer.run.method
         arrays_AP = whole(state).view(len(method.state_arrays), -1)
         for shard, moments in zip(self._shards, self._moments, strict=True):
-            for array_P, ours in zip(arrays_AP, (shard.local, *moments), strict=True):
+            values = shard.values
+            for array_P, ours in zip(arrays_AP, (values, *moments), strict=True):
                 place = window(array_P, shard)
                 if not out:
                     ours.copy_(place, non_blocking=True)
                 elif shard.writes:
                     place.copy_(ours, non_blocking=True)
+            if not out:
+                shard.store(values)
         wait_for(self._shards)
 
     def _steps_by(
@@ -210,7 +218,9 @@ class AllReduce(StepTrainer):
         reshard(self._model)
         for shard, (first, second), rates in self._steps_by(step):
             grad = on_device(mean_P, shard).mul_(factor)
-            deterministic_ops.adamw_step(shard.local, grad, (first, second), step, rates)
+            values = shard.values
+            deterministic_ops.adamw_step(values, grad, (first, second), step, rates)
+            shard.store(values)
         wait_for(self._shards)
 
 
@@ -225,9 +235,11 @@ def check_adamw(optimizer: Optimizer, method: str) -> None:
         raise ConfigError("AdamW with amsgrad or maximize is not supported: leave both out")
 
 
-def group_numbers(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int]:
+def group_numbers(
+    shards: Sequence[ShardView], optimizer: Optimizer, *, others: Iterable[nn.Parameter] = ()
+) -> list[int]:
     """The parameter group of each shard. Raises ConfigError unless the optimizer steps exactly
-    these parameters."""
+    these parameters; it may have `others` of the model, which have no gradient."""
     numbers: dict[nn.Parameter, int] = {}
     for number, group in enumerate(optimizer.param_groups):
         numbers.update(dict.fromkeys(group["params"], number))
@@ -237,9 +249,10 @@ def group_numbers(shards: Sequence[ShardView], optimizer: Optimizer) -> list[int
             "the optimizer must step all parameters of the model: it lacks "
             f"{', '.join(missing[:3])}{' and others' * (len(missing) > 3)}"
         )
-    if len(numbers) != len(shards):
+    known = {shard.parameter for shard in shards}.union(others)
+    if unknown := len(numbers.keys() - known):
         raise ConfigError(
             "the optimizer must step only parameters of the model: it has "
-            f"{len(numbers) - len(shards)} that are not in the model"
+            f"{unknown} that are not in the model"
         )
     return [numbers[shard.parameter] for shard in shards]

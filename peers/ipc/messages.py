@@ -44,11 +44,14 @@ class Configured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """rank -> daemon: all parameters of the model, packed (protocols/wire/layout.py), and how many
-    elements this rank writes."""
+    """rank -> daemon: all parameters that nodes exchange, packed (protocols/wire/layout.py), and
+    how many elements this rank writes."""
 
     packed: bytes
     elements: int
+    frozen: bytes = b""
+    """All other tensors of the model, packed (protocols/wire/frozen_layout.py), with the summands
+    of their digests that this rank's parts give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,9 @@ class Attached:
     initial: bool
     slot: int
     rank_state: str
+    frozen: str = ""
+    """Path of the file to which the ranks write the frozen tensors before they are ready; "": none
+    is needed."""
     contribution_generations: tuple[int, ...] = ()
     contribution_places: tuple[int, ...] = ()
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from peers.ipc.messages import (
@@ -35,8 +35,8 @@ from peers.ipc.msgpack_records import kinds_of
 from peers.ipc.rank_socket import RankSocket
 from peers.ipc.shared_memory import Slots, SlotsError
 from peers.ipc.step_orders import Obeyed, Order, StepSlots
-from protocols.types import Samples
-from protocols.wire import pack_layout
+from protocols.types import FrozenTensor, Samples
+from protocols.wire import pack_frozen, pack_layout
 
 M = TypeVar("M")
 _CONFIGURED = kinds_of(Configured, Refused)
@@ -80,18 +80,30 @@ class RankClient:
         self._link.send(Hello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid()))
         self.configured = self._expect(_CONFIGURED)
 
-    def attach(self, tensors: Sequence[TensorPlace], *, elements: int) -> Attached:
+    def attach(
+        self,
+        tensors: Sequence[TensorPlace],
+        *,
+        elements: int,
+        frozen: Sequence[FrozenTensor] = (),
+        write_frozen: Callable[[str], None] | None = None,
+    ) -> Attached:
         """Report the model's layout and map the shared memory.
 
-        `tensors` are all parameters, equal on every rank; `elements` is how many of them this rank
-        will write. Raises ConfigError for a layout beyond the limits of protocols/types/limits.py
-        (nothing is sent then), LinkError or SlotsError.
+        `tensors` are all exchanged parameters, equal on every rank; `elements` is how many of them
+        this rank will write. `frozen` are all other tensors of the model; `write_frozen` writes
+        this rank's parts of them to the file of this path, and is called if it is needed. Raises
+        ConfigError for a layout beyond the limits of protocols/types/limits.py (nothing is sent
+        then), LinkError or SlotsError.
         """
-        self._link.send(Layout(packed=pack_layout(tensors), elements=elements))
+        packed, others = pack_layout(tensors), pack_frozen(frozen)
+        self._link.send(Layout(packed=packed, elements=elements, frozen=others))
         attached: Attached = self._expect(_ATTACHED)
         self._slots = Slots.attach(self._link.take_fd(), attached.shape)
         self._slots.places = list(attached.contribution_places)
         self._next = list(attached.contribution_generations)
+        if attached.frozen and write_frozen is not None:
+            write_frozen(attached.frozen)
         self._link.send(Ready())
         return attached
 

@@ -13,8 +13,8 @@ from enum import Enum
 
 from peers.ipc.messages import Answer, Boundary, Contributed, Hello, Result, TensorPlace
 from peers.ipc.step_orders import Order, following
-from protocols.types import LowcommError
-from protocols.wire import WireError, unpack_layout
+from protocols.types import FrozenTensor, LowcommError
+from protocols.wire import WireError, unpack_frozen, unpack_layout
 
 TICK_S = 1.0
 """Seconds between checks for hangs; shorter if hangs must be found within less than 4 s."""
@@ -45,7 +45,7 @@ BEFORE_READY = frozenset(
 PATIENCE_S: Mapping[Stage, float] = {
     Stage.STARTING: 300.0,  # Under torchrun each rank imports torch by itself, cold at worst.
     Stage.BUILDING: 600.0,  # Large models are initialised on the CPU.
-    Stage.MAPPING: 120.0,
+    Stage.MAPPING: 600.0,  # Frozen tensors are written meanwhile.
     Stage.WORKING: 600.0,  # Evaluating, writing a snapshot, ending.
 }
 """Seconds that a rank may take in a stage in which it has to act, or the hang timeout if that is
@@ -60,6 +60,7 @@ class _Rank:
     step: int = 0
     layout: tuple[TensorPlace, ...] = ()
     elements: int = 0
+    frozen: tuple[FrozenTensor, ...] = ()
     generations: list[int] = field(default_factory=list[int])
     """By fragment, the generation of its next contribution."""
     waits: set[int] = field(default_factory=set[int])
@@ -206,12 +207,17 @@ class RankAttempt:
         self._move(rank, Stage.GREETED, Stage.BUILDING, "was configured")
 
     def layout(
-        self, rank: int, tensors: tuple[TensorPlace, ...], elements: int
+        self,
+        rank: int,
+        tensors: tuple[TensorPlace, ...],
+        elements: int,
+        frozen: tuple[FrozenTensor, ...] = (),
     ) -> tuple[TensorPlace, ...] | None:
         """The layout, once all ranks have reported it: the same, and covered exactly."""
         self._move(rank, Stage.BUILDING, Stage.REPORTED, "reports its layout")
         self._ranks[rank].layout = tensors
         self._ranks[rank].elements = elements
+        self._ranks[rank].frozen = frozen
         if any(other.stage is not Stage.REPORTED for other in self._ranks):
             return None
         first = self._ranks[0].layout
@@ -223,6 +229,21 @@ class RankAttempt:
         if written != total:
             raise RankFault(f"ranks write {written} elements, their layout has {total}")
         return first
+
+    @property
+    def frozen(self) -> tuple[FrozenTensor, ...]:
+        """The frozen tensors that all ranks have reported, with digests of their whole contents.
+        Raises RankFault if ranks report different ones."""
+        first, *others = (rank.frozen for rank in self._ranks)
+        named = [each[:3] for each in first]
+        for number, other in enumerate(others, start=1):
+            if [each[:3] for each in other] != named:
+                raise RankFault(f"rank {number} has other frozen tensors than rank 0")
+        columns = zip(*(rank.frozen for rank in self._ranks), strict=True)
+        return tuple(
+            parts[0]._replace(digest=sum(part.digest for part in parts) % (1 << 32))
+            for parts in columns
+        )
 
     def attached(self, rank: int, next_generations: Sequence[int]) -> None:
         """We have sent it the shared memory."""
@@ -365,6 +386,14 @@ def layout_in(packed: bytes) -> tuple[TensorPlace, ...]:
     """Decode the layout that a rank reports. Raises RankFault."""
     try:
         return unpack_layout(packed)
+    except WireError as error:
+        raise RankFault(str(error)) from error
+
+
+def frozen_in(packed: bytes) -> tuple[FrozenTensor, ...]:
+    """Decode the frozen tensors that a rank reports. Raises RankFault."""
+    try:
+        return unpack_frozen(packed)
     except WireError as error:
         raise RankFault(str(error)) from error
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from peers.ipc.messages import TensorPlace
-from protocols.types import LowcommError, Samples
+from protocols.types import FrozenTensor, LowcommError, Samples
 
 
 class RanksFailed(LowcommError):  # noqa: N818
@@ -20,6 +20,8 @@ class RanksLayout:
 
     attempt: int
     tensors: tuple[TensorPlace, ...]
+    frozen: tuple[FrozenTensor, ...] = ()
+    """All other tensors of the model, which no node trains."""
 
 
 @dataclass(frozen=True, slots=True)

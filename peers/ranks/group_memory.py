@@ -26,7 +26,9 @@ class GroupMemory:
         """Last complete generation of each fragment."""
         self._results: list[int] = []
 
-    def provide(self, slots: Slots, *, initial: bool, slot: int, rank_state: str) -> None:
+    def provide(
+        self, slots: Slots, *, initial: bool, slot: int, rank_state: str, frozen: str = ""
+    ) -> None:
         """`slots` are ours from the first call on; later calls change the other values only."""
         shape = slots.shape
         if self.slots is None:
@@ -34,7 +36,9 @@ class GroupMemory:
             self._contributions = [0] * len(shape.fragment_bytes)
             self._results = [0] * len(shape.fragment_bytes)
         assert self.slots is slots, "one memory for a group's life"
-        self._attached = Attached(shape=shape, initial=initial, slot=slot, rank_state=rank_state)
+        self._attached = Attached(
+            shape=shape, initial=initial, slot=slot, rank_state=rank_state, frozen=frozen
+        )
 
     def take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         """The ranks have reported their model. Raises RankFault if it is another one than in the

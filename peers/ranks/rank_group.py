@@ -35,7 +35,7 @@ from peers.ipc.msgpack_records import LinkError
 from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.supervisor import Spawner
-from peers.ranks.attempt import RankAttempt, RankFault, Stage, layout_in
+from peers.ranks.attempt import RankAttempt, RankFault, Stage, frozen_in, layout_in
 from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
@@ -124,13 +124,17 @@ class RankGroup:
         if self._running is not None:
             self._running.configure(self._configured)
 
-    def provide(self, slots: Slots, *, initial: bool, slot: int, rank_state: str) -> None:
+    def provide(
+        self, slots: Slots, *, initial: bool, slot: int, rank_state: str, frozen: str = ""
+    ) -> None:
         """Attach the ranks from now on, in this attempt and later ones.
 
         `slots` are ours from the first call on; later calls change the other values only. Ranks of
         a later attempt are told `initial` false once a result was posted.
         """
-        self._memory.provide(slots, initial=initial, slot=slot, rank_state=rank_state)
+        self._memory.provide(
+            slots, initial=initial, slot=slot, rank_state=rank_state, frozen=frozen
+        )
         if self._running is not None:
             self._memory.attach(self._running)
 
@@ -298,7 +302,9 @@ class RankGroup:
         elif isinstance(message, Metrics | Evaluated | Snapshotted):
             self._take_report(attempt, rank, message)
         elif isinstance(message, Layout):
-            tensors = attempt.layout(rank, layout_in(message.packed), message.elements)
+            tensors = attempt.layout(
+                rank, layout_in(message.packed), message.elements, frozen_in(message.frozen)
+            )
             if tensors is not None:
                 self._take_layout(running, tensors)
         elif isinstance(message, Ready):
@@ -317,7 +323,7 @@ class RankGroup:
 
     def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         self._memory.take_layout(running, tensors)
-        self._on_event(RanksLayout(running.attempt.number, tensors))
+        self._on_event(RanksLayout(running.attempt.number, tensors, running.attempt.frozen))
         self._memory.attach(running)
 
     def _take_report(

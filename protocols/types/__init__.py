@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from protocols.types.ids import (
         PROTOCOL_VERSION,
         Contributor,
+        FrozenTensor,
         PartBlocks,
         PeerId,
         Stamp,
@@ -83,6 +84,7 @@ __all__ = [
     "TICKET_BYTES",
     "ConfigError",
     "Contributor",
+    "FrozenTensor",
     "LogError",
     "LowcommError",
     "PartBlocks",
@@ -109,7 +111,8 @@ __getattr__ = lazy_exports(
     {
         "errors": "ConfigError LogError LowcommError RefusedError",
         "ids": (
-            "Contributor PROTOCOL_VERSION PartBlocks PeerId Stamp TensorSpec Version digest_text"
+            "Contributor FrozenTensor PROTOCOL_VERSION PartBlocks PeerId Stamp TensorSpec Version "
+            "digest_text"
         ),
         "limits": (
             "ADMIT_BYTES_MAX CERTIFICATE_BYTES_MAX CHUNK_BYTES_MAX CONTRIBUTION_STEPS_MAX "

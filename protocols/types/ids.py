@@ -91,6 +91,17 @@ class TensorSpec:
     offset: int
 
 
+class FrozenTensor(NamedTuple):
+    """A tensor of the model that no node trains: each node has it, and none sends it."""
+
+    name: str
+    type: str
+    """Its name in safetensors files, such as "BF16" (wire/frozen_layout.py)."""
+    shape: tuple[int, ...]
+    digest: int
+    """32 bits of its content; of a rank's part, the summand that the part gives."""
+
+
 class RoundKey(NamedTuple):
     """A round without its attempt. A tuple, since one is made for each look into a table."""
 

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
         encode_image,
         one_line,
     )
-    from protocols.wire.layout import pack_layout, unpack_layout
+    from protocols.wire.frozen_layout import FROZEN_TYPES, pack_frozen, unpack_frozen
+    from protocols.wire.layout import pack_layout, split_layout, unpack_layout
     from protocols.wire.validators import WireError, short
 
 __all__ = [
+    "FROZEN_TYPES",
     "WireError",
     "codec",
     "decode_entry",
@@ -32,8 +34,11 @@ __all__ = [
     "encode_entry",
     "encode_image",
     "one_line",
+    "pack_frozen",
     "pack_layout",
     "short",
+    "split_layout",
+    "unpack_frozen",
     "unpack_layout",
 ]
 
@@ -41,7 +46,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "codec": "decode_entry decode_image encode_entry encode_image one_line",
-        "layout": "pack_layout unpack_layout",
+        "frozen_layout": "FROZEN_TYPES pack_frozen unpack_frozen",
+        "layout": "pack_layout split_layout unpack_layout",
         "validators": "WireError short",
     },
 )

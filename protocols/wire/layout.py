@@ -41,14 +41,14 @@ def pack_layout(layout: Sequence[TensorSpec]) -> bytes:
     """
     if not 1 <= len(layout) <= TENSORS_MAX:
         raise ConfigError(f"the model has {len(layout):,} parameters, at most {TENSORS_MAX:,}")
-    names = [_name(tensor) for tensor in layout]
+    names = [name_bytes(tensor.name) for tensor in layout]
     if (size := sum(map(len, names))) > LAYOUT_NAMES_BYTES_MAX:
         raise ConfigError(
             f"the layout is too large: its parameters' names take {size:,} bytes in UTF-8, at most "
             f"{LAYOUT_NAMES_BYTES_MAX:,}"
         )
     _check_places(layout)
-    shared = [_shared(*pair) for pair in zip(names, [b"", *names[:-1]], strict=True)]
+    shared = [shared_bytes(*pair) for pair in zip(names, [b"", *names[:-1]], strict=True)]
     rests = [name[start:] for name, start in zip(names, shared, strict=True)]
     count, extents = len(layout), [extent for tensor in layout for extent in tensor.shape]
     plain = b"".join(
@@ -81,19 +81,33 @@ def unpack_layout(packed: bytes) -> tuple[TensorSpec, ...]:
         raise WireError("a layout's name is not UTF-8") from error
 
 
+def split_layout(packed: bytes) -> tuple[bytes, bytes]:
+    """A layout, and the bytes that follow it: frozen tensors (frozen_layout.py). Bytes that are no
+    layout are returned as they are."""
+    inflate = zlib.decompressobj()
+    try:
+        inflate.decompress(packed, _PLAIN_BYTES_MAX)
+    except zlib.error:
+        return packed, b""
+    if not inflate.eof:
+        return packed, b""
+    end = len(packed) - len(inflate.unused_data)
+    return packed[:end], packed[end:]
+
+
 def _tensors(plain: bytes) -> Iterator[TensorSpec]:
-    (count,) = _read(plain, 0, 1, "I")
+    (count,) = read_numbers(plain, 0, 1, "I")
     if not 1 <= count <= TENSORS_MAX:
         raise WireError(f"a layout of {count} tensors, at most {TENSORS_MAX}")
     at = _COUNT.size
-    fragments = _read(plain, at, count, "H")
-    shared = _read(plain, at + 2 * count, count, "H")
-    lengths = _read(plain, at + 4 * count, count, "H")
-    dimensions = _read(plain, at + 6 * count, count, "B")
+    fragments = read_numbers(plain, at, count, "H")
+    shared = read_numbers(plain, at + 2 * count, count, "H")
+    lengths = read_numbers(plain, at + 4 * count, count, "H")
+    dimensions = read_numbers(plain, at + 6 * count, count, "B")
     if max(dimensions) > DIMENSIONS_MAX or max(fragments) >= FRAGMENTS_MAX:
         raise WireError("a layout has a tensor of too many dimensions, or a fragment too many")
     at += 7 * count
-    extents = iter(_read(plain, at, sum(dimensions), "Q"))
+    extents = iter(read_numbers(plain, at, sum(dimensions), "Q"))
     at += 8 * sum(dimensions)
     names_bytes = sum(shared) + sum(lengths)
     if at + sum(lengths) != len(plain) or names_bytes > LAYOUT_NAMES_BYTES_MAX:
@@ -128,16 +142,16 @@ def _inflated(packed: bytes) -> bytes:
     return plain
 
 
-def _read(plain: bytes, start: int, count: int, kind: str) -> tuple[int, ...]:
+def read_numbers(plain: bytes, start: int, count: int, kind: str) -> tuple[int, ...]:
+    """So many numbers, in the format `kind` of the module struct. Raises WireError."""
     numbers = Struct(f"<{count}{kind}")
     if len(plain) < start + numbers.size:
         raise WireError("a layout ends too early")
     return numbers.unpack_from(plain, start)
 
 
-def _name(tensor: TensorSpec) -> bytes:
-    """The name in UTF-8. Raises ConfigError if it is empty, not printable or too long."""
-    name = tensor.name
+def name_bytes(name: str) -> bytes:
+    """A tensor's name in UTF-8. Raises ConfigError if it is empty, not printable or too long."""
     if not name or not name.isprintable():  # A printable name has no lone surrogate.
         raise ConfigError(f"parameter {short(name)}: a name is one line of printable text")
     raw = name.encode()
@@ -173,7 +187,7 @@ def _check_places(layout: Sequence[TensorSpec]) -> None:
         raise ConfigError(f"the model has {total:,} elements, at most {ELEMENTS_MAX:,}")
 
 
-def _shared(name: bytes, before: bytes) -> int:
+def shared_bytes(name: bytes, before: bytes) -> int:
     """The number of bytes that both names begin with."""
     if name == before:
         return len(name)

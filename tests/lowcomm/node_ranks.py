@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
+from lowcomm.tensors.frozen import frozen_parts, write_frozen
 from lowcomm.training.fsdp import (
     check_sharded,
     read_shards,
@@ -102,7 +103,14 @@ class Grid(nn.Module):
         self.all = nn.ParameterList(tensors)
 
 
-MODELS = {"fsdp": Odd, "mixed": Mixed, "grid": Grid, "state": Odd, "muon": Odd}
+MODELS = {
+    "fsdp": Odd,
+    "mixed": Mixed,
+    "grid": Grid,
+    "state": Odd,
+    "muon": Odd,
+    "frozen": Odd,
+}
 
 
 def build(case: str) -> nn.Module:
@@ -151,12 +159,19 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
     world = int(os.environ["WORLD_SIZE"])
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
     model = build(case)
+    if case == "frozen":
+        freeze(model)
     spread(case, model, world)
     seen: dict[str, object] = {}
     written, full, delta = (memoryview(buffer) for buffer in shared)
 
     if case == "state":
         (directory / f"rank-{rank}.json").write_text(json.dumps(keep_state(model, directory, rank)))
+        leave_node()
+        return
+    if case == "frozen":
+        seen = keep_frozen(model, directory, rank)
+        (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
         leave_node()
         return
     if case == "muon":
@@ -238,6 +253,21 @@ def keep_state(model: nn.Module, directory: Path, rank: int) -> dict[str, object
     }
 
 
+def freeze(model: nn.Module) -> None:
+    """Freeze the blocks; one of them has another type."""
+    assert isinstance(model, Odd)
+    model.blocks.requires_grad_(requires_grad=False)
+    model.blocks[0].bfloat16()
+
+
+def keep_frozen(model: nn.Module, directory: Path, rank: int) -> dict[str, object]:
+    """Write the frozen tensors; their fingerprints, and what is exchanged."""
+    parts = frozen_parts(model, rank=rank)
+    write_frozen(str(directory / "frozen.safetensors"), parts)
+    exchanged = [shard.place.name for shard in shard_views(model, rank=rank)]
+    return {"specs": [part.spec for part in parts], "exchanged": exchanged}
+
+
 def step_by_muon(model: nn.Module) -> nn.Module:
     """Three steps with gradients that everybody can make again."""
     parameters = list(model.parameters())
@@ -275,7 +305,7 @@ if __name__ == "__main__":
     shared = [mmap.mmap(-1, size) for _ in range(3)]
     shared[0].write(b"\xff" * size)  # NaN wherever nobody writes.
     for buffer, name in zip(shared[1:], ("full", "delta"), strict=True):
-        if case not in ("state", "muon"):
+        if case not in ("state", "muon", "frozen"):
             buffer.write((directory / f"{name}.bin").read_bytes())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -27,6 +27,7 @@ from lowcomm.startup.agreement import (
     common_grain,
     known_rules,
     layout_difference,
+    model_difference,
     run_entry,
 )
 from lowcomm.startup.startup import kept, new_replica, new_run_id, own_rank_state
@@ -34,7 +35,7 @@ from protocols.messages import log_entries as e
 from protocols.messages.peer import Kept
 from protocols.messages.persisted import Saved
 from protocols.types.errors import ConfigError, RefusedError
-from protocols.types.ids import PeerId, TensorSpec, Version
+from protocols.types.ids import FrozenTensor, PeerId, TensorSpec, Version
 from protocols.wire.layout import pack_layout
 from tests.lowcomm.replicas import Coded
 
@@ -240,6 +241,53 @@ def test_another_model_is_told_by_its_first_parameter(
     assert layout_difference(LAYOUT, mine) == difference
 
 
+BASE = (FrozenTensor("base", "BF16", (4, 2), 5), FrozenTensor("codes", "U8", (9,), 6))
+
+
+def test_frozen_tensors_are_agreed_behind_the_layout() -> None:
+    assert agreed_layout(ENTRY) == (LAYOUT, ())
+    entry = run_entry(
+        RUN, run_id=9, founder=FOUNDER, corpus_digest="c" * 64, layout=LAYOUT, frozen=BASE
+    )
+    assert agreed_layout(entry) == (LAYOUT, BASE)
+    with pytest.raises(RefusedError, match="cut off"):
+        agreed_layout(replace(entry, layout=entry.layout[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("layout", "frozen", "difference"),
+    [
+        (LAYOUT, BASE, ""),
+        (LAYOUT, BASE[::-1], ""),
+        (LAYOUT, BASE[:1], "frozen parameter codes of the run is not here"),
+        (LAYOUT, (*BASE, BASE[0]._replace(name="more")), "frozen parameter more here is not in"),
+        (LAYOUT, (BASE[0]._replace(type="F32"), BASE[1]), "base is F32 [4, 2] here, and BF16 [4,"),
+        (
+            LAYOUT,
+            (BASE[0], BASE[1]._replace(digest=255)),
+            "frozen parameter codes has another content here (000000ff) than in the run (00000006)",
+        ),
+        (LAYOUT[:2], BASE, "parameter norm [4] (fragment 1, element 0) of the run is not here"),
+        (
+            LAYOUT[:2],
+            (*BASE, FrozenTensor("norm", "F32", (4,), 1)),
+            "parameter norm is frozen here, and trained in the run",
+        ),
+        (
+            (*LAYOUT, TensorSpec(1, "base", (4, 2), 4)),
+            BASE[1:],
+            "parameter base is trained here, and frozen in the run",
+        ),
+    ],
+)
+def test_another_base_is_told_by_its_first_tensor(
+    layout: tuple[TensorSpec, ...], frozen: tuple[FrozenTensor, ...], difference: str
+) -> None:
+    found = model_difference((LAYOUT, BASE), (layout, frozen))
+    assert difference in found
+    assert bool(found) == bool(difference)
+
+
 def version(fragment: int, round_: int) -> Version:
     """As `write` keeps it at this round."""
     outer, momentum = state(round_)
@@ -299,7 +347,7 @@ def test_a_per_step_run_says_its_rhythm_and_is_taken_with_it() -> None:
     assert (entry.commit_every_steps, entry.snapshot_every_steps, entry.grain) == (8, 24, 1)
     assert agreed_run(entry, None) == run
     assert run.total_inner_steps == run.outer_steps
-    assert isinstance(new_replica(run, agreed_layout(entry)), StepReplica)
+    assert isinstance(new_replica(run, agreed_layout(entry)[0]), StepReplica)
     for wrong in ({"commit_every_steps": 4}, {"snapshot_every_steps": 48}):
         with pytest.raises(RefusedError, match=r"its configuration says \(8, 24\)"):
             agreed_run(replace(entry, **wrong), None)

@@ -3,9 +3,10 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from lowcomm.config.schema import ModelConfig
-from lowcomm.methods import DecoupledDiLoCoMethod, StreamingDiLoCoMethod
+from lowcomm.methods import DecoupledDiLoCoMethod, DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.methods.base import Parameter, RoundMethod
 from lowcomm.models.llama import build_model
 from lowcomm.numerics import operations
@@ -202,19 +203,132 @@ def test_mixing_is_two_products_and_a_sum_each_rounded_by_itself() -> None:
     assert model.weight.detach().numpy().tobytes() == expected.tobytes()
 
 
-def test_bf16_parameters_are_refused_by_name() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
-    with pytest.raises(ConfigError, match=r"1\.weight is torch.bfloat16: fp32 master weights"):
+def test_other_types_of_trained_parameters_are_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(ConfigError, match=r"1\.weight is torch.float64: only fp32, bf16 and fp16"):
         shard_views(model, rank=0)
+    model[1].requires_grad_(False)
+    assert len(shard_views(model, rank=0)) == 2
+
+
+LOW = (torch.bfloat16, torch.float16)
+SIZE = 201 * 5
+
+
+class Low:
+    """One rank with one parameter of a low precision, as its daemon sees it."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.model = nn.Linear(5, 201, bias=False, dtype=dtype)
+        self.shards = shard_views(self.model, rank=0)
+
+    @property
+    def own(self) -> F32:
+        """The parameter itself."""
+        return self.model.weight.detach().float().numpy().reshape(-1).copy()
+
+    def take(self, values: F32, kind: Literal["full", "delta"] = "full", **how: float) -> None:
+        read_shards(self.shards, memoryview(values.tobytes()), kind, **how)
+
+    def written(self) -> F32:
+        buffer = memoryview(bytearray(4 * SIZE))
+        write_shards(self.shards, buffer)
+        return np.frombuffer(buffer, np.float32)
+
+    def train(self) -> F32:
+        """Change the parameter; returns the change, as its type has it."""
+        before = self.own
+        generator = torch.Generator().manual_seed(1)
+        step = torch.randn(self.model.weight.shape, generator=generator) / 8
+        with torch.no_grad():
+            self.model.weight.sub_(step.to(self.model.weight.dtype))
+        return before - self.own
+
+
+def outer(seed: int = 3) -> F32:
+    return np.random.default_rng(seed).standard_normal(SIZE, np.float32)
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_rounding_to_the_parameters_type_is_no_training(dtype: torch.dtype) -> None:
+    """Rounds in which no rank trains leave the outer state as it is, bit by bit. If the parameter
+    itself were the contribution, each round would train the rounding."""
+    method, rank = DiLoCoMethod(), Low(dtype)
+    start = outer()
+
+    def after_rounds(contribution: Callable[[], F32]) -> F32:
+        outer_P, momentum_P = start.copy(), np.zeros_like(start)
+        for _ in range(20):
+            rank.take(outer_P)
+            delta_P = np.empty_like(start)
+            operations.pseudo_gradient(outer_P, contribution(), delta_P)
+            method.outer_step(outer_P, momentum_P, delta_P, outer_P, momentum_P)
+        return outer_P
+
+    assert after_rounds(rank.written).tobytes() == start.tobytes()
+    rounded = torch.from_numpy(start).to(dtype).float().numpy()
+    assert rank.own.tobytes() == rounded.tobytes(), "the rank has them rounded"
+    drift = np.abs(after_rounds(lambda: rank.own) - start)
+    assert drift.mean() > np.abs(rounded - start).mean() / 2
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_a_contribution_is_what_was_trained_from_the_rounded_values_on(dtype: torch.dtype) -> None:
+    rank, start = Low(dtype), outer()
+    rank.take(start)
+    trained = rank.train()
+    np.testing.assert_allclose(start - rank.written(), trained, rtol=0, atol=2**-21)
+    assert np.abs(trained - (start - rank.own)).max() > 2**-13, "rounding is above that"
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_a_delta_keeps_the_work_and_mixing_its_share(dtype: torch.dtype) -> None:
+    rank, start, move = Low(dtype), outer(), outer(4)
+    rank.take(start)
+    trained = rank.train()
+    rank.take(move, "delta")
+    moved = start + move - trained
+    np.testing.assert_allclose(rank.written(), moved, rtol=0, atol=2**-20)
+    assert np.array_equal(rank.own, torch.from_numpy(rank.written()).to(dtype).float().numpy())
+    rank.take(start, mixing=0.25)
+    np.testing.assert_allclose(rank.written(), start * 0.75 + moved * 0.25, rtol=0, atol=2**-20)
+
+
+def test_an_fp32_parameter_has_no_remainder_and_is_no_copy() -> None:
+    model = nn.Linear(2, 2)
+    shard = shard_views(model, rank=0)[0]
+    assert shard.remainder is None
+    assert shard.values.data_ptr() == model.weight.data_ptr()
+    version = model.weight._version
+    shard.store(shard.values)
+    assert model.weight._version == version, "it was copied to itself"
 
 
 def test_a_model_without_elements_is_refused() -> None:
     with pytest.raises(ConfigError, match="no parameters"):
         places(nn.Identity())
-    model = nn.Module()
-    model.empty = nn.Parameter(torch.empty(0, 3))
-    with pytest.raises(ConfigError, match=r"parameter empty has no elements \(shape \(0, 3\)\)"):
-        places(model)
+    with pytest.raises(ConfigError, match="no parameters"):
+        places(nn.ParameterList([torch.empty(0, 3)]))
+
+
+def test_only_parameters_that_need_a_gradient_are_exchanged() -> None:
+    model = nn.Sequential(nn.Linear(2, 3).bfloat16(), nn.Linear(3, 2))
+    model[0].requires_grad_(False)
+    assert places(model) == [
+        TensorPlace(0, "1.weight", (2, 3), 0),
+        TensorPlace(0, "1.bias", (2,), 6),
+    ]
+    buffer = memoryview(bytearray(32))
+    write_shards(shard_views(model, rank=0), buffer)
+    assert buffer.cast("f").tolist()[6:] == model.get_parameter("1.bias").tolist()
+
+
+def test_a_parameter_without_elements_is_left_out() -> None:
+    model = nn.ParameterDict({"a": torch.ones(2), "empty": torch.empty(0, 3), "b": torch.ones(3)})
+    assert places(model) == [TensorPlace(0, "a", (2,), 0), TensorPlace(0, "b", (3,), 2)]
+    buffer = memoryview(bytearray(20))
+    write_shards(shard_views(model, rank=0), buffer)
+    assert buffer.cast("f").tolist() == [1.0] * 5
 
 
 def test_a_node_without_a_gpu_says_so() -> None:

@@ -135,7 +135,7 @@ class Alone:
     def fitting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def join(self, tensors: object, *, elements: int) -> NoReturn:
+    def join(self, tensors: object, *, elements: int, frozen: object) -> NoReturn:
         raise Joined
 
 

@@ -29,3 +29,5 @@ def test_an_optimizer_of_other_parameters_than_the_model_is_refused_and_says_whi
         group_numbers(shards, adam([nn.Parameter(torch.zeros(3))]))
     with pytest.raises(ConfigError, match="has 1 that are not in the model"):
         group_numbers(shards, adam([*parameters, nn.Parameter(torch.zeros(3))]))
+    frozen = nn.Parameter(torch.zeros(3), requires_grad=False)
+    assert group_numbers(shards, adam([*parameters, frozen]), others=[frozen]) == [0] * len(shards)

@@ -16,6 +16,7 @@ from peers.ranks.attempt import (
     Stage,
     fragment_elements,
 )
+from protocols.types.ids import FrozenTensor
 from protocols.types.sample_ranges import SampleRange
 
 NOT_NOW = Answer(fragment=NONE)
@@ -94,6 +95,30 @@ def test_ranks_must_report_the_same_layout() -> None:
     attempt.layout(0, LAYOUT, 5)
     with pytest.raises(RankFault, match=r"rank 1 has TensorSpec\(fragment=0, name='other'"):
         attempt.layout(1, (LAYOUT[0], TensorPlace(0, "other", (4,), 6), LAYOUT[2]), 6)
+
+
+def test_ranks_add_up_the_digests_of_frozen_tensors() -> None:
+    attempt = new_attempt()
+    report(attempt, 0)
+    report(attempt, 1)
+    base = FrozenTensor("base", "BF16", (2,), (1 << 32) - 1)
+    attempt.layout(0, LAYOUT, 5, (base, base._replace(name="more", digest=4)))
+    ours = base._replace(digest=3), base._replace(name="more", digest=5)
+    assert attempt.layout(1, LAYOUT, 6, ours) == LAYOUT
+    assert [each.digest for each in attempt.frozen] == [2, 9]
+    assert [each[:3] for each in attempt.frozen] == [each[:3] for each in ours]
+
+
+@pytest.mark.parametrize("change", [{"name": "other"}, {"shape": (3,)}, {"type": "F32"}])
+def test_ranks_must_report_the_same_frozen_tensors(change: dict[str, Any]) -> None:
+    attempt = new_attempt()
+    report(attempt, 0)
+    report(attempt, 1)
+    base = FrozenTensor("base", "BF16", (2,), 1)
+    attempt.layout(0, LAYOUT, 5, (base,))
+    attempt.layout(1, LAYOUT, 6, (base._replace(**change),))
+    with pytest.raises(RankFault, match="rank 1 has other frozen tensors than rank 0"):
+        _ = attempt.frozen
 
 
 def test_elements_are_counted_by_fragment() -> None:

@@ -1,0 +1,78 @@
+"""Names of a model's tensors, without the components that wrappers put into them.
+
+torch.compile, activation checkpointing and data parallelism keep the wrapped module in an attribute
+of their own. Nodes may wrap one model in different ways, so the attribute is no part of a name; a
+user's own attribute of the same name is. Must NOT decide which tensors are exchanged.
+"""
+
+import sys
+from collections.abc import Iterator
+
+from torch import nn
+
+from protocols.types import ConfigError
+
+WRAPPERS = (
+    ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
+    (
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+        "ActivationWrapper",
+        "_checkpoint_wrapped_module",
+    ),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel", "module"),
+    ("torch.nn.parallel.data_parallel", "DataParallel", "module"),
+    (
+        "torch.distributed.fsdp.fully_sharded_data_parallel",
+        "FullyShardedDataParallel",
+        "_fsdp_wrapped_module",
+    ),
+)
+"""(module of torch, class in it, attribute that holds the wrapped module)."""
+
+
+def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Name and parameter, in the order of `model.named_parameters()`; a tied one is listed once, by
+    its first name.
+
+    Raises ConfigError if two of them have the same name without their wrappers.
+    """
+    found: dict[nn.Parameter, str] = {}
+    paths: dict[str, str] = {}
+    for place, path, module in _modules(model, "", "", set()):
+        # A wrapper's own `named_parameters` edits names, of this module none.
+        for own, parameter in nn.Module.named_parameters(module, recurse=False):
+            if parameter in found:
+                continue
+            name = found[parameter] = place + own
+            if name in paths:
+                raise ConfigError(
+                    f"parameters {paths[name]} and {path + own} are both named {name} without "
+                    "their wrappers: rename one"
+                )
+            paths[name] = path + own
+    return [(name, parameter) for parameter, name in found.items()]
+
+
+def _modules(
+    module: nn.Module, place: str, path: str, seen: set[nn.Module]
+) -> Iterator[tuple[str, str, nn.Module]]:
+    """Each module once, in the order of `named_modules()`, with the prefix of its tensors' names
+    without wrappers and with them."""
+    if module in seen:
+        return
+    seen.add(module)
+    yield place, path, module
+    wrapped = _wrapped_attribute(module)
+    for name, child in nn.Module.named_children(module):
+        inner = place if name == wrapped else f"{place}{name}."
+        yield from _modules(child, inner, f"{path}{name}.", seen)
+
+
+def _wrapped_attribute(module: nn.Module) -> str:
+    """The attribute in which this module keeps a module that it wraps; "" if it is no wrapper."""
+    for source, kind, attribute in WRAPPERS:
+        # A module of such a class exists only if its source is imported, which takes seconds.
+        loaded = sys.modules.get(source)
+        if loaded is not None and isinstance(module, getattr(loaded, kind)):
+            return attribute
+    return ""
