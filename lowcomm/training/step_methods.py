@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from lowcomm.config.lr_schedule import Schedule
-from lowcomm.training import deterministic_ops
-from lowcomm.training.attach import Peer
-from lowcomm.training.fsdp import (
+from lowcomm.tensors import deterministic_ops
+from lowcomm.tensors.fsdp import (
     ShardView,
     check_sharded,
     local_of,
@@ -29,7 +28,8 @@ from lowcomm.training.fsdp import (
     whole,
     window,
 )
-from lowcomm.training.gpu_copies import pin
+from lowcomm.tensors.gpu_copies import pin
+from lowcomm.training.attach import Peer
 from lowcomm.training.step_rank import StepRank
 from protocols.types import ConfigError, LowcommError
 

@@ -23,7 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
-from lowcomm.training.gpu_copies import wait_for_copies
+from lowcomm.tensors.gpu_copies import wait_for_copies
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 
