@@ -26,7 +26,7 @@ from benchmarks.gpus.gpu_node import MODELS, ROUND_STEPS, WINDOW_STEPS
 from benchmarks.machine import machine
 from lowcomm.models import build_model
 from lowcomm.reports import Commit, Event, RanksLost, Ready, read_timeline
-from lowcomm.training import pin, read_shards, shard_views, write_shards
+from lowcomm.tensors import pin, read_shards, shard_views, write_shards
 from peers.ipc import Slots, SlotsShape
 from protocols.types import ConfigError, LowcommError
 from sims.cluster import LocalCluster, LocalNode

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lowcomm.flexdemo.method import FlexDeMo
+    from lowcomm.loop_state.kept_objects import RandomState
+    from lowcomm.loop_state.run_scheduler import lr_scheduler
     from lowcomm.training.attach import attach
     from lowcomm.training.round_methods import (
         DecoupledDiLoCo,
@@ -31,15 +33,19 @@ __all__ = [
     "FlexDeMo",
     "LocalSGD",
     "NoLoCo",
+    "RandomState",
     "SparseLoCo",
     "StreamingDiLoCo",
     "__version__",
     "attach",
+    "lr_scheduler",
 ]
 
 # No module may have the name of an export: its import would replace the export by the module.
 _EXPORTS = {
     "attach": "lowcomm.training.attach",
+    "lr_scheduler": "lowcomm.loop_state.run_scheduler",
+    "RandomState": "lowcomm.loop_state.kept_objects",
     "AllReduce": "lowcomm.training.step_methods",
     "DecoupledDiLoCo": "lowcomm.training.round_methods",
     "DiLoCo": "lowcomm.training.round_methods",

@@ -20,8 +20,8 @@ from lowcomm.program.evaluate import generate, held_out_loss
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.program.progress_meter import ProgressMeter
+from lowcomm.tensors.fsdp import shard_model
 from lowcomm.training.attach import Peer, attach
-from lowcomm.training.fsdp import shard_model
 from lowcomm.training.round_methods import ROUND_METHODS, Method
 from lowcomm.training.step_methods import AllReduce
 from protocols.types import ConfigError

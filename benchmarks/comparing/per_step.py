@@ -16,7 +16,7 @@ from lowcomm.data import Batches
 from lowcomm.flexdemo import MomentumExchange
 from lowcomm.methods import FlexDeMoMethod, Parameter
 from lowcomm.models import Llama
-from lowcomm.training import deterministic_ops
+from lowcomm.tensors import deterministic_ops
 from protocols.types import ConfigError
 from sims.lockstep import StepLockstep
 
@@ -71,7 +71,7 @@ class AllReduceGroup(_StepGroup):
     """Each step applies the mean of all nodes' gradients.
 
     The optimizer is torch's, as in a node that trains alone;
-    `lowcomm/training/deterministic_ops.py` has the same AdamW with one rounding an operation.
+    `lowcomm/tensors/deterministic_ops.py` has the same AdamW with one rounding an operation.
     """
 
     def _step(self, factor: float) -> None:

@@ -16,11 +16,11 @@ from torch.optim import SGD, Optimizer
 from lowcomm import methods
 from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
+from lowcomm.loop_state.rank_checkpoint import RankFile
 from lowcomm.methods.base import Parameter
+from lowcomm.tensors import deterministic_ops
+from lowcomm.tensors.fsdp import ShardView, on_device, reshard, wait_for, whole
 from lowcomm.tensors.placement import local_of
-from lowcomm.training import deterministic_ops
-from lowcomm.training.fsdp import ShardView, on_device, reshard, wait_for, whole
-from lowcomm.training.rank_checkpoint import RankFile
 from lowcomm.training.step_methods import StepTrainer, check_adamw
 from protocols.types import ConfigError
 

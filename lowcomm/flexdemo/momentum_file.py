@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lowcomm.training.rank_checkpoint import HEADER, RankFile, write_tensors
+from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile, write_tensors
 
 SCHEMA = 1
 

@@ -1,6 +1,6 @@
 """The process group of a node's ranks, and the device of each.
 
-Must NOT shard a model (lowcomm/training/fsdp.py), nor speak with other nodes.
+Must NOT shard a model (lowcomm/tensors/fsdp.py), nor speak with other nodes.
 """
 
 import os

@@ -1,10 +1,25 @@
-"""Names and places of the tensors of a user's model.
+"""A rank's tensors: names, shards, copies from and to a GPU, and exact arithmetic.
 
-In: any torch.nn.Module, wrapped, sharded, or with parts that no node trains. Out: names without
-wrappers, the part of a tensor that one rank holds, and the fingerprints of frozen tensors. Must NOT
-know rounds, nor change a tensor.
+In: any torch.nn.Module, wrapped, sharded, or with parts that no node trains; memory that a rank
+shares with its daemon. Out: names without wrappers, the places of a rank's elements in the flat
+parameters of its node, fingerprints of frozen tensors, and steps with the same bits on every
+device. Must NOT know a method, a round or a daemon.
 
-Start reading: names.py, then frozen.py.
+Start reading: names.py, then fsdp.py.
 """
 
-__all__ = []
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from lowcomm.tensors import deterministic_ops
+    from lowcomm.tensors.fsdp import read_shards, shard_views, write_shards
+    from lowcomm.tensors.gpu_copies import pin
+
+__all__ = ["deterministic_ops", "pin", "read_shards", "shard_views", "write_shards"]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {"fsdp": "read_shards shard_views write_shards", "gpu_copies": "pin"},
+)

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from lowcomm.training import deterministic_ops
     from lowcomm.training.attach import Peer
-    from lowcomm.training.fsdp import read_shards, shard_views, write_shards
-    from lowcomm.training.gpu_copies import pin
     from lowcomm.training.interfaces import Kind, RoundState
     from lowcomm.training.round_rank import RoundRank
     from lowcomm.training.round_schedule import ANCHOR
@@ -29,20 +26,13 @@ __all__ = [
     "RoundRank",
     "RoundState",
     "StepRank",
-    "deterministic_ops",
-    "pin",
-    "read_shards",
-    "shard_views",
-    "write_shards",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "attach": "Peer",
-        "fsdp": "read_shards shard_views write_shards",
         "interfaces": "Kind RoundState",
-        "gpu_copies": "pin",
         "round_rank": "RoundRank",
         "round_schedule": "ANCHOR",
         "step_rank": "StepRank",

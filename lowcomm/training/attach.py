@@ -21,13 +21,14 @@ from lowcomm.config.schema import NodeConfig, run_from_json, validate
 from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
 from lowcomm.data.lease import NodeLease
-from lowcomm.methods import AnyMethod
+from lowcomm.methods import AnyMethod, RoundMethod
 from peers.ipc import Attached, RankClient, TensorPlace
 from protocols.types import ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lowcomm.loop_state.kept_objects import KeptObjects, Stateful
     from lowcomm.tensors.frozen import FrozenPart
 
 
@@ -61,6 +62,7 @@ class Peer:
         self.lease = NodeLease()
         """For a method: the samples that this node may train on, and those that its steps have
         used."""
+        self._kept: KeptObjects | None = None
         self._corpus_directory = Path(configured.corpus)
         self._joined = False
         # If ranks cannot share the batch, all raise here, before any waits for another.
@@ -71,6 +73,36 @@ class Peer:
     def corpus(self) -> Corpus:
         """The run's text, memory-mapped. Raises ConfigError if the daemon has not stored it."""
         return Corpus.open(self._corpus_directory)
+
+    @property
+    def kept(self) -> "KeptObjects":
+        """For a method: the objects of the loop that go on after a restart of the ranks."""
+        if self._kept is None:
+            from lowcomm.loop_state.kept_objects import KeptObjects
+
+            self._kept = KeptObjects()
+        return self._kept
+
+    def keep(self, name: str, thing: "Stateful") -> None:
+        """Have an object of the loop go on where it was if the ranks start again: anything with
+        `state_dict` and `load_state_dict` (a scheduler, a GradScaler, an averaged model, a loader,
+        `lowcomm.RandomState()`). Call it before the loop; what the object's state was comes back at
+        once, or when the method is made.
+
+        Its state is written with the optimizer's, within `method.step()`: bring the object up to
+        date before that call. A joiner begins with the object as it is. Raises ConfigError if the
+        name is taken, if the state has other values than tensors, arrays and plain ones, or if a
+        saved state does not fit; and with a per-step method, where nodes that return make up for
+        the others' steps without the loop.
+        """
+        with self.fitting():
+            if not isinstance(self.run.method, RoundMethod):
+                raise ConfigError(
+                    f"peer.keep({name!r}) is for methods of rounds, and run.method.name is "
+                    f"{self.run.method.name!r}: pass `schedule=` to the method instead of a "
+                    "scheduler"
+                )
+            self.kept.add(name, thing)
 
     @overload
     def batches(self) -> Iterator["Tensor"]: ...

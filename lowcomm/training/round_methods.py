@@ -16,11 +16,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lowcomm.config.lr_schedule import Schedule, warmup
+from lowcomm.loop_state.rank_checkpoint import (
+    RankFile,
+    RankSaver,
+    RankStateError,
+    load_rank_state,
+)
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
 from lowcomm.tensors.frozen import frozen_parts
-from lowcomm.tensors.names import named_parameters
-from lowcomm.training.attach import Peer
-from lowcomm.training.fsdp import (
+from lowcomm.tensors.fsdp import (
     ShardView,
     apply,
     check_sharded,
@@ -32,14 +36,10 @@ from lowcomm.training.fsdp import (
     window,
     write_shards,
 )
-from lowcomm.training.gpu_copies import SideCopies, pin
+from lowcomm.tensors.gpu_copies import SideCopies, pin
+from lowcomm.tensors.names import named_parameters
+from lowcomm.training.attach import Peer
 from lowcomm.training.interfaces import Kind
-from lowcomm.training.rank_checkpoint import (
-    RankFile,
-    RankSaver,
-    RankStateError,
-    load_rank_state,
-)
 from lowcomm.training.round_rank import RoundRank
 from protocols.types import ConfigError, LowcommError
 
@@ -101,15 +101,18 @@ class Method:
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
         is_there = bool(attached.rank_state) and file.is_of_all
-        kept = is_there and load_rank_state(file, self._parameters, optimizer)
-        self._saver = RankSaver(self._parameters, optimizer)
+        loaded = is_there and load_rank_state(file, self._parameters, optimizer)
+        if loaded:
+            with peer.fitting():
+                peer.kept.read(file)
+        self._saver = RankSaver(self._parameters, optimizer, peer.kept)
         overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, EagerDiLoCoMethod)
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
         """With a GPU, if the loop goes on while a result is awaited. Its keys are the fragments:
         what is fetched is the next result."""
         self._rank = RoundRank(peer, self, attached, when_written=self._when_written)
         self._rank.start()
-        joins = not kept and self._rank.run_step > 0
+        joins = not loaded and self._rank.run_step > 0
         self._warmup_steps = peer.run.optimizer.joiner_warmup_steps if joins else 0
         """Warmup steps of a joiner, in addition to the schedule's: the first steps of a fresh
         optimizer are its longest."""

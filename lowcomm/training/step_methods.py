@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from lowcomm.config.lr_schedule import Schedule
+from lowcomm.tensors import deterministic_ops
 from lowcomm.tensors.frozen import frozen_parts
-from lowcomm.tensors.placement import local_of
-from lowcomm.training import deterministic_ops
-from lowcomm.training.attach import Peer
-from lowcomm.training.fsdp import (
+from lowcomm.tensors.fsdp import (
     ShardView,
     check_sharded,
     on_device,
@@ -30,7 +28,9 @@ from lowcomm.training.fsdp import (
     whole,
     window,
 )
-from lowcomm.training.gpu_copies import pin
+from lowcomm.tensors.gpu_copies import pin
+from lowcomm.tensors.placement import local_of
+from lowcomm.training.attach import Peer
 from lowcomm.training.step_rank import StepRank
 from protocols.types import ConfigError, LowcommError
 

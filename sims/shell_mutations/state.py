@@ -4,13 +4,13 @@ Must NOT run anything (shell_mutants.py).
 """
 
 from lowcomm.data.lease import NodeLease
+from lowcomm.loop_state.rank_checkpoint import RankSaver
 from lowcomm.outer_state.error_feedback import ErrorFeedback
 from lowcomm.outer_state.outer_step import OuterStep
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.step_replica import StepReplica
 from lowcomm.outer_state.versions import Loans, OuterState
 from lowcomm.rank_control.rank_rounds import RankRounds
-from lowcomm.training.rank_checkpoint import RankSaver
 from lowcomm.training.round_rank import RoundRank
 from lowcomm.training.round_schedule import RoundSchedule
 from peers.ipc.rank_client import RankClient
@@ -30,7 +30,7 @@ _FEEDBACK = (
 _LEASE = ("tests/lowcomm/data/test_lease.py",)
 _RANK_ROUNDS = ("tests/lowcomm/rank_control/test_rank_rounds.py",)
 _ATTEMPT = ("tests/peers/ranks/test_attempt.py",)
-_RANK_CHECKPOINT = ("tests/lowcomm/training/test_rank_checkpoint.py",)
+_RANK_CHECKPOINT = ("tests/lowcomm/loop_state/test_rank_checkpoint.py",)
 _SLOTS = ("tests/peers/ipc/test_shared_memory.py",)
 
 REPLICA_MUTANTS = (

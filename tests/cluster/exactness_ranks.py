@@ -37,7 +37,7 @@ def main() -> int:
 
     import lowcomm
     from lowcomm.program.process_group import join_node, leave_node
-    from lowcomm.training.fsdp import reshard, shard_model
+    from lowcomm.tensors.fsdp import reshard, shard_model
 
     peer = lowcomm.attach()
     torch.set_num_threads(1)

@@ -21,7 +21,7 @@ from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.program.process_group import join_node, leave_node, rank_device
-from lowcomm.training.fsdp import shard_model, shard_views
+from lowcomm.tensors.fsdp import shard_model, shard_views
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 STEPS = 3

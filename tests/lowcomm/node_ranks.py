@@ -23,10 +23,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.optim import Optimizer
 
+from lowcomm.loop_state.kept_objects import KeptObjects
+from lowcomm.loop_state.rank_checkpoint import Parameters, RankFile, RankSaver, load_rank_state
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.tensors.frozen import frozen_parts, write_frozen
-from lowcomm.training.fsdp import (
+from lowcomm.tensors.fsdp import (
     check_sharded,
     read_shards,
     reshard,
@@ -34,7 +36,6 @@ from lowcomm.training.fsdp import (
     shard_views,
     write_shards,
 )
-from lowcomm.training.rank_checkpoint import Parameters, RankFile, RankSaver, load_rank_state
 from protocols.types.errors import ConfigError
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
@@ -44,7 +45,7 @@ CPU = rank_device("cpu", local_rank=0)
 def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:
     """Save a state and wait for it. Raises the saver's errors."""
     errors: list[Exception | None] = []
-    saver = RankSaver(parameters, optimizer)
+    saver = RankSaver(parameters, optimizer, KeptObjects())
     saver.save(file, errors.append)
     saver.wait()
     (error,) = errors

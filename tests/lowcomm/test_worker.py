@@ -30,7 +30,7 @@ from lowcomm.methods import DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.models.llama import Llama, build_model, next_token_loss
 from lowcomm.numerics.operations import F32
 from lowcomm.program.evaluate import held_out_loss
-from lowcomm.training.fsdp import places
+from lowcomm.tensors.fsdp import places
 from lowcomm.worker import make_optimizer
 from peers.ipc.messages import NONE, Answer, Boundary
 from peers.processes.supervisor import ZygoteSpawner

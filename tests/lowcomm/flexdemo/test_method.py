@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lowcomm.flexdemo.method import check_sgd, gradient_rows, group_of
-from lowcomm.training.fsdp import shard_views
+from lowcomm.tensors.fsdp import shard_views
 from protocols.types.errors import ConfigError
 from tests.lowcomm.forking import run_ranks
 

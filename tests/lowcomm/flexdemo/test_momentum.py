@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
+from lowcomm.loop_state.rank_checkpoint import RankFile
 from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
-from lowcomm.training import deterministic_ops
-from lowcomm.training.rank_checkpoint import RankFile
+from lowcomm.tensors import deterministic_ops
 from protocols.types.ids import TensorSpec
 from sims.lockstep.step_lockstep import StepLockstep
 

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from lowcomm.flexdemo.momentum_file import load_momentum, save_momentum
-from lowcomm.training.rank_checkpoint import HEADER, RankFile
+from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile
 
 SHAPES = [(5, 3), (0, 7), (4, 1)]
 

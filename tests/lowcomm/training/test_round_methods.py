@@ -22,7 +22,7 @@ from lowcomm.methods import (
     DiLoCoMethod,
     StreamingDiLoCoMethod,
 )
-from lowcomm.training.fsdp import EXIT_PAUSE_S
+from lowcomm.tensors.fsdp import EXIT_PAUSE_S
 from lowcomm.training.round_methods import ROUND_METHODS, _stepped
 from peers.ipc.messages import TensorPlace
 from peers.processes.supervisor import CommandSpawner

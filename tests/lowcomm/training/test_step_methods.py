@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowcomm.training.fsdp import shard_views
+from lowcomm.tensors.fsdp import shard_views
 from lowcomm.training.step_methods import check_adamw, group_numbers
 from protocols.types.errors import ConfigError
 

@@ -9,7 +9,7 @@ import torch
 from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
-from lowcomm.training import deterministic_ops
+from lowcomm.tensors import deterministic_ops
 from protocols.types.errors import ConfigError
 from sims.paced.moves import initial_parameters, movement
 from sims.paced.step_nodes import RATE, FlexNode, paced_node

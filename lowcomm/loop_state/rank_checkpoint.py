@@ -8,11 +8,11 @@ them). Must NOT unpickle anything, or load a state that does not fit exactly.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import safetensors.torch
 import torch
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from lowcomm.tensors.gpu_copies import HostCopies
 from lowcomm.tensors.placement import local_of
-from lowcomm.training.gpu_copies import HostCopies
 from peers.storage import sync
 from protocols.types import LowcommError
 
@@ -31,6 +31,12 @@ HEADER = "lowcomm"
 
 Parameters = Mapping[str, nn.Parameter]
 """All parameters that the optimizer steps, by their names in the model."""
+
+
+Content = tuple[Path, dict[str, Tensor], dict[str, str]]
+"""A file's path, tensors and metadata."""
+KEPT = "kept:"
+"""Before the names of kept objects' tensors, while they are copied beside the optimizer's."""
 
 
 class RankStateError(LowcommError):
@@ -50,6 +56,11 @@ class RankFile:
         return self._path_of(self.rank)
 
     @property
+    def kept_path(self) -> Path:
+        """The file of the objects that the loop keeps (kept_objects.py)."""
+        return self.directory / f"kept-{self.rank}-of-{self.world_size}.safetensors"
+
+    @property
     def is_of_all(self) -> bool:
         """Whether every rank of the node has written its file: either all ranks load theirs, or
         none does."""
@@ -59,26 +70,39 @@ class RankFile:
         return self.directory / f"rank-{rank}-of-{self.world_size}.safetensors"
 
 
-class RankSaver:
-    """Writes the optimizer's states of one rank in a thread of its own, while training goes on."""
+class Kept(Protocol):
+    """The kept objects of a rank (kept_objects.py)."""
 
-    def __init__(self, parameters: Parameters, optimizer: Optimizer) -> None:
-        self._parameters, self._optimizer = parameters, optimizer
+    def content(self, file: RankFile) -> tuple[dict[str, Tensor], dict[str, str]]: ...
+
+
+class RankSaver:
+    """Writes the states of one rank's optimizer and kept objects in a thread of its own, while
+    training goes on."""
+
+    def __init__(self, parameters: Parameters, optimizer: Optimizer, kept: Kept) -> None:
+        self._parameters, self._optimizer, self._kept = parameters, optimizer, kept
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-state")
         self._last: Future[None] | None = None
         self._copies = HostCopies()
 
     def save(self, file: RankFile, then: Callable[[Exception | None], None]) -> None:
         """Copy the present state, after the last one is written; then begin to write this rank's
-        file: complete and synced, or not at all. Makes the directory if needed. Calls `then` in the
-        thread at the end, with the error if there is one.
+        files: complete and synced, or not at all. Makes the directory if needed. Calls `then` in
+        the thread at the end, with the error if there is one.
 
         Raises RankStateError if the optimizer keeps anything but tensors and plain values.
         """
         self.wait()
         tensors, header = _state(file, self._parameters, self._optimizer)
-        copies = self._copies.of(tensors)
-        self._last = self._thread.submit(_write, file, copies, header, then)
+        kept, metadata = self._kept.content(file)
+        copies = self._copies.of({**tensors, **{f"{KEPT}{place}": x for place, x in kept.items()}})
+        contents = [(file.path, {entry: copies[entry] for entry in tensors}, _metadata(header))]
+        if metadata:
+            # The other file comes last: it says that the state is complete.
+            theirs = {place: copies[f"{KEPT}{place}"] for place in kept}
+            contents.insert(0, (file.kept_path, theirs, metadata))
+        self._last = self._thread.submit(_write, contents, then)
 
     def wait(self) -> None:
         """Wait until the last file is written."""
@@ -86,16 +110,12 @@ class RankSaver:
             self._last.result()
 
 
-def _write(
-    file: RankFile,
-    tensors: dict[str, Tensor],
-    header: dict[str, Any],
-    then: Callable[[Exception | None], None],
-) -> None:
+def _write(contents: Sequence[Content], then: Callable[[Exception | None], None]) -> None:
     failed: Exception | None = None
     try:
-        file.directory.mkdir(parents=True, exist_ok=True)
-        write_tensors(file.path, tensors, {HEADER: json.dumps(header)})
+        for path, tensors, metadata in contents:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(path, tensors, metadata)
     except (OSError, RankStateError) as error:
         failed = error
     then(failed)
@@ -148,7 +168,7 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
                 for entry in opened.keys()  # noqa: SIM118 - not a mapping.
             }
         for entry in cast("list[str]", header["sharded"]):
-            tensors[entry] = _like(parameters[_split(entry)[1]], tensors[entry])
+            tensors[entry] = like(parameters[_split(entry)[1]], tensors[entry])
         entries: dict[str, Any] = {**tensors, **header["values"]}
         state: dict[str, dict[str, Any]] = {}
         for entry, value in entries.items():
@@ -170,6 +190,10 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
         }
     )
     return True
+
+
+def _metadata(header: Mapping[str, Any]) -> dict[str, str]:
+    return {HEADER: json.dumps(header)}
 
 
 def _check_apart(tensors: Mapping[str, Tensor]) -> None:
@@ -219,7 +243,7 @@ def _split(entry: str) -> tuple[str, str]:
 
 
 @torch.no_grad()
-def _like(parameter: Tensor, local: Tensor) -> Tensor:
+def like(parameter: Tensor, local: Tensor) -> Tensor:
     """A tensor that is sharded like `parameter` and has `local` as its shard. Raises ValueError if
     the shape does not fit."""
     made = torch.empty_like(parameter, dtype=local.dtype)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowcomm.training.fsdp import (
+from lowcomm.tensors.fsdp import (
     apply,
     read_shards,
     shard_views,
@@ -19,7 +19,7 @@ from lowcomm.training.fsdp import (
     window,
     write_shards,
 )
-from lowcomm.training.gpu_copies import HostCopies, SideCopies, pin, wait_for_copies
+from lowcomm.tensors.gpu_copies import HostCopies, SideCopies, pin, wait_for_copies
 from peers.ipc.shared_memory import Slots, SlotsShape
 from tests.lowcomm.node_ranks import Odd, fill, flat
 

@@ -22,9 +22,9 @@ from torch.distributed.tensor import DTensor
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
+from lowcomm.tensors.gpu_copies import wait_for_copies
 from lowcomm.tensors.names import named_parameters
 from lowcomm.tensors.placement import local_of, placement_of
-from lowcomm.training.gpu_copies import wait_for_copies
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 

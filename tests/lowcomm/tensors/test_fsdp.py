@@ -20,7 +20,7 @@ from lowcomm.models.llama import build_model
 from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
 from lowcomm.program.process_group import join_node, rank_device
-from lowcomm.training.fsdp import places, read_shards, shard_views, write_shards
+from lowcomm.tensors.fsdp import places, read_shards, shard_views, write_shards
 from peers.ipc.messages import TensorPlace
 from protocols.types.errors import ConfigError
 from tests.lowcomm import node_ranks

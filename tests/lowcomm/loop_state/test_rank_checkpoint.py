@@ -14,14 +14,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lowcomm.program.muon import Muon
-from lowcomm.training.rank_checkpoint import (
+from lowcomm.loop_state.kept_objects import KeptObjects
+from lowcomm.loop_state.rank_checkpoint import (
     HEADER,
     RankFile,
     RankSaver,
     RankStateError,
     load_rank_state,
 )
+from lowcomm.program.muon import Muon
 from tests.lowcomm.forking import run_ranks
 from tests.lowcomm.node_ranks import save_rank_state
 
@@ -117,7 +118,7 @@ def test_a_restart_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
 def test_training_goes_on_while_the_state_is_written(device: str, tmp_path: Path) -> None:
     model = build().to(device)
     optimizer = OPTIMIZERS["adamw_fused"](model.parameters())
-    saver = RankSaver(parameters_of(model), optimizer)
+    saver = RankSaver(parameters_of(model), optimizer, KeptObjects())
     files = [RankFile(tmp_path, 0, 1), RankFile(tmp_path / "next", 0, 1)]
     errors: list[Exception | None] = []
     losses: list[bytes] = []
@@ -151,7 +152,7 @@ def test_a_state_is_of_the_step_at_which_it_was_saved_and_the_next_one_waits(
 ) -> None:
     model = build()
     parameters, optimizer = parameters_of(model), OPTIMIZERS["sgd_momentum"](model.parameters())
-    saver, go_on = RankSaver(parameters, optimizer), threading.Event()
+    saver, go_on = RankSaver(parameters, optimizer, KeptObjects()), threading.Event()
     first = RankFile(slow_directory(tmp_path / "first", go_on), 0, 1)
     second = RankFile(tmp_path / "second", 0, 1)
     errors: list[Exception | None] = []

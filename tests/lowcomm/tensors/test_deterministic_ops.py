@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowcomm.training.deterministic_ops import (
+from lowcomm.tensors.deterministic_ops import (
     TILE_ELEMENTS,
     Rates,
     adamw_step,
@@ -25,8 +25,8 @@ SMALL = 2.0**-70
 """The squares of gradients times this are denormal."""
 PROGRAM = """
 import torch, xxhash
-from lowcomm.training.deterministic_ops import adamw_step, norm
-from tests.lowcomm.training.test_deterministic_ops import RATES, some
+from lowcomm.tensors.deterministic_ops import adamw_step, norm
+from tests.lowcomm.tensors.test_deterministic_ops import RATES, some
 torch.set_num_threads(1)
 print(torch.backends.cpu.get_cpu_capability())
 param, first, second = some(0), torch.zeros(4099), torch.zeros(4099)

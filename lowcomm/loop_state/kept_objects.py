@@ -1,0 +1,236 @@
+"""Objects of a training loop that go on where they were when its ranks start again.
+
+    <directory>/kept-1-of-2.safetensors    the tensors of one rank's objects; the rest in the header
+
+Schedulers, gradient scalers, averaged models, loaders and random generators all have `state_dict`
+and `load_state_dict`. Their states are written beside the optimizer's, of the same step, and read
+back together with it or not at all. Must NOT unpickle anything, nor know which step it is
+(training/round_methods.py).
+"""
+
+import base64
+import json
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile, RankStateError, like
+from lowcomm.tensors.fsdp import local_of
+from protocols.types import ConfigError
+
+SCHEMA = 1
+DEPTH_MAX = 32
+"""Containers within each other in a state."""
+
+Packed = None | bool | int | float | str | list[Any] | dict[str, Any]
+"""A value as JSON: plain values as they are, and any other as {its kind: its content}."""
+_MAPPINGS: dict[str, type[dict[Any, Any]]] = {
+    "dict": dict,
+    "ordered": OrderedDict,
+    "counter": Counter,  # The milestones of MultiStepLR.
+}
+_SEQUENCES: dict[str, type[list[Any]] | type[tuple[Any, ...]]] = {"list": list, "tuple": tuple}
+
+
+class Stateful(Protocol):
+    """What can be kept: torch's schedulers, GradScaler, modules, StatefulDataLoader, and your own
+    classes."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class KeptObjects:
+    """The kept objects of one rank, by name; a RankSaver writes them."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Stateful] = {}
+        self._read: dict[str, tuple[Packed, Mapping[str, Tensor]]] = {}
+        """States that were read, and whose objects have not come yet."""
+
+    def add(self, name: str, thing: Stateful) -> None:
+        """Keep this object under a name, and give it the state that was read for it, if any. Raises
+        ConfigError if the name is taken, or if the state cannot be written, or does not fit."""
+        if not name or name in self._objects:
+            why = "is kept already" if name else "needs a name"
+            raise ConfigError(f"peer.keep({name!r}): {why}: each object has a name of its own")
+        lacks = [x for x in ("state_dict", "load_state_dict") if not hasattr(thing, x)]
+        if lacks:
+            kind = type(thing).__name__
+            raise ConfigError(f"peer.keep({name!r}): a {kind} has no {' and no '.join(lacks)}()")
+        try:
+            _pack(thing.state_dict(), {}, name)
+        except RankStateError as error:
+            raise ConfigError(f"peer.keep({name!r}): {error}") from error
+        self._objects[name] = thing
+        if name in self._read:
+            _give(name, thing, *self._read.pop(name))
+
+    def content(self, file: RankFile) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The tensors of all objects, themselves and not copies, and the metadata of their file;
+        nothing if there is no object. Raises RankStateError for a value that cannot be written."""
+        if not self._objects:
+            return {}, {}
+        found: dict[str, Tensor] = {}
+        objects = {
+            name: _pack(thing.state_dict(), found, name) for name, thing in self._objects.items()
+        }
+        tensors = {place: local_of(each).detach().contiguous() for place, each in found.items()}
+        return tensors, {HEADER: json.dumps({**_identity(file), "objects": objects})}
+
+    def read(self, file: RankFile) -> None:
+        """Give each object the state that a rank like this one wrote; objects that come later get
+        theirs when they come. Nothing happens if there is no such file, or if it is damaged. Raises
+        ConfigError if a state does not fit its object."""
+        try:
+            with cast(Any, safe_open(file.kept_path, framework="pt")) as opened:
+                header: dict[str, Any] = json.loads(opened.metadata()[HEADER])
+                if any(header[key] != value for key, value in _identity(file).items()):
+                    return
+                tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+            objects = cast("dict[str, Packed]", header["objects"])
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+            return
+        self._read = {name: (packed, tensors) for name, packed in objects.items()}
+        for name in self._objects.keys() & self._read.keys():
+            _give(name, self._objects[name], *self._read.pop(name))
+
+
+class RandomState:
+    """The random generators of this process: Python's, numpy's, torch's and those of its GPUs.
+    `peer.keep("random", lowcomm.RandomState())` has dropout and the like go on as without a
+    restart."""
+
+    def state_dict(self) -> dict[str, Any]:
+        on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        return {
+            "python": random.getstate(),
+            "numpy": np.random.get_state(legacy=True),
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if on_gpu else [],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        random.setstate(state_dict["python"])
+        np.random.set_state(state_dict["numpy"])
+        torch.set_rng_state(state_dict["torch"])
+        if state_dict["cuda"]:
+            torch.cuda.set_rng_state_all(state_dict["cuda"])
+
+
+def _identity(file: RankFile) -> dict[str, Any]:
+    return {"schema": SCHEMA, "rank": file.rank, "world_size": file.world_size}
+
+
+def _give(name: str, thing: Stateful, packed: Packed, tensors: Mapping[str, Tensor]) -> None:
+    """Give the object its state. Raises ConfigError if it does not fit."""
+    try:
+        present: dict[str, Tensor] = {}
+        _pack(thing.state_dict(), present, name)
+        thing.load_state_dict(_unpack(packed, tensors, present))
+    except Exception as error:  # Of the object: any class may raise anything.
+        raise ConfigError(
+            f"peer.keep({name!r}): the state that this {type(thing).__name__} had before the ranks "
+            f"started again does not fit it ({type(error).__name__}: {' '.join(str(error).split())}"
+            "); if you have changed the program, keep it under another name"
+        ) from error
+    _follow_rates(thing)
+
+
+def _follow_rates(thing: Any) -> None:
+    """A scheduler changes the learning rates that the optimizer has, so the restored one begins
+    with those that it set last."""
+    rates, optimizer = getattr(thing, "_last_lr", None), getattr(thing, "optimizer", None)
+    if rates is None or not hasattr(optimizer, "param_groups"):
+        return
+    for group, rate in zip(cast(Any, optimizer).param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def _pack(value: Any, tensors: dict[str, Tensor], place: str, depth: int = 0) -> Packed:
+    """The value as JSON; its tensors are added to `tensors` by their places. Raises RankStateError
+    for one that cannot be written."""
+    if value is None or type(value) in (bool, int, float, str):
+        return cast(Packed, value)
+    if depth > DEPTH_MAX:
+        raise RankStateError(f"{place} has more than {DEPTH_MAX} containers within each other")
+    if isinstance(value, Tensor):
+        return _pack_tensor(value, tensors, place)
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, np.ndarray | np.generic):
+        array = cast("NDArray[Any]", np.asarray(value))
+        if array.dtype.kind not in "biuf":
+            raise RankStateError(f"{place} is an array of {array.dtype}, which cannot be kept")
+        tensors[place] = torch.from_numpy(np.array(array, order="C"))
+        return {"array" if isinstance(value, np.ndarray) else "scalar": place}
+    for kind, cls in _MAPPINGS.items():
+        if type(value) is cls:
+            items = cast("dict[Any, Any]", value).items()
+            return {kind: [_pack_item(item, tensors, place, depth) for item in items]}
+    for kind, cls in _SEQUENCES.items():
+        if type(value) is cls:
+            each = enumerate(cast("Sequence[Any]", value))
+            return {kind: [_pack(x, tensors, f"{place}.{at}", depth + 1) for at, x in each]}
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise RankStateError(f"{place} is a {kind}: only tensors, arrays and plain values can be kept")
+
+
+def _pack_tensor(value: Tensor, tensors: dict[str, Tensor], place: str) -> Packed:
+    if value.layout != torch.strided or value.is_quantized:
+        raise RankStateError(f"{place} is a tensor of {value.layout}, which cannot be kept")
+    tensors[place] = value
+    return {"sharded" if isinstance(value, DTensor) else "tensor": place}
+
+
+def _pack_item(
+    item: tuple[Any, Any], tensors: dict[str, Tensor], place: str, depth: int
+) -> list[Packed]:
+    key, value = item
+    at = f"{place}.{key}"
+    return [_pack(key, tensors, f"key {at}", depth + 1), _pack(value, tensors, at, depth + 1)]
+
+
+def _unpack(packed: Packed, tensors: Mapping[str, Tensor], present: Mapping[str, Tensor]) -> Any:
+    """The value that was packed. `present`: the tensors of the object as it is, by their places:
+    those that are sharded show how."""
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, content),) = packed.items()
+    if kind in _MAPPINGS:
+        return _MAPPINGS[kind](_pairs(content, tensors, present))
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](_unpack(each, tensors, present) for each in content)
+    if kind == "bytes":
+        return base64.b64decode(content)
+    tensor = tensors[content]
+    match kind:
+        case "tensor":
+            return tensor
+        case "sharded":
+            return like(present[content], tensor)
+        case "array":
+            return tensor.numpy()
+        case "scalar":
+            return tensor.numpy()[()]
+        case _:
+            raise ValueError(f"a value of kind {kind!r}")
+
+
+def _pairs(
+    content: Iterable[Any], tensors: Mapping[str, Tensor], present: Mapping[str, Tensor]
+) -> Any:
+    pairs = [[_unpack(each, tensors, present) for each in pair] for pair in content]
+    return dict(pairs)
