@@ -1,4 +1,4 @@
-"""The state of a rank's loop that survives a restart: the optimizer, and what the loop keeps.
+"""The state of a rank's loop that survives restarts.
 
 In: an optimizer, and objects with a `state_dict` (schedulers, averaged models, generators). Out: a
 file of each rank beside the checkpoint of the same step, read back as a whole or not at all. Must

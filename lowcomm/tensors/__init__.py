@@ -1,4 +1,4 @@
-"""A rank's tensors: names, shards, copies from and to a GPU, and exact arithmetic.
+"""A rank's tensors: names, shards, GPU copies, exact arithmetic.
 
 In: any torch.nn.Module, wrapped, sharded, or with parts that no node trains; memory that a rank
 shares with its daemon. Out: names without wrappers, the places of a rank's elements in the flat
