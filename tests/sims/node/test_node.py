@@ -11,7 +11,10 @@ from protocols.interface import events as v
 from protocols.peer import wakeups
 from protocols.peer.core import PeerCore
 from sims.checkers import World
-from sims.sweep import run_seed
+from sims.sweep import MANY_EVERY, MANY_IN, PEERS, run_seed
+
+RELAYED = (69, PEERS)
+"""A short run of so many peers that learners read the log through relays."""
 
 
 class TwiceLooking(PeerCore):
@@ -28,10 +31,15 @@ class TwiceLooking(PeerCore):
         return commands
 
 
-@pytest.mark.parametrize("seed", range(940, 952))
-def test_another_look_finds_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("seed", "peers"), [*((seed, (3, 5)) for seed in range(940, 952)), RELAYED]
+)
+def test_another_look_finds_nothing(
+    seed: int, peers: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert peers != PEERS or seed % MANY_EVERY in MANY_IN
     monkeypatch.setattr(sims.node.node, "PeerCore", TwiceLooking)
-    assert run_seed(seed).violations == []
+    assert run_seed(seed, peers=peers).violations == []
 
 
 def test_who_stops_ends_what_was_begun_and_who_is_killed_does_not() -> None:
