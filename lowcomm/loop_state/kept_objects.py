@@ -55,9 +55,9 @@ class KeptObjects:
     def __init__(self) -> None:
         self._objects: dict[str, Stateful] = {}
         self._read: dict[str, tuple[Packed, Mapping[str, Tensor]]] = {}
-        """States that were read, and whose objects have not come yet."""
+        """States that were read for objects that have not come yet."""
 
-    def add(self, name: str, thing: Stateful) -> None:
+    def include(self, name: str, thing: Stateful) -> None:
         """Keep this object under a name, and give it the state that was read for it, if any. Raises
         ConfigError if the name is taken, or if the state cannot be written, or does not fit."""
         if not name or name in self._objects:
@@ -87,7 +87,7 @@ class KeptObjects:
         tensors = {place: local_of(each).detach().contiguous() for place, each in found.items()}
         return tensors, {HEADER: json.dumps({**_identity(file), "objects": objects})}
 
-    def read(self, file: RankFile) -> None:
+    def restore(self, file: RankFile) -> None:
         """Give each object the state that a rank like this one wrote; objects that come later get
         theirs when they come. Nothing happens if there is no such file, or if it is damaged. Raises
         ConfigError if a state does not fit its object."""
@@ -137,7 +137,7 @@ def _give(name: str, thing: Stateful, packed: Packed, tensors: Mapping[str, Tens
         present: dict[str, Tensor] = {}
         _pack(thing.state_dict(), present, name)
         thing.load_state_dict(_unpack(packed, tensors, present))
-    except Exception as error:  # Of the object: any class may raise anything.
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"peer.keep({name!r}): the state that this {type(thing).__name__} had before the ranks "
             f"started again does not fit it ({type(error).__name__}: {' '.join(str(error).split())}"
@@ -171,15 +171,14 @@ def _pack(value: Any, tensors: dict[str, Tensor], place: str, depth: int = 0) ->
     if isinstance(value, bytes | bytearray):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray | np.generic):
-        array = cast("NDArray[Any]", np.asarray(value))
+        array: NDArray[Any] = np.asarray(cast(Any, value))
         if array.dtype.kind not in "biuf":
             raise RankStateError(f"{place} is an array of {array.dtype}, which cannot be kept")
         tensors[place] = torch.from_numpy(np.array(array, order="C"))
         return {"array" if isinstance(value, np.ndarray) else "scalar": place}
     for kind, cls in _MAPPINGS.items():
         if type(value) is cls:
-            items = cast("dict[Any, Any]", value).items()
-            return {kind: [_pack_item(item, tensors, place, depth) for item in items]}
+            return {kind: [_pack_item(item, tensors, place, depth) for item in value.items()]}
     for kind, cls in _SEQUENCES.items():
         if type(value) is cls:
             each = enumerate(cast("Sequence[Any]", value))

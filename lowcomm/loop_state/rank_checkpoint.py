@@ -70,7 +70,7 @@ class RankFile:
         return self.directory / f"rank-{rank}-of-{self.world_size}.safetensors"
 
 
-class Kept(Protocol):
+class KeptContent(Protocol):
     """The kept objects of a rank (kept_objects.py)."""
 
     def content(self, file: RankFile) -> tuple[dict[str, Tensor], dict[str, str]]: ...
@@ -80,7 +80,7 @@ class RankSaver:
     """Writes the states of one rank's optimizer and kept objects in a thread of its own, while
     training goes on."""
 
-    def __init__(self, parameters: Parameters, optimizer: Optimizer, kept: Kept) -> None:
+    def __init__(self, parameters: Parameters, optimizer: Optimizer, kept: KeptContent) -> None:
         self._parameters, self._optimizer, self._kept = parameters, optimizer, kept
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-state")
         self._last: Future[None] | None = None

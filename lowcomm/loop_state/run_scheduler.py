@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from protocols.types import ConfigError
 
 
-class Progress(Protocol):
+class RunProgress(Protocol):
     """A method of rounds, as far as it is needed here."""
 
     @property
@@ -25,7 +25,7 @@ class Progress(Protocol):
 class RunScheduler:
     """A scheduler of the run's inner steps. `lowcomm.lr_scheduler` makes one."""
 
-    def __init__(self, scheduler: LRScheduler, method: Progress) -> None:
+    def __init__(self, scheduler: LRScheduler, method: RunProgress) -> None:
         self._scheduler, self._method = scheduler, method
         self._groups: list[dict[str, Any]] = scheduler.optimizer.param_groups
         self._first = copy.deepcopy(scheduler.state_dict())
@@ -54,7 +54,7 @@ class RunScheduler:
         return self._scheduler.get_last_lr()
 
 
-def lr_scheduler(scheduler: LRScheduler, method: Progress) -> RunScheduler:
+def lr_scheduler(scheduler: LRScheduler, method: RunProgress) -> RunScheduler:
     """Have `scheduler`, just made, follow the run's inner steps: call `step()` of the result after
     each `method.step()`.
 

@@ -102,7 +102,7 @@ class Peer:
                     f"{self.run.method.name!r}: pass `schedule=` to the method instead of a "
                     "scheduler"
                 )
-            self.kept.add(name, thing)
+            self.kept.include(name, thing)
 
     @overload
     def batches(self) -> Iterator["Tensor"]: ...

@@ -104,7 +104,7 @@ class Method:
         loaded = is_there and load_rank_state(file, self._parameters, optimizer)
         if loaded:
             with peer.fitting():
-                peer.kept.read(file)
+                peer.kept.restore(file)
         self._saver = RankSaver(self._parameters, optimizer, peer.kept)
         overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, EagerDiLoCoMethod)
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None

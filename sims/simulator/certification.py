@@ -199,7 +199,7 @@ class Certification:
             by = self._random.choice(voters).peer
         if self._random.random() < WRONG_ROLE:
             witness = not witness
-        added = {key for node in nodes for key in node.run_state.orders.operators}
+        added = {key for node in nodes for key in node.core.run_state.orders.operators}
         by = PeerId(min(added)) if added else by
         token = self._new_token(witness=witness, by=by, uses=self._random.choice(USES))
         issuer = next((node for node in nodes if node.peer == by and node.running), None)

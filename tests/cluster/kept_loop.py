@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ def main(out: Path, dies_at: int) -> None:
     model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.25), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    average = AveragedModel(model, multi_avg_fn=cast(Any, get_ema_multi_avg_fn)(0.9))
     peer.keep("scheduler", scheduler)
     peer.keep("average", average)
     method = lowcomm.DiLoCo(model, optimizer, peer)
@@ -55,7 +56,7 @@ def main(out: Path, dies_at: int) -> None:
         scheduler.step()
         average.update_parameters(model)
         method.step()
-    found = {
+    found: dict[str, Any] = {
         "first": first,
         "rate": optimizer.param_groups[0]["lr"],
         "steps": scheduler.last_epoch,

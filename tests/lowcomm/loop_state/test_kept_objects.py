@@ -73,15 +73,15 @@ def written(kept: KeptObjects, file: RankFile) -> None:
 
 def restored(directory: Path, name: str, thing: Stateful) -> None:
     kept = KeptObjects()
-    kept.add(name, thing)
-    kept.read(file_of(directory))
+    kept.include(name, thing)
+    kept.restore(file_of(directory))
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_scheduler_goes_on_with_the_same_rates(name: str, tmp_path: Path) -> None:
     optimizer, scheduler = LOOPS[name]()
     kept = KeptObjects()
-    kept.add("scheduler", scheduler)
+    kept.include("scheduler", scheduler)
     for _ in range(5):
         optimizer.step()
         scheduler.step()
@@ -101,7 +101,7 @@ def test_a_rate_that_is_a_tensor_is_restored_in_place(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(3))], lr=rate)
     scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
     kept = KeptObjects()
-    kept.add("scheduler", scheduler)
+    kept.include("scheduler", scheduler)
     optimizer.step()
     scheduler.step()
     written(kept, file_of(tmp_path))
@@ -119,8 +119,8 @@ def test_an_averaged_model_and_a_gradient_scaler_go_on(tmp_path: Path) -> None:
         parameter.data += 1
     average.update_parameters(model)
     kept = KeptObjects()
-    kept.add("average", average)
-    kept.add("scaler", scaler)
+    kept.include("average", average)
+    kept.include("scaler", scaler)
     written(kept, file_of(tmp_path))
     other, fresh = AveragedModel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))), None
     restored(tmp_path, "average", other)
@@ -137,14 +137,14 @@ def test_random_generators_go_on(tmp_path: Path) -> None:
 
     draw()
     kept = KeptObjects()
-    kept.add("random", RandomState())
+    kept.include("random", RandomState())
     written(kept, file_of(tmp_path))
     after = [draw() for _ in range(3)]
     restored(tmp_path, "random", RandomState())
     assert [draw() for _ in range(3)] == after
 
 
-STATES = {
+STATES: dict[str, Any] = {
     "plain": {"a": 1, "b": 2.5, "c": None, "d": True, "e": "text", "huge": 1 << 200},
     "not finite": [float("inf"), float("-inf")],
     "containers": {"t": (1, (2, [3])), 7: "int key", None: {}, (1, "x"): 2.0},
@@ -157,7 +157,7 @@ STATES = {
 @pytest.mark.parametrize("name", STATES)
 def test_a_state_is_read_back_as_it_was(name: str, tmp_path: Path) -> None:
     kept = KeptObjects()
-    kept.add("own", Own(STATES[name]))
+    kept.include("own", Own(STATES[name]))
     written(kept, file_of(tmp_path))
     other = Own(None)
     restored(tmp_path, "own", other)
@@ -176,7 +176,7 @@ def test_tensors_and_arrays_keep_dtype_and_shape(tmp_path: Path) -> None:
         "number": np.float32(0.1),
     }
     kept = KeptObjects()
-    kept.add("own", Own(state))
+    kept.include("own", Own(state))
     written(kept, file_of(tmp_path))
     other = Own({})
     restored(tmp_path, "own", other)
@@ -191,21 +191,21 @@ def test_tensors_and_arrays_keep_dtype_and_shape(tmp_path: Path) -> None:
 
 def test_an_object_may_come_before_or_after_its_state(tmp_path: Path) -> None:
     kept = KeptObjects()
-    kept.add("a", Own(1))
-    kept.add("b", Own(2))
+    kept.include("a", Own(1))
+    kept.include("b", Own(2))
     written(kept, file_of(tmp_path))
     early, late, new = Own(0), Own(0), Own(0)
     again = KeptObjects()
-    again.add("a", early)
-    again.read(file_of(tmp_path))
-    again.add("b", late)
-    again.add("new", new)
+    again.include("a", early)
+    again.restore(file_of(tmp_path))
+    again.include("b", late)
+    again.include("new", new)
     assert (early.state, late.state, new.state) == (1, 2, 0)
 
 
 def test_a_damaged_or_foreign_file_changes_nothing(tmp_path: Path) -> None:
     kept = KeptObjects()
-    kept.add("own", Own(1))
+    kept.include("own", Own(1))
     written(kept, file_of(tmp_path, 1, 2))
     content = file_of(tmp_path, 1, 2).kept_path.read_bytes()
     own = Own(0)
@@ -232,20 +232,20 @@ class Odd:
 )
 def test_what_cannot_be_kept_is_refused_at_once(thing: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        KeptObjects().add("own", thing)
+        KeptObjects().include("own", thing)
 
 
 def test_a_name_is_used_once() -> None:
     kept = KeptObjects()
-    kept.add("own", Own(1))
+    kept.include("own", Own(1))
     for name, why in (("own", "kept already"), ("", "needs a name")):
         with pytest.raises(ConfigError, match=why):
-            kept.add(name, Own(1))
+            kept.include(name, Own(1))
 
 
 def test_a_state_that_cannot_be_written_later_is_an_error_of_the_writer(tmp_path: Path) -> None:
     kept, own = KeptObjects(), Own(1)
-    kept.add("own", own)
+    kept.include("own", own)
     own.state = Odd()
     with pytest.raises(RankStateError, match="Odd"):
         kept.content(file_of(tmp_path))
@@ -253,7 +253,7 @@ def test_a_state_that_cannot_be_written_later_is_an_error_of_the_writer(tmp_path
 
 def test_a_state_that_does_not_fit_names_the_object(tmp_path: Path) -> None:
     kept = KeptObjects()
-    kept.add("average", nn.Linear(2, 3))
+    kept.include("average", nn.Linear(2, 3))
     written(kept, file_of(tmp_path))
     with pytest.raises(ConfigError, match=r"'average'.*Linear.*another name"):
         restored(tmp_path, "average", nn.Linear(3, 3))

@@ -86,14 +86,14 @@ def test_a_learner_reads_no_entry_that_only_its_relay_made(monkeypatch: pytest.M
     world = LyingRelay(16, peers=5, outer_steps=400, training=Training(certified=True))
     joiners: list[Node] = []
     for _ in range(5):
-        world.at(2.0, lambda: joiners.append(world.add_peer()))
+        world.clock.at(2.0, lambda: joiners.append(world.add_peer()))
     world.run(until_s=FROM_S + FOR_S)
     assert world.liar
     named = f"{world.liar}: passes on entries that the leader did not sign"
     assert {x for x in world.checkers.violations if named not in x} == set()
     bodies = [entry.body for node in world.live for entry in node.core.raft.log.entries]
     assert not any(isinstance(x, e.Lost) for x in bodies)
-    said = [line.split()[1] for line in world.story if named in line]
+    said = [line.split()[1] for line in world.story.lines if named in line]
     assert len(said) == len(set(said)) > 0, "no learner has it as its relay again"
     assert max(node.core.run_state.committed(0) for node in world.live) >= 20, "24 without a liar"
 

@@ -39,9 +39,9 @@ def test_whoever_comes_is_admitted_and_all_trust_it() -> None:
 def steer(world: World, what: str, subject: str) -> None:
     """The root key signs an act, and the first peer hands it to the run."""
     asker = world.live[0]
-    orders, lineage = asker.run_state.orders, asker.run_state.lineage
+    orders, lineage = asker.core.run_state.orders, asker.core.run_state.lineage
     act = e.Steered(what, subject, "", orders.number + 1, lineage, asker.peer, "", unix_s=1)
-    asker.give(v.ActAsked(world.certification.signed(act)))
+    asker.give(v.ActAsked(world.dialer.certification.signed(act)))
 
 
 def join(world: World) -> None:
@@ -56,12 +56,12 @@ class Compacted(World):
 def test_tokens_of_an_added_operator_count_until_it_is_removed() -> None:
     key = key_named("an operator").hex()
     world = Compacted(5, peers=3, outer_steps=30, training=Training(certified=True))
-    world.at(4.0, lambda: steer(world, ADD, key))
+    world.clock.at(4.0, lambda: steer(world, ADD, key))
     for at_s in (8.0, 12.0):
-        world.at(at_s, partial(join, world))
-    world.at(18.0, lambda: steer(world, REMOVE, key))
+        world.clock.at(at_s, partial(join, world))
+    world.clock.at(18.0, lambda: steer(world, REMOVE, key))
     for at_s in (19.0, 30.0):
-        world.at(at_s, partial(join, world))
+        world.clock.at(at_s, partial(join, world))
     world.run(until_s=300.0)
     assert world.checkers.violations == []
     assert world.finished
@@ -73,7 +73,7 @@ def test_tokens_of_an_added_operator_count_until_it_is_removed() -> None:
     late = [x.terms.issuer for x in bodies[removed:] if isinstance(x, e.TokenSpent)]
     assert late
     assert PeerId(key) not in late
-    assert all(disk.trusts >= world.disks.keys() for disk in world.disks.values())
+    assert all(x.disk.trusts >= world.nodes.keys() for x in world.nodes.values())
 
 
 def test_an_open_world_spends_nothing() -> None:
