@@ -184,6 +184,10 @@ class _Forged(BareWorld):
     def _tick(self) -> None:
         assert self.forger is not None
         liar = next((node for node in self.live if self._lies(node)), None)
+        if liar is None and self._liar != LEADER and self.live:
+            # Its lies may have ended it: no peer answers an earlier incarnation.
+            liar = self.live[-1]
+            self._liar = liar.core.me.name
         if liar is not None:
             self._send_forged(liar, self.forger)
         if self.clock.now < UNTIL_S:

@@ -19,7 +19,7 @@ gets them, Leaves excepted."""
 
 def test_every_kind_of_message_is_forged() -> None:
     forger = Forger(1)
-    for _ in range(30_000):
+    for _ in range(40_000):
         forger.forge([PeerId("a.00000000")])
     assert forger.made.keys() == {kind.__name__ for kind in FORGED} - WITH_KEYS
 
