@@ -11,7 +11,7 @@ back together with it or not at all. Must NOT unpickle anything, nor know which 
 import base64
 import json
 import random
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -80,11 +80,13 @@ class KeptObjects:
         nothing if there is no object. Raises RankStateError for a value that cannot be written."""
         if not self._objects:
             return {}, {}
-        found: dict[str, Tensor] = {}
-        objects = {
-            name: _pack(thing.state_dict(), found, name) for name, thing in self._objects.items()
-        }
-        tensors = {place: local_of(each).detach().contiguous() for place, each in found.items()}
+        tensors: dict[str, Tensor] = {}
+        objects: dict[str, Packed] = {}
+        for number, (name, thing) in enumerate(self._objects.items()):
+            found: dict[str, Tensor] = {}
+            objects[name] = _pack(thing.state_dict(), found, name)
+            for entry, each in found.items():
+                tensors[f"{number}:{entry}"] = local_of(each).detach().contiguous()
         return tensors, {HEADER: json.dumps({**_identity(file), "objects": objects})}
 
     def restore(self, file: RankFile) -> None:
@@ -100,7 +102,14 @@ class KeptObjects:
             objects = cast("dict[str, Packed]", header["objects"])
         except (OSError, SafetensorError, ValueError, KeyError, TypeError):
             return
-        self._read = {name: (packed, tensors) for name, packed in objects.items()}
+        of_object: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+        for key, tensor in tensors.items():
+            number, _, entry = key.partition(":")
+            of_object[number][entry] = tensor
+        self._read = {
+            name: (packed, of_object[str(number)])
+            for number, (name, packed) in enumerate(objects.items())
+        }
         for name in self._objects.keys() & self._read.keys():
             _give(name, self._objects[name], *self._read.pop(name))
 
@@ -160,7 +169,7 @@ def _follow_rates(thing: Any) -> None:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor], place: str, depth: int = 0) -> Packed:
-    """The value as JSON; its tensors are added to `tensors` by their places. Raises RankStateError
+    """The value as JSON; its tensors are added to `tensors`, by their places. Raises RankStateError
     for one that cannot be written."""
     if value is None or type(value) in (bool, int, float, str):
         return cast(Packed, value)
@@ -174,8 +183,8 @@ def _pack(value: Any, tensors: dict[str, Tensor], place: str, depth: int = 0) ->
         array: NDArray[Any] = np.asarray(cast(Any, value))
         if array.dtype.kind not in "biuf":
             raise RankStateError(f"{place} is an array of {array.dtype}, which cannot be kept")
-        tensors[place] = torch.from_numpy(np.array(array, order="C"))
-        return {"array" if isinstance(value, np.ndarray) else "scalar": place}
+        entry = _added(torch.from_numpy(np.array(array, order="C")), tensors, place)
+        return {"array" if isinstance(value, np.ndarray) else "scalar": entry}
     for kind, cls in _MAPPINGS.items():
         if type(value) is cls:
             return {kind: [_pack_item(item, tensors, place, depth) for item in value.items()]}
@@ -190,8 +199,17 @@ def _pack(value: Any, tensors: dict[str, Tensor], place: str, depth: int = 0) ->
 def _pack_tensor(value: Tensor, tensors: dict[str, Tensor], place: str) -> Packed:
     if value.layout != torch.strided or value.is_quantized:
         raise RankStateError(f"{place} is a tensor of {value.layout}, which cannot be kept")
-    tensors[place] = value
-    return {"sharded" if isinstance(value, DTensor) else "tensor": place}
+    entry = _added(value, tensors, place)
+    return {"sharded" if isinstance(value, DTensor) else "tensor": entry}
+
+
+def _added(tensor: Tensor, tensors: dict[str, Tensor], place: str) -> str:
+    """Add the tensor under its place, and return its entry. Names and keys may contain dots, so two
+    places can have the same text: the later one gets a longer entry."""
+    while place in tensors:
+        place += "'"
+    tensors[place] = tensor
+    return place
 
 
 def _pack_item(

@@ -189,6 +189,24 @@ def test_tensors_and_arrays_keep_dtype_and_shape(tmp_path: Path) -> None:
         assert (np.asarray(found.tolist()) == np.asarray(value.tolist())).all()
 
 
+def test_places_with_the_same_text_are_kept_apart(tmp_path: Path) -> None:
+    """Names and keys may contain dots."""
+    states: dict[str, Any] = {
+        "a": {"b.c": torch.tensor(1), "b": {"c": torch.tensor(2)}},
+        "a.b": {"c": np.arange(3)},
+    }
+    kept, again = KeptObjects(), KeptObjects()
+    others = {name: Own(None) for name in states}
+    for name, state in states.items():
+        kept.include(name, Own(state))
+        again.include(name, others[name])
+    written(kept, file_of(tmp_path))
+    again.restore(file_of(tmp_path))
+    first, second = others["a"].state, others["a.b"].state
+    assert (first["b.c"].item(), first["b"]["c"].item()) == (1, 2)
+    assert second["c"].tolist() == [0, 1, 2]
+
+
 def test_an_object_may_come_before_or_after_its_state(tmp_path: Path) -> None:
     kept = KeptObjects()
     kept.include("a", Own(1))
