@@ -7,13 +7,11 @@ Must NOT give a rank another rank's momentum, or one that does not fit exactly.
 
 import json
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile, write_tensors
+from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile, read_tensors, write_tensors
 
 SCHEMA = 1
 
@@ -34,16 +32,15 @@ def load_momentum(file: RankFile, shapes: Sequence[tuple[int, int]]) -> Kept | N
     """The momentum that a rank like this one saved for tensors of these shapes; None if there is no
     file, or if it is damaged or does not fit."""
     expected = {"schema": SCHEMA, "rank": file.rank, "world_size": file.world_size}
-    try:
-        with cast(Any, safe_open(file.path, framework="pt")) as opened:
-            header: dict[str, Any] = json.loads(opened.metadata()[HEADER])
-            step = int(header.pop("step"))
-            found: list[Tensor] = [opened.get_tensor(str(at)) for at in range(len(shapes))]
-            count = len(opened.keys())
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError):
+    read = read_tensors(file.path, expected)
+    if read is None:
         return None
-    fit = all(
-        tuple(each.shape) == shape and each.dtype == torch.float32
-        for each, shape in zip(found, shapes, strict=True)
+    tensors, header = read
+    step = header.pop("step", None)
+    wanted = {str(number): shape for number, shape in enumerate(shapes)}
+    fit = {entry: tuple(each.shape) for entry, each in tensors.items()} == wanted and all(
+        each.dtype == torch.float32 for each in tensors.values()
     )
-    return (step, found) if fit and header == expected and count == len(shapes) else None
+    if not (fit and header == expected and isinstance(step, int)):
+        return None
+    return step, [tensors[entry] for entry in wanted]

@@ -18,11 +18,16 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile, RankStateError, like
+from lowcomm.loop_state.rank_checkpoint import (
+    HEADER,
+    RankFile,
+    RankStateError,
+    like,
+    read_tensors,
+)
 from lowcomm.tensors.fsdp import local_of
 from protocols.types import ConfigError
 
@@ -93,15 +98,11 @@ class KeptObjects:
         """Give each object the state that a rank like this one wrote; objects that come later get
         theirs when they come. Nothing happens if there is no such file, or if it is damaged. Raises
         ConfigError if a state does not fit its object."""
-        try:
-            with cast(Any, safe_open(file.kept_path, framework="pt")) as opened:
-                header: dict[str, Any] = json.loads(opened.metadata()[HEADER])
-                if any(header[key] != value for key, value in _identity(file).items()):
-                    return
-                tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
-            objects = cast("dict[str, Packed]", header["objects"])
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        read = read_tensors(file.kept_path, _identity(file))
+        if read is None:
             return
+        tensors, header = read
+        objects = cast("dict[str, Packed]", header["objects"])
         of_object: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
         for key, tensor in tensors.items():
             number, _, entry = key.partition(":")

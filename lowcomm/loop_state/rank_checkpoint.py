@@ -35,8 +35,6 @@ Parameters = Mapping[str, nn.Parameter]
 
 Content = tuple[Path, dict[str, Tensor], dict[str, str]]
 """A file's path, tensors and metadata."""
-KEPT = "kept:"
-"""Before the names of kept objects' tensors, while they are copied beside the optimizer's."""
 
 
 class RankStateError(LowcommError):
@@ -84,7 +82,7 @@ class RankSaver:
         self._parameters, self._optimizer, self._kept = parameters, optimizer, kept
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-state")
         self._last: Future[None] | None = None
-        self._copies = HostCopies()
+        self._copies, self._kept_copies = HostCopies(), HostCopies()
 
     def save(self, file: RankFile, then: Callable[[Exception | None], None]) -> None:
         """Copy the present state, after the last one is written; then begin to write this rank's
@@ -96,12 +94,10 @@ class RankSaver:
         self.wait()
         tensors, header = _state(file, self._parameters, self._optimizer)
         kept, metadata = self._kept.content(file)
-        copies = self._copies.of({**tensors, **{f"{KEPT}{place}": x for place, x in kept.items()}})
-        contents = [(file.path, {entry: copies[entry] for entry in tensors}, _metadata(header))]
+        contents = [(file.path, self._copies.of(tensors), {HEADER: json.dumps(header)})]
         if metadata:
             # The other file comes last: it says that the state is complete.
-            theirs = {place: copies[f"{KEPT}{place}"] for place in kept}
-            contents.insert(0, (file.kept_path, theirs, metadata))
+            contents.insert(0, (file.kept_path, self._kept_copies.of(kept), metadata))
         self._last = self._thread.submit(_write, contents, then)
 
     def wait(self) -> None:
@@ -157,16 +153,11 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
     False, and an unchanged optimizer, if there is no such file, if it is damaged, or if it comes
     from another rank, world size, class of optimizer, or set of parameters and shapes.
     """
+    read = read_tensors(file.path, _identity(file, parameters, optimizer))
+    if read is None:
+        return False
+    tensors, header = read
     try:
-        with cast(Any, safe_open(file.path, framework="pt")) as opened:
-            header: dict[str, Any] = json.loads(opened.metadata()[HEADER])
-            identity = _identity(file, parameters, optimizer)
-            if any(header[key] != value for key, value in identity.items()):
-                return False
-            tensors: dict[str, Tensor] = {
-                entry: opened.get_tensor(entry)
-                for entry in opened.keys()  # noqa: SIM118 - not a mapping.
-            }
         for entry in cast("list[str]", header["sharded"]):
             tensors[entry] = like(parameters[_split(entry)[1]], tensors[entry])
         entries: dict[str, Any] = {**tensors, **header["values"]}
@@ -174,7 +165,7 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
         for entry, value in entries.items():
             key, name = _split(entry)
             state.setdefault(name, {})[key] = value
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return False
     names = {parameter: name for name, parameter in parameters.items()}
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -190,10 +181,6 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
         }
     )
     return True
-
-
-def _metadata(header: Mapping[str, Any]) -> dict[str, str]:
-    return {HEADER: json.dumps(header)}
 
 
 def _check_apart(tensors: Mapping[str, Tensor]) -> None:
@@ -219,6 +206,22 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         raise RankStateError(f"{path.name} cannot hold these tensors: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_tensors(
+    path: Path, identity: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The tensors and the header of a file that `write_tensors` wrote; None if there is no such
+    file, if it is damaged, or if its header has other values than `identity`."""
+    try:
+        with cast(Any, safe_open(path, framework="pt")) as opened:
+            header: dict[str, Any] = json.loads(opened.metadata()[HEADER])
+            if any(header[key] != value for key, value in identity.items()):
+                return None
+            entries = opened.keys()  # Not a mapping's.
+            return {entry: opened.get_tensor(entry) for entry in entries}, header
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> dict[str, Any]:

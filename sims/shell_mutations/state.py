@@ -359,7 +359,7 @@ RANK_MUTANTS = (
     Mutant(
         "a-state-is-saved-without-a-copy",
         "A restart goes on with an optimizer that has stepped further than its parameters.",
-        Edit(RankSaver.save, "self._copies.of({", "dict({"),
+        Edit(RankSaver.save, "self._copies.of(tensors)", "tensors"),
         tests=_RANK_CHECKPOINT,
     ),
 )
