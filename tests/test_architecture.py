@@ -458,7 +458,7 @@ def test_imports_keep_the_contracts() -> None:
 
 @pytest.fixture(scope="module")
 def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project whose files are empty."""
+    """A copy of the project with empty files."""
     folder = tmp_path_factory.mktemp("hollow")
     for source in read_sources():
         if not source.path.startswith("tests/"):

@@ -129,7 +129,7 @@ def issue(directory: Path, word: str) -> str:
     from protocols.state import decode_token, operator_of
 
     token = decode_token(word)
-    if not token.issuer or operator_of(token.terms):
+    if not token.issuer or operator_of(token.issuer):
         return ""
     nodes = (x for x in node_directories(directory) if TrustStore.load(x).peer == token.issuer)
     try:

@@ -16,8 +16,6 @@ from lowcomm.cli.acts_command import ask_any, print_rows, utc
 
 NUMBER_SHOWN = 8
 """Hex digits of a token's number in the table; `lowcomm revoke --token` takes them."""
-KEY_DIGITS = 64
-"""Hex digits of an operator's key (protocols/state/tokens.py)."""
 
 
 def token_list(
@@ -100,8 +98,10 @@ def _token_cells(token: Mapping[str, object]) -> list[str]:
 
 def _signer(issuer: str) -> str:
     """The root key, an operator by the first digits of its key, or a voter."""
-    key = len(issuer) == KEY_DIGITS and "." not in issuer
-    return f"operator {issuer[:NUMBER_SHOWN]}" if key else issuer or "root key"
+    from protocols.state import operator_of
+
+    named = f"operator {issuer[:NUMBER_SHOWN]}" if operator_of(issuer) else issuer
+    return named or "root key"
 
 
 def _node(node: Mapping[str, object]) -> str:

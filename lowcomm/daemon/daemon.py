@@ -320,8 +320,7 @@ class Daemon:
 
 def _check_unused(directory: Path, *, founds: bool) -> None:
     """Raises ConfigError on a founder if another run has left its state here."""
-    used = (directory / WAL_FILE).exists() or any((directory / CHECKPOINTS).glob("*"))
-    if founds and used:
+    if founds and ((directory / WAL_FILE).exists() or any((directory / CHECKPOINTS).glob("*"))):
         raise ConfigError(
             f"{directory} holds the log or checkpoints of an earlier run: go on with "
             f"`lowcomm resume {directory}`, or start the new run elsewhere with "

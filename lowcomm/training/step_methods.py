@@ -62,8 +62,7 @@ class StepTrainer(ABC):
         `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
         rank may be plain. Its parameters that need a gradient are fp32, bf16 or fp16. With a
         `schedule`, the learning rate of each group is its present value times the schedule's
-        factor. Raises ConfigError if the model, the
-        optimizer or the agreed method does not fit.
+        factor. Raises ConfigError if the model, the optimizer or the agreed method does not fit.
         """
         pause_at_exit()
         deterministic_ops.keep_denormals()

@@ -77,7 +77,7 @@ def unproved(
             continue
         named = entry.terms.issuer
         issuer_key = by_peer[named].key if named in by_peer else key_of(known.get(named, b"")).hex()
-        operator = "" if entry.renews else operator_of(entry.terms)
+        operator = "" if entry.renews else operator_of(entry.terms.issuer)
         if not named:
             issuer_key = root
         elif operator:

@@ -251,7 +251,7 @@ class Certificates:
         if why := refusal(run_state, entry):
             return self._answer(asker, why=why, final=True)
         root, issuer = run_state.run.root, admitted.get(terms.issuer)
-        issuer_key = operator_of(terms) or (root if issuer is None else issuer.key)
+        issuer_key = operator_of(terms.issuer) or (root if issuer is None else issuer.key)
         return c.CheckProof(*asker, entry, root, "" if entry.renews else issuer_key)
 
     def _decided(

@@ -155,7 +155,7 @@ def _acts_of(image: RunStateSnapshot, signatures: Signatures) -> str:
         acts += zip(indices, bodies, strict=True)
     for index, act in sorted(acts, key=lambda each: each[0]):
         if isinstance(act, e.TokenSpent):
-            operator = "" if act.renews else operator_of(act.terms)
+            operator = "" if act.renews else operator_of(act.terms.issuer)
             if operator and operator not in authority.operators:
                 return f"lets in {act.peer} by a token of no operator"
             continue
@@ -357,7 +357,7 @@ def _token(run_state: RunState, terms: e.TokenTerms) -> str:
         return f"this token is too old: {ANOTHER}"
     if not issuer:
         return ""
-    if operator := operator_of(terms):
+    if operator := operator_of(terms.issuer):
         if operator in run_state.orders.operators:
             return ""
         shown = operator[:KEY_SHOWN]
@@ -396,7 +396,7 @@ def cannot_act(run_state: RunState, entry: e.Act) -> str:
         if entry.terms.number in spent.issued:
             return "it is in the log already"
         # A token that would not count by itself is not made better.
-        if not entry.by or operator_of(entry.terms):
+        if not entry.by or operator_of(entry.terms.issuer):
             return "it counts by the root key or an operator's, which signed it"
         return _token(run_state, entry.terms)
     if isinstance(entry, e.Steered):

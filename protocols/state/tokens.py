@@ -100,12 +100,12 @@ class Token:
         return TokenTerms(*terms, witness=self.witness, issuer=self.issuer)
 
 
-def operator_of(terms: TokenTerms) -> str:
-    """The public key of the operator that signed these terms; "" if the root key or a voter did.
+def operator_of(issuer: str) -> str:
+    """The public key of the operator that is this issuer of a token; "" if the root key or a voter
+    is.
 
     A peer that takes such a key as its id can sign no token, since it does not have the other half.
     """
-    issuer = terms.issuer
     named = len(issuer) == 2 * KEY_BYTES and not issuer.strip("0123456789abcdef")
     return issuer if named else ""
 

@@ -93,7 +93,7 @@ class AdmissionChecks:
         self._let_in[spent.peer] = spent
         if not terms.issuer or spent.renews or self._run is None:
             return
-        if operator := operator_of(terms):
+        if operator := operator_of(terms.issuer):
             if operator not in self._operators:
                 self._found(f"a token of {operator}, which is no operator, admits {spent.peer}")
         elif not self._run.voters_issue:

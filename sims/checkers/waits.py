@@ -42,7 +42,7 @@ class Waits:
         if wait.phase in OVER or now < max(since, wait.since, node.turns.paused_until) + LONG_S:
             return
         nodes = node.world.nodes
-        everybody = (one.core.me for one in nodes.values())
-        names = (text for me in everybody for text in (me.name, me.address) if text)
+        identities = (one.core.me for one in nodes.values())
+        names = (text for me in identities for text in (me.name, me.address) if text)
         if not any(known in wait.reason for known in (*ITS_OWN, *names)):
             self._found(f"{node.peer} has waited for long and names no peer or cause: {wait}")

@@ -212,7 +212,7 @@ class Certification:
         key, root = key_named(f"token {self._tokens}"), bytes.fromhex(self.root)
         plain = Token(("h0:1",), (), root, key, key, uses, EXPIRES, witness, by)
         peer_key = key_named(by).hex() if by else self.root
-        issuer_key = operator_of(plain.terms) or peer_key
+        issuer_key = operator_of(plain.issuer) or peer_key
         return replace(
             plain, signature=toy_signature(issuer_key, statement(self.root, plain.terms))
         )
@@ -233,8 +233,8 @@ def _reason(why: str) -> str:
 def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
     key, certificate = key_named(node.peer), node.peer.encode()
     proof = toy_signature(token.key.hex(), claim(root, key.hex()))
-    who = (node.peer, key, certificate, node.core.me.witness)
-    return m.Admit(PROTOCOL_VERSION, *who, token.terms, token.signature, proof, PeerId(""))
+    identity = (node.peer, key, certificate, node.core.me.witness)
+    return m.Admit(PROTOCOL_VERSION, *identity, token.terms, token.signature, proof, PeerId(""))
 
 
 def _entry(admit: m.Admit) -> TokenSpent:

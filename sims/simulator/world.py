@@ -287,6 +287,6 @@ class BareWorld(ABC):
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """Log an event and its commands, to compare two runs or to study one."""
         if self.story.log is not None:
-            who = f"{self.clock.now!r} {node.peer}/{node.core.me.incarnation}"
-            lines = [f"{who} < {event!r} {value}\n", *(f"{who} > {x!r}\n" for x in out)]
+            peer = f"{self.clock.now!r} {node.peer}/{node.core.me.incarnation}"
+            lines = [f"{peer} < {event!r} {value}\n", *(f"{peer} > {x!r}\n" for x in out)]
             self.story.log.writelines(lines)

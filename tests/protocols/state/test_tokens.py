@@ -264,8 +264,11 @@ def operated(*acts: str) -> RunState:
 
 def test_an_added_operators_token_counts_as_long_as_it_is_one() -> None:
     assert decode_token(encode_token(BY_OPERATOR)) == BY_OPERATOR
-    assert (operator_of(BY_OPERATOR.terms), operator_of(TOKEN.terms)) == (OPERATOR, "")
-    assert operator_of(replace(TOKEN, issuer=B).terms) == ""
+    assert (operator_of(BY_OPERATOR.issuer), operator_of(TOKEN.issuer)) == (
+        OPERATOR,
+        "",
+    )
+    assert operator_of(replace(TOKEN, issuer=B).terms.issuer) == ""
     why = refusal(operated(), spent(C, BY_OPERATOR))
     assert "the operator 0a0a0a0a issued this token, and is none of the run" in why
     run_state = operated(ADD)
