@@ -27,13 +27,7 @@ SHARED_METHODS = {
 """Names of methods that more classes may have, each with its meaning."""
 SHARED_CLASSES = {
     # A log entry, and the event that reports it: the event's kind on disk is its class's name.
-    *("Attempt", "Commit", "Dropped", "Elected", "Left", "Lost", "Member", "View", "Witness"),
-    # A rank's message, and the event with its content: type and kind are the class's name.
-    *("Evaluated", "Layout", "Metrics"),
-    # A message between peers, and one of a daemon and its ranks, or an event of that kind.
-    *("Hello", "Ready", "Refused", "Stopped", "Waiting"),
-    # A command of the core, and the event or the message to a daemon that has the same effect.
-    *("Note", "Stop"),
+    *("Attempt", "Commit", "Elected", "Left", "Lost", "Member", "View", "Witness"),
 }
 """Names of classes that occur on several floors. On one floor each name occurs once."""
 

@@ -17,7 +17,7 @@ from protocols.types import ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from lowcomm.startup.identity import NodeRecord
-    from peers.ipc import Question, Stop
+    from peers.ipc import Question, StopPeer
     from peers.security import Key
     from protocols.messages import SignedAct
 
@@ -161,7 +161,9 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
     console.print(table if rows else empty)
 
 
-def ask(record: "NodeRecord", question: "Question | Stop", *, timeout_s: float) -> dict[str, Any]:
+def ask(
+    record: "NodeRecord", question: "Question | StopPeer", *, timeout_s: float
+) -> dict[str, Any]:
     """The node's answer. Raises ConfigError if it refuses, and LowcommError if it is silent."""
     from peers.ipc import LinkError, ask_daemon
 

@@ -35,10 +35,10 @@ def leave(directory: Node) -> None:
       lowcomm leave runs/first
     """
     from lowcomm.startup.identity import runs
-    from peers.ipc import Stop
+    from peers.ipc import StopPeer
 
     node, record = _one_running(directory)
-    ask(record, Stop(), timeout_s=WAIT_S / 4)
+    ask(record, StopPeer(), timeout_s=WAIT_S / 4)
     deadline = time.monotonic() + LEFT_S
     while runs(node, record):
         if time.monotonic() > deadline:

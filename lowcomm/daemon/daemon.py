@@ -190,7 +190,7 @@ class Daemon:
                 rounds.leased(command)
             case c.Applied():
                 self._tell(command)
-            case c.Note(kind=kind, text=text):
+            case c.Observation(kind=kind, text=text):
                 event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
                 self.rejoins_at = contact

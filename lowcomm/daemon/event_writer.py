@@ -273,7 +273,7 @@ def tell_entry(event_log: EventLog, command: Applied, core: PeerCore, *, step_to
             event_log.write("elected", leader=peer, leader_name=name_of(peer), index=command.index)
         case e.Restore() if entry.fork:
             event_log.write("forked", **fork_fields(entry, name_of))
-        case e.Dropped(peer=peer, tokens=tokens):
+        case e.BranchDropped(peer=peer, tokens=tokens):
             tokens *= (
                 step_tokens if core.run_state.stepwise else 1
             )  # A stepwise log counts batches.

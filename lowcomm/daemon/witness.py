@@ -222,7 +222,7 @@ class WitnessDaemon:
                 if self._caught_up:
                     tokens = agreed.data.step_tokens if agreed is not None else 0
                     tell_entry(self.event_log, command, core, step_tokens=tokens)
-            case c.Note(kind=kind, text=text):
+            case c.Observation(kind=kind, text=text):
                 self.event_log.note(kind, text)
             case c.Stop(why=why, outcome=outcome, contact=contact):
                 self._shutdown.end_daemon(why, outcome, contact=contact)

@@ -39,7 +39,7 @@ class Driver:
         self.data_plane = DataPlane(
             core,
             feed=self.feed,
-            note=lambda why: listener.handle(c.Note("damaged", why)),
+            note=lambda why: listener.handle(c.Observation("damaged", why)),
             failed=self._jobs.fail,
         )
         self.snapshots = StateTransfers(
@@ -209,7 +209,7 @@ class Driver:
                 self._round_jobs.do(command)
             case c.MakeStep() | c.SendStep() | c.ApplyStep() | c.LoadBase() | c.ReleaseSteps():
                 self._step(command)
-            case c.Note() | c.Stop():
+            case c.Observation() | c.Stop():
                 self._listener.handle(command)
             case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 self._listener.handle(command)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocols.interface import Applied, AtTheGate, Leased, Note, Resume, Stop
+from protocols.interface import Applied, AtTheGate, Leased, Observation, Resume, Stop
 from protocols.messages import Run
 from protocols.types import Contributor, LowcommError, PeerId, Stamp
 
-Told = Resume | Leased | Applied | Note | Stop | AtTheGate
+Told = Resume | Leased | Applied | Observation | Stop | AtTheGate
 """Commands of a core that do not move bytes."""
 Bytes = bytes | bytearray | memoryview
 

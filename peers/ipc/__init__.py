@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Revoke,
         Status,
         Steer,
-        Stop,
+        StopPeer,
         ask_daemon,
         serve,
     )
@@ -62,7 +62,7 @@ __all__ = [
     "Status",
     "Steer",
     "StepSlots",
-    "Stop",
+    "StopPeer",
     "TensorPlace",
     "ask_daemon",
     "following",
@@ -75,7 +75,7 @@ __getattr__ = lazy_exports(
     {
         "command_bus": (
             "Asked Bus FindSubject IssueToken ListActs ListTokens MakeCheckpoint PrepareAct "
-            "Question Revoke Status Steer Stop ask_daemon serve"
+            "Question Revoke Status Steer StopPeer ask_daemon serve"
         ),
         "messages": "Answer Attached Boundary NONE Result TensorPlace",
         "msgpack_records": "LinkError",

@@ -24,7 +24,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class StopPeer:
     """client -> daemon: leave the run and end; answered by {"type": "stopping"}."""
 
 
@@ -123,7 +123,7 @@ Asked = Revoke | FindSubject | Steer | PrepareAct | IssueToken
 """What `lowcomm/daemon/acts.py` answers."""
 Question = Status | ListTokens | ListActs | MakeCheckpoint | Asked
 _TO_DAEMON = kinds_of(
-    *(Status, Stop, ListTokens, ListActs, MakeCheckpoint),
+    *(Status, StopPeer, ListTokens, ListActs, MakeCheckpoint),
     *(Revoke, FindSubject, Steer, PrepareAct, IssueToken),
 )
 
@@ -150,7 +150,7 @@ class Bus:
         self._fd = int(self._socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._readable.set)
 
-    async def receive(self) -> tuple[bytes, Question | Stop | LinkError]:
+    async def receive(self) -> tuple[bytes, Question | StopPeer | LinkError]:
         """The next message and its sender; a LinkError says what is wrong with it."""
         # One turn of the loop for each message: a flood delays others, it does not stop them.
         await asyncio.sleep(0)
@@ -199,14 +199,16 @@ async def serve(bus: Bus, answer: Callable[[Question], str], stop: Callable[[], 
         sender, message = await bus.receive()
         if isinstance(message, Question):
             bus.answer(sender, answer(message))
-        elif isinstance(message, Stop):
+        elif isinstance(message, StopPeer):
             bus.answer(sender, json.dumps({"type": "stopping"}))
             stop()
         else:
             bus.answer(sender, json.dumps({"type": "refused", "why": str(message)}))
 
 
-def ask_daemon(endpoint: str, question: Question | Stop, *, timeout_s: float) -> dict[str, object]:
+def ask_daemon(
+    endpoint: str, question: Question | StopPeer, *, timeout_s: float
+) -> dict[str, object]:
     """Ask a daemon on this machine (blocking; for `status`, `top` and `stop`).
 
     Raises LinkError if there is no answer in time, or it is no JSON object.

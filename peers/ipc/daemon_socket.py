@@ -19,14 +19,14 @@ from peers.ipc.messages import (
     Boundary,
     Contributed,
     DaemonMessage,
-    Evaluated,
-    Hello,
-    Layout,
-    Metrics,
+    RankEvaluated,
+    RankHello,
+    RankLayout,
     RankMessage,
-    Ready,
-    Refused,
+    RankReady,
+    RankRefused,
     Snapshotted,
+    StepMetrics,
     Unfit,
 )
 from peers.ipc.msgpack_records import (
@@ -59,8 +59,8 @@ REFUSED_LINGER_S = 5.0
 UNIX_PATH_BYTES_MAX = 107
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _FROM_RANK = kinds_of(
-    *(Hello, Layout, Ready, Unfit, Boundary),
-    *(Contributed, Metrics, Evaluated, Snapshotted, Obeyed),
+    *(RankHello, RankLayout, RankReady, Unfit, Boundary),
+    *(Contributed, StepMetrics, RankEvaluated, Snapshotted, Obeyed),
 )
 
 
@@ -152,7 +152,7 @@ class DaemonSocket:
 
     def refuse(self, why: str) -> None:
         """Send the reason, read nothing more, and close soon: the rank exits by itself."""
-        self.send(Refused(why=why))
+        self.send(RankRefused(why=why))
         if self._socket.fileno() < 0:
             return
         self._refused = why

@@ -24,7 +24,7 @@ FD = struct.Struct("i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class RankHello:
     """rank -> daemon, first. `pid` is for logs; the daemon believes SO_PEERCRED only."""
 
     rank: int
@@ -43,7 +43,7 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class RankLayout:
     """rank -> daemon: all parameters that nodes exchange, packed (protocols/wire/layout.py), and
     how many elements this rank writes."""
 
@@ -72,14 +72,14 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class RankReady:
     """rank -> daemon: the shared memory is mapped, results and orders may come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
     """rank -> daemon: this node's configuration cannot work in any attempt, because of `why`. The
-    answer is Refused."""
+    answer is RankRefused."""
 
     why: str
 
@@ -116,7 +116,7 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class StepMetrics:
     """rank -> daemon; dropped where there is no room for it."""
 
     step: int
@@ -126,7 +126,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+class RankEvaluated:
     """rank -> daemon, after a result that asked for it: mean loss over all `windows`."""
 
     loss: float
@@ -170,22 +170,22 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RankRefused:
     """daemon -> rank: print `why` and exit with EXIT_REFUSED."""
 
     why: str
 
 
 RankMessage = (
-    Hello
-    | Layout
-    | Ready
+    RankHello
+    | RankLayout
+    | RankReady
     | Unfit
     | Boundary
     | Contributed
-    | Metrics
-    | Evaluated
+    | StepMetrics
+    | RankEvaluated
     | Snapshotted
     | Obeyed
 )
-DaemonMessage = Configured | Attached | Answer | Result | Order | Refused
+DaemonMessage = Configured | Attached | Answer | Result | Order | RankRefused

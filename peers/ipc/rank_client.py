@@ -20,14 +20,14 @@ from peers.ipc.messages import (
     Boundary,
     Configured,
     Contributed,
-    Evaluated,
-    Hello,
-    Layout,
-    Metrics,
-    Ready,
-    Refused,
+    RankEvaluated,
+    RankHello,
+    RankLayout,
+    RankReady,
+    RankRefused,
     Result,
     Snapshotted,
+    StepMetrics,
     TensorPlace,
     Unfit,
 )
@@ -39,12 +39,12 @@ from protocols.types import FrozenTensor, Samples
 from protocols.wire import pack_frozen, pack_layout
 
 M = TypeVar("M")
-_CONFIGURED = kinds_of(Configured, Refused)
-_ATTACHED = kinds_of(Attached, Refused)
-_ANSWER = kinds_of(Answer, Result, Refused)
-_RESULT = kinds_of(Result, Refused)
-_ORDER = kinds_of(Order, Refused)
-_ANY = kinds_of(Configured, Attached, Answer, Result, Order, Refused)
+_CONFIGURED = kinds_of(Configured, RankRefused)
+_ATTACHED = kinds_of(Attached, RankRefused)
+_ANSWER = kinds_of(Answer, Result, RankRefused)
+_RESULT = kinds_of(Result, RankRefused)
+_ORDER = kinds_of(Order, RankRefused)
+_ANY = kinds_of(Configured, Attached, Answer, Result, Order, RankRefused)
 
 
 class RankClient:
@@ -77,7 +77,9 @@ class RankClient:
         """By fragment: those that came and were not waited for yet."""
         self._link = RankSocket(socket_path, timeout_s=timeout_s)
         self._link.watch(self._exit_without_daemon)
-        self._link.send(Hello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid()))
+        self._link.send(
+            RankHello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid())
+        )
         self.configured = self._expect(_CONFIGURED)
 
     def attach(
@@ -97,21 +99,21 @@ class RankClient:
         then), LinkError or SlotsError.
         """
         packed, others = pack_layout(tensors), pack_frozen(frozen)
-        self._link.send(Layout(packed=packed, elements=elements, frozen=others))
+        self._link.send(RankLayout(packed=packed, elements=elements, frozen=others))
         attached: Attached = self._expect(_ATTACHED)
         self._slots = Slots.attach(self._link.take_fd(), attached.shape)
         self._slots.places = list(attached.contribution_places)
         self._next = list(attached.contribution_generations)
         if attached.frozen and write_frozen is not None:
             write_frozen(attached.frozen)
-        self._link.send(Ready())
+        self._link.send(RankReady())
         return attached
 
     def unfit(self, why: str) -> None:
         """What this node is told to run cannot work, in no attempt: the daemon ends, too, because
         of `why`, and knows when this returns."""
         self._link.send(Unfit(why=why))
-        while not isinstance(self._link.receive(_ANY), Refused):
+        while not isinstance(self._link.receive(_ANY), RankRefused):
             pass  # An answer to what we asked before.
 
     @property
@@ -204,11 +206,13 @@ class RankClient:
 
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
         """Figures for people. Never blocks: dropped when the daemon is slow."""
-        self._link.offer(Metrics(step=step, tokens=tokens, loss=loss, tokens_per_s=tokens_per_s))
+        self._link.offer(
+            StepMetrics(step=step, tokens=tokens, loss=loss, tokens_per_s=tokens_per_s)
+        )
 
     def evaluated(self, *, loss: float, windows: int, sample: str) -> None:
         """Answer a result with `evaluate`: the mean loss over the whole set of `windows`."""
-        self._link.send(Evaluated(loss=loss, windows=windows, sample=sample))
+        self._link.send(RankEvaluated(loss=loss, windows=windows, sample=sample))
 
     def snapshotted(self, directory: str) -> None:
         """Answer a result with `snapshot`: this rank's state is on the disk."""
@@ -226,22 +230,22 @@ class RankClient:
         assert self._slots is not None, "attach first"
         return self._slots
 
-    def _expect(self, kinds: Mapping[str, type[M] | type[Result] | type[Refused]]) -> M:
+    def _expect(self, kinds: Mapping[str, type[M] | type[Result] | type[RankRefused]]) -> M:
         """The next message; results that come before it are kept until they are waited for."""
         while isinstance(message := self._hear(kinds), Result):
             self._results[message.fragment].append(message)
         return message
 
-    def _hear(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M:
+    def _hear(self, kinds: Mapping[str, type[M] | type[RankRefused]]) -> M:
         return self._accepted(self._link.receive(kinds))
 
-    def _hear_now(self, kinds: Mapping[str, type[M] | type[Refused]]) -> M | None:
+    def _hear_now(self, kinds: Mapping[str, type[M] | type[RankRefused]]) -> M | None:
         """The next message; None if there is none yet."""
         message = self._link.receive_now(kinds)
         return None if message is None else self._accepted(message)
 
-    def _accepted(self, message: M | Refused) -> M:
-        if isinstance(message, Refused):
+    def _accepted(self, message: M | RankRefused) -> M:
+        if isinstance(message, RankRefused):
             sys.stderr.write(f"rank {self.rank}: refused by its daemon: {message.why}\n")
             raise SystemExit(EXIT_REFUSED)
         return message

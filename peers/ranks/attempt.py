@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from peers.ipc.messages import Answer, Boundary, Contributed, Hello, Result, TensorPlace
+from peers.ipc.messages import Answer, Boundary, Contributed, RankHello, Result, TensorPlace
 from peers.ipc.step_orders import Order, following
 from protocols.types import FrozenTensor, LowcommError
 from protocols.wire import WireError, unpack_frozen, unpack_layout
@@ -191,7 +191,7 @@ class RankAttempt:
         """All ranks are attached: results reach them."""
         return all(rank.stage not in BEFORE_READY for rank in self._ranks)
 
-    def hello(self, message: Hello) -> int:
+    def hello(self, message: RankHello) -> int:
         """A rank says hello; returns its number."""
         ranks = len(self._ranks)
         if message.world_size != ranks:

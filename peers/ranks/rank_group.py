@@ -20,14 +20,14 @@ from peers.ipc.messages import (
     Boundary,
     Configured,
     Contributed,
-    Evaluated,
-    Hello,
-    Layout,
-    Metrics,
+    RankEvaluated,
+    RankHello,
+    RankLayout,
     RankMessage,
-    Ready,
+    RankReady,
     Result,
     Snapshotted,
+    StepMetrics,
     TensorPlace,
     Unfit,
 )
@@ -264,12 +264,12 @@ class RankGroup:
                     self._hear_rank(running, rank, message)
                 except (RankFault, LinkError) as error:
                     running.end.lose(str(error))
-            elif isinstance(message, Hello):
+            elif isinstance(message, RankHello):
                 self._greet(link, message)
             elif not isinstance(message, Closed):  # The end of a foreign connection has no effect.
-                link.refuse(f"{type(message).__name__} before Hello")
+                link.refuse(f"{type(message).__name__} before RankHello")
 
-    def _greet(self, link: DaemonSocket, message: Hello) -> None:
+    def _greet(self, link: DaemonSocket, message: RankHello) -> None:
         running = self._running
         if self._refusal:
             link.refuse(str(self._refusal))
@@ -299,20 +299,20 @@ class RankGroup:
         elif isinstance(message, Contributed):
             if attempt.contributed(rank, message):
                 self._take_contribution(message)
-        elif isinstance(message, Metrics | Evaluated | Snapshotted):
+        elif isinstance(message, StepMetrics | RankEvaluated | Snapshotted):
             self._take_report(attempt, rank, message)
-        elif isinstance(message, Layout):
+        elif isinstance(message, RankLayout):
             tensors = attempt.layout(
                 rank, layout_in(message.packed), message.elements, frozen_in(message.frozen)
             )
             if tensors is not None:
                 self._take_layout(running, tensors)
-        elif isinstance(message, Ready):
+        elif isinstance(message, RankReady):
             if attempt.ready(rank):
                 self._on_event(GroupReady(attempt.number))
         elif isinstance(message, Unfit):
             self._refuse(ConfigError(message.why))
-        elif isinstance(message, Hello | Obeyed):
+        elif isinstance(message, RankHello | Obeyed):
             raise RankFault(f"rank {rank} sends {type(message).__name__} out of turn")
         else:
             running.closed(rank)
@@ -327,10 +327,10 @@ class RankGroup:
         self._memory.attach(running)
 
     def _take_report(
-        self, attempt: RankAttempt, rank: int, message: Metrics | Evaluated | Snapshotted
+        self, attempt: RankAttempt, rank: int, message: StepMetrics | RankEvaluated | Snapshotted
     ) -> None:
         attempt.check_attached(rank, type(message).__name__)
-        if isinstance(message, Metrics):
+        if isinstance(message, StepMetrics):
             self._on_event(
                 RankMetrics(rank, message.step, message.tokens, message.loss, message.tokens_per_s)
             )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         AtTheGate,
         Connect,
         Leased,
-        Note,
+        Observation,
         Outcome,
         Persist,
         ReducePart,
@@ -35,7 +35,7 @@ __all__ = [
     "Connect",
     "Event",
     "Leased",
-    "Note",
+    "Observation",
     "Outcome",
     "Persist",
     "PersistFailed",
@@ -53,7 +53,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "commands": (
-            "Applied AtTheGate Connect Leased Note Outcome Persist ReducePart Resume Stop Trust"
+            "Applied AtTheGate Connect Leased Observation Outcome Persist ReducePart Resume Stop "
+            "Trust"
         ),
         "events": "Event PersistFailed Persisted StepReceived",
     },

@@ -382,7 +382,7 @@ class Applied:
 
 
 @record
-class Note:
+class Observation:
     """Report for event log and people: an observation that is no log entry."""
 
     kind: str
@@ -440,7 +440,7 @@ Command = (
     | LoadBase
     | ReleaseSteps
     | Applied
-    | Note
+    | Observation
     | Stop
     | Leased
     | CheckProof

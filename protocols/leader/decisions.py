@@ -18,6 +18,7 @@ from protocols.leader.voters import Voters
 from protocols.messages import log_entries as e
 from protocols.messages.peer import (
     CaughtUp,
+    ContributionOffered,
     Control,
     CutRoots,
     Durable,
@@ -27,13 +28,12 @@ from protocols.messages.peer import (
     Kept,
     Leave,
     NotReadyToTrain,
-    Ready,
     ReadyToTrain,
     ReportsComplete,
     Stepped,
-    Stopped,
+    StepsHalted,
     UnreachedMembers,
-    Waiting,
+    WaitsForPeers,
     WantSamples,
     Witnessing,
     WrongResult,
@@ -356,11 +356,11 @@ class Leader:
                 able.add(peer)
             case NotReadyToTrain(lineage=of) if of == here:
                 able.discard(peer)
-            case Ready():
+            case ContributionOffered():
                 self.reports.ready(peer, message, now)
-            case Waiting() if self.run_state.stepwise:
+            case WaitsForPeers() if self.run_state.stepwise:
                 self.step_views.waits(peer, message)
-            case Waiting():
+            case WaitsForPeers():
                 self.reports.waits(peer, message)
             case WrongResult():
                 for wrong in self.reports.wrong(peer, message):
@@ -371,7 +371,7 @@ class Leader:
                 self.sample_leases.wanted(peer, message)
             case Stepped():
                 return self.step_views.stepped(peer, message)
-            case Stopped():
+            case StepsHalted():
                 self.step_views.stands(peer, message)
             case Join() | CaughtUp() | ReadyToTrain() | NotReadyToTrain() | WantSamples():
                 pass  # A Restore made it void: the peer reports again once it has read that.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from protocols.leader.line_speeds import LinkSpeeds
 from protocols.links.missing_links import MissingLinks, described
 from protocols.messages.log_entries import Run
-from protocols.messages.peer import Have, Hold, Ready, Waiting, WrongResult
+from protocols.messages.peer import ContributionOffered, Have, Hold, WaitsForPeers, WrongResult
 from protocols.rounds.contributions import check_contributor
 from protocols.rounds.suspicions import Complaint, Suspicions
 from protocols.state.parts import divide
@@ -221,7 +221,7 @@ class Reports:
             self.divided = owners, divide(run, owners)
         return self.divided[1]
 
-    def ready(self, peer: PeerId, message: Ready, now: float) -> None:
+    def ready(self, peer: PeerId, message: ContributionOffered, now: float) -> None:
         contributor = message.contributor
         check_contributor(contributor, peer)
         self.link_speeds.told(peer, message.line)
@@ -240,7 +240,7 @@ class Reports:
         if reports is not None:
             reports.holds[peer] = (message.stamp, message.result_digest)
 
-    def waits(self, peer: PeerId, message: Waiting) -> None:
+    def waits(self, peer: PeerId, message: WaitsForPeers) -> None:
         reports = _noted_at(self, message.stamp)
         if reports is not None:
             table = reports.void if message.void else reports.waiting

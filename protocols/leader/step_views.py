@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Stepped, Stopped, Waiting
+from protocols.messages.peer import Stepped, StepsHalted, WaitsForPeers
 from protocols.messages.step_progress import commits
 from protocols.state.run_state import RunState
 from protocols.state.step_entries import furthest_step, step_view
@@ -31,7 +31,7 @@ class LineageStepReports:
         default_factory=dict[tuple[int, int], dict[PeerId, str]]
     )
     """State digests by (view, step)."""
-    stopped: dict[PeerId, Stopped] = field(default_factory=dict[PeerId, Stopped])
+    stopped: dict[PeerId, StepsHalted] = field(default_factory=dict[PeerId, StepsHalted])
     waiting: dict[PeerId, tuple[Stamp, frozenset[PeerId]]] = field(
         default_factory=dict[PeerId, tuple[Stamp, frozenset[PeerId]]]
     )
@@ -73,11 +73,11 @@ class StepViews:
         right = self._majority(states)
         return "" if right in ("", message.state_digest) else f"differs at step {stamp.round}"
 
-    def stands(self, peer: PeerId, message: Stopped) -> None:
+    def stands(self, peer: PeerId, message: StepsHalted) -> None:
         if self._may_be(message.stamp):
             self.said.stopped[peer] = message
 
-    def waits(self, peer: PeerId, message: Waiting) -> None:
+    def waits(self, peer: PeerId, message: WaitsForPeers) -> None:
         if self._may_be(message.stamp):
             self.said.waiting[peer] = (message.stamp, frozenset(message.peers))
 
@@ -235,7 +235,7 @@ class StepViews:
         last = self._last_step(view, reports)
         return e.Close(view.view, last, self._providers(view, reports, last))
 
-    def _last_step(self, view: e.View, reports: Mapping[PeerId, Stopped]) -> int:
+    def _last_step(self, view: e.View, reports: Mapping[PeerId, StepsHalted]) -> int:
         step_progress, run = self.run_state.step_progress, self.run_state.run
         assert run is not None
         begun = view.first_round[0] - 1 if self._counted() else 0
@@ -249,7 +249,7 @@ class StepViews:
         return last
 
     def _providers(
-        self, view: e.View, reports: Mapping[PeerId, Stopped], last: int
+        self, view: e.View, reports: Mapping[PeerId, StepsHalted], last: int
     ) -> tuple[Provider, ...]:
         """The providers of missing payloads. A peer that is further back catches up by itself."""
         held, providers = _held(reports), set[Provider]()
@@ -313,7 +313,7 @@ def _by_step(item: tuple[tuple[int, int], object]) -> tuple[int, int]:
     return step, view
 
 
-def _held(reports: Mapping[PeerId, Stopped]) -> dict[tuple[int, PeerId], set[PeerId]]:
+def _held(reports: Mapping[PeerId, StepsHalted]) -> dict[tuple[int, PeerId], set[PeerId]]:
     """By (step, peer), the holders of its payload."""
     held: dict[tuple[int, PeerId], set[PeerId]] = {}
     for peer, report in reports.items():

@@ -6,7 +6,7 @@ committed.
 """
 
 from protocols.acts.statements import goes
-from protocols.interface.commands import Command, Note, Send
+from protocols.interface.commands import Command, Observation, Send
 from protocols.leader.decisions import Leader
 from protocols.leader.joins import Joins
 from protocols.leader.peer_accounts import Accounts, keep_only
@@ -67,7 +67,7 @@ class LeadershipTerm:
         except LogError as error:
             why = f"not decided: {error}"
             if why != self._undecided:
-                self._undecided, self._notes = why, [*self._notes, Note("log", why)]
+                self._undecided, self._notes = why, [*self._notes, Observation("log", why)]
             return False
         if isinstance(body, Left | Lost) and body.peer in self._raft.up:
             self.askers.add(body.peer)  # The peer has to read that it is out.

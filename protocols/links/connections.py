@@ -7,7 +7,7 @@ Must NOT decide what a loss means (peer/core.py), nor carry anything.
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
-from protocols.interface.commands import Command, Connect, Disconnect, Note, Send
+from protocols.interface.commands import Command, Connect, Disconnect, Observation, Send
 from protocols.interface.events import PeerConnected
 from protocols.links.failure_detector import FailureDetector, LostPeer
 from protocols.links.leader_discovery import LeaderDiscovery
@@ -187,7 +187,7 @@ class Connections:
         if peer in self.barred or len(self.barred) >= PEERS_MAX:
             return []
         self.barred[peer] = why
-        return [Note("revoked", f"{peer} reports: {why}")]
+        return [Observation("revoked", f"{peer} reports: {why}")]
 
     def missed(self, now: float) -> set[PeerId]:
         """Peers without a connection for so long that they do not reconnect by themselves: peers

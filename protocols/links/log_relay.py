@@ -20,7 +20,7 @@ from protocols.messages.peer import (
     Report,
     Reported,
     Via,
-    Waiting,
+    WaitsForPeers,
     WrongResult,
 )
 from protocols.raft.node import Raft
@@ -34,7 +34,7 @@ RESEND = 32
 """Entries that are sent again on a new connection, since the last ones may be lost."""
 PASSED_BYTES = 512 << 10
 """Bytes of reports in one message, before the last report is added."""
-URGENT = (Hold, Waiting, WrongResult)
+URGENT = (Hold, WaitsForPeers, WrongResult)
 """Reports that a commit or an attempt waits for. Other reports wait for one of these, or for a
 heartbeat."""
 URGENT_SHARE = 0.1

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         BulkKeys,
         Chunk,
         ContributionChunk,
+        ContributionOffered,
         Control,
         Hello,
         Hold,
@@ -44,13 +45,12 @@ if TYPE_CHECKING:
         NoTunnel,
         Padding,
         PieceChunk,
-        Ready,
         Refused,
         Relay,
         ResultChunk,
         StateChunk,
         StepChunk,
-        Stopped,
+        StepsHalted,
         TunnelTicket,
         WantBulk,
         WantTunnel,
@@ -76,7 +76,7 @@ __all__ = [
     "NotAdmitted",
     "Padding",
     "PieceChunk",
-    "Ready",
+    "ContributionOffered",
     "Refused",
     "Relay",
     "Restore",
@@ -88,7 +88,7 @@ __all__ = [
     "Snapshot",
     "StateChunk",
     "StepChunk",
-    "Stopped",
+    "StepsHalted",
     "TENTATIVE_COMMITS",
     "SignedAct",
     "Steered",
@@ -112,9 +112,10 @@ __getattr__ = lazy_exports(
             "TokenTerms"
         ),
         "peer": (
-            "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk Control Hello Hold "
-            "Install Kept Message NoTunnel NotAdmitted Padding PieceChunk Ready Refused Relay "
-            "ResultChunk StateChunk StepChunk Stopped TunnelTicket WantBulk WantTunnel"
+            "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk ContributionOffered "
+            "Control Hello Hold Install Kept Message NoTunnel NotAdmitted Padding PieceChunk "
+            "Refused Relay ResultChunk StateChunk StepChunk StepsHalted TunnelTicket WantBulk "
+            "WantTunnel"
         ),
         "persisted": "Saved Snapshot",
         "step_progress": "TENTATIVE_COMMITS",

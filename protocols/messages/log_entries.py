@@ -216,7 +216,7 @@ class Witness:
 
 
 @record
-class Dropped:
+class BranchDropped:
     """Another branch of this run was met and this one stays: the other one's commits are lost."""
 
     peer: PeerId
@@ -398,7 +398,7 @@ Entry = (
     | Attempt
     | Commit
     | Witness
-    | Dropped
+    | BranchDropped
     | Lease
     | StepCommit
     | Halt

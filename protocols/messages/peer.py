@@ -28,7 +28,7 @@ from protocols.messages.raft import (
     Vote,
     Voted,
 )
-from protocols.messages.steps import FetchSteps, StepChunk, Stepped, Stopped
+from protocols.messages.steps import FetchSteps, StepChunk, Stepped, StepsHalted
 from protocols.messages.transfer import CutRoots, FetchLeaves, FetchState, Leaves, NoState
 from protocols.messages.tunnels import NoTunnel, TunnelTicket, WantTunnel
 from protocols.types.frozen import record
@@ -173,7 +173,7 @@ class NotReadyToTrain:
 
 
 @record
-class Ready:
+class ContributionOffered:
     """To the leader: my contribution to this round is named and on its way."""
 
     stamp: Stamp
@@ -203,7 +203,7 @@ class Have:
 
 
 @record
-class Waiting:
+class WaitsForPeers:
     """To the leader: I wait for these peers in this attempt."""
 
     stamp: Stamp
@@ -241,7 +241,7 @@ class ContributeNow:
     stamp: Stamp
 
 
-Reported = Ready | Hold | Have | Waiting | WrongResult | Kept
+Reported = ContributionOffered | Hold | Have | WaitsForPeers | WrongResult | Kept
 
 
 @record
@@ -363,10 +363,10 @@ Control = (
     | CaughtUp
     | ReadyToTrain
     | NotReadyToTrain
-    | Ready
+    | ContributionOffered
     | Hold
     | Have
-    | Waiting
+    | WaitsForPeers
     | BlocksWanted
     | Blocks
     | WrongResult
@@ -388,7 +388,7 @@ Control = (
     | PassedReports
     | WantSamples
     | Stepped
-    | Stopped
+    | StepsHalted
     | FetchSteps
     | Admit
     | Admitted

@@ -16,7 +16,7 @@ class Stepped:
 
 
 @record
-class Stopped:
+class StepsHalted:
     """To the leader: I have stopped at this step, and hold these payloads of later steps.
 
     It is a promise: the sender accepts no payload of this view and completes no step until the log

@@ -7,7 +7,7 @@ which peers give (leader/joins.py), nor move cells (transfer/receiver.py).
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from protocols.interface.commands import AdoptKept, AdoptState, Command, Note
+from protocols.interface.commands import AdoptKept, AdoptState, Command, Observation
 from protocols.interface.events import CellReceived, KeptAdopted, StateHashed, StateReceived
 from protocols.links.handshake import Identity
 from protocols.messages.log_entries import Cut
@@ -180,7 +180,7 @@ class StateRecovery:
         commands, damaged = self.state_donor.hashed(event)
         if damaged and not self.catchup.needed:
             self.ask_cut("our state is damaged", now, against=self._me.peer)
-            commands.append(Note("diverged", "our state does not match its digest"))
+            commands.append(Observation("diverged", "our state does not match its digest"))
         return commands, damaged
 
     def state_received(
@@ -193,7 +193,7 @@ class StateRecovery:
         if (version.round, version.state_digest) != (event.round, event.state_digest):
             why = "the roots were not of the cut's state"
             self.ask_cut(why, now, against=self.only_donor)
-            return [Note("transfer", "the state that the donors agreed on is not the cut's")]
+            return [Observation("transfer", "the state that the donors agreed on is not the cut's")]
         if isinstance(rounds, FragmentRounds) and rounds.applying:
             # The step goes first: a state has one writer at a time.
             self._early[event.fragment] = event
@@ -218,7 +218,9 @@ class StateRecovery:
         if self.catchup.needed:
             return []  # Known already; asking again would restart the transfer.
         self.ask_cut("diverged", now)
-        return [Note("diverged", f"our state at round {rounds.version} is not the majority's")]
+        return [
+            Observation("diverged", f"our state at round {rounds.version} is not the majority's")
+        ]
 
     # The checkpoint -------------------------------------------------------------------------
 

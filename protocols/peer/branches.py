@@ -9,8 +9,8 @@ committing and report their tokens: the one with fewer committed tokens gives it
 
 A peer leaves its branch under a new id and without its log, since it voted there and must never be
 taken for that voter again. Two entries are decided here and appended elsewhere: the Restore that
-opens a branch (raft/node.py), and Dropped when one ends (leader/term.py). Must NOT decide any other
-entry, nor elect a leader.
+opens a branch (raft/node.py), and BranchDropped when one ends (leader/term.py). Must NOT decide any
+other entry, nor elect a leader.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from protocols.leader.recovery import back_to, cut_at
 from protocols.leader.term import LeadershipTerm
 from protocols.links.connections import Connections
 from protocols.links.handshake import Identity
-from protocols.messages.log_entries import Dropped, Restore
+from protocols.messages.log_entries import BranchDropped, Restore
 from protocols.messages.peer import Control, Heartbeat, HeartbeatReply, Kept, OnBranch
 from protocols.participant.participant import Participant
 from protocols.raft.mandate import parted
@@ -251,7 +251,7 @@ class Branches:
             return [*commands, self._give_up(rival)]
         messages.won.add(rival)
         led_term.leader.lose(rival, "its branch of the log is given up", left=False)
-        led_term.append(Dropped(rival, theirs.forks, theirs.tokens))
+        led_term.append(BranchDropped(rival, theirs.forks, theirs.tokens))
         self._part_ways(led_term)
         return commands
 

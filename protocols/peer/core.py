@@ -46,7 +46,7 @@ class PeerCore(Passes):
         try:
             self._take(event, now)
         except RemoteProtocolError as error:
-            self._out.append(c.Note("misbehaviour", str(error)))
+            self._out.append(c.Observation("misbehaviour", str(error)))
             self._out.append(self.connectivity.closed(PeerId(error.peer), error.why, now))
             self.raised = wakeups.ALL
         self.look(now)
@@ -107,7 +107,9 @@ class PeerCore(Passes):
                 self.member_status.watch_disk(self.disk.why)
             case v.PersistFailed():
                 if self.disk.works:
-                    self._out.append(c.Note("disk", f"the log cannot be written: {event.why}"))
+                    self._out.append(
+                        c.Observation("disk", f"the log cannot be written: {event.why}")
+                    )
                 self.raft.persist_failed(event.write_number, codec.one_line(event.why), now)
                 self.member_status.watch_disk(self.disk.why)
             case v.SliceBegun() | v.SliceReceived() | v.ResultReceived():
@@ -210,7 +212,7 @@ class PeerCore(Passes):
         else:
             self.raised |= wakeups.MISSED if isinstance(message, LINKS) else wakeups.REPORTED
             for found, diverged in self.led_term.handle_report(peer, message, now):
-                self._out.append(c.Note("diverged", f"{self.name_of(found)} {diverged}"))
+                self._out.append(c.Observation("diverged", f"{self.name_of(found)} {diverged}"))
 
     def _refused(self, peer: PeerId, message: m.Refused) -> None:
         """A peer refuses this one. Once this peer has begun to read the log, only the log ends it,
@@ -225,10 +227,12 @@ class PeerCore(Passes):
     def _no_way_in(self, why: str) -> None:
         """An address that a person gave is of no use: try the next one."""
         if self.raft.run:
-            self._out.append(c.Note("dial", why))  # Other peers are known; this one may be away.
+            self._out.append(
+                c.Observation("dial", why)
+            )  # Other peers are known; this one may be away.
         elif self._further:
             contact = self.links.discovery.contact = self._further.pop(0)
-            self._out.append(c.Note("dial", f"{why}: trying {contact}"))
+            self._out.append(c.Observation("dial", f"{why}: trying {contact}"))
             self._out.append(c.Connect(PeerId(""), contact))
         else:
             self._stop(c.Stop(why, "refused"))

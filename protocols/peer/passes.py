@@ -209,7 +209,7 @@ class Passes(Components, ABC):
     def _disk_fails(self) -> None:
         """The disk has begun to fail: the others need not wait for this peer."""
         why = self.disk.why
-        self._out.append(c.Note("disk", f"the log cannot be written: {why}"))
+        self._out.append(c.Observation("disk", f"the log cannot be written: {why}"))
         self.member_status.watch_disk(why)
 
 

@@ -3,7 +3,7 @@
 Must NOT decide which peer is excluded for it (leader/decisions.py).
 """
 
-from protocols.interface.commands import Command, Note, Send
+from protocols.interface.commands import Command, Observation, Send
 from protocols.leader.leadership import Leadership
 from protocols.links.connections import Connections
 from protocols.messages.peer import UnreachedMembers
@@ -44,7 +44,7 @@ class UnreachedReport:
         leader = state.leader if status.is_member else None
         if led_term is not None:
             what: object = led_term.reports.cut_off()
-            command: Command = Note("links", str(what or "all members are connected again"))
+            command: Command = Observation("links", str(what or "all members are connected again"))
         elif leader is not None and leader in self._links.up:
             what = tuple(sorted(self._links.missed(now) & members.keys()))
             command = Send(leader, UnreachedMembers(what))

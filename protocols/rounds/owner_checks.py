@@ -17,7 +17,7 @@ from protocols.interface.commands import (
     Command,
     CompareBlocks,
     CompareCopies,
-    Note,
+    Observation,
     Send,
     SendBlocks,
 )
@@ -224,7 +224,7 @@ class OwnerChecks:
             names = tuple(sorted(suspects))
             if done.once(self.me, stamp.round, "note", stamp, part):
                 why = f"the result of part {part} of round {stamp.round} is wrong"
-                commands.append(Note("owner", f"{why}: {' or '.join(names)} is the reason"))
+                commands.append(Observation("owner", f"{why}: {' or '.join(names)} is the reason"))
             if leader is not None and done.once(leader, stamp.round, "wrong", stamp, part):
                 commands.append(Send(leader, WrongResult(stamp, part, names)))
         return commands

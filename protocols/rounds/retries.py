@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from protocols.interface.commands import Command, DropResult, ReleaseRound, Send
 from protocols.messages.log_entries import Commit
-from protocols.messages.peer import Fetch, Waiting
+from protocols.messages.peer import Fetch, WaitsForPeers
 from protocols.rounds.contributions import Holdings
 from protocols.rounds.done_once import DoneOnce
 from protocols.state.round_plan import RoundPlan
@@ -140,7 +140,7 @@ def accuse(
     if leader is None or not void:
         return []
     first = done.once(leader, plan.stamp.round, "void", plan.stamp, void)
-    return [Send(leader, Waiting(plan.stamp, void, void=True))] if first else []
+    return [Send(leader, WaitsForPeers(plan.stamp, void, void=True))] if first else []
 
 
 @dataclass(slots=True)

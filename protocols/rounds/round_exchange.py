@@ -17,7 +17,7 @@ from protocols.interface.events import (
     SliceBegun,
     SliceReceived,
 )
-from protocols.messages.peer import BlocksWanted, Hold, Ready, Waiting
+from protocols.messages.peer import BlocksWanted, ContributionOffered, Hold, WaitsForPeers
 from protocols.rounds.contributions import Holdings, PartResult, check_contributor
 from protocols.rounds.done_once import DoneOnce
 from protocols.rounds.fencing import Fence
@@ -164,7 +164,7 @@ class RoundExchange:
         attempt = plan.stamp if plan is not None and takes_part else None
         if not self.stall.is_slow(attempt, now) or attempt is None or leader is None:
             return []
-        return [Send(leader, Waiting(attempt, self.missing()))]
+        return [Send(leader, WaitsForPeers(attempt, self.missing()))]
 
     def _offer(
         self, plan: RoundPlan, connected: Set[PeerId], leader: PeerId | None
@@ -180,7 +180,9 @@ class RoundExchange:
         me = given.contributor(self.me)
         commands: list[Command] = []
         if leader is not None and self.done.once(leader, round_, "ready", plan.stamp):
-            commands.append(Send(leader, Ready(plan.stamp, me, given.samples, given.line)))
+            commands.append(
+                Send(leader, ContributionOffered(plan.stamp, me, given.samples, given.line))
+            )
         view, borders = plan.stamp.view, plan.parts.borders
         for part, owner in plan.slices_of(self.me):
             if owner == self.me:

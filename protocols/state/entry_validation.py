@@ -73,7 +73,7 @@ def objection(run_state: RunState, body: e.Entry) -> str:
             if info.peer in run_state.receivers:
                 return f"makes {info.peer} a witness, which trains already"
             return wrong_role(run_state, info.peer, witness=True)
-        case e.Dropped():
+        case e.BranchDropped():
             return ""
         case e.Lease():
             return _lease(run_state, body)

@@ -58,7 +58,10 @@ class LogApplier:
         self.raft = Raft(me, saved, base, proofs)
         self.raft.log.judge = self._objection
         self._me, self._incoming = me, IncomingSnapshot()
-        self._ahead = (RunState(signatures=signatures), e.LogEntry(0, 0, e.Dropped(me, (), 0)))
+        self._ahead = (
+            RunState(signatures=signatures),
+            e.LogEntry(0, 0, e.BranchDropped(me, (), 0)),
+        )
         """A state that entries led to which were not committed then, and the last one of them."""
         self._judged: e.LogEntry | None = None
         """The entry that was judged last by the committed state, which is the same when it is

@@ -74,7 +74,7 @@ def apply(run_state: RunState, entry: e.LogEntry, *, judged: bool = False) -> No
             _gone(run_state, body)
         case e.Witness(info=info):
             run_state.witnesses[info.peer] = info
-        case e.Dropped():
+        case e.BranchDropped():
             run_state.rivals = {}
         case e.View() as view:
             _view(run_state, view)

@@ -5,7 +5,7 @@ Must NOT decide what is committed (leader/step_views.py), nor which step comes n
 (step_machine.py).
 """
 
-from protocols.interface.commands import Command, Note, ReleaseSteps
+from protocols.interface.commands import Command, Observation, ReleaseSteps
 from protocols.messages import step_progress
 from protocols.state.run_state import RunState
 from protocols.state.step_entries import step_view
@@ -100,7 +100,7 @@ class KeptCopy:
                 owner = step_view(run_state, step)
                 if owner is not None and owner.view == made_in:
                     text = f"our state at step {step} is not the one that is committed"
-                    commands.append(Note("diverged", text))
+                    commands.append(Observation("diverged", text))
                     self.strays += 1
                 differs = True
                 self.digests.pop(step, None)

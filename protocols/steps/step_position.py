@@ -11,7 +11,7 @@ from typing import Protocol
 from protocols.interface.commands import Command, Send
 from protocols.links.handshake import Identity
 from protocols.messages.log_entries import View
-from protocols.messages.peer import Control, Have, Stepped, Stopped, Waiting
+from protocols.messages.peer import Control, Have, Stepped, StepsHalted, WaitsForPeers
 from protocols.rounds.retries import StallReport
 from protocols.state.run_state import RunState
 from protocols.steps.bounds import StepBounds
@@ -74,7 +74,7 @@ class StepReports:
             return []
         stamp = self.bounds.stamp(view.view, step)
         slow = self.stall.is_slow(stamp, now)
-        return [Send(leader, Waiting(stamp, missing()))] if slow else []
+        return [Send(leader, WaitsForPeers(stamp, missing()))] if slow else []
 
     def _all(self, steps: StepPosition) -> dict[object, Control]:
         run_state, reports, copy = self.run_state, dict[object, Control](), steps.copy
@@ -102,6 +102,6 @@ class StepReports:
         held = steps.payloads.listed(view, steps.copy.completed + 1, HELD_STEPS_MAX)
         stamp = self.bounds.stamp(view, steps.copy.completed)
         progress = self.run_state.step_progress
-        said, report = self._said.get("stopped"), Stopped(stamp, progress.halted, held)
-        same = isinstance(said, Stopped) and replace(said, held=held) == report
+        said, report = self._said.get("stopped"), StepsHalted(stamp, progress.halted, held)
+        same = isinstance(said, StepsHalted) and replace(said, held=held) == report
         return said if same and said is not None else report

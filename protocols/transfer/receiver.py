@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from protocols.interface.commands import Command, Note, Send
+from protocols.interface.commands import Command, Observation, Send
 from protocols.interface.events import CellReceived
 from protocols.interface.transfer_commands import CheckState, ExpectCells, KeepCell
 from protocols.messages.log_entries import Cut
@@ -280,7 +280,7 @@ class StateReceiver:
         if self.givers[donor].why_not == LIES:
             return []
         self._give_up(donor, LIES)
-        return [Note("transfer", f"{donor} sent {what}: other donors send the state")]
+        return [Observation("transfer", f"{donor} sent {what}: other donors send the state")]
 
     def _give_up(self, donor: PeerId, why: str) -> None:
         self.givers[donor].why_not = why

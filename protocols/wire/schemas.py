@@ -205,7 +205,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "held_by_all": flag,
     },
     e.Witness: {"info": _info},
-    e.Dropped: {"peer": peer_id, "forks": _forks, "tokens": _u63},
+    e.BranchDropped: {"peer": peer_id, "forks": _forks, "tokens": _u63},
     e.Lease: {"grants": many(struct(s.Grant), PEERS_MAX)},
     e.StepCommit: {"view": _u32, "upto_step": _u32, "state_digest": _digest},
     e.Halt: {"view": _u32, "without": _peers, "why": _words},
@@ -308,10 +308,15 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     },
     m.ReadyToTrain: {"lineage": _u64},
     m.NotReadyToTrain: {"why": _words, "lineage": _u64},
-    m.Ready: {"stamp": _stamp, "contributor": _contributor, "samples": _samples, "line": _u63},
+    m.ContributionOffered: {
+        "stamp": _stamp,
+        "contributor": _contributor,
+        "samples": _samples,
+        "line": _u63,
+    },
     m.Hold: {"stamp": _stamp, "result_digest": _digest},
     m.Have: {"lineage": _u64, "fragment": _u16, "round": _u32, "state_digest": _digest},
-    m.Waiting: {"stamp": _stamp, "peers": _peers, "void": flag},
+    m.WaitsForPeers: {"stamp": _stamp, "peers": _peers, "void": flag},
     m.BlocksWanted: {
         "stamp": _stamp,
         "contributor": peer_id,
@@ -350,7 +355,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.ContributeNow: {"stamp": _stamp},
     m.WantSamples: {"ahead": _u32, "carried": _u32, "lineage": _u64},
     m.Stepped: {"stamp": _stamp, "state_digest": _digest},
-    m.Stopped: {
+    m.StepsHalted: {
         "stamp": _stamp,
         "halted": _u63,
         "held": many(struct(ids.StepPayloads), HELD_STEPS_MAX),

@@ -106,7 +106,7 @@ class BranchChecks:
                 self._voted.add(entry.peer)
             case e.Revoked() if entry.peer in self._lonely.get(name, ()):
                 del self._lonely[name]  # Its rival never comes back.
-            case e.Dropped():
+            case e.BranchDropped():
                 self._lonely.pop(name, None)
                 theirs, mine = (-entry.tokens, entry.forks), (-self._tokens[name], name)
                 if theirs < mine:
@@ -135,7 +135,7 @@ class BranchChecks:
         log = node.core.raft.log
         to, last = self._final.get(node.peer, (node.peer, log.last_index))
         fresh = log.since(max(last, log.base) + 1)
-        if fresh and not any(isinstance(entry.body, e.Dropped) for entry in fresh):
+        if fresh and not any(isinstance(entry.body, e.BranchDropped) for entry in fresh):
             self._found(
                 f"{node.peer} goes on with {fresh[0].body!r} after its final position to {to}"
             )

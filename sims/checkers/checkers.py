@@ -77,7 +77,7 @@ class Checkers:
             self.transfers.rooted(node, to, message)
         elif isinstance(message, m.WrongResult):
             self.history.owners.complained(node, message)
-        elif isinstance(message, m.Ready):
+        elif isinstance(message, m.ContributionOffered):
             self.history.accounting.offered(node, message.stamp)
         self.leaders.sent(node, to, message)
 

@@ -31,7 +31,7 @@ class Decisions:
         self._told: set[tuple[PeerId, int]] = set()
         """(peer, term): the peers that have sent all their reports to the leader of that term."""
         self._ready: dict[tuple[Life, PeerId, int], tuple[int, Stamp]] = {}
-        """By (incarnation, receiver, fragment): the term and the stamp of its last Ready."""
+        """By (incarnation, receiver, fragment): the term and the stamp of its last offer."""
         self._reported: dict[tuple[PeerId, int, PeerId, int], tuple[int, int]] = {}
         """By (leader, term, peer, fragment): (lineage, round) of the state that the peer
         reported."""
@@ -106,8 +106,8 @@ class Decisions:
             )
 
     def _told_round(self, node: Node, to: PeerId, term: int, fragment: int) -> None:
-        """Check that a peer that waits for a round has sent its Ready to the leader of this
-        term."""
+        """Check that a peer that waits for a round has offered its contribution to this term's
+        leader."""
         core, me = node.core, node.core.me
         rounds, plan = core.rounds[fragment], core.run_state.open_plan(fragment)
         if plan is None or to not in core.run_state.receivers or rounds.version < 0:

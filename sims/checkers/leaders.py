@@ -75,5 +75,5 @@ class LeaderCheckers:
             self.elections.asked_or_voted(node, to, message)
         elif isinstance(message, TOLD):
             self.decisions.heard(node, to, message)
-        elif isinstance(message, m.Ready):
+        elif isinstance(message, m.ContributionOffered):
             self.decisions.offered(node, to, message.stamp)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocols.messages import Stopped
+from protocols.messages import StepsHalted
 from protocols.messages import log_entries as e
 from protocols.state import RunState, drawn_at, transitions
 from protocols.types import PeerId, Stamp
@@ -231,7 +231,7 @@ class StepHistory(HistoryCheckers):
         if first != digest and not self.agreement.tainted:
             self.found(f"step {round_}: {peer} keeps {digest}, {first} was committed")
 
-    def stopped(self, node: StepNode, report: Stopped) -> None:
+    def stopped(self, node: StepNode, report: StepsHalted) -> None:
         """A node reports that it stopped: it must make no further step until the log lets it go
         on."""
         node.promised = (node.core.run_state.index, report.stamp.round)

@@ -193,4 +193,4 @@ class TransferChecks:
 
 def _named(peer: PeerId, commands: Sequence[c.Command]) -> bool:
     """True if a note to the user names the peer."""
-    return any(isinstance(command, c.Note) and peer in command.text for command in commands)
+    return any(isinstance(command, c.Observation) and peer in command.text for command in commands)

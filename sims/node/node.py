@@ -174,7 +174,7 @@ class Node:
                 # Its last messages still arrive: a process that ends by itself closes its
                 # connections in order.
                 world.clock.at(world.network.slowest_s, lambda: world.dialer.process_ended(self))
-            case c.Note(kind=kind, text=text):
+            case c.Observation(kind=kind, text=text):
                 world.story.tell(f"{self.peer} notes {kind}: {text}")
                 self.world.observer.note(kind, text)
             case c.CheckProof() | c.AdmissionAnswer() | c.Trust():

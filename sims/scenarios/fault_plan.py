@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
-from protocols.messages import Append, Appended, Control, Hold, Ready, Restore
+from protocols.messages import Append, Appended, ContributionOffered, Control, Hold, Restore
 from sims.checkers import World
 from sims.node.node import Node
 from sims.scenarios import multi_step_faults, revocations, steering
@@ -490,9 +490,9 @@ def _unheard(world: World, sender: Node) -> None:
 Strike = Callable[[World, Node], None]
 AMBUSHES: Mapping[FaultKind, tuple[type[Control], Strike]] = {
     "holder": (Hold, _end),
-    "owner": (Ready, _owner),
-    "ranks": (Ready, _crash),
-    "deaf": (Ready, multi_step_faults.deafen),
+    "owner": (ContributionOffered, _owner),
+    "ranks": (ContributionOffered, _crash),
+    "deaf": (ContributionOffered, multi_step_faults.deafen),
     "ack": (Appended, _unheard),
 }
 """By kind: the message that the fault waits for, and its action, called with the sender."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import Identity
-from protocols.messages import Control, Kept, Stopped
+from protocols.messages import Control, Kept, StepsHalted
 from protocols.messages import log_entries as e
 from protocols.state import progress_at, remaining_at
 from protocols.types import PeerId, Stamp, Version, digest_text
@@ -71,7 +71,7 @@ class StepNode(Node):
         super().send(to, message)
 
     def _told(self, message: Control) -> None:
-        if isinstance(message, Stopped):
+        if isinstance(message, StepsHalted):
             self.step_observer.stopped(self, message)
 
     def _payload(self, command: c.Command) -> None:
@@ -190,7 +190,7 @@ class StepObserver(HistoryObserver[Node], Protocol):
         """A node made a step: it added the payloads of `terms` to the state `before`."""
         ...
 
-    def stopped(self, node: StepNode, report: Stopped) -> None:
+    def stopped(self, node: StepNode, report: StepsHalted) -> None:
         """A node reports that it stopped: it makes no further step until the log lets it go on."""
         ...
 

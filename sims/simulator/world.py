@@ -13,7 +13,7 @@ from typing import TextIO
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links import Identity
-from protocols.messages import Append, Appended, Control, Hold, Ready, Relay
+from protocols.messages import Append, Appended, ContributionOffered, Control, Hold, Relay
 from protocols.messages import log_entries as e
 from protocols.state import RunState
 from protocols.types import PeerId, ProtocolConfig
@@ -30,7 +30,7 @@ from sims.simulator.schedule import VirtualClock
 from sims.simulator.story import Story
 from sims.simulator.twin_cores import TwinCores
 
-AMBUSHED = (Append, Appended, Hold, Ready)
+AMBUSHED = (Append, Appended, Hold, ContributionOffered)
 """Messages on which a fault may wait."""
 FRAGMENT_ELEMENTS = 3 << 18
 """Elements of a fragment: large enough for three parts; never allocated."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Left, Start, Stopped, Witness
-from peers.ipc.command_bus import Stop, ask_daemon
+from peers.ipc.command_bus import StopPeer, ask_daemon
 from tests.cluster.paced_shell import PacedShell
 from tests.cluster.running import (
     Command,
@@ -92,7 +92,7 @@ def test_a_node_that_is_asked_to_leave_ends_with_0(shell: PacedShell, tmp_path: 
     shell.node("alpha", "--new")
     leaver = shell.node("beta", "--join", token_of(alpha))
     commits_until(beta, 2)
-    assert ask_daemon(str(record(beta)["bus"]), Stop(), timeout_s=5)["type"] == "stopping"
+    assert ask_daemon(str(record(beta)["bus"]), StopPeer(), timeout_s=5)["type"] == "stopping"
     assert leaver.wait(within_s=10) == 0, leaver.err
 
 

@@ -17,15 +17,15 @@ from peers.ipc.messages import (
     Configured,
     Contributed,
     DaemonMessage,
-    Evaluated,
-    Hello,
-    Layout,
-    Metrics,
+    RankEvaluated,
+    RankHello,
+    RankLayout,
     RankMessage,
-    Ready,
-    Refused,
+    RankReady,
+    RankRefused,
     Result,
     Snapshotted,
+    StepMetrics,
     TensorPlace,
 )
 from peers.ipc.msgpack_records import kinds_of
@@ -35,18 +35,18 @@ from peers.ipc.step_orders import Obeyed
 from protocols.types.sample_ranges import SampleRange
 from protocols.wire.layout import pack_layout
 
-HELLO = Hello(rank=1, world_size=2, attempt=3, pid=4)
+HELLO = RankHello(rank=1, world_size=2, attempt=3, pid=4)
 TENSORS = (TensorPlace(0, "w", (2, 3), 0), TensorPlace(0, "b", (), 6))
-LAYOUT = Layout(packed=pack_layout(TENSORS), elements=7)
+LAYOUT = RankLayout(packed=pack_layout(TENSORS), elements=7)
 BOUNDARY = Boundary(steps=9, due=True, left=(0, 2))
 CONTRIBUTED = Contributed(
     fragment=0, generation=1, steps=10, tokens=20, samples=(SampleRange(3, 9),)
 )
 REPORTS: tuple[RankMessage, ...] = (
-    Ready(),
+    RankReady(),
     CONTRIBUTED,
-    Metrics(step=3, tokens=4, loss=float("inf"), tokens_per_s=0.5),
-    Evaluated(loss=2.5, windows=8, sample="Once"),
+    StepMetrics(step=3, tokens=4, loss=float("inf"), tokens_per_s=0.5),
+    RankEvaluated(loss=2.5, windows=8, sample="Once"),
     Snapshotted(directory="d"),
 )
 RESULT = Result(
@@ -66,7 +66,7 @@ ATTACHED = Attached(
     slot=5,
     rank_state="",
 )
-FROM_DAEMON = kinds_of(Configured, Attached, Answer, Result, Refused)
+FROM_DAEMON = kinds_of(Configured, Attached, Answer, Result, RankRefused)
 
 
 def ignored(link: DaemonSocket, message: Obeyed) -> None:
@@ -103,8 +103,8 @@ def frame(payload: bytes) -> bytes:
     return struct.pack("<I", len(payload)) + payload
 
 
-def words(step: int) -> Metrics:
-    return Metrics(step=step, tokens=0, loss=0.0, tokens_per_s=0.0)
+def words(step: int) -> StepMetrics:
+    return StepMetrics(step=step, tokens=0, loss=0.0, tokens_per_s=0.0)
 
 
 def receive(link: RankSocket) -> DaemonMessage:

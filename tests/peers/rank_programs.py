@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import NoReturn
 
-from peers.ipc.messages import NONE, Answer, Boundary, Contributed, Metrics, Result, TensorPlace
+from peers.ipc.messages import NONE, Answer, Boundary, Contributed, Result, StepMetrics, TensorPlace
 from peers.ipc.rank_client import RankClient
 from peers.ipc.shared_memory import COPIES, Slots, SlotsShape
 from peers.processes.supervisor import ZygoteSpawner
@@ -59,7 +59,7 @@ def rank() -> int:
             return EXIT_WRONG_BYTES
         client.check_untorn(result)
         for word in range(WORDS if behaviour == "talkative" else 0):
-            client._link.send(Metrics(step=word, tokens=0, loss=2.0, tokens_per_s=0.0))
+            client._link.send(StepMetrics(step=word, tokens=0, loss=2.0, tokens_per_s=0.0))
         if result.evaluate:
             client.evaluated(loss=1.5, windows=4, sample=f"rank {number}")
         if result.snapshot:

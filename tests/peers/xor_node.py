@@ -215,7 +215,7 @@ class Node:
         self.served_to: list[tuple[PeerId, int]] = []
         self.states: list[StateTaken] = []
         self.data_paths: list[float] = []
-        self.notes: list[c.Note] = []
+        self.notes: list[c.Observation] = []
         self.stop: c.Stop | None = None
         self.task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -231,7 +231,7 @@ class Node:
                 if first:
                     self.driver.feed(v.TrainersAble())
                 asyncio.get_running_loop().call_later(STEP_S, self._contribute)
-            case c.Note():
+            case c.Observation():
                 self.notes.append(command)
             case c.Stop():
                 self.stop = command

@@ -98,7 +98,7 @@ def leading(*others: PeerId, peers_min: int = 1, **said: Any) -> Led:
 def ready(scene: Led, *peers: PeerId, round_: int = 1, attempt: int = 0, number: int = 1) -> None:
     stamp = scene.stamp(round_, attempt=attempt, number=number)
     for peer in peers:
-        scene.hears(peer, m.Ready(stamp, contributor(peer, round_)))
+        scene.hears(peer, m.ContributionOffered(stamp, contributor(peer, round_)))
 
 
 def hold(scene: Led, *peers: PeerId, round_: int = 1, attempt: int = 0, number: int = 1) -> None:

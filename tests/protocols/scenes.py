@@ -245,7 +245,7 @@ class Scene:
         return [(peer, plain(message)) for peer, message in found]
 
     def notes(self, kind: str) -> list[str]:
-        return [note.text for note in self.all(c.Note) if note.kind == kind]
+        return [note.text for note in self.all(c.Observation) if note.kind == kind]
 
     def stamp(self, round_: int, *, attempt: int = 0, number: int = 1) -> Stamp:
         run_state = self.core.run_state

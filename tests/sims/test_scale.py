@@ -42,7 +42,9 @@ def test_what_an_ordinary_peer_says_and_hears_does_not_grow(
     for before, after in zip(messages(small.ordinary), messages(large.ordinary), strict=True):
         assert after <= before
     assert large.ordinary is not None
-    assert large.ordinary.sent_max <= 5.0, "Ready, Hold, Have, now and then Kept, and no retries"
+    assert large.ordinary.sent_max <= 5.0, (
+        "the offer, Hold, Have, now and then Kept, and no retries"
+    )
     assert large.ordinary.beats_sent_per_s <= 6.0
 
 
@@ -80,7 +82,7 @@ def test_a_count_knows_heartbeats_from_news() -> None:
     world.run(until_s=600.0)
     assert world.checkers.violations == []
     kinds = {kind for tally in world.tallies.values() for kind in tally.sent}
-    assert kinds <= {"Append", "Appended", "Have", "Hold", "Kept", "Ready"}
+    assert kinds <= {"Append", "Appended", "Have", "Hold", "Kept", "ContributionOffered"}
     assert all(tally.beats_sent for tally in world.tallies.values())
 
 

@@ -93,7 +93,7 @@ def told(directory: Path, entry: e.Entry, *, witness: bool = False) -> list[Even
 def test_tokens_of_a_branch_are_tokens_though_a_stepwise_log_counts_batches(
     tmp_path: Path,
 ) -> None:
-    (event,) = told(tmp_path, e.Dropped(ALPHA, (7,), 30))
+    (event,) = told(tmp_path, e.BranchDropped(ALPHA, (7,), 30))
     assert isinstance(event, Dropped)
     assert event.tokens == 3000
 

@@ -99,7 +99,7 @@ class Shell:
         self.log.append(type(command).__name__)
         if isinstance(command, c.Resume | c.Leased):
             self.told.append(command)
-        if isinstance(command, c.Note) and self.feeds is not None:
+        if isinstance(command, c.Observation) and self.feeds is not None:
             event, self.feeds = self.feeds, None
             self.driver.feed(event)
 
@@ -229,7 +229,7 @@ async def test_what_was_begun_before_a_restore_is_of_the_branch_that_it_ends() -
 @pytest.mark.asyncio
 async def test_no_event_is_taken_before_the_commands_of_the_one_before_are_done() -> None:
     async with running() as shell:
-        note = c.Note("test", "")
+        note = c.Observation("test", "")
         shell.says(
             v.TrainersReady, note, c.CheckRun(cast(Any, None)), c.ReducePart(STAMP, 0, 0, 1, ())
         )
@@ -284,7 +284,7 @@ async def test_a_peer_is_gone_after_what_it_said() -> None:
 async def test_a_peer_whose_outbox_is_full_loses_its_connection(fits: bool) -> None:
     async with running() as shell:
         shell.fits = fits
-        shell.says(v.TrainersReady, c.Send(BETA, m.Leave("asked to")), c.Note("test", ""))
+        shell.says(v.TrainersReady, c.Send(BETA, m.Leave("asked to")), c.Observation("test", ""))
         shell.driver.feed(v.TrainersReady())
         log = await shell.until("Note")
         assert ("drop" in log) != fits

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from peers.ipc.command_bus import Bus, Question, Revoke, Status, Stop, ask_daemon
-from peers.ipc.messages import Ready
+from peers.ipc.command_bus import Bus, Question, Revoke, Status, StopPeer, ask_daemon
+from peers.ipc.messages import RankReady
 from peers.ipc.msgpack_records import RECORD_BYTES_MAX, LinkError, encode
 
 
@@ -41,7 +41,7 @@ def connected(endpoint: str) -> Generator[zmq.Socket[bytes]]:
         context.destroy(linger=0)
 
 
-async def heard(bus: Bus) -> tuple[bytes, Question | Stop | LinkError]:
+async def heard(bus: Bus) -> tuple[bytes, Question | StopPeer | LinkError]:
     return await asyncio.wait_for(bus.receive(), 10)
 
 
@@ -54,12 +54,12 @@ async def test_what_an_answer_takes_note_of_is_received() -> None:
         sender, _ = await heard(bus)
         hearing = asyncio.create_task(heard(bus))
         await asyncio.sleep(0.01)
-        client.send(encode(Stop()))
+        client.send(encode(StopPeer()))
         assert select.select([bus._fd], [], [], 10)[0]
         time.sleep(0.01)  # noqa: ASYNC251  # ZeroMQ looks at most once a millisecond.
         bus.answer(sender, "{}")
         assert not select.select([bus._fd], [], [], 0)[0], "or this tests nothing"
-        assert await hearing == (sender, Stop())
+        assert await hearing == (sender, StopPeer())
 
 
 @pytest.mark.asyncio
@@ -101,9 +101,9 @@ async def test_two_clients_are_told_apart() -> None:
 
 @pytest.mark.asyncio
 async def test_a_client_is_answered() -> None:
-    answers: dict[Question | Stop, dict[str, object]] = {
+    answers: dict[Question | StopPeer, dict[str, object]] = {
         Status(): {"state": "training"},
-        Stop(): {"type": "stopping"},
+        StopPeer(): {"type": "stopping"},
         Revoke(what="b.1", token=False, why="stolen", force=True, again=True): {"state": "done"},
     }
     with serving() as (bus, endpoint):
@@ -126,7 +126,7 @@ async def test_a_client_does_not_wait_for_ever() -> None:
         await heard(bus)
         for text in ("not JSON", "[1]"):
             asking = asyncio.create_task(
-                asyncio.to_thread(ask_daemon, endpoint, Stop(), timeout_s=10)
+                asyncio.to_thread(ask_daemon, endpoint, StopPeer(), timeout_s=10)
             )
             sender, _ = await heard(bus)
             bus.answer(sender, text)
@@ -141,7 +141,7 @@ async def test_a_client_does_not_wait_for_ever() -> None:
         ([b"\xc1"], "undecodable"),
         ([b""], "undecodable"),
         ([b"", encode(Status())], "3 frames"),
-        ([encode(Ready())], "unexpected type 'ready'"),
+        ([encode(RankReady())], "unexpected type 'rankready'"),
         (
             [
                 encode(Revoke(what="b", token=False, why="", force=False, again=False)).replace(
@@ -169,8 +169,8 @@ async def test_bad_bytes_are_told_with_their_sender(frames: list[bytes], why: st
 async def test_an_oversized_message_does_not_arrive() -> None:
     with serving() as (bus, endpoint), connected(endpoint) as bad, connected(endpoint) as good:
         bad.send(bytes(RECORD_BYTES_MAX + 1))
-        good.send(encode(Stop()))
-        assert (await heard(bus))[1] == Stop()
+        good.send(encode(StopPeer()))
+        assert (await heard(bus))[1] == StopPeer()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await bus.receive()

@@ -20,7 +20,7 @@ from peers.ipc.daemon_socket import (
     Closed,
     DaemonSocketServer,
 )
-from peers.ipc.messages import Answer, Configured, Evaluated, RankMessage, Refused
+from peers.ipc.messages import Answer, Configured, RankEvaluated, RankMessage, RankRefused
 from peers.ipc.msgpack_records import RECORD_BYTES_MAX, LinkError, encode
 from peers.ipc.rank_socket import RankSocket
 from tests.peers.lifeline_room import (
@@ -122,7 +122,7 @@ async def test_bad_bytes_are_refused_with_the_reason(bad: bytes, why: str) -> No
     with serving() as (server, path), linked(path) as rank:
         rank._socket.sendall(bad)
         refused = await asyncio.to_thread(receive, rank)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RankRefused)
         assert why in refused.why
         rank.send(HELLO)
         rank.close()
@@ -182,7 +182,7 @@ async def test_who_is_refused_in_a_flood_is_not_heard_further() -> None:
             rank.send(words(step))
         link, _ = await heard(server)
         link.refuse("too much")
-        assert receive(rank) == Refused(why="too much")
+        assert receive(rank) == RankRefused(why="too much")
         rank.close()
         for step in range(1, UNREAD_MESSAGES_MAX + 1):
             assert await heard(server) == (link, words(step))
@@ -192,7 +192,7 @@ async def test_who_is_refused_in_a_flood_is_not_heard_further() -> None:
 @pytest.mark.asyncio
 async def test_what_a_rank_says_last_is_heard_before_its_end() -> None:
     """Although it has not read the daemon's last word, which resets the stream."""
-    large = Evaluated(loss=1.0, windows=2, sample="x" * (2 * READ_BYTES))
+    large = RankEvaluated(loss=1.0, windows=2, sample="x" * (2 * READ_BYTES))
     with serving() as (server, path), linked(path) as rank:
         rank.send(HELLO)
         link, _ = await heard(server)
@@ -343,7 +343,7 @@ async def test_who_is_refused_and_stays_is_closed(monkeypatch: pytest.MonkeyPatc
         rank.send(HELLO)
         link, _ = await heard(server)
         link.refuse("wrong model")
-        assert receive(rank) == Refused(why="wrong model")
+        assert receive(rank) == RankRefused(why="wrong model")
         assert (await heard(server))[1] == Closed("wrong model", ended=False)
         with pytest.raises(LinkError, match="closed"):
             receive(rank)

@@ -22,14 +22,14 @@ from peers.ipc.messages import (
     Boundary,
     Configured,
     Contributed,
-    Evaluated,
-    Hello,
-    Layout,
-    Metrics,
+    RankEvaluated,
+    RankHello,
+    RankLayout,
     RankMessage,
-    Ready,
+    RankReady,
     Result,
     Snapshotted,
+    StepMetrics,
     TensorPlace,
 )
 from peers.ipc.rank_client import RankClient
@@ -77,14 +77,14 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, DaemonSoc
     """A client that is ready, and its lifeline."""
     connecting = asyncio.create_task(asyncio.to_thread(connect, daemon.path))
     link, hello = await daemon.daemon_sockets.receive()
-    assert hello == Hello(rank=1, world_size=2, attempt=4, pid=os.getpid())
+    assert hello == RankHello(rank=1, world_size=2, attempt=4, pid=os.getpid())
     configured = Configured(run='{"a": 1}', node="{}", corpus="there")
     link.send(configured)
     client = await connecting
     try:
         assert client.configured == configured
         attaching = asyncio.create_task(asyncio.to_thread(client.attach, TENSORS, elements=3))
-        assert (await daemon.daemon_sockets.receive())[1] == Layout(
+        assert (await daemon.daemon_sockets.receive())[1] == RankLayout(
             packed=pack_layout(TENSORS), elements=3
         )
         answer = Attached(
@@ -97,7 +97,7 @@ async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, DaemonSoc
         )
         link.send(answer, fd=daemon.slots.fd)
         assert await attaching == answer
-        assert await daemon.heard() == Ready()
+        assert await daemon.heard() == RankReady()
         yield client, link
     finally:
         client.close()  # Before the daemon's parts: its watcher would end this process.
@@ -184,8 +184,8 @@ async def test_everything_else_that_a_rank_says() -> None:
         client.evaluated(loss=1.0, windows=2, sample="s")
         client.snapshotted("d")
         for message in (
-            Metrics(step=1, tokens=2, loss=3.0, tokens_per_s=4.0),
-            Evaluated(loss=1.0, windows=2, sample="s"),
+            StepMetrics(step=1, tokens=2, loss=3.0, tokens_per_s=4.0),
+            RankEvaluated(loss=1.0, windows=2, sample="s"),
             Snapshotted(directory="d"),
         ):
             assert await daemon.heard() == message
@@ -233,7 +233,7 @@ async def test_metrics_never_block() -> None:
     async with serving() as daemon, attached(daemon) as (client, _):
         for step in range(2000):  # The daemon hears nothing: its loop runs this.
             client.metrics(step=step, tokens=0, loss=0.0, tokens_per_s=0.0)
-        assert isinstance(await daemon.heard(), Metrics)
+        assert isinstance(await daemon.heard(), StepMetrics)
 
 
 @pytest.mark.asyncio
@@ -243,7 +243,7 @@ async def test_what_a_rank_says_before_it_closes_is_heard() -> None:
         client.evaluated(loss=1.0, windows=2, sample="s")
         client.contribute(0, steps=3, tokens=6)
         client.close()
-        assert await daemon.heard() == Evaluated(loss=1.0, windows=2, sample="s")
+        assert await daemon.heard() == RankEvaluated(loss=1.0, windows=2, sample="s")
         assert await daemon.heard() == Contributed(fragment=0, generation=7, steps=3, tokens=6)
         assert await daemon.heard() == Closed("it closed its connection", ended=True)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from peers.ipc.messages import NONE, Answer, Configured, Evaluated, Metrics
+from peers.ipc.messages import NONE, Answer, Configured, RankEvaluated, StepMetrics
 from peers.ipc.msgpack_records import LinkError
 from tests.peers.lifeline_room import (
     ATTACHED,
@@ -81,7 +81,7 @@ async def test_what_is_offered_is_dropped_where_there_is_no_room() -> None:
             rank.offer(words(step))
         sending = asyncio.create_task(asyncio.to_thread(rank.send, BOUNDARY))
         steps: list[int] = []
-        while isinstance(message := (await heard(server))[1], Metrics):
+        while isinstance(message := (await heard(server))[1], StepMetrics):
             steps.append(message.step)
         await sending
         assert message == BOUNDARY, "what is not offered waits for room"
@@ -93,7 +93,7 @@ async def test_what_is_offered_is_dropped_where_there_is_no_room() -> None:
 
 @pytest.mark.asyncio
 async def test_what_is_offered_and_fits_in_part_is_sent_whole() -> None:
-    large = Evaluated(loss=1.0, windows=2, sample="x" * 900_000)
+    large = RankEvaluated(loss=1.0, windows=2, sample="x" * 900_000)
     with serving() as (server, path), linked(path) as rank:
         offering = asyncio.create_task(asyncio.to_thread(rank.offer, large))
         assert (await heard(server))[1] == large

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from peers.ipc.messages import NONE, Answer, Boundary, Contributed, Hello, Result, TensorPlace
+from peers.ipc.messages import NONE, Answer, Boundary, Contributed, RankHello, Result, TensorPlace
 from peers.ipc.step_orders import Order, OrderKind
 from peers.ranks.attempt import (
     OPEN_BOUNDARIES_MAX,
@@ -30,8 +30,8 @@ def new_attempt(ranks: int = 2, *, hang_timeout_s: float = 40.0) -> RankAttempt:
     )
 
 
-def hello(rank: int, world_size: int = 2) -> Hello:
-    return Hello(rank=rank, world_size=world_size, attempt=3, pid=1)
+def hello(rank: int, world_size: int = 2) -> RankHello:
+    return RankHello(rank=rank, world_size=world_size, attempt=3, pid=1)
 
 
 def contributed(attempt: RankAttempt, rank: int, generation: int, **said: Any) -> bool:

@@ -99,7 +99,7 @@ async def test_a_hung_rank_is_noticed_only_while_it_trains(
         ("layout", "ranks write 1025 elements, their layout has 1024"),
         ("malformed", "rank 1: undecodable record"),
         ("oversized", "rank 1: a frame of 2097152 bytes, at most 1048576"),
-        ("early", "rank 1 sends Metrics before it is attached"),
+        ("early", "rank 1 sends StepMetrics before it is attached"),
         ("close", "rank 1: it closed its connection"),
         ("flagless", "generation 1 of fragment 0 is not whole"),
         ("generation", "rank 1 contributes generation 2 of fragment 0, 1 is next"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from peers.ipc.command_bus import Status, Stop, ask_daemon
-from peers.ipc.messages import Hello, Ready, Refused
+from peers.ipc.command_bus import Status, StopPeer, ask_daemon
+from peers.ipc.messages import RankHello, RankReady, RankRefused
 from peers.ipc.msgpack_records import encode, kinds_of
 from peers.ipc.rank_socket import RankSocket
 from peers.ranks.events import (
@@ -198,12 +198,12 @@ async def test_clients_on_the_bus_are_served_and_strangers_harm_nobody(running: 
         assert status == {"state": "training"}
         with zmq.Context(1) as context, context.socket(zmq.DEALER) as stranger:
             stranger.connect(endpoint)
-            for word in (b"\xc1", b"", encode(Ready())):
+            for word in (b"\xc1", b"", encode(RankReady())):
                 stranger.send(word)
                 assert await asyncio.to_thread(stranger.poll, 10_000)
                 answer = json.loads(stranger.recv())
                 assert answer["type"] == "refused"
-        stopped = await asyncio.to_thread(ask_daemon, endpoint, Stop(), timeout_s=10)
+        stopped = await asyncio.to_thread(ask_daemon, endpoint, StopPeer(), timeout_s=10)
         assert stopped == {"type": "stopping"}
         await owner.until(StopAsked)
         owner.post()
@@ -214,20 +214,24 @@ async def test_clients_on_the_bus_are_served_and_strangers_harm_nobody(running: 
 @pytest.mark.parametrize(
     ("hello", "why", "loses"),
     [
-        (Hello(rank=0, world_size=2, attempt=9, pid=1), "attempt 9 of the ranks is over", False),
-        (Hello(rank=0, world_size=3, attempt=0, pid=1), "world of 3, not 2", True),
-        (Hello(rank=2, world_size=2, attempt=0, pid=1), "rank 2 of 2", True),
+        (
+            RankHello(rank=0, world_size=2, attempt=9, pid=1),
+            "attempt 9 of the ranks is over",
+            False,
+        ),
+        (RankHello(rank=0, world_size=3, attempt=0, pid=1), "world of 3, not 2", True),
+        (RankHello(rank=2, world_size=2, attempt=0, pid=1), "rank 2 of 2", True),
     ],
 )
 async def test_a_hello_that_does_not_fit_is_refused(
-    running: "Running", hello: Hello, why: str, loses: bool
+    running: "Running", hello: RankHello, why: str, loses: bool
 ) -> None:
     async with running() as owner:
         owner.configure()
         await owner.until(GroupReady)
         link = RankSocket(owner.group.rendezvous.socket_path, timeout_s=5)
         link.send(hello)
-        refused = await asyncio.to_thread(link.receive, kinds_of(Refused))
+        refused = await asyncio.to_thread(link.receive, kinds_of(RankRefused))
         link.close()
         assert why in refused.why
         if loses:

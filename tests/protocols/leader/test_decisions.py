@@ -295,9 +295,9 @@ def test_a_slow_reduction_leaves_out_whom_most_wait_for() -> None:
     scene = three()
     say(scene, "ready", B, C, D)
     stamp = scene.stamp(1, number=of(scene))
-    scene.hears(B, m.Waiting(stamp, (C, D)))
-    scene.hears(D, m.Waiting(stamp, (C,)))
-    scene.hears(C, m.Waiting(stamp, (B,)))
+    scene.hears(B, m.WaitsForPeers(stamp, (C, D)))
+    scene.hears(D, m.WaitsForPeers(stamp, (C,)))
+    scene.hears(C, m.WaitsForPeers(stamp, (B,)))
     keep_alive(scene, REDUCTION_S + 1, B, C, D)
     body = last(scene, e.Attempt)
     assert (body.roster, body.why) == ((B, D), "no result in time because of c")
@@ -308,8 +308,8 @@ def test_who_holds_the_result_is_not_to_blame() -> None:
     say(scene, "ready", B, C, D)
     stamp = scene.stamp(1, number=of(scene))
     scene.hears(C, m.Hold(stamp, DIGEST))
-    scene.hears(B, m.Waiting(stamp, (C,)))
-    scene.hears(D, m.Waiting(stamp, (C,)))
+    scene.hears(B, m.WaitsForPeers(stamp, (C,)))
+    scene.hears(D, m.WaitsForPeers(stamp, (C,)))
     keep_alive(scene, REDUCTION_S + 1, B, C, D)
     assert C in last(scene, e.Attempt).roster
 
@@ -420,7 +420,7 @@ def test_reasons_are_one_printable_line() -> None:
 def test_a_stale_stamp_of_another_fragment_changes_nothing() -> None:
     scene = three()
     before = scene.core.raft.log.last_index
-    scene.hears(B, m.Ready(Stamp(1, 1, 1, 7, 1, 0), contributor(B)))
+    scene.hears(B, m.ContributionOffered(Stamp(1, 1, 1, 7, 1, 0), contributor(B)))
     assert scene.core.raft.log.last_index == before
 
 
@@ -509,7 +509,9 @@ def test_complaints_that_fit_no_plan_change_nothing() -> None:
 def test_a_leader_gives_its_own_parts_away_and_stays() -> None:
     scene = leading(B, C)
     for peer in (A, B, C):
-        scene.hears(peer, m.Ready(scene.stamp(1, number=of(scene)), contributor(peer)))
+        scene.hears(
+            peer, m.ContributionOffered(scene.stamp(1, number=of(scene)), contributor(peer))
+        )
     doubt(scene, B, A)
     doubt(scene, C, A)
     assert A not in last(scene, e.Attempt).owners

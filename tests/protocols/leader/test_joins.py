@@ -215,7 +215,7 @@ def test_a_restarted_peer_gets_a_state_and_its_old_contribution_is_forgotten() -
     scene.hears(B, m.ReadyToTrain())
     assert of(scene) == old.view + 1, "the old view meant its earlier life"
     for stamp, life in ((old, 98), (scene.stamp(1, number=of(scene)), 99)):
-        scene.hears(B, m.Ready(stamp, contributor(B, life)))
+        scene.hears(B, m.ContributionOffered(stamp, contributor(B, life)))
     reports = scene.leader.reports.open_round(0)[1]
     assert reports is not None
     assert reports.ready == {B: contributor(B, 99)}

@@ -51,8 +51,8 @@ def passed(scene: Led, *said: tuple[PeerId, m.Reported], term: int = 1) -> list[
     )
 
 
-def is_ready(scene: Led, peer: PeerId) -> tuple[PeerId, m.Ready]:
-    return peer, m.Ready(scene.stamp(1, number=of(scene)), contributor(peer))
+def is_ready(scene: Led, peer: PeerId) -> tuple[PeerId, m.ContributionOffered]:
+    return peer, m.ContributionOffered(scene.stamp(1, number=of(scene)), contributor(peer))
 
 
 def holds(scene: Led, peer: PeerId) -> tuple[PeerId, m.Hold]:

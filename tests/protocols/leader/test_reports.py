@@ -8,7 +8,7 @@ from protocols.interface import events as v
 from protocols.leader.joins import Joins
 from protocols.leader.reports import Reports, RoundReports
 from protocols.messages import log_entries as e
-from protocols.messages.peer import Have, Hold, Ready, Waiting
+from protocols.messages.peer import ContributionOffered, Have, Hold, WaitsForPeers
 from protocols.state.sample_ledger import CLAIM_RANGES_MAX
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
@@ -44,9 +44,9 @@ def has(reports: Reports, digest: str, *peers: PeerId, round_: int = 0) -> list[
 
 def test_reports_about_the_open_round_are_remembered() -> None:
     reports, peer = told()
-    reports.ready(B, Ready(peer.stamp(), contributor(B)), 5.0)
+    reports.ready(B, ContributionOffered(peer.stamp(), contributor(B)), 5.0)
     reports.hold(B, Hold(peer.stamp(), X))
-    reports.waits(B, Waiting(peer.stamp(), (C, C)))
+    reports.waits(B, WaitsForPeers(peer.stamp(), (C, C)))
     plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
@@ -79,11 +79,11 @@ def test_who_tears_up_its_lease_is_not_ready() -> None:
     while len(ledger.held_by(B, 1)) + RANGES_MAX <= CLAIM_RANGES_MAX:
         ledger.committed(B, torn(at))
         at += 2 * RANGES_MAX
-    reports.ready(B, Ready(peer.stamp(), contributor(B), torn(at)), 0.0)
+    reports.ready(B, ContributionOffered(peer.stamp(), contributor(B), torn(at)), 0.0)
     noted = reports.open_round(0)[1]
     assert noted is not None
     assert noted.ready == {}
-    reports.ready(B, Ready(peer.stamp(), contributor(B), (SampleRange(0, 1),)), 0.0)
+    reports.ready(B, ContributionOffered(peer.stamp(), contributor(B), (SampleRange(0, 1),)), 0.0)
     assert noted.ready == {B: contributor(B)}
 
 
@@ -93,8 +93,8 @@ def torn(first: int) -> Samples:
 
 def test_the_first_contribution_of_a_peer_stays() -> None:
     reports, peer = told()
-    reports.ready(B, Ready(peer.stamp(), contributor(B)), 5.0)
-    reports.ready(B, Ready(peer.stamp(), contributor(B, 2)), 6.0)
+    reports.ready(B, ContributionOffered(peer.stamp(), contributor(B)), 5.0)
+    reports.ready(B, ContributionOffered(peer.stamp(), contributor(B, 2)), 6.0)
     noted = reports.open_round(0)[1]
     assert noted is not None
     assert (noted.ready[B], noted.ready_at[B]) == (contributor(B), 5.0)
@@ -104,9 +104,9 @@ def test_the_first_contribution_of_a_peer_stays() -> None:
 def test_reports_about_what_is_not_open_cost_nothing(round_: int, fragment: int) -> None:
     reports, peer = told()
     stamp = Stamp(1, peer.run_state.lineage, 1, fragment, round_, 0)
-    reports.ready(B, Ready(stamp, contributor(B)), 0.0)
+    reports.ready(B, ContributionOffered(stamp, contributor(B)), 0.0)
     reports.hold(B, Hold(stamp, X))
-    reports.waits(B, Waiting(stamp, (C,)))
+    reports.waits(B, WaitsForPeers(stamp, (C,)))
     assert reports.rounds == {}
 
 
@@ -116,13 +116,13 @@ def test_reports_about_what_is_not_open_cost_nothing(round_: int, fragment: int)
 def test_a_false_contribution_is_the_reporters_fault(wrong: Contributor) -> None:
     reports, peer = told()
     with pytest.raises(RemoteProtocolError):
-        reports.ready(B, Ready(peer.stamp(), wrong), 0.0)
+        reports.ready(B, ContributionOffered(peer.stamp(), wrong), 0.0)
 
 
 def test_holds_and_complaints_of_a_stale_attempt_do_not_count() -> None:
     reports, peer = told()
     reports.hold(B, Hold(peer.stamp(), X))
-    reports.waits(B, Waiting(peer.stamp(), (C,)))
+    reports.waits(B, WaitsForPeers(peer.stamp(), (C,)))
     peer.leaves(A, B)
     plan, noted = reports.open_round(0)
     assert plan is not None
@@ -133,7 +133,7 @@ def test_holds_and_complaints_of_a_stale_attempt_do_not_count() -> None:
 
 def test_only_owners_of_the_attempt_say_what_cannot_be_averaged() -> None:
     reports, peer = told()
-    reports.waits(B, Waiting(peer.stamp(), (C,), void=True))
+    reports.waits(B, WaitsForPeers(peer.stamp(), (C,), void=True))
     plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
@@ -152,7 +152,7 @@ def test_what_an_owner_cannot_average_is_left_out_unless_it_is_all() -> None:
     reports, peer = told()
     all_three = {A, B, C}
     for void, left in (((), all_three), ((C,), {A, B}), ((A, C), {B}), ((A, B, C), all_three)):
-        reports.waits(B, Waiting(peer.stamp(), void, void=True))
+        reports.waits(B, WaitsForPeers(peer.stamp(), void, void=True))
         plan, noted = reports.open_round(0)
         assert plan is not None
         assert noted is not None
@@ -167,14 +167,14 @@ def test_the_clock_of_a_reduction_starts_when_the_last_one_is_ready_and_with_eac
         if noted is not None and plan is not None:
             noted.start_clock(plan, float(at))
             assert noted.plan is None
-        reports.ready(who, Ready(peer.stamp(), contributor(who)), float(at))
+        reports.ready(who, ContributionOffered(peer.stamp(), contributor(who)), float(at))
     plan, noted = reports.open_round(0)
     assert plan is not None
     assert noted is not None
-    reports.waits(A, Waiting(peer.stamp(), (C,)))
+    reports.waits(A, WaitsForPeers(peer.stamp(), (C,)))
     noted.start_clock(plan, 7.0)
     assert noted.complaints(plan) == {}, "C has contributed meanwhile"
-    reports.waits(A, Waiting(peer.stamp(), (B,)))
+    reports.waits(A, WaitsForPeers(peer.stamp(), (B,)))
     noted.start_clock(plan, 8.0)
     assert (noted.plan, noted.plan_since) == (plan.stamp, 7.0)
     assert noted.complaints(plan) == {B: 1}
@@ -189,9 +189,9 @@ def test_the_clock_of_a_reduction_starts_when_the_last_one_is_ready_and_with_eac
 def test_what_a_restarted_peer_said_in_its_earlier_life_is_forgotten() -> None:
     reports, peer = told()
     for who in (A, B):
-        reports.ready(who, Ready(peer.stamp(), contributor(who)), 0.0)
+        reports.ready(who, ContributionOffered(peer.stamp(), contributor(who)), 0.0)
         reports.hold(who, Hold(peer.stamp(), X))
-        reports.waits(who, Waiting(peer.stamp(), (C,)))
+        reports.waits(who, WaitsForPeers(peer.stamp(), (C,)))
         has(reports, START, who)
     reports.forget(B)
     noted = reports.open_round(0)[1]
@@ -241,9 +241,9 @@ def test_members_that_are_at_different_rounds_are_not_split() -> None:
 
 def test_after_a_restore_nothing_that_was_said_holds() -> None:
     reports, peer = told()
-    reports.ready(B, Ready(peer.stamp(), contributor(B)), 0.0)
+    reports.ready(B, ContributionOffered(peer.stamp(), contributor(B)), 0.0)
     reports.hold(B, Hold(peer.stamp(), X))
-    reports.waits(C, Waiting(peer.stamp(), (B,)))
+    reports.waits(C, WaitsForPeers(peer.stamp(), (B,)))
     has(reports, X, A, B, C)
     peer.reads(restore(peer))
     assert (reports.rounds, reports.said.have, reports.newest_of(B)) == ({}, {}, ())
@@ -259,12 +259,12 @@ def test_what_was_said_before_a_restore_and_comes_after_it_counts_for_nothing() 
     reports, peer = told()
     before = peer.stamp()
     peer.reads(restore(peer), view(1, A, B, C))
-    reports.ready(B, Ready(before, contributor(B)), 0.0)
+    reports.ready(B, ContributionOffered(before, contributor(B)), 0.0)
     reports.hold(B, Hold(before, X))
-    reports.waits(C, Waiting(before, (B,)))
-    reports.waits(C, Waiting(before, (B,), void=True))
+    reports.waits(C, WaitsForPeers(before, (B,)))
+    reports.waits(C, WaitsForPeers(before, (B,), void=True))
     assert (reports.rounds, peer.stamp().round) == ({}, before.round)
-    reports.ready(B, Ready(peer.stamp(), contributor(B)), 0.0)
+    reports.ready(B, ContributionOffered(peer.stamp(), contributor(B)), 0.0)
     assert [set(each.ready) for each in reports.rounds.values()] == [{B}]
 
 

@@ -28,7 +28,7 @@ def commits(scene: Led, **samples: Samples) -> None:
         name = peer.partition(".")[0]
         stamp = scene.stamp(round_, number=plan.stamp.view)
         who = contributor(peer, round_)
-        scene.hears(peer, m.Ready(stamp, who, samples.get(name, ())))
+        scene.hears(peer, m.ContributionOffered(stamp, who, samples.get(name, ())))
     for peer in plan.roster:
         scene.hears(peer, m.Hold(scene.stamp(round_, number=plan.stamp.view), "ab" * 16))
 
@@ -128,7 +128,7 @@ def test_the_ready_of_somebody_elses_samples_is_not_heard() -> None:
     scene = two()
     ready(scene, B, number=scene.core.run_state.views[-1].view)
     stamp = scene.stamp(1, number=scene.core.run_state.views[-1].view)
-    scene.hears(C, m.Ready(stamp, contributor(C, 1), ranges((30, 50))))
+    scene.hears(C, m.ContributionOffered(stamp, contributor(C, 1), ranges((30, 50))))
     reports = scene.leader.reports.open_round(0)[1]
     assert reports is not None
     assert set(reports.ready) == {B}

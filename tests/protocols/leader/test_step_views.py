@@ -50,10 +50,10 @@ class Chair:
     ) -> None:
         stamp = self.stamp(step, number=number)
         index = halted or self.run_state.step_progress.halted
-        self.step_views.stands(peer, m.Stopped(stamp, index, held))
+        self.step_views.stands(peer, m.StepsHalted(stamp, index, held))
 
     def waits(self, peer: PeerId, step: int, *absent: PeerId) -> None:
-        self.step_views.waits(peer, m.Waiting(self.stamp(step), absent))
+        self.step_views.waits(peer, m.WaitsForPeers(self.stamp(step), absent))
 
     def decides(self, *, after_s: float = 0.0) -> e.Entry | None:
         """The next decision, which is written down."""
@@ -363,8 +363,8 @@ def test_a_state_of_another_lineage_completes_no_step_and_moves_nobody() -> None
     assert made.decides() is None, "A and B have not said that they made step 4 again"
     for peer in (A, B):
         made.step_views.stepped(peer, m.Stepped(before, state(4)))
-        made.step_views.waits(peer, m.Waiting(before, (C,)))
-        made.step_views.stands(peer, m.Stopped(before, 0, ()))
+        made.step_views.waits(peer, m.WaitsForPeers(before, (C,)))
+        made.step_views.stands(peer, m.StepsHalted(before, 0, ()))
     assert made.decides() is None
     made.stepped(4, A, B)
     assert made.decides() == e.StepCommit(1, 4, state(4))

@@ -45,8 +45,8 @@ def brought(scene: Follower) -> dict[str, list[int]]:
     return {to: [x.index for x in r.append.entries] for to, r in scene.sent(m.Relayed)}
 
 
-def ready(scene: Follower, of: str) -> m.Ready:
-    return m.Ready(scene.stamp(1), contributor(C if of == C else D))
+def ready(scene: Follower, of: str) -> m.ContributionOffered:
+    return m.ContributionOffered(scene.stamp(1), contributor(C if of == C else D))
 
 
 def piece(scene: Follower, *bodies: e.Entry, term: int = 1) -> m.Relayed:
@@ -186,9 +186,9 @@ def test_a_report_names_the_life_of_the_connection_on_which_it_came() -> None:
 def test_a_learner_reports_to_its_relay_and_says_all_else_to_the_leader() -> None:
     scene = learner()
     scene.encode(1)
-    assert [to for to, _ in scene.sent(m.Ready)] == [C]
+    assert [to for to, _ in scene.sent(m.ContributionOffered)] == [C]
     scene.hears(A, m.Via(1, ""))
-    assert [to for to, _ in scene.sent(m.Ready)] == [A], "C may have kept it to itself"
+    assert [to for to, _ in scene.sent(m.ContributionOffered)] == [A], "C may have dropped it"
     scene = learner()
     kept = checkpointed(scene)
     scene.on(kept)
@@ -202,7 +202,7 @@ def test_when_the_relay_is_gone_the_leader_hears_everything_itself() -> None:
     kept = checkpointed(scene)
     scene.on(kept)
     scene.on(PeerDisconnected(C, "end of stream"))
-    assert [to for to, _ in scene.sent(m.Ready)] == [A]
+    assert [to for to, _ in scene.sent(m.ContributionOffered)] == [A]
     assert scene.sent(m.Kept) == [(A, kept.kept)]
 
 

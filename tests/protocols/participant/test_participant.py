@@ -232,7 +232,7 @@ def test_a_new_leader_hears_everything_once_more() -> None:
     said = [x.message for x in scene.all(c.Send) if x.peer == C]
     told = [message for message in said if not isinstance(message, m.Appended)]
     kinds = {type(message) for message in told}
-    assert kinds >= {m.ReadyToTrain, m.Ready, m.Have, m.ReportsComplete}
+    assert kinds >= {m.ReadyToTrain, m.ContributionOffered, m.Have, m.ReportsComplete}
     assert [message for message in told if isinstance(message, m.ReportsComplete)] == [
         m.ReportsComplete(2)
     ]

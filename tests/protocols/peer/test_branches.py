@@ -119,7 +119,7 @@ def test_the_branch_with_more_committed_tokens_stays(at_a: int, at_b: int, stays
     assert (stop.outcome, stop.contact) == ("dropped", f"{stays}:1")
     assert stop.why.endswith(f"; ours had {had[gone]} committed tokens")
     assert stop_of(room, stays) is None
-    (dropped,) = room.log(e.Dropped, of=stays)
+    (dropped,) = room.log(e.BranchDropped, of=stays)
     assert (dropped.peer, dropped.tokens) == (room.ids[gone], had[gone])
     room.kill(gone)
     trains(room, stays, 1)

@@ -466,7 +466,7 @@ def test_who_comes_back_believes_it_from_most_of_the_voters_and_not_from_one() -
     scene.waits(60.0)
     assert not scene.core.stopped
     said = scene.on(v.Barred(C, "revoked"))
-    assert [x.text for x in said if isinstance(x, c.Note)] == [f"{C} reports: revoked"]
+    assert [x.text for x in said if isinstance(x, c.Observation)] == [f"{C} reports: revoked"]
     assert scene.on(v.Barred(C, "revoked")) == [], "it is told once"
     scene.on(v.Barred(STRANGER, "revoked"))
     assert not scene.core.stopped

@@ -205,10 +205,10 @@ def test_what_was_said_in_an_earlier_term_is_taken_back_in_the_next() -> None:
 def test_who_leads_says_which_link_is_missing_and_who_waits() -> None:
     scene = leading(B, C, D)
     said = scene.hears(B, m.UnreachedMembers((C,))) + scene.waits(2 * BEAT_S)
-    notes = [x.text for x in said if isinstance(x, c.Note) and x.kind == "links"]
+    notes = [x.text for x in said if isinstance(x, c.Observation) and x.kind == "links"]
     assert notes == ["no link between b and c: c cannot take part until there is one"]
     said = scene.hears(B, m.UnreachedMembers(())) + scene.waits(2 * BEAT_S)
-    notes = [x.text for x in said if isinstance(x, c.Note) and x.kind == "links"]
+    notes = [x.text for x in said if isinstance(x, c.Observation) and x.kind == "links"]
     assert notes == ["all members are connected again"]
 
 

@@ -207,7 +207,7 @@ def test_a_differing_peer_is_named_and_healed_from_the_majority() -> None:
     room.hold = lambda name, event: False
     room.all_contribute()
     room.all_contribute()
-    notes = [x for n in room.peers for x in room.given[n] if isinstance(x, c.Note)]
+    notes = [x for n in room.peers for x in room.given[n] if isinstance(x, c.Observation)]
     assert any("diverged" in note.kind or "differs" in note.text for note in notes)
     assert len(room.digests()) == 1
 
@@ -299,10 +299,10 @@ def test_a_hello_says_where_the_leader_is() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        m.Ready(Stamp(1, 0, 1, 0, 1, 0), contributor(STRANGER)),
+        m.ContributionOffered(Stamp(1, 0, 1, 0, 1, 0), contributor(STRANGER)),
         m.Hold(Stamp(1, 0, 1, 0, 1, 0), digest_text("x")),
         m.Have(0, 0, 9, digest_text("x")),
-        m.Waiting(Stamp(1, 0, 1, 0, 1, 0), (B,)),
+        m.WaitsForPeers(Stamp(1, 0, 1, 0, 1, 0), (B,)),
         m.ReadyToTrain(),
         m.NotReadyToTrain(""),
         m.Leave("bye"),
@@ -314,7 +314,7 @@ def test_a_hello_says_where_the_leader_is() -> None:
 )
 def test_nothing_that_a_stranger_says_changes_anything(message: m.Control) -> None:
     scene = leading(B)
-    if isinstance(message, m.Ready | m.Hold | m.Waiting | m.Fetch):
+    if isinstance(message, m.ContributionOffered | m.Hold | m.WaitsForPeers | m.Fetch):
         message = replace(message, stamp=replace(message.stamp, lineage=scene.lineage))
     elif isinstance(message, m.Have):
         message = replace(message, lineage=scene.lineage)
@@ -377,7 +377,7 @@ def test_a_joiner_tries_the_other_addresses_of_its_token_before_it_gives_up() ->
     assert c.Connect(PeerId(""), "a:1") in core.handle(v.DeadlineReached(), 0.0)
     core.handle(v.PeerConnected(A, 1, "a:1", ""), 0.1)
     said = core.handle(v.MessageReceived(A, m.Refused("no run begins")), 0.2)
-    assert c.Note("dial", "refused by a: no run begins: trying c:1") in said
+    assert c.Observation("dial", "refused by a: no run begins: trying c:1") in said
     assert c.Connect(PeerId(""), "c:1") in said
     said = core.handle(v.ContactRefused("no peer answers at c:1"), 0.3)
     assert c.Connect(PeerId(""), "d:1") in said

@@ -221,6 +221,6 @@ def test_a_step_that_was_being_applied_when_all_had_to_stop_is_reported() -> Non
     scene.makes(1)
     scene.gets(1, A, C)
     scene.reads(e.Halt(1, (), "a test"))
-    assert not scene.sent(m.Stopped), "not before the step is made"
+    assert not scene.sent(m.StepsHalted), "not before the step is made"
     scene.completes(1)
-    assert [stopped.stamp.round for _, stopped in scene.sent(m.Stopped)] == [1]
+    assert [stopped.stamp.round for _, stopped in scene.sent(m.StepsHalted)] == [1]

@@ -89,7 +89,10 @@ def test_work_that_was_not_counted_is_rebased_and_counted_once_later() -> None:
     peer.does()
     assert only(c.Resume, peer.rounds.applied(1, state_digest(1))) == [REBASE]
     offered = peer.contributes(2)
-    assert sent(m.Ready, offered)[0] == (A, m.Ready(peer.stamp(2), contributor(B, 2)))
+    assert sent(m.ContributionOffered, offered)[0] == (
+        A,
+        m.ContributionOffered(peer.stamp(2), contributor(B, 2)),
+    )
 
 
 def test_ranks_that_wait_for_a_later_round_wait_on() -> None:

@@ -47,7 +47,10 @@ def test_a_round_that_an_encoding_was_begun_for_is_used_up() -> None:
     peer.made(50, 5, 2.0)
     peer.rounds.work.encoded(1, manifest(B, 1))
     offered = peer.does()
-    assert sent(m.Ready, offered)[0] == (A, m.Ready(peer.stamp(), contributor(B)))
+    assert sent(m.ContributionOffered, offered)[0] == (
+        A,
+        m.ContributionOffered(peer.stamp(), contributor(B)),
+    )
     assert peer.rounds.work.own is not None
     assert (peer.rounds.work.own.round, peer.rounds.work.own.manifest) == (2, "")
 

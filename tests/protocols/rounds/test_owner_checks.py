@@ -95,7 +95,7 @@ def test_an_owner_with_the_right_slices_and_a_wrong_sum_is_at_fault() -> None:
     peer.rounds.exchange.checked(CopiesCompared(stamp, C, ()))
     told = peer.does()
     assert sent(m.WrongResult, told) == [(A, m.WrongResult(stamp, 2, (C,)))]
-    assert [x.kind for x in told if isinstance(x, c.Note)] == ["owner"]
+    assert [x.kind for x in told if isinstance(x, c.Observation)] == ["owner"]
     assert peer.does() == [], "said once, and never held"
     peer.rounds.forget_reports()
     assert len(sent(m.WrongResult, peer.does())) == 1, "a new leader is told"

@@ -48,7 +48,7 @@ def test_a_slow_round_is_reported_with_whom_it_waits_for() -> None:
     peer.now = 29.9
     assert peer.does() == []
     peer.now = 30.0
-    assert peer.does() == [c.Send(A, m.Waiting(peer.stamp(), (C,)))]
+    assert peer.does() == [c.Send(A, m.WaitsForPeers(peer.stamp(), (C,)))]
     assert peer.rounds.deadline == 60.0, "a deadline in the past would be a busy loop"
     assert peer.does() == []
     peer.now = 40.0
@@ -114,11 +114,11 @@ def test_the_next_leader_is_told_as_well_whom_we_wait_for() -> None:
     peer = training()
     peer.contributes()
     peer.now = 30.0
-    assert sent(m.Waiting, peer.does()) == [(A, m.Waiting(peer.stamp(), (A, C)))]
+    assert sent(m.WaitsForPeers, peer.does()) == [(A, m.WaitsForPeers(peer.stamp(), (A, C)))]
     peer.rounds.forget_reports()
     peer.now = 60.0
     made = peer.rounds.advance(peer.now, peer.up, C)
-    assert sent(m.Waiting, made) == [(C, m.Waiting(peer.stamp(), (A, C)))]
+    assert sent(m.WaitsForPeers, made) == [(C, m.WaitsForPeers(peer.stamp(), (A, C)))]
 
 
 def test_a_stall_is_seen_now_and_then_in_each_attempt() -> None:

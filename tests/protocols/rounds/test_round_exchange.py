@@ -31,7 +31,7 @@ def test_a_contribution_is_encoded_once_and_each_slice_goes_to_its_owner() -> No
     peer.rounds.work.encoded(1, manifest(B, 1))
     me, stamp = contributor(B), peer.stamp()
     assert peer.does() == [
-        c.Send(A, m.Ready(stamp, me)),
+        c.Send(A, m.ContributionOffered(stamp, me)),
         c.SendSlice(A, stamp, 0, BORDERS[0], BORDERS[1], me),
         c.SendSlice(C, stamp, 2, BORDERS[2], BORDERS[3], me),
     ]
@@ -49,10 +49,12 @@ def test_a_new_connection_gets_what_it_needs_again_and_the_others_do_not() -> No
     peer.contributes()
     peer.rounds.forget(C)
     again = peer.does()
-    assert sent(m.Ready, again) == []
+    assert sent(m.ContributionOffered, again) == []
     assert [x.peer for x in again if isinstance(x, c.SendSlice)] == [C]
     peer.rounds.forget(A)
-    assert sent(m.Ready, peer.does()) == [(A, m.Ready(peer.stamp(), contributor(B)))]
+    assert sent(m.ContributionOffered, peer.does()) == [
+        (A, m.ContributionOffered(peer.stamp(), contributor(B)))
+    ]
 
 
 def test_who_is_not_connected_gets_it_when_it_is() -> None:
@@ -83,16 +85,18 @@ def test_an_owner_says_whose_contribution_cannot_be_averaged_and_sums_again_with
     peer.does()
     void = PartReduced(peer.stamp(), 1, "", (C,))
     peer.rounds.exchange.part_reduced(void)
-    assert peer.does() == [c.Send(A, m.Waiting(peer.stamp(), (C,), void=True))]
+    assert peer.does() == [c.Send(A, m.WaitsForPeers(peer.stamp(), (C,), void=True))]
     assert peer.does() == [], "once"
     peer.rounds.forget_reports()
-    assert sent(m.Waiting, peer.does()) == [(A, m.Waiting(peer.stamp(), (C,), void=True))]
+    assert sent(m.WaitsForPeers, peer.does()) == [
+        (A, m.WaitsForPeers(peer.stamp(), (C,), void=True))
+    ]
     peer.leaves(A, B)
     (summed,) = only(c.ReducePart, peer.does())
     assert isinstance(summed, c.ReducePart)
     assert [term.peer for term in summed.contributors] == [A, B]
     peer.rounds.exchange.part_reduced(void)
-    assert sent(m.Waiting, peer.does()) == [], "of an attempt that is over"
+    assert sent(m.WaitsForPeers, peer.does()) == [], "of an attempt that is over"
     peer.gets_results(A, B, attempt=1)
     peer.commits(A, B)
     peer.does()

@@ -260,9 +260,9 @@ def test_only_a_partner_says_that_a_contribution_cannot_be_averaged() -> None:
     assert plan is not None
     (pair,) = (pair for pair in plan.pairs if len(pair) == 2)
     (alone,) = {B, C, D} - set(pair)
-    scene.hears(alone, m.Waiting(plan.stamp, (pair[0],), void=True))
+    scene.hears(alone, m.WaitsForPeers(plan.stamp, (pair[0],), void=True))
     assert written(scene, e.Attempt) == []
-    scene.hears(pair[1], m.Waiting(plan.stamp, (pair[0],), void=True))
+    scene.hears(pair[1], m.WaitsForPeers(plan.stamp, (pair[0],), void=True))
     assert last(scene, e.Attempt).roster == tuple(sorted({B, C, D} - {pair[0]}))
 
 

@@ -161,7 +161,7 @@ def test_a_fork_names_its_voter_and_whom_it_may_meet_again() -> None:
     assert (run_state.voters, run_state.forks, list(run_state.rivals)) == ((B,), (77,), [A])
     found = transitions.copy(run_state)
     assert (found.forks, found.rivals) == (run_state.forks, run_state.rivals)
-    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.Dropped(A, (), 5)))
+    transitions.apply(run_state, e.LogEntry(run_state.index + 1, 1, e.BranchDropped(A, (), 5)))
     assert run_state.rivals == {}
 
 

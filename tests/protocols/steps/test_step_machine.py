@@ -151,7 +151,7 @@ def test_a_survivor_reports_where_it_stands_and_what_it_holds() -> None:
     scene.gets(3, A)
     index = lost(scene, C)
     held = (StepPayloads(3, (A, B)),)
-    assert scene.told(m.Stopped) == [m.Stopped(scene.at(2), index, held)]
+    assert scene.told(m.StepsHalted) == [m.StepsHalted(scene.at(2), index, held)]
     assert describe(scene.core, scene.now).reason == "the next roster, from a, which leads"
 
 
@@ -165,11 +165,11 @@ def test_the_report_is_a_promise() -> None:
     scene.gets(3, A)
     assert steps_of(scene).payloads.of_step(1, 3).keys() == {A, B, C}
     assert applied(scene) == []
-    assert not scene.sent(m.Stopped)
+    assert not scene.sent(m.StepsHalted)
     # A new leader hears the same, and still nothing moves.
     scene.hears(A, m.Append(1, 2, scene.log.last_index, 1, (), scene.log.last_index))
-    (report,) = scene.told(m.Stopped)
-    assert isinstance(report, m.Stopped)
+    (report,) = scene.told(m.StepsHalted)
+    assert isinstance(report, m.StepsHalted)
     assert (report.stamp, report.halted) == (scene.at(2), index)
     assert applied(scene) == []
 
@@ -179,10 +179,10 @@ def test_a_step_that_is_being_applied_is_finished_before_the_report() -> None:
     scene.makes(1)
     scene.gets(1, A, C)
     lost(scene, C)
-    assert not scene.sent(m.Stopped)
+    assert not scene.sent(m.StepsHalted)
     scene.completes(1)
-    (report,) = scene.told(m.Stopped)
-    assert isinstance(report, m.Stopped)
+    (report,) = scene.told(m.StepsHalted)
+    assert isinstance(report, m.StepsHalted)
     assert report.stamp.round == 1
 
 
@@ -225,8 +225,8 @@ def test_a_lost_provider_stops_everybody_again() -> None:
     lost(scene, D)
     scene.reads(e.Close(1, 1, (Provider(1, D, C),)))
     index = lost(scene, C)
-    (report,) = scene.told(m.Stopped)
-    assert isinstance(report, m.Stopped)
+    (report,) = scene.told(m.StepsHalted)
+    assert isinstance(report, m.StepsHalted)
     assert (report.halted, report.stamp.round) == (index, 0)
 
 
@@ -264,13 +264,13 @@ def test_who_waits_too_long_says_for_whom() -> None:
     scene = stepper(C)
     scene.makes(1)
     scene.gets(1, A)
-    said: list[tuple[PeerId, m.Waiting]] = []
+    said: list[tuple[PeerId, m.WaitsForPeers]] = []
     for _ in range(int(RULES.reduction_timeout_s) + 1):
         scene.beat()
         scene.hears(C, m.Heartbeat())
         scene.waits(1.0)
-        said += scene.sent(m.Waiting)
-    assert said == [(A, m.Waiting(scene.at(1), (C,)))]
+        said += scene.sent(m.WaitsForPeers)
+    assert said == [(A, m.WaitsForPeers(scene.at(1), (C,)))]
     assert describe(scene.core, scene.now).reason == "step 1: c"
 
 

@@ -3,7 +3,14 @@
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from protocols.interface.commands import CheckState, Command, ExpectCells, KeepCell, Note, Send
+from protocols.interface.commands import (
+    CheckState,
+    Command,
+    ExpectCells,
+    KeepCell,
+    Observation,
+    Send,
+)
 from protocols.interface.events import CellReceived
 from protocols.messages import log_entries as e
 from protocols.messages.peer import FetchLeaves, FetchState, Leaves
@@ -110,7 +117,7 @@ def test_who_sends_another_tree_is_named_and_another_one_is_asked() -> None:
     joiner.state_receiver.roots = (sha256(tree()).hexdigest(),)
     joiner.does()
     (note,) = joiner.state_receiver.leaves_received(A, Leaves(7, 0, 0, CELLS, tree(state=4)), 0.0)
-    assert isinstance(note, Note)
+    assert isinstance(note, Observation)
     assert A in note.text
     assert joiner.does() == [Send(C, FetchLeaves(7, 0, 0))]
     assert joiner.state_receiver.liar == A
@@ -122,7 +129,7 @@ def test_an_impossible_tree_costs_no_memory() -> None:
         joiner.state_receiver.roots = (sha256(tree()).hexdigest(),)
         joiner.does()
         (note,) = joiner.state_receiver.leaves_received(A, Leaves(7, 0, 0, total, digests), 0.0)
-        assert isinstance(note, Note)
+        assert isinstance(note, Observation)
 
 
 def test_a_tree_that_does_not_come_is_asked_of_another() -> None:
@@ -216,7 +223,7 @@ def test_a_liar_is_found_at_its_first_cell_and_others_give_what_it_owes() -> Non
     wants = joiner.wants()
     joiner.gets(A, 0)
     (note,) = joiner.gets(A, 1, false=True)
-    assert isinstance(note, Note)
+    assert isinstance(note, Observation)
     assert A in note.text
     assert joiner.gets(A, 2, false=True) == [], "it is known"
     joiner.gets(C, *wants[C])

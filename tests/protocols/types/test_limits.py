@@ -111,4 +111,4 @@ def test_the_shapes_are_those_of_the_types() -> None:
     """So that the test above looks at every field there is."""
     for cls, checks in SHAPES.items():
         assert tuple(checks) == tuple(inspect.signature(cls).parameters), cls.__name__
-    assert {e.Run, e.Commit, m.Append, m.Ready} <= SHAPES.keys()
+    assert {e.Run, e.Commit, m.Append, m.ContributionOffered} <= SHAPES.keys()

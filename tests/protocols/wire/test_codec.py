@@ -88,7 +88,9 @@ def test_every_type_of_the_unions_has_a_code_and_a_shape() -> None:
         assert list(schemas.SHAPES[cls]) == fields, cls
 
 
-READY = m.Ready(ids.Stamp(1, 2, 3, 0, 7, 0), ids.Contributor(ids.PeerId("a.1"), 10, 5, "ab" * 16))
+READY = m.ContributionOffered(
+    ids.Stamp(1, 2, 3, 0, 7, 0), ids.Contributor(ids.PeerId("a.1"), 10, 5, "ab" * 16)
+)
 
 
 RUN = e.Run(1, "{}", "", 1, 1, 1, b"", (1,), ids.PeerId("a.1"))
@@ -142,7 +144,8 @@ def test_what_is_no_message_of_ours_is_named_and_refused(what: str) -> None:
 
 def test_the_error_names_the_field() -> None:
     payload = tampered(CHANGES["a text for a number"])
-    with pytest.raises(schemas.WireError, match=r"Ready\.stamp: Stamp\.round: expected an integer"):
+    where = r"ContributionOffered\.stamp: Stamp\.round: expected an integer"
+    with pytest.raises(schemas.WireError, match=where):
         codec.decode(payload, size_max=limits.CONTROL_BYTES_MAX)
 
 
@@ -189,11 +192,11 @@ def test_limits_of_texts_and_lists_hold_to_the_last_one() -> None:
     longest = m.Leave("x" * limits.TEXT_MAX)
     assert codec.decode(codec.encode(longest), size_max=limits.CONTROL_BYTES_MAX) == longest
     peers = tuple(ids.PeerId(f"p{n}") for n in range(limits.PEERS_MAX))
-    most = m.Waiting(READY.stamp, peers)
+    most = m.WaitsForPeers(READY.stamp, peers)
     assert codec.decode(codec.encode(most), size_max=limits.CONTROL_BYTES_MAX) == most
     for message in (
         m.Leave("x" * (limits.TEXT_MAX + 1)),
-        m.Waiting(READY.stamp, (*peers, ids.PeerId("one more"))),
+        m.WaitsForPeers(READY.stamp, (*peers, ids.PeerId("one more"))),
         m.Join("n" * (limits.NAME_MAX + 1), 1, "a:1", "", ""),
     ):
         with pytest.raises(schemas.WireError):

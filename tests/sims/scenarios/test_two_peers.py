@@ -70,7 +70,7 @@ def test_the_branch_with_more_tokens_stays_and_of_equal_ones_the_older(
 ) -> None:
     branches, texts = fed(tokens=tokens)
     other = THEIRS if stays == OURS else OURS
-    branches.read(A, stays, e.Dropped(B, other, tokens))
+    branches.read(A, stays, e.BranchDropped(B, other, tokens))
     assert [said in text for said, text in zip(found, texts, strict=True)] == [True] * len(found)
 
 
@@ -81,7 +81,7 @@ def test_nobody_else_votes_in_a_branch_before_its_rival_is_gone() -> None:
     assert found == []
     branches.read(B, THEIRS, voter)
     assert found == [f"{B} is alone in its branch, and lets c.3 vote"]
-    branches.read(B, THEIRS, e.Dropped(A, OURS, 0))
+    branches.read(B, THEIRS, e.BranchDropped(A, OURS, 0))
     branches.read(B, THEIRS, voter)
     assert len(found) == 1
 
@@ -116,7 +116,7 @@ def test_what_is_decided_with_the_last_word_comes_after_it() -> None:
     branches = BranchChecks(found.append, {})
     branches.woke(node)
     log, term = node.core.raft.log, node.core.raft.term
-    log.append(e.Dropped(other.peer, (), 0), term=term)
+    log.append(e.BranchDropped(other.peer, (), 0), term=term)
     word = m.OnBranch((), 0, leads=True, final=True, leader="")
     branches.said(node, other.peer, word)
     log.append(e.Elected(node.peer), term=term)
