@@ -48,15 +48,13 @@ class HiddenWorld(World):
         return super().start_node(replace(me, address="") if hidden else me)
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
-        return bool(node.core.me.address) and super().is_elsewhere(node, peer)
+        return bool(node.me.address) and super().is_elsewhere(node, peer)
 
     def is_needed(self, node: Node, coming_back: Set[PeerId]) -> bool:
         """A peer with an address is also needed if fewer than two live ones have one: without any,
         the others cannot reach each other."""
-        listening = [one for one in self.live if one.core.me.address]
-        return super().is_needed(node, coming_back) or bool(
-            node.core.me.address and len(listening) < 2
-        )
+        listening = [one for one in self.live if one.me.address]
+        return super().is_needed(node, coming_back) or bool(node.me.address and len(listening) < 2)
 
 
 class HiddenStepWorld(HiddenWorld, StepWorld):

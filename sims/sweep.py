@@ -199,7 +199,7 @@ def _moves(world: World) -> Counter[tuple[Role, Role]]:
     """All changes of role, in ended incarnations too."""
     total = Counter(world.story.past_moves)
     for node in world.nodes.values():
-        state = node.core.raft.term_state
+        state = node.raft.term_state
         total.update(state.role_changes)
     return total
 
@@ -240,15 +240,13 @@ def _met_late_ones(world: World, node: Node) -> bool:
     """True if the node and each peer that it met came after the last peer had ended, or know no
     run. A peer that was never let in does not count: it cannot tell that the run has ended."""
     met = [node, *(world.nodes[peer] for peer in node.contacts.met if _belongs(world, peer))]
-    known = [one.core for one in met if one.core.run_state.run is not None]
+    known = [one.core for one in met if one.run_state.run is not None]
     return all(core.part.since > world.story.ended_at for core in known)
 
 
 def _belongs(world: World, peer: PeerId) -> bool:
     """True if the peer that finished with the longest log had it as a member or a witness."""
-    logs = [
-        node.core.run_state for node in world.nodes.values() if node.process.outcome == "finished"
-    ]
+    logs = [node.run_state for node in world.nodes.values() if node.process.outcome == "finished"]
     last = max(logs, key=lambda run_state: run_state.index, default=RunState())
     return peer in last.members or peer in last.witnesses
 

@@ -6,3 +6,14 @@ peer leads. Must NOT decide for others (protocols/leader does), nor know how the
 
 Start reading: participant.py, then member_status.py.
 """
+
+from typing import TYPE_CHECKING
+
+from protocols.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from protocols.participant.member_status import MemberStatus
+
+__all__ = ["MemberStatus"]
+
+__getattr__ = lazy_exports(__name__, {"member_status": "MemberStatus"})

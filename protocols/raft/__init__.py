@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from protocols.raft.durability import RETRY_S
     from protocols.raft.log import Voters, voters_after
     from protocols.raft.mandate import VoteStatement
+    from protocols.raft.node import Raft
     from protocols.raft.term_state import MOVES, Role
     from protocols.raft.writes import HANG_MAX_S
 
@@ -24,6 +25,7 @@ __all__ = [
     "HANG_MAX_S",
     "MOVES",
     "RETRY_S",
+    "Raft",
     "Role",
     "VoteStatement",
     "Voters",
@@ -36,6 +38,7 @@ __getattr__ = lazy_exports(
         "durability": "RETRY_S",
         "log": "Voters voters_after",
         "mandate": "VoteStatement",
+        "node": "Raft",
         "term_state": "MOVES Role",
         "writes": "HANG_MAX_S",
     },

@@ -52,8 +52,8 @@ class Accounting:
         given = node.core.rounds[fragment].work.given
         if given is None or given.round != round_:
             return  # A Restore ended its lineage meanwhile, and the core dropped it.
-        me = node.core.me
-        key = (me.peer, me.incarnation, node.core.run_state.lineage, fragment, round_)
+        me = node.me
+        key = (me.peer, me.incarnation, node.run_state.lineage, fragment, round_)
         if key in self._contributed:
             self._found(f"{me.peer} contributes to round {round_} a second time")
         self._contributed.add(key)
@@ -61,7 +61,7 @@ class Accounting:
     def offered(self, node: Node, stamp: Stamp) -> None:
         """Check that only one incarnation of a peer contributes to a view: owners may still have
         the slices of an earlier one."""
-        me = node.core.me
+        me = node.me
         life = self._lives.setdefault((me.peer, stamp.lineage, stamp.view), me.incarnation)
         if life != me.incarnation:
             self._found(

@@ -53,7 +53,7 @@ class AdmissionChecks:
 
     def _answers(self, node: Node, asked: PeerId, number: int, why: str) -> None:
         peer = self._asks.pop((node.peer, asked, number), None)
-        if not why and peer not in node.core.run_state.admitted:
+        if not why and peer not in node.run_state.admitted:
             self._found(f"{node.peer} admits {peer} without a token use in the log")
 
     # The log --------------------------------------------------------------------------------

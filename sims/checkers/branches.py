@@ -55,7 +55,7 @@ class BranchChecks:
 
     def woke(self, node: Node) -> None:
         """An incarnation of a peer begins."""
-        self._with_voter[node.peer] = node.world.clock.now
+        self._with_voter[node.peer] = node.now
         self._final.pop(node.peer, None)
         self._knew[node.peer] = _branch_of(node)
 
@@ -68,12 +68,12 @@ class BranchChecks:
         self._final.pop(node.peer, None)
         if word.final:
             # It has no uncommitted entry then: any later entry was decided after this message.
-            self._final[node.peer] = to, node.core.raft.commit_index
+            self._final[node.peer] = to, node.raft.commit_index
 
     def looked(self, node: Node) -> None:
         """A core handled an event."""
         to, _ = self._final.get(node.peer, (node.peer, 0))
-        core, log, up, now = node.core, node.core.raft.log, node.core.links.up, node.world.clock.now
+        core, log, up, now = node.core, node.raft.log, node.core.links.up, node.now
         if not (to in up and node.world.nodes[to].core.raft.leads):
             self._final.pop(node.peer, None)
         ours, alone = _branch_of(node), log.voters == (node.peer,)
@@ -118,7 +118,7 @@ class BranchChecks:
         """A peer ends by itself."""
         if stop.outcome == "dropped":
             self._gave_up(node)
-        elif stop.outcome == "finished" and node.world.clock.now > self._healed + HEALED_S:
+        elif stop.outcome == "finished" and node.now > self._healed + HEALED_S:
             self._finished_late.add(node.peer)
 
     def run_ended(self) -> None:
@@ -132,7 +132,7 @@ class BranchChecks:
     def _takes_its_word_back(self, node: Node) -> None:
         """Check that a peer that sent its final position appends nothing until both peers know
         which branch stays."""
-        log = node.core.raft.log
+        log = node.raft.log
         to, last = self._final.get(node.peer, (node.peer, log.last_index))
         fresh = log.since(max(last, log.base) + 1)
         if fresh and not any(isinstance(entry.body, e.BranchDropped) for entry in fresh):
@@ -152,7 +152,7 @@ class BranchChecks:
                 theirs = self._on[rival.peer]
                 if (-self._tokens[mine], mine) < (-self._tokens[theirs], theirs):
                     self._found(f"{node.peer} gives up, and has trained more than {rival.peer}")
-        alone_s = node.world.clock.now - core.leader_watch.leaderless_since
+        alone_s = node.now - core.leader_watch.leaderless_since
         if not core.leads and alone_s < core.rules.silence_timeout_s - SLACK_S:
             self._found(f"{node.peer} gives up, {max(0.0, alone_s):.1f} s after it knew a leader")
 
@@ -160,13 +160,13 @@ class BranchChecks:
         """Check that connected leaders of two branches do not both go on."""
         one, two = min(node.peer, other.peer), max(node.peer, other.peer)
         both = all(
-            x.running and x.core.leads and x.core.raft.settled and y.peer in x.core.links.up
+            x.running and x.core.leads and x.raft.settled and y.peer in x.core.links.up
             for x, y in ((node, other), (other, node))
         )
         if not both or self._on.get(one) == self._on.get(two):
             self._met.pop((one, two), None)
             return
-        now = node.world.clock.now
+        now = node.now
         since = self._met.setdefault((one, two), now)
         rules = node.core.rules
         if now > since + MEET_SILENCES * rules.silence_timeout_s:

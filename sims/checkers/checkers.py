@@ -132,7 +132,7 @@ class Checkers:
         """A peer is about to apply an entry, which must survive any crash."""
         self.durability.check_entry(node, index, entry)
         if isinstance(entry, e.Commit) and index not in self.history.agreement.log:
-            members = len(node.core.run_state.members)
+            members = len(node.run_state.members)
             self.progress.named(node.world, entry, members=members)
 
     def memory(self, node: Node) -> None:

@@ -29,7 +29,7 @@ class Containment:
         """Check that no collection grows with the length of the run (only the log does)."""
         store, core, led_term = node.data_plane.store, node.core, node.core.led_term
         exchanges = [rounds.exchange for rounds in core.rounds]
-        ledger, disk = node.core.run_state.ledger, node.core.raft.disk
+        ledger, disk = node.run_state.ledger, node.raft.disk
         sizes = {
             "slices": len(store.slices),
             "results": len(store.results),

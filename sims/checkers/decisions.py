@@ -44,13 +44,13 @@ class Decisions:
 
     def offered(self, node: Node, to: PeerId, stamp: Stamp) -> None:
         """A peer reports that it contributed."""
-        me = node.core.me
+        me = node.me
         key = ((me.peer, me.incarnation), to, stamp.fragment)
-        self._ready[key] = node.core.raft.term, stamp
+        self._ready[key] = node.raft.term, stamp
 
     def hears_state(self, node: Node, peer: PeerId, have: m.Have) -> None:
         """A leader receives a peer's report of its state."""
-        key = (node.peer, node.core.raft.term, peer, have.fragment)
+        key = (node.peer, node.raft.term, peer, have.fragment)
         self._reported[key] = have.lineage, have.round
 
     def let_in(self, node: Node, member: e.Member, commands: Sequence[c.Command]) -> None:
@@ -83,7 +83,7 @@ class Decisions:
 
     def heard(self, node: Node, to: PeerId, message: m.Have | m.Hold | m.ReportsComplete) -> None:
         """A peer sends a report."""
-        me, core = node.core.me, node.core
+        me, core = node.me, node.core
         life = (me.peer, me.incarnation)
         if isinstance(message, m.Have):
             self._have[life, message.fragment] = core.raft.term, message.lineage, message.round
@@ -100,7 +100,7 @@ class Decisions:
         stamp = message.stamp
         self._held.setdefault((stamp, message.result_digest), set()).add((me.peer, me.incarnation))
         version = node.core.rounds[stamp.fragment].version
-        if stamp.lineage == node.core.run_state.lineage and version < stamp.round - 1:
+        if stamp.lineage == node.run_state.lineage and version < stamp.round - 1:
             self._found(
                 f"{me.peer} reports holding round {stamp.round}, and is at {version} itself"
             )
@@ -108,7 +108,7 @@ class Decisions:
     def _told_round(self, node: Node, to: PeerId, term: int, fragment: int) -> None:
         """Check that a peer that waits for a round has offered its contribution to this term's
         leader."""
-        core, me = node.core, node.core.me
+        core, me = node.core, node.me
         rounds, plan = core.rounds[fragment], core.run_state.open_plan(fragment)
         if plan is None or to not in core.run_state.receivers or rounds.version < 0:
             return
@@ -122,7 +122,7 @@ class Decisions:
     def released(self, node: Node, release: c.ReleaseRound) -> None:
         """Check that a result is dropped only if KEEP_ROUNDS later rounds are committed, or if its
         commit says that all peers hold it and this peer has applied it."""
-        run_state, version = node.core.run_state, node.core.rounds[release.fragment].version
+        run_state, version = node.run_state, node.core.rounds[release.fragment].version
         committed = run_state.committed(release.fragment)
         commit = run_state.commit(release.fragment, release.round)
         over = commit is not None and commit.held_by_all and release.round <= version
@@ -177,7 +177,7 @@ class Decisions:
 
     def made(self, node: Node, reign: LeaderRecord) -> None:
         """Check the entries that a leader appended since the last check."""
-        log, seen = node.core.raft.log, reign.seen
+        log, seen = node.raft.log, reign.seen
         if log.last_index <= seen:
             return
         reign.seen = log.last_index
@@ -194,12 +194,12 @@ class Decisions:
                 case _:
                     pass
             for fragment in _plans(node, body):
-                reign.planned_at[fragment] = node.world.clock.now
+                reign.planned_at[fragment] = node.now
 
     def _one_voter(self, node: Node) -> None:
         """Check that one voter changes at a time: after two changes at once, majorities need not
         overlap."""
-        raft = node.core.raft
+        raft = node.raft
         changed: set[PeerId] = set()
         for entry in raft.log.since(max(raft.commit_index, raft.log.base) + 1):
             match entry.body:
@@ -248,14 +248,14 @@ class Decisions:
         roster = {term.peer for term in commit.contributors}
         lacking = {peer for peer in roster - holding if head.counts(peer, commit.view)}
         planned_at = reign.planned_at.get(commit.fragment, reign.began)
-        if lacking and (head.gossip or node.world.clock.now < planned_at + patience_s):
+        if lacking and (head.gossip or node.now < planned_at + patience_s):
             self._found(f"round {commit.round} is committed at once, and {lacking} lack it")
 
     def _is_told(self, node: Node, reign: LeaderRecord, body: e.Entry) -> None:
         """Check that a new leader waits for the reports of all connected members, at most for one
         election timeout, before it decides about rounds."""
         core, rules = node.core, node.core.rules
-        if node.world.clock.now >= reign.began + rules.election_timeout_s:
+        if node.now >= reign.began + rules.election_timeout_s:
             return
         assert core.led_term is not None
         head = core.led_term.head
@@ -309,7 +309,7 @@ class Decisions:
 
 def _plans(node: Node, body: e.Entry) -> Collection[int]:
     """The fragments for which an entry opens a round, or changes the open round."""
-    run_state = node.core.run_state
+    run_state = node.run_state
     match body:
         case e.Commit(fragment=fragment) | e.Attempt(fragment=fragment):
             return (fragment,)

@@ -44,15 +44,15 @@ class Disks:
         else:
             self._full.pop(node.peer, None)
             self._notices(node)
-        if not node.core.raft.leads:
+        if not node.raft.leads:
             self._due.pop(node.peer, None)
-        elif node.world.clock.now >= self._looked.get(node.peer, 0.0) + LOOK_S:
-            self._looked[node.peer] = node.world.clock.now
+        elif node.now >= self._looked.get(node.peer, 0.0) + LOOK_S:
+            self._looked[node.peer] = node.now
             self._votes(node)
 
     def _notices(self, node: Node) -> None:
         """Check that a peer with a write that does not return takes its disk for a failed one."""
-        writer, now = node.wal_writer, node.world.clock.now
+        writer, now = node.wal_writer, node.now
         since = max(writer.began_at, node.turns.paused_until, self._told.get(node.peer, 0.0))
         if writer.writes and now > since + HANG_MAX_S + _allowed_s(node):
             self._found(f"{node.peer} does not notice that its disk hangs")
@@ -60,7 +60,7 @@ class Disks:
 
     def _tries_again(self, node: Node) -> None:
         """Check that a peer notices in time that its disk works again."""
-        now, until = node.world.clock.now, max(node.disk.full_until, node.disk.slow_until)
+        now, until = node.now, max(node.disk.full_until, node.disk.slow_until)
         last = self._full.setdefault(node.peer, now)
         if now < until or node.wal_writer.writes:  # Writes under way may take any time.
             self._full[node.peer] = now
@@ -69,13 +69,13 @@ class Disks:
             self._full[node.peer] = now
 
     def _votes(self, leader: Node) -> None:
-        now, before = leader.world.clock.now, self._due.get(leader.peer, {})
+        now, before = leader.now, self._due.get(leader.peer, {})
         due: Since = {}
         for peer, what in self._changes(leader):
             node = leader.world.nodes[peer]
             network = leader.world.network
             line = network.line(leader.peer, peer)
-            key = (peer, what, node.core.me.incarnation, line.connection, leader.core.raft.term)
+            key = (peer, what, node.me.incarnation, line.connection, leader.raft.term)
             since = due[key] = before.get(key, now)
             # Messages that a stall or a pause held up arrive after its end.
             pauses = (leader.turns.paused_until, node.turns.paused_until)
@@ -104,11 +104,11 @@ class Disks:
         via = led_term.relay_plan.via
         for peer in sorted(infos.keys() - voters - going - via.keys()):
             node = leader.world.nodes[peer]
-            same = infos[peer].incarnation == node.core.me.incarnation
-            lacks = raft.log.last_index - node.core.raft.disk.durable_index
+            same = infos[peer].incarnation == node.me.incarnation
+            lacks = raft.log.last_index - node.raft.disk.durable_index
             # Its reports about its log wait for its disk, the last slow write included.
             slow_until = max(node.disk.slow_until + SLOW_SYNC_S, node.disk.hung_until)
-            answers = leader.world.clock.now >= slow_until
+            answers = leader.now >= slow_until
             fit = same and answers and _writes(node) and 2 * lacks <= LAG_MAX
             if fit and _listens(leader, node):
                 yield peer, "could vote, and has a place"
@@ -116,12 +116,12 @@ class Disks:
 
 def _listens(leader: Node, node: Node) -> bool:
     """True if a node follows this leader, and both have the connection."""
-    raft = node.core.raft
-    here = node.peer in leader.core.raft.up and leader.peer in raft.up
-    follows = raft.leader == leader.peer and raft.term == leader.core.raft.term
+    raft = node.raft
+    here = node.peer in leader.raft.up and leader.peer in raft.up
+    follows = raft.leader == leader.peer and raft.term == leader.raft.term
     network = leader.world.network
     up = network.line(leader.peer, node.peer).up
-    return here and follows and up and node.running and node.core.member_status.accepted
+    return here and follows and up and node.running and node.member_status.accepted
 
 
 def _allowed_s(node: Node) -> float:
@@ -132,5 +132,5 @@ def _allowed_s(node: Node) -> float:
 
 def _writes(node: Node) -> bool:
     """True if the core takes its disk for a working one."""
-    disk = node.core.raft.disk
+    disk = node.raft.disk
     return disk.works

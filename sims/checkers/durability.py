@@ -30,7 +30,7 @@ class DurabilityChecks:
     def woke(self, node: Node) -> None:
         """Check that a peer begins with the term and the vote of its disk: else it could vote
         twice."""
-        state, saved = node.core.raft.term_state, node.disk.saved
+        state, saved = node.raft.term_state, node.disk.saved
         if saved is not None and (state.term, state.vote) != (saved.term, saved.vote):
             self._found(
                 f"{node.peer} wakes in term {state.term} with the vote {state.vote!r}, "
@@ -40,7 +40,7 @@ class DurabilityChecks:
     def claims(self, node: Node) -> None:
         """A write completed: check that the disk has the entries that the core counts as
         durable."""
-        raft = node.core.raft
+        raft = node.raft
         index = raft.disk.durable_index
         if not node.disk.holds(index, raft.log.term_at(index)):
             self._found(
@@ -66,7 +66,7 @@ class DurabilityChecks:
     ) -> None:
         """Check that an acknowledged entry is on the disk, and that the log is a copy of this
         leader's."""
-        raft = node.core.raft
+        raft = node.raft
         if not answer.matches or answer.term != raft.term:
             return
         if leaders.get(answer.term, to) != to:
@@ -74,7 +74,7 @@ class DurabilityChecks:
         index = answer.index
         if not node.disk.holds(index, raft.log.term_at(index)):
             self._found(f"{node.peer} acknowledges entry {index}, and its disk does not have it")
-        key = (node.peer, node.core.me.incarnation, answer.term)
+        key = (node.peer, node.me.incarnation, answer.term)
         before = self._acknowledged.get(key, 0)
         if raft.log.last_index < before:
             self._found(
@@ -87,7 +87,7 @@ class DurabilityChecks:
         """Check that no election can lose an entry that the first peer applies."""
         if index <= self._applied:
             return
-        raft, log = node.core.raft, node.core.raft.log
+        raft, log = node.raft, node.raft.log
         if log.term_at(raft.commit_index) != raft.term:
             # Copies of older entries do not commit them: a newer leader may replace them.
             self._found(
@@ -99,7 +99,7 @@ class DurabilityChecks:
         have = {peer for peer, one in nodes.items() if one.disk.holds(index, term)}
         # Usually a majority of the present voters has it; else of the voters after an entry in
         # between, which may be in a snapshot already.
-        known = (log.voters, node.core.run_state.voters, self._voters)
+        known = (log.voters, node.run_state.voters, self._voters)
         if any(_is_majority(have, voters) for voters in known):
             return
         voters = self._voters

@@ -71,7 +71,7 @@ class Elections:
 
     def note_message(self, node: Node, event: v.MessageReceived) -> None:
         """Record an append of a leader, an acknowledgement or a hand-over."""
-        raft, now = node.core.raft, node.world.clock.now
+        raft, now = node.raft, node.now
         if isinstance(event.message, m.Append):
             if raft.leader == event.peer and raft.term == event.message.term:
                 self._heard[node.peer] = (event.peer, now)
@@ -90,7 +90,7 @@ class Elections:
         term = message.term
         match message:
             case m.Vote(pre=True):
-                log = node.core.raft.log
+                log = node.raft.log
                 self._voters[node.peer, term] = log.voters
             case m.Vote():
                 self._stands(node, message)
@@ -129,7 +129,7 @@ class Elections:
     def _would_vote(self, node: Node, to: PeerId, term: int) -> None:
         """Check that a peer that hears its leader grants no pre-vote."""
         self._granted.setdefault((to, term), set()).add(node.peer)
-        raft, now = node.core.raft, node.world.clock.now
+        raft, now = node.raft, node.now
         leader, at = self._heard.get(node.peer, (None, 0.0))
         election = raft.election
         recent = now < at + election.timeout_s
@@ -138,7 +138,7 @@ class Elections:
 
     def _fits(self, node: Node, to: PeerId, term: int) -> None:
         """Check that a vote goes to a candidate with a log at least as complete as the voter's."""
-        raft, vote = node.core.raft, self._stood.get((to, term))
+        raft, vote = node.raft, self._stood.get((to, term))
         if vote is None or raft.term != term or raft.leader is not None:
             return  # A peer leads this term already, and may have changed the log of the voter.
         log = raft.log
@@ -150,7 +150,7 @@ class Elections:
     def led(self, node: Node, event: v.Event, log: Mapping[int, e.Entry]) -> LeaderRecord | None:
         """A core handled an event: the reign of its peer; None if the peer does not lead any
         more."""
-        raft, now = node.core.raft, node.world.clock.now
+        raft, now = node.raft, node.now
         reign = self.reigns.get(node.peer)
         if not raft.leads:
             self.reigns.pop(node.peer, None)
@@ -169,7 +169,7 @@ class Elections:
         return reign
 
     def _elected(self, node: Node, log: Mapping[int, e.Entry]) -> None:
-        raft = node.core.raft
+        raft = node.raft
         leader = self.leaders.setdefault(raft.term, node.peer)
         if leader != node.peer:
             self._found(f"{node.peer} leads in term {raft.term}, as {leader} does")
@@ -190,7 +190,7 @@ class Elections:
         """Check that a leader steps down if no majority answers: else it would block the run for
         ever."""
         node, now = reign.node, reign.looked_at
-        rules, log = node.core.rules, node.core.raft.log
+        rules, log = node.core.rules, node.raft.log
         patience_s, voters = LEADS_ALONE_TIMEOUTS * rules.election_timeout_s, log.voters
         if voters != reign.voters:
             reign.before.append((now, reign.voters))

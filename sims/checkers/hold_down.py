@@ -39,7 +39,7 @@ class HoldDown:
 
     def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        raft, led_term = node.core.raft, node.core.led_term
+        raft, led_term = node.raft, node.core.led_term
         if led_term is None:
             return
         head, last, reign = led_term.head, raft.log.last_index, self._reigns.get(node.peer)
@@ -48,7 +48,7 @@ class HoldDown:
             reign = TermRequests(raft.term, last, set(head.receivers), head.losses)
             self._reigns[node.peer] = reign
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Join):
-            reign.asked.setdefault(event.peer, node.world.clock.now)
+            reign.asked.setdefault(event.peer, node.now)
         if last > reign.seen:
             for entry in raft.log.since(max(reign.seen, raft.log.base) + 1):
                 self._wrote(node, reign, entry.body, head.losses)
@@ -77,7 +77,7 @@ class HoldDown:
         if asked is None or times < 2:
             return
         hold_down_s = min(HOLD_DOWN_S * 2 ** (times - 2), HOLD_DOWN_MAX_S)
-        waited_s = node.world.clock.now - asked
+        waited_s = node.now - asked
         if waited_s < hold_down_s - 1e-6:
             self._found(
                 f"{node.peer} lets {peer} in after {waited_s:.1f} s, and it was lost {times} times"

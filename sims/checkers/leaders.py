@@ -62,7 +62,7 @@ class LeaderCheckers:
                 self.decisions.shared(node, command, commands)
             elif isinstance(command, c.Applied) and isinstance(command.entry, e.Member):
                 self.decisions.let_in(node, command.entry, commands)
-        if node.peer not in self.elections.reigns and not node.core.raft.leads:
+        if node.peer not in self.elections.reigns and not node.raft.leads:
             return None
         reign = self.elections.led(node, event, log)
         if reign is not None:

@@ -42,6 +42,6 @@ class Pairs:
 
     def skipped(self, node: Node, stamp: Stamp) -> None:
         """A peer keeps its state in a committed round: check that the round has not counted it."""
-        commit = node.core.run_state.commit(stamp.fragment, stamp.round)
+        commit = node.run_state.commit(stamp.fragment, stamp.round)
         if commit is not None and any(term.peer == node.peer for term in commit.contributors):
             self._found(f"{node.peer} is counted in round {stamp.round}, and does not apply it")

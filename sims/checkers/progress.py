@@ -32,7 +32,7 @@ class ProgressChecks:
 
     def healed(self, world: WorldView[Node]) -> None:
         """No fault happens from now on."""
-        self._term = max(node.core.raft.term for node in world.nodes.values())
+        self._term = max(node.raft.term for node in world.nodes.values())
 
     def named(self, world: WorldView[Node], commit: e.Commit, *, members: int) -> None:
         """The first peer reads a commit; some states may be corrupt. If all holders of the true

@@ -80,7 +80,7 @@ class Revocation:
 
     def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        core, now = node.core, node.world.clock.now
+        core, now = node.core, node.now
         if core.leads:
             self._led(node)
         revoked = core.run_state.revoked
@@ -101,14 +101,14 @@ class Revocation:
     def _led(self, node: Node) -> None:
         """Check that a leader ends votes one at a time, and only if it reaches a majority of the
         rest."""
-        log, raft = node.core.raft.log, node.core.raft
+        log, raft = node.raft.log, node.raft
         led_term = node.core.led_term
         leader = led_term.leader if led_term is not None else None
         for one in leader.vote_changes.asked.values() if leader and raft.settled else ():
             number = one.entry.number if isinstance(one.entry, e.Steered) else 0
             name = f"{subject(one.entry)} {number or ''}"
-            since = self._taken.setdefault((node.peer, raft.term, name), node.world.clock.now)
-            if node.world.clock.now > since + DECIDED_S and node.turns.paused_until < since:
+            since = self._taken.setdefault((node.peer, raft.term, name), node.now)
+            if node.now > since + DECIDED_S and node.turns.paused_until < since:
                 self._found(f"{node.peer} leads, and does not append the act {name}")
         seen = max(self._looked.get(node.peer, 0), log.base)
         self._looked[node.peer] = log.last_index
@@ -135,7 +135,7 @@ class Revocation:
     def run_ended(self, world: WorldView[Node]) -> None:
         """Check that all peers that finished know each revocation that they read."""
         for node in world.nodes.values():
-            run_state = node.core.run_state
+            run_state = node.run_state
             if node.process.outcome != "finished" or run_state.forks:
                 continue
             read = {peer for peer, index in self._revoked.items() if index <= run_state.index}
@@ -162,7 +162,7 @@ def _heard(node: Node) -> set[PeerId]:
     """The peers that a node is connected with, without those that hang."""
     failure_detector, world = node.core.links.failure_detector, node.world
     since = world.clock.now - HEARD_BEATS * world.settings.rules.heartbeat_interval_s
-    return {peer for peer in node.core.raft.up if failure_detector.heard_since(peer, since)}
+    return {peer for peer in node.raft.up if failure_detector.heard_since(peer, since)}
 
 
 def _is_revoked(entry: e.Entry) -> bool:
@@ -171,7 +171,7 @@ def _is_revoked(entry: e.Entry) -> bool:
 
 def _voters_at(node: Node, index: int) -> Voters:
     """The voters after this entry of a node's log."""
-    run_state, log = node.core.run_state, node.core.raft.log
+    run_state, log = node.run_state, node.raft.log
     voters = run_state.voters
     for entry in log.since(run_state.index + 1):
         if entry.index > index:

@@ -53,7 +53,7 @@ class RollbackChecks:
 
     def check_event(self, node: Node, event: v.Event) -> None:
         """A core handled an event."""
-        raft, led_term = node.core.raft, node.core.led_term
+        raft, led_term = node.raft, node.core.led_term
         run = led_term.head.run if led_term is not None else None
         if led_term is None or run is None or led_term.head.stepwise or run.gossip:
             return
@@ -87,7 +87,7 @@ class RollbackChecks:
     def _goes_back(self, node: Node, reign: TermReports, restore: e.Restore) -> None:
         if self._agreement.corrupted:
             return  # Then it is not clear which state is right: see agreement.py.
-        for peer in sorted(node.core.raft.up):
+        for peer in sorted(node.raft.up):
             life = node.core.links.life(peer, -1)
             kept = reign.kept.get((peer, life))
             if kept is not None and kept.tokens > restore.tokens and self._stands(kept):

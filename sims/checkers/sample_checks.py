@@ -55,14 +55,14 @@ class SampleChecks:
     def encoded(self, node: Node, manifest: str, round_: int, samples: Sequence[int]) -> None:
         """A node made a contribution to this round. `samples`: those of its steps since the last
         counted one."""
-        me = node.core.me
+        me = node.me
         saw = frozenset(samples)
         made = Made(me.peer, me.incarnation, round_, saw, repeats=len(saw) < len(samples))
         self.made[manifest] = made
         given = node.core.rounds[0].work.given
         counts = given is not None and given.round == round_
         # If the node has not read a Restore yet, no round of the new lineage counts it.
-        if counts and node.core.run_state.lineage == self._lineage:
+        if counts and node.run_state.lineage == self._lineage:
             self._open.append(made)
 
     def began(self, lineage: int) -> None:
@@ -105,7 +105,7 @@ class SampleChecks:
                 self._close(node)
 
     def _close(self, node: Node) -> None:
-        run_state, ledger = node.core.run_state, node.core.run_state.ledger
+        run_state, ledger = node.run_state, node.run_state.ledger
         round_, remaining = run_state.committed(0), ledger.remaining
         listed = set(range(ledger.frontier)) - _numbers(remaining.samples)
         spent = self.spent_at.get((run_state.lineage, round_), frozenset[int]())

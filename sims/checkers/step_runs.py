@@ -169,9 +169,9 @@ class StepHistory(HistoryCheckers):
             node
             for node in nodes
             if node.running
-            and node.core.run_state.lineage == lineage
+            and node.run_state.lineage == lineage
             and self._run_state.counts(node.peer, view)
-            and self._run_state.members[node.peer].incarnation == node.core.me.incarnation
+            and self._run_state.members[node.peer].incarnation == node.me.incarnation
         ]
 
     def _view_of(self, lineage: int, step: int) -> int:
@@ -234,7 +234,7 @@ class StepHistory(HistoryCheckers):
     def stopped(self, node: StepNode, report: StepsHalted) -> None:
         """A node reports that it stopped: it must make no further step until the log lets it go
         on."""
-        node.promised = (node.core.run_state.index, report.stamp.round)
+        node.promised = (node.run_state.index, report.stamp.round)
 
     def _stopped_at(self, node: StepNode) -> int | None:
         """The last step that the report of a node allows; None if the log lets it go on, also if
@@ -242,15 +242,15 @@ class StepHistory(HistoryCheckers):
         if node.promised is None:
             return None
         index, step = node.promised
-        read = range(index + 1, node.core.run_state.index + 1)
+        read = range(index + 1, node.run_state.index + 1)
         if any(isinstance(self.log.get(x), e.Close | e.View | e.Restore) for x in read):
             return None
-        progress = node.core.run_state.step_progress
+        progress = node.run_state.step_progress
         return max(step, progress.step)
 
     def names(self, node: StepNode) -> None:
         """Check that no collection of a node grows with the length of the run."""
-        part, run = node.core.part, node.core.run_state.run
+        part, run = node.core.part, node.run_state.run
         steps = part.steps
         assert steps is not None
         assert run is not None
@@ -260,7 +260,7 @@ class StepHistory(HistoryCheckers):
             "digests": len(steps.copy.digests),
             "values": len(node.values) // 16,
             "copies": len(node.copies),
-            "views": len(node.core.run_state.views),
+            "views": len(node.run_state.views),
         }
         for what, size in kept.items():
             if size > most + 8:

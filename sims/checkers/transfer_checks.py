@@ -56,7 +56,7 @@ class TransferChecks:
 
     def check_event(self, node: Node, event: v.Event, commands: Sequence[c.Command]) -> None:
         """A core handled an event."""
-        life = (node.peer, node.core.me.incarnation)
+        life = (node.peer, node.me.incarnation)
         for command in commands:
             if isinstance(command, c.ExpectState):
                 self._joining[life] = Joining(command.cut_index)
@@ -71,7 +71,7 @@ class TransferChecks:
             self._cell(node, joining, event, commands)
         for command in commands:
             self._follow(node, joining, command)
-        catchup = node.core.member_status.catchup
+        catchup = node.member_status.catchup
         transfer = catchup.transfer
         joining.over = transfer is None or transfer.index != joining.index
         if not joining.over and not node.core.stopped:
@@ -92,7 +92,7 @@ class TransferChecks:
         joining.asked.get(event.sender, set()).discard((event.fragment, event.cell))
         if (node.peer, event) in self._lies:
             named = _named(event.sender, commands) or event.sender in joining.liars
-            transfer = node.core.member_status.catchup.transfer
+            transfer = node.member_status.catchup.transfer
             gone = transfer is None or event.sender not in transfer.givers  # It has left the run.
             if kept or not (named or joining.over or gone):
                 self._found(f"{node.peer} takes a wrong cell of {event.sender}")
@@ -121,7 +121,7 @@ class TransferChecks:
 
     def _asks_for_all(self, node: Node, joining: Joining) -> None:
         """Check that all missing cells are requested, or that each donor has enough requests."""
-        catchup, up = node.core.member_status.catchup, node.core.links.up
+        catchup, up = node.member_status.catchup, node.core.links.up
         transfer = catchup.transfer
         assert transfer is not None
         under_way = {x for asked in joining.asked.values() for x in asked}
@@ -145,14 +145,14 @@ class TransferChecks:
             return
         if not report.roots:
             return
-        index, cut = node.core.run_state.cut_of(report.peer)
+        index, cut = node.run_state.cut_of(report.peer)
         if cut is None or index != report.index:
             self._found(f"{node.peer} reports the roots of a cut that is over")
             return
         for version in cut.versions:
             copies = node.transfers.copies
             value = copies.get((report.index, version.fragment))
-            digest = node.world.settings.digest_of(version.round, value or 0)
+            digest = node.settings.digest_of(version.round, value or 0)
             if value is None or digest != version.state_digest:
                 self._found(f"{node.peer} reports the roots of another state than the cut's")
 

@@ -31,7 +31,7 @@ class Waits:
 
     def looks(self, node: Node) -> None:
         """A deadline of a peer has passed: check its wait text."""
-        now = node.world.clock.now
+        now = node.now
         if now < self._looked.get(node.peer, 0.0) + LOOK_S:
             return
         self._looked[node.peer] = now
@@ -42,7 +42,7 @@ class Waits:
         if wait.phase in OVER or now < max(since, wait.since, node.turns.paused_until) + LONG_S:
             return
         nodes = node.world.nodes
-        identities = (one.core.me for one in nodes.values())
+        identities = (one.me for one in nodes.values())
         names = (text for me in identities for text in (me.name, me.address) if text)
         if not any(known in wait.reason for known in (*ITS_OWN, *names)):
             self._found(f"{node.peer} has waited for long and names no peer or cause: {wait}")

@@ -15,7 +15,10 @@ from protocols.links import Identity
 from protocols.messages import Control
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
+from protocols.participant import MemberStatus
 from protocols.peer import PeerCore
+from protocols.raft import Raft
+from protocols.state import RunState
 from protocols.types import PeerId, limits
 from protocols.wire import codec
 from sims.node.node_view import Contacts, SimulatedProcess
@@ -27,7 +30,7 @@ from sims.node.storage import SimulatedDisk
 from sims.node.toy_model import ToySignatures, Value
 from sims.node.turns import Turns
 from sims.node.wal_writer import SimulatedWalWriter
-from sims.node.world_view import WorldSettings, WorldView
+from sims.node.world_view import Observer, WorldSettings, WorldView
 
 
 class Node:
@@ -57,6 +60,37 @@ class Node:
         self.ranks = Ranks(self, world.settings.training)
         self.wal_writer = SimulatedWalWriter(self)
 
+    # What the parts of the simulation ask for most ------------------------------------------
+
+    @property
+    def me(self) -> Identity:
+        return self.core.me
+
+    @property
+    def raft(self) -> Raft:
+        return self.core.raft
+
+    @property
+    def run_state(self) -> RunState:
+        return self.core.run_state
+
+    @property
+    def member_status(self) -> MemberStatus:
+        return self.core.member_status
+
+    @property
+    def settings(self) -> WorldSettings:
+        return self.world.settings
+
+    @property
+    def observer(self) -> Observer[Node]:
+        return self.world.observer
+
+    @property
+    def now(self) -> float:
+        """Virtual time in seconds."""
+        return self.world.clock.now
+
     @property
     def running(self) -> bool:
         return self.process.alive and not self.process.outcome
@@ -64,18 +98,16 @@ class Node:
     @property
     def lacks_state(self) -> bool:
         """Does the core wait for a state, or for a place in the run?"""
-        catchup = self.core.member_status.catchup
+        catchup = self.member_status.catchup
         return catchup.needed
 
     # Events ---------------------------------------------------------------------------------
 
     def give(self, event: v.Event, value: Value = 0) -> None:
         """Queue an event for the core. `value`: the number that a payload carries."""
-        if not self.running or (
-            isinstance(event, Payload) and not self.core.member_status.accepted
-        ):
+        if not self.running or (isinstance(event, Payload) and not self.member_status.accepted):
             return  # Before it knows the run, a shell has no memory for payloads.
-        if self.world.clock.now < self.turns.paused_until:
+        if self.now < self.turns.paused_until:
             self.after(0.0, lambda: self.give(event, value))
             return
         if isinstance(event, v.PeerDisconnected):
@@ -89,30 +121,30 @@ class Node:
     def handle_event(self, event: v.Event, value: Value) -> None:
         """Let the core handle an event, and carry out all its commands. Called by `turns`."""
         limit_values = self.world.limit_values
-        before, event = self.core.run_state.lineage, limit_values.event(event)
-        commands = self.core.handle(event, self.world.clock.now)
+        before, event = self.run_state.lineage, limit_values.event(event)
+        commands = self.core.handle(event, self.now)
         self.data_plane.losses += isinstance(event, v.TrainersLost)
         self.world.twin_cores.compare(self, event, commands)
-        restore = self.core.run_state.restored
-        if restore is not None and before not in (0, self.core.run_state.lineage):
+        restore = self.run_state.restored
+        if restore is not None and before not in (0, self.run_state.lineage):
             self._set_back(restore)  # An entry or a snapshot rolled the run back.
         self.world.record(self, event, value, commands)
         if isinstance(event, Payload):
             self._keep(event, value, commands)
         elif isinstance(event, v.CellReceived):
             self.transfers.decided(event, value, commands)
-        self.world.observer.handled(self, event, commands)
+        self.observer.handled(self, event, commands)
         for command in commands:
             self._do(command)
         if isinstance(event, v.RoundApplied):
-            self.world.observer.memory(self)
+            self.observer.memory(self)
         if self.process.outcome:
             self.turns.end_jobs()
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Run `action` in so many seconds, unless this incarnation has ended by then. If the node
         is paused then, the action waits for the end of the pause."""
-        self.at_time(self.world.clock.now + seconds, action)
+        self.at_time(self.now + seconds, action)
 
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """As `after`, at exactly this time. A duration would be rounded, and actions of the same
@@ -122,7 +154,7 @@ class Node:
     def lose_trainers(self, restart_s: float) -> None:
         """Let the ranks crash, and start new ones after `restart_s` seconds. A witness has no
         ranks."""
-        if self.core.me.witness:
+        if self.me.witness:
             return
         self.ranks.lose()
         life = self.ranks.life
@@ -158,10 +190,10 @@ class Node:
                 sample_leases = self.ranks.sample_leases
                 self.turns.in_turn(lambda: sample_leases.leased(samples))
             case c.Applied(entry=entry, index=index):
-                self.world.observer.survives(self, index, entry)
-                self.world.observer.history.entry_applied(self.peer, command.lineage, index, entry)
+                self.observer.survives(self, index, entry)
+                self.observer.history.entry_applied(self.peer, command.lineage, index, entry)
                 if isinstance(entry, e.Run):
-                    if self.core.member_status.accepted:
+                    if self.member_status.accepted:
                         self.states.keep_first()
                 elif isinstance(entry, e.Lost):
                     world.lost_state()  # The lost peer's state counts no more.
@@ -176,7 +208,7 @@ class Node:
                 world.clock.at(world.network.slowest_s, lambda: world.dialer.process_ended(self))
             case c.Observation(kind=kind, text=text):
                 world.story.tell(f"{self.peer} notes {kind}: {text}")
-                self.world.observer.note(kind, text)
+                self.observer.note(kind, text)
             case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 certification = world.dialer.certification
                 certification.carry_out(self, command)
@@ -192,7 +224,7 @@ class Node:
                 self._payload(command)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
+        assert self.member_status.accepted, "arithmetic before the shell knows the run"
         store = self.data_plane.store
         match command:
             case c.SendSlice(peer=to, stamp=stamp, part=part, contributor=me):
@@ -223,7 +255,7 @@ class Node:
             case c.AdoptKept(fragment=fragment, round=round_):
                 self.job(lambda: self.states.adopt_kept(fragment, round_))
             case c.Resume():
-                losses, lineage = self.data_plane.losses, self.core.run_state.lineage
+                losses, lineage = self.data_plane.losses, self.run_state.lineage
                 excused = self.ranks.excuse(command)
                 self.job(lambda: self._resume(command, losses, lineage, excused=excused))
             case _:

@@ -11,12 +11,16 @@ from typing import Any, Protocol
 
 from protocols.interface import commands as c
 from protocols.interface import events as v
+from protocols.links import Identity
 from protocols.messages import Control
+from protocols.participant import MemberStatus
 from protocols.peer import PeerCore
+from protocols.raft import Raft
+from protocols.state import RunState
 from protocols.types import PeerId, Stamp
 from sims.node.storage import SimulatedDisk, Store
 from sims.node.toy_model import Value
-from sims.node.world_view import WorldView
+from sims.node.world_view import Observer, WorldSettings, WorldView
 
 
 class TurnsView(Protocol):
@@ -89,6 +93,29 @@ class NodeView(Protocol):
 
     @property
     def core(self) -> PeerCore: ...
+
+    @property
+    def me(self) -> Identity: ...
+
+    @property
+    def raft(self) -> Raft: ...
+
+    @property
+    def run_state(self) -> RunState: ...
+
+    @property
+    def member_status(self) -> MemberStatus: ...
+
+    @property
+    def settings(self) -> WorldSettings: ...
+
+    @property
+    def observer(self) -> Observer[Any]: ...
+
+    @property
+    def now(self) -> float:
+        """Virtual time in seconds."""
+        ...
 
     @property
     def disk(self) -> SimulatedDisk: ...

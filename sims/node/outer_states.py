@@ -21,7 +21,7 @@ class OuterStates:
     """The state of each fragment, as the shell holds it."""
 
     def __init__(self, node: NodeView) -> None:
-        training = node.world.settings.training
+        training = node.settings.training
         self._node = node
         self.outers: list[Value] = [0] * training.fragments
         """The outer parameters, by fragment."""
@@ -39,18 +39,18 @@ class OuterStates:
     def keep_first(self) -> None:
         """Keep the initial state of the run as our first checkpoint."""
         node = self._node
-        lineage, versions = node.core.run_state.lineage, [known for known in self.versions if known]
+        lineage, versions = node.run_state.lineage, [known for known in self.versions if known]
         for version in versions:
             one = (version.fragment, 0, version.state_digest)
-            node.world.observer.history.state(node.peer, lineage, *one)
+            node.observer.history.state(node.peer, lineage, *one)
         kept = Kept(lineage, tuple(versions), 0, 0)
         node.disk.kept, node.disk.outers = kept, tuple(self.outers)
-        node.after(node.world.settings.compute_s, lambda: node.give(v.Checkpointed(kept)))
+        node.after(node.settings.compute_s, lambda: node.give(v.Checkpointed(kept)))
 
     def _set(self, fragment: int, round_: int, outer: Value) -> str:
         """Set a fragment's outer parameter and version; returns the state's digest."""
         node = self._node
-        digest = node.world.settings.digest_of(round_, outer)
+        digest = node.settings.digest_of(round_, outer)
         self.outers[fragment], self.versions[fragment] = outer, Version(fragment, round_, digest)
         return digest
 
@@ -66,7 +66,7 @@ class OuterStates:
 
     def _checkpoint(self) -> None:
         node = self._node
-        run_state, versions = node.core.run_state, [known for known in self.versions if known]
+        run_state, versions = node.run_state, [known for known in self.versions if known]
         if len(versions) < len(self.versions) or self.corrupt:
             return
         remaining = checkpoint_progress.remaining_at(run_state, versions[0].round)
@@ -80,10 +80,10 @@ class OuterStates:
     def encode(self, fragment: int, round_: int, handed: Handed, first: int) -> None:
         """Encode the ranks' contribution to a round; `first`: the number of its first step."""
         node = self._node
-        model, training = node.world.settings.model, node.world.settings.training
+        model, training = node.settings.model, node.settings.training
         if not node.running:
             return  # No peer will get the contribution.
-        text = f"{node.peer} {fragment} {first} {handed.last} {round_} {node.world.clock.now}"
+        text = f"{node.peer} {fragment} {first} {handed.last} {round_} {node.now}"
         manifest = digest_text(text)
         gossip = training.gossip
         sent = model.fold(self.outers[fragment] - handed.delta) if gossip else handed.delta
@@ -92,29 +92,29 @@ class OuterStates:
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
         made = ToyContribution(node.peer, fragment, delta, *steps, expected, sent, base)
-        node.world.observer.history.encoded(manifest, made)
+        node.observer.history.encoded(manifest, made)
         if fragment == 0:
-            node.world.observer.history.samples_of(node, manifest, round_, handed.samples)
+            node.observer.history.samples_of(node, manifest, round_, handed.samples)
         node.give(v.Encoded(fragment, round_, manifest))
 
     def apply(self, stamp: Stamp, means: list[Value]) -> None:
         """Make the outer step of a round from the means of its parts."""
         node = self._node
-        if stamp.lineage != node.core.run_state.lineage:
+        if stamp.lineage != node.run_state.lineage:
             return  # A Restore changed the lineage meanwhile.
-        model, fragment = node.world.settings.model, stamp.fragment
+        model, fragment = node.settings.model, stamp.fragment
         if model.exact:
-            node.world.observer.history.means(node.peer, stamp, {int(mean) for mean in means})
+            node.observer.history.means(node.peer, stamp, {int(mean) for mean in means})
         before = self.outers[fragment]
-        gossip = node.world.settings.training.gossip
+        gossip = node.settings.training.gossip
         after = means[0] if gossip else model.fold(before - means[0])
         self._stepped(stamp, after)
 
     def skip(self, stamp: Stamp) -> None:
         """Count a committed round, and keep the state."""
         node = self._node
-        if stamp.lineage == node.core.run_state.lineage:
-            node.world.observer.history.skipped(node, stamp)
+        if stamp.lineage == node.run_state.lineage:
+            node.observer.history.skipped(node, stamp)
             self._stepped(stamp, self.outers[stamp.fragment])
 
     def _stepped(self, stamp: Stamp, outer: Value) -> None:
@@ -122,9 +122,7 @@ class OuterStates:
         fragment = stamp.fragment
         digest = self._set(fragment, stamp.round, outer)
         if fragment not in self.corrupt:
-            node.world.observer.history.state(
-                node.peer, stamp.lineage, fragment, stamp.round, digest
-            )
+            node.observer.history.state(node.peer, stamp.lineage, fragment, stamp.round, digest)
         if fragment == 0 and stamp.round % node.disk.checkpoint_every == 0:
             self._checkpoint()
         node.give(v.RoundApplied(stamp, digest))
@@ -133,13 +131,13 @@ class OuterStates:
         """Make a state that came from other peers our own."""
         node = self._node
         digest = self._set(fragment, round_, value)
-        key = (node.core.run_state.lineage, fragment, round_)
+        key = (node.run_state.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
-        if node.world.observer.history.is_corrupt(*key, digest):
+        if node.observer.history.is_corrupt(*key, digest):
             self.corrupt[fragment] = round_  # The donor's state is corrupt too.
             return
         self._checkpoint()
-        node.world.observer.history.state(node.peer, *key, digest)
+        node.observer.history.state(node.peer, *key, digest)
 
     def at(self, fragment: int, round_: int) -> Value | None:
         """The state after this round; None if our state is another one."""

@@ -53,10 +53,10 @@ class SimulatedOwnerChecks:
     # Lies -----------------------------------------------------------------------------------
 
     def lie(self, how: str, seconds: float) -> None:
-        self.lies, self.lies_until = how, self._node.world.clock.now + seconds
+        self.lies, self.lies_until = how, self._node.now + seconds
 
     def is_lying(self, how: str) -> bool:
-        return self.lies == how and self._node.world.clock.now < self.lies_until
+        return self.lies == how and self._node.now < self.lies_until
 
     def falsified(self, command: c.ReducePart, mean: Value) -> Value:
         """The result that this owner sends. With fewer contributors no peer checks it."""
@@ -69,11 +69,11 @@ class SimulatedOwnerChecks:
             found = node.world.random.sample(range(blocks), wanted)
             self.false_blocks[stamp, part] = frozenset(found)
             node.world.story.happened["falsified blocks"] += 1
-            node.world.observer.falsified(node, None)
+            node.observer.falsified(node, None)
         elif self.is_lying("whole"):
             node.world.story.happened["falsified part"] += 1
-            node.world.observer.falsified(node, stamp)
-            return node.world.settings.model.fold(mean + FALSE)
+            node.observer.falsified(node, stamp)
+            return node.settings.model.fold(mean + FALSE)
         return mean
 
     # The check ------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class SimulatedOwnerChecks:
 
     def _blocks(self, stamp: Stamp, part: int) -> int:
         """Number of blocks of a part."""
-        run_state = self._node.core.run_state
+        run_state = self._node.run_state
         plan, run = run_state.plan(stamp.fragment, stamp.round), run_state.run
         assert run is not None, "a sum before the run is known"
         if plan is None:
@@ -150,8 +150,8 @@ class SimulatedOwnerChecks:
             value = found[1]
             if self.is_lying("contribution"):
                 node.world.story.happened["false blocks"] += 1
-                node.world.observer.falsified(node, None)
-                value = node.world.settings.model.fold(value + FALSE)
+                node.observer.falsified(node, None)
+                value = node.settings.model.fold(value + FALSE)
         else:
             key = slice_key(stamp, command.sample[0].part, who)
             if key not in node.data_plane.store.slices:
@@ -175,8 +175,8 @@ class SimulatedOwnerChecks:
             if value is None:
                 return []
             terms.append((term.tokens, value))
-        mean = node.world.settings.model.mean(terms)
-        plan = node.core.run_state.plan(stamp.fragment, stamp.round)
+        mean = node.settings.model.mean(terms)
+        plan = node.run_state.plan(stamp.fragment, stamp.round)
         found: list[v.WrongPart] = []
         for each in check.sample:
             owner = plan.owner_of(each.part) if plan is not None else None

@@ -213,17 +213,17 @@ class Ranks:
     def stall(self, seconds: float) -> None:
         """Let the ranks make no step for so long. The shell reports that after STALL_SEEN_S."""
         node, life = self._node, self.life
-        if node.core.me.witness:
+        if node.me.witness:
             return  # It has no ranks.
-        self.stalled_until = max(self.stalled_until, node.world.clock.now + seconds)
+        self.stalled_until = max(self.stalled_until, node.now + seconds)
 
         def seen() -> None:
-            if life == self.life and node.world.clock.now < self.stalled_until:
+            if life == self.life and node.now < self.stalled_until:
                 node.give(v.TrainersStalled("no step"))
                 node.at_time(self.stalled_until, moves)
 
         def moves() -> None:
-            if life == self.life and node.world.clock.now < self.stalled_until:
+            if life == self.life and node.now < self.stalled_until:
                 node.at_time(self.stalled_until, moves)  # They stalled again meanwhile.
             elif life == self.life:
                 node.give(v.TrainersMoving())
@@ -275,7 +275,7 @@ class Ranks:
         try:
             self._step(self.sample_leases.draw(STEP_SAMPLES))
         except LowcommError as error:
-            self._node.world.observer.found(f"the ranks of {self._node.core.me.name} fail: {error}")
+            self._node.observer.found(f"the ranks of {self._node.me.name} fail: {error}")
 
     @property
     def _left(self) -> list[int]:
@@ -314,20 +314,20 @@ class Ranks:
 
     def _contribute(self, fragment: int) -> None:
         work = self.works[fragment]
-        delta = self._node.world.settings.model.fold(work.base - work.local)
+        delta = self._node.settings.model.fold(work.base - work.local)
         work.handed = Handed(self.last, delta, work.moved, tuple(work.samples), work.base_round)
         self._position.contributed()
         seen: Samples = ()
         if fragment == 0:
             seen = self.sample_leases.contribute()
         steps = self.last - work.first
-        line = self._training.line(self._node.core.me.name, self.last)
+        line = self._training.line(self._node.me.name, self.last)
         made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
         self._node.give(made)
 
     def _step(self, drawn: list[int]) -> None:
         """Make one inner step on these samples; a boundary may follow."""
-        life, world, name = self.life, self._node.world, self._node.core.me.name
+        life, world, name = self.life, self._node.world, self._node.me.name
         model = world.settings.model
         self._position.runs = True
 
@@ -368,7 +368,7 @@ class Ranks:
 
     def _take(self, result: PendingResult) -> None:
         """Go on from a result, with the work that it does not contain."""
-        resume, fold = result.resume, self._node.world.settings.model.fold
+        resume, fold = result.resume, self._node.settings.model.fold
         work = self.works[resume.fragment]
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
@@ -387,7 +387,7 @@ class Ranks:
                 if not self._excused(result, work):
                     gone = (work.first, self.last)
                 self._restart(work, result)
-        history = self._node.world.observer.history
+        history = self._node.observer.history
         history.dropped(self._node.peer, resume.fragment, gone, result.lineage)
         if work.first < self.last:
             of = {"base_round": work.base_round, "round_": resume.round}
@@ -404,7 +404,7 @@ class Ranks:
             return
         work.oldest_round = work.base_round
         local = work.local + result.outer - work.base + handed.delta
-        work.local, work.first = self._node.world.settings.model.fold(local), handed.last
+        work.local, work.first = self._node.settings.model.fold(local), handed.last
         work.moved -= handed.moved
         del work.samples[: len(handed.samples)]
 
@@ -418,6 +418,6 @@ class Ranks:
         log's committed rounds, not by the rounds that this peer holds: the ledger has given the
         samples of such work to other peers."""
         resume = result.resume
-        run_state = self._node.core.run_state
+        run_state = self._node.run_state
         age = run_state.committed(resume.fragment) - work.oldest_round
         return age > STALE_ROUNDS or resume.finish or result.excused

@@ -32,7 +32,7 @@ class Reductions:
 
     def __init__(self, node: NodeView) -> None:
         self._node = node
-        self._model, self._training = node.world.settings.model, node.world.settings.training
+        self._model, self._training = node.settings.model, node.settings.training
         self._waiting: dict[Sum, c.ReducePart] = {}
         self._receivers: dict[Sum, list[c.SendResult]] = {}
         """Commands to send a result that is not made yet, by sum."""
@@ -127,7 +127,7 @@ class Reductions:
         """Release a round after the time that the ranks need to copy its result, of which they
         learn now: as peers/exchange/buffer_release.py."""
         node, fragment = self._node, release.fragment
-        run_state, run = node.core.run_state, node.core.run_state.run
+        run_state, run = node.run_state, node.run_state.run
         assert run is not None, "a release before the run is known"
         self._releases.append((fragment, release.round))
         self._released[run_state.lineage, fragment] = release.round
@@ -206,6 +206,6 @@ class SimulatedDataPlane:
 
     def _restored(self) -> None:
         """Drop payloads and sums of lineages other than the core's."""
-        lineage = self._node.core.run_state.lineage
+        lineage = self._node.run_state.lineage
         self.store.keep(lineage)
         self.reductions.keep(lineage)

@@ -99,9 +99,7 @@ class SimulatedTransfers:
             self.copies[index, fragment] = value
             self._rounds[index, fragment] = command.round
         node.give(
-            v.StateCopied(
-                index, fragment, node.world.settings.state_cells if value is not None else 0
-            )
+            v.StateCopied(index, fragment, node.settings.state_cells if value is not None else 0)
         )
 
     def _hash(self, command: c.HashState) -> None:
@@ -109,13 +107,13 @@ class SimulatedTransfers:
         value = self.copies.get((index, fragment))
         if value is None:
             return  # Released meanwhile.
-        digest = node.world.settings.digest_of(self._rounds[index, fragment], value)
+        digest = node.settings.digest_of(self._rounds[index, fragment], value)
         if self.lie == "tree":
             node.world.story.happened["lie"] += 1
             self.forged.add(index)
             value, self.lie = value + 1, ""
             self.copies[index, fragment] = value
-        cells = range(node.world.settings.state_cells)
+        cells = range(node.settings.state_cells)
         node.give(v.StateHashed(index, fragment, digest, b"".join(leaf(value, x) for x in cells)))
 
     def disconnected(self, peer: PeerId) -> None:
@@ -137,7 +135,7 @@ class SimulatedTransfers:
             value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
         if false:
-            node.world.observer.lies(peer, event)
+            node.observer.lies(peer, event)
         self._sending.add(peer)
 
         def sent() -> None:
@@ -145,14 +143,14 @@ class SimulatedTransfers:
             self._sending.discard(peer)
             self._send_next(peer)
 
-        node.after(node.world.random.choice(TRANSFER_S) / node.world.settings.state_cells, sent)
+        node.after(node.world.random.choice(TRANSFER_S) / node.settings.state_cells, sent)
 
     # As a joiner ----------------------------------------------------------------------------
 
     def arrived(self, event: v.CellReceived, value: Value) -> None:
         """Take a cell as the real shell does: only expected cells get memory and reach the core."""
         node = self._node
-        if node.world.clock.now < node.turns.paused_until:
+        if node.now < node.turns.paused_until:
             node.after(0.0, lambda: self.arrived(event, value))
             return
         if event.cut_index != self._cut or (event.fragment, event.cell) not in self._expected:
@@ -172,12 +170,12 @@ class SimulatedTransfers:
         if command.cut_index != self._cut:
             return
         values = {x for (of, _), x in self.cells.items() if of == fragment}
-        whole = len(values) == 1 and (fragment, node.world.settings.state_cells - 1) in self.cells
+        whole = len(values) == 1 and (fragment, node.settings.state_cells - 1) in self.cells
         catchup = node.core.catchup
         transfer = catchup.transfer
         if transfer is not None and transfer.index == command.cut_index:
             round_ = transfer.cut.versions[fragment].round
-            digest = node.world.settings.digest_of(round_, values.pop()) if whole else NOTHING
+            digest = node.settings.digest_of(round_, values.pop()) if whole else NOTHING
             node.give(v.StateReceived(command.cut_index, fragment, round_, digest))
 
 

@@ -56,7 +56,7 @@ class Turns:
     def _decide(self) -> None:
         node = self._node
         while self._inbox and self._waiting and node.running:
-            if node.world.clock.now < self.paused_until:
+            if node.now < self.paused_until:
                 node.after(0.0, _nothing)  # The callback after the pause goes on here.
                 return
             self._take(*self._inbox.popleft())
@@ -92,7 +92,7 @@ class Turns:
         """Run the callback now, or after those that a pause delays already: a longer pause must not
         change the order."""
         node = self._node
-        if self._held or node.world.clock.now < self.paused_until:
+        if self._held or node.now < self.paused_until:
             if not self._held:
                 node.world.clock.at_time(self.paused_until, self._go_on)
             self._held.append(action)
@@ -101,7 +101,7 @@ class Turns:
 
     def _go_on(self) -> None:
         node = self._node
-        while self._held and node.world.clock.now >= self.paused_until:
+        while self._held and node.now >= self.paused_until:
             action = self._held.popleft()
             if node.running:
                 self._call(action)

@@ -34,16 +34,16 @@ class SimulatedWalWriter:
     def _begin(self) -> None:
         node = self._node
         void = self.writes[0].failures < self._failures
-        self.began_at = node.world.clock.now
+        self.began_at = node.now
         node.after(0.0 if void else node.world.sync_s(node.disk), self._end)
 
     def _end(self) -> None:
         node, persist = self._node, self.writes[0]
-        if persist.failures >= self._failures and node.world.clock.now < node.disk.hung_until:
+        if persist.failures >= self._failures and node.now < node.disk.hung_until:
             node.at_time(node.disk.hung_until, self._end)
             return
         self.writes.popleft()
-        if persist.failures < self._failures or node.world.clock.now < node.disk.full_until:
+        if persist.failures < self._failures or node.now < node.disk.full_until:
             self._failures = max(self._failures, persist.failures + 1)
             node.give(v.PersistFailed(persist.write_number, "no space left"))
         else:
@@ -57,10 +57,5 @@ class SimulatedWalWriter:
         node = self._node
         persist = self.writes[0] if self.writes else None
         takes = persist is not None and persist.failures >= self._failures
-        if (
-            synced
-            and persist is not None
-            and takes
-            and node.world.clock.now >= node.disk.full_until
-        ):
+        if synced and persist is not None and takes and node.now >= node.disk.full_until:
             node.disk.write(persist)

@@ -51,14 +51,14 @@ def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
 
 
 def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
-    run, raft = liar.core.run_state.run, liar.core.raft
+    run, raft = liar.run_state.run, liar.raft
     if run is None or other.core.leader_id is None:
         return  # Without a leader any voter may ask for votes, so its claims are no lies.
     if liar.core.leads:
         yield _invalid(liar, other, run.run)
         return
-    term, last = other.core.raft.term + 1, other.core.raft.log.last_index
-    append = m.Append(run.run, term, last, other.core.raft.log.last_term, (), last + 3, last + 3)
+    term, last = other.raft.term + 1, other.raft.log.last_index
+    append = m.Append(run.run, term, last, other.raft.log.last_term, (), last + 3, last + 3)
     evil = tuple(
         e.LogEntry(last + 1 + number, term, e.Lost(voter, "said a liar"))
         for number, voter in enumerate(sorted(set(raft.log.voters) - {liar.peer}))
@@ -78,7 +78,7 @@ def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
         yield m.Appended(term, False, 0)
         yield m.Voted(term, False, False)
     elif how == "branch":
-        yield m.OnBranch((9,), 1 << 62, leads=True, final=True, leader=liar.core.me.address)
+        yield m.OnBranch((9,), 1 << 62, leads=True, final=True, leader=liar.me.address)
     elif how == "urgent":
         yield m.Vote(term, last + 9, term, pre=False, urgent=True, signature=b"s" * 64)
 
@@ -87,9 +87,9 @@ def _invalid(liar: Node, other: Node, run: int) -> m.Append:
     """An entry of the leader that follows the log of this peer, and contradicts it. What it says
     about commits is true: no peer could tell that its leader says too much."""
     log, term, ends = (
-        other.core.raft.log,
-        liar.core.raft.term,
-        (liar.core.raft.commit_index, liar.core.raft.disk.durable_index),
+        other.raft.log,
+        liar.raft.term,
+        (liar.raft.commit_index, liar.raft.disk.durable_index),
     )
     entry = e.LogEntry(log.last_index + 1, term, e.Lost(STRANGER, "said a liar"))
     return m.Append(run, term, log.last_index, log.last_term, (entry,), *ends)

@@ -471,7 +471,7 @@ def _end(world: World, victim: Node) -> None:
 
 
 def _owner(world: World, sender: Node) -> None:
-    plan = sender.core.run_state.open_plan(0)
+    plan = sender.run_state.open_plan(0)
     owners = [world.nodes[peer] for peer in plan.summing] if plan is not None else []
     for owner in [node for node in owners if node.running][:1]:
         _end(world, owner)
@@ -482,7 +482,7 @@ def _crash(_: World, victim: Node) -> None:
 
 
 def _unheard(world: World, sender: Node) -> None:
-    leader = world.nodes.get(sender.core.raft.leader or sender.peer)
+    leader = world.nodes.get(sender.raft.leader or sender.peer)
     if leader is not None:
         world.dialer.cut_connection(sender, leader)
 

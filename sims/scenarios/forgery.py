@@ -165,7 +165,7 @@ class _Forged(BareWorld):
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
         super().stopped(node, stop)
-        if NO_WAY_ON in stop.why or (node.core.raft.run and stop.why.startswith(REFUSED)):
+        if NO_WAY_ON in stop.why or (node.raft.run and stop.why.startswith(REFUSED)):
             self.ruined = f"{node.peer}: {stop.why}"
 
     def make_observer(self) -> Observer[Node]:
@@ -187,7 +187,7 @@ class _Forged(BareWorld):
         if liar is None and self._liar != LEADER and self.live:
             # Its lies may have ended it: no peer answers an earlier incarnation.
             liar = self.live[-1]
-            self._liar = liar.core.me.name
+            self._liar = liar.me.name
         if liar is not None:
             self._send_forged(liar, self.forger)
         if self.clock.now < UNTIL_S:
@@ -203,7 +203,7 @@ class _Forged(BareWorld):
                 self.carry(liar.peer, to, "control", v.MessageReceived(liar.peer, forged))
 
     def _lies(self, node: Node) -> bool:
-        return node.core.leads if self._liar == LEADER else node.core.me.name == self._liar
+        return node.core.leads if self._liar == LEADER else node.me.name == self._liar
 
 
 class ForgedWorld(_Forged):

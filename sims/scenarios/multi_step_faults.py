@@ -103,13 +103,13 @@ def holders(world: World) -> list[Node]:
     yet."""
     heads = world.heads
     known = heads[-1].members if heads else None
-    here = [node for node in world.live if node.core.member_status.is_member]
+    here = [node for node in world.live if node.member_status.is_member]
     return here if known is None else [node for node in here if node.peer in known]
 
 
 def is_done(node: Node, fragment: int) -> bool:
     """True if, as far as the node knows, the last round of the fragment is committed."""
-    run_state = node.core.run_state
+    run_state = node.run_state
     return run_state.run is not None and run_state.committed(fragment) >= run_state.run.outer_steps
 
 
@@ -173,13 +173,13 @@ def leave_as_the_only_holder(world: World) -> bool:
     of them can lead: the new leader must keep it until it has passed its state on. False if that is
     not possible now."""
     leading, others = world.leaders[:1], [node for node in world.live if not node.core.leads]
-    if len(others) < 2 or not any(node.core.run_state.views for node in leading):
+    if len(others) < 2 or not any(node.run_state.views for node in leading):
         return False
     (leader,) = leading
     for node in others:
         world.kill(node)
         world.revive(node, world.random.uniform(0.05, BACK_S))
-    links, log = leader.core.links, leader.core.raft.log
+    links, log = leader.core.links, leader.raft.log
 
     def ask() -> None:
         # Once all faults have ended, no peer leaves: `World.heal` has counted on its vote.
@@ -198,9 +198,7 @@ def leave_as_the_only_holder(world: World) -> bool:
 def vanish(world: World) -> bool:
     """Let only two peers train for a while, with slow bulk to the others: when their round is
     committed, no other peer has its result yet, and they die. False if that is not possible now."""
-    pair = [
-        node for node in world.live if node.core.member_status.is_member and not node.core.leads
-    ][:2]
+    pair = [node for node in world.live if node.member_status.is_member and not node.core.leads][:2]
     others = [node for node in world.live if node not in pair]
     if len(pair) < 2 or len(others) < 3 or not world.leaders:
         return False
@@ -243,7 +241,7 @@ def ask_to_leave(world: World, victim: Node) -> None:
 def is_spare(world: World, sender: Node) -> bool:
     """True if the round that the sender contributes to can be committed without its further
     messages."""
-    plan, leaders = sender.core.run_state.open_plan(0), world.leaders
+    plan, leaders = sender.run_state.open_plan(0), world.leaders
     if plan is None or not leaders or sender in leaders:
         return False
     here = {leaders[-1].peer, *leaders[-1].core.raft.up}
@@ -270,7 +268,7 @@ def deafen(world: World, victim: Node) -> None:
     the others slow, so that its work is not too old when it gets a state."""
     if outvoted(world, victim):
         return
-    round_ = victim.core.run_state.committed(0) + 1
+    round_ = victim.run_state.committed(0) + 1
     hears_nobody(world, victim, DEAF_S)
 
     def cut_off() -> None:
@@ -279,7 +277,7 @@ def deafen(world: World, victim: Node) -> None:
                 world.dialer.cut_connection(victim, other)
 
     def is_behind() -> bool:
-        return max(node.core.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
+        return max(node.run_state.committed(0) for node in world.nodes.values()) >= round_ + 2
 
     def let_in() -> None:
         if world.faults.ambush is not None:

@@ -52,7 +52,7 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
         world.story.tell(f"{asker.peer} is asked to revoke {node.peer}")
         certification.revoked_at[node.peer] = world.clock.now
         entry = e.Revoked(node.peer, asker.peer, "stolen")
-        if not certification.voters_revoke or asker.peer not in asker.core.run_state.voters:
+        if not certification.voters_revoke or asker.peer not in asker.run_state.voters:
             entry = certification.signed(entry)
             world.story.happened["revocation signed"] += 1
         asker.give(v.ActAsked(entry))
@@ -88,7 +88,7 @@ def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
 
 
 def _has_state(node: Node) -> bool:
-    member_status = node.core.member_status
+    member_status = node.member_status
     return member_status.is_member and not member_status.catchup.needed and not node.states.corrupt
 
 
@@ -161,7 +161,7 @@ def _down(world: World, victim: Node, at: int) -> None:
 
 def _too_many(world: World, victim: Node, at: int) -> None:
     """Revoke so many voters, while another one hangs, that too few of the rest can be reached."""
-    logs = {node: node.core.raft.log for node in world.live if not node.core.leads}
+    logs = {node: node.raft.log for node in world.live if not node.core.leads}
     voters = [node for node, log in logs.items() if node.peer in log.voters]
     if len(voters) < 2 or victim not in voters:
         return

@@ -35,15 +35,15 @@ def steer(world: World, victim: Node, how: int) -> None:
 def _ask(world: World, at: int, what: str, subject: str = "", value: str = "") -> e.Steered | None:
     """Ask for an act at one of the members; return it, or None if no member can be asked."""
     certification = world.dialer.certification
-    askers = [node for node in world.live if node.core.member_status.is_member]
+    askers = [node for node in world.live if node.member_status.is_member]
     if not askers or world.finished:
         return None
     asker = askers[at % len(askers)]
-    orders, lineage = asker.core.run_state.orders, asker.core.run_state.lineage
+    orders, lineage = asker.run_state.orders, asker.run_state.lineage
     act = e.Steered(
         what, subject, value, orders.number + 1, lineage, asker.peer, "as asked", unix_s=1
     )
-    votes = asker.peer in asker.core.run_state.voters
+    votes = asker.peer in asker.run_state.voters
     if certification.closed and not (certification.voters_steer and votes and at % 2):
         act = certification.signed(act)
         world.story.happened["act signed"] += 1
@@ -63,7 +63,7 @@ def _continue(world: World, at: int) -> None:
     may come late."""
     if world.finished:
         return
-    if any(node.core.run_state.orders.paused for node in world.live):
+    if any(node.run_state.orders.paused for node in world.live):
         _ask(world, at, CONTINUE)
     _send_again(world, at)
     world.clock.at(AGAIN_S, lambda: _continue(world, at + 1))
@@ -71,8 +71,8 @@ def _continue(world: World, at: int) -> None:
 
 def _send_again(world: World, at: int) -> None:
     """A member sends a captured act to the leaders, as if it was asked for."""
-    liars = [node for node in world.live if node.core.member_status.is_member]
-    acts = [x for node in liars for x in node.core.run_state.orders.acts.values()]
+    liars = [node for node in world.live if node.member_status.is_member]
+    acts = [x for node in liars for x in node.run_state.orders.acts.values()]
     if not acts:
         return
     liar, act = liars[at % len(liars)], acts[at % len(acts)]
@@ -83,9 +83,9 @@ def _send_again(world: World, at: int) -> None:
 
 
 def _kick(world: World, victim: Node, at: int) -> None:
-    run_state = victim.core.run_state
+    run_state = victim.run_state
     info = run_state.readers.get(victim.peer)
-    if info is None or info.incarnation != victim.core.me.incarnation:
+    if info is None or info.incarnation != victim.me.incarnation:
         return
     if _ask(world, at, KICK, victim.peer, str(info.incarnation)) is None:
         return
@@ -106,7 +106,7 @@ def _kick_leader(world: World, _: Node, at: int) -> None:
 
 
 def _set_rounds(world: World, victim: Node, at: int) -> None:
-    run_state = victim.core.run_state
+    run_state = victim.run_state
     if run_state.run is None or run_state.stepwise:
         return
     under_way = 1 + max(map(run_state.committed, range(run_state.fragments)))

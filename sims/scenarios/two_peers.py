@@ -181,7 +181,7 @@ class ForkCheckers(Checkers):
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
-                apart = one.core.run_state.forks != other.core.run_state.forks
+                apart = one.run_state.forks != other.run_state.forks
                 if one.peer < other.peer and apart and other.peer in one.core.links.up:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
         self.forks.between.run_ended()
@@ -210,7 +210,7 @@ class ForkWorld(World):
         if stop.outcome != "dropped":
             return
         self.story.happened["dropped"] += 1
-        old = node.core.me
+        old = node.me
 
         def again() -> None:
             peer = PeerId(f"{old.name}.{self.random.getrandbits(32):08x}")
@@ -220,7 +220,7 @@ class ForkWorld(World):
 
     def is_elsewhere(self, node: Node, peer: PeerId) -> bool:
         """False if the node is the peer itself, or an earlier peer at the same address."""
-        return node.core.me.name != peer.partition(".")[0]
+        return node.me.name != peer.partition(".")[0]
 
     def revive(self, node: Node, after_s: float) -> None:
         if node.process.outcome != "dropped":

@@ -102,22 +102,22 @@ class Certification:
 
     def is_kicked(self, node: Node) -> bool:
         """True if a node's committed log says that this incarnation of the node is removed."""
-        peer, incarnation = node.peer, node.core.me.incarnation
-        logs = [other.core.run_state.orders for other in self._world.nodes.values()]
+        peer, incarnation = node.peer, node.me.incarnation
+        logs = [other.run_state.orders for other in self._world.nodes.values()]
         return any(orders.kick_of(peer, incarnation) is not None for orders in logs)
 
     def is_revoked(self, peer: PeerId) -> bool:
         """True if a node's committed log says that the peer is revoked."""
         nodes = self._world.nodes
-        return any(peer in node.core.run_state.revoked for node in nodes.values())
+        return any(peer in node.run_state.revoked for node in nodes.values())
 
     def bars(self, node: Node, other: Node, why: str) -> bool:
         """True if one of the two is revoked and the other one knows. `node` dialled `other`; `why`:
         `other` refuses the hello of `node`."""
-        if why and node.peer in other.core.run_state.revoked:
+        if why and node.peer in other.run_state.revoked:
             node.give(v.Barred(other.peer, why))
             return True
-        return other.peer in node.core.run_state.revoked
+        return other.peer in node.run_state.revoked
 
     def begins(self, node: Node) -> None:
         """Begin an incarnation with the certificate on its disk."""
@@ -132,7 +132,7 @@ class Certification:
             return
         self._waits_until[node.peer] = world.clock.now + PATIENCE_S
         self._asked += 1
-        number, witness = self._asked, node.core.me.witness
+        number, witness = self._asked, node.me.witness
         if witness not in self._token:
             self._token[witness] = self._next_token(witness=witness)
         token = self._holds.setdefault(node.peer, self._token[witness])
@@ -179,7 +179,7 @@ class Certification:
                 node.give(v.Secured())
         elif answer.final:
             self._world.story.happened[_reason(answer.why)] += 1
-            witness = node.core.me.witness
+            witness = node.me.witness
             if self._holds[node.peer] is self._token[witness]:
                 self._token[witness] = self._next_token(witness=witness)
             self._holds[node.peer] = self._token[witness]
@@ -191,7 +191,7 @@ class Certification:
         long as a log has an added operator, it is one of that operator."""
         world = self._world
         nodes, draw = list(world.nodes.values()), self._random.random()
-        voters = [node for node in nodes if node.peer in node.core.run_state.voters]
+        voters = [node for node in nodes if node.peer in node.run_state.voters]
         by = PeerId("")
         if draw >= BY_VOTER and nodes:
             by = self._random.choice(nodes).peer
@@ -199,7 +199,7 @@ class Certification:
             by = self._random.choice(voters).peer
         if self._random.random() < WRONG_ROLE:
             witness = not witness
-        added = {key for node in nodes for key in node.core.run_state.orders.operators}
+        added = {key for node in nodes for key in node.run_state.orders.operators}
         by = PeerId(min(added)) if added else by
         token = self._new_token(witness=witness, by=by, uses=self._random.choice(USES))
         issuer = next((node for node in nodes if node.peer == by and node.running), None)
@@ -233,7 +233,7 @@ def _reason(why: str) -> str:
 def _admit(node: Node, token: Token, *, root: str) -> m.Admit:
     key, certificate = key_named(node.peer), node.peer.encode()
     proof = toy_signature(token.key.hex(), claim(root, key.hex()))
-    identity = (node.peer, key, certificate, node.core.me.witness)
+    identity = (node.peer, key, certificate, node.me.witness)
     return m.Admit(PROTOCOL_VERSION, *identity, token.terms, token.signature, proof, PeerId(""))
 
 

@@ -38,7 +38,7 @@ class WorldDialer:
 
     def listens(self, node: Node) -> None:
         """An incarnation of a peer begins, and listens at its address."""
-        self._by_address[node.core.me.address] = node.peer
+        self._by_address[node.me.address] = node.peer
 
     def _who_listens(self, address: str) -> Node | None:
         """The newest incarnation of the peer with this address; None: there is no such peer."""
@@ -81,7 +81,7 @@ class WorldDialer:
         dials = [
             dialled for key in node.contacts.dials if (dialled := self._peer_at(key)) is not None
         ]
-        is_member = node.peer in node.core.run_state.members
+        is_member = node.peer in node.run_state.members
         return bool(dials) and not is_member and all(map(self.certification.bans, dials))
 
     def _peer_at(self, key: str) -> Node | None:
@@ -165,7 +165,7 @@ class WorldDialer:
                 if relay is not None:
                     self._through[node.peer, other.peer] = relay
                 self._connect(node, other)
-            elif not node.core.raft.run and world.clock.now > give_up:
+            elif not node.raft.run and world.clock.now > give_up:
                 node.process.outcome = "alone"
                 self.process_ended(node)  # Other peers without a run may be connected with it.
                 world.operator.gave_up()
@@ -213,7 +213,7 @@ class WorldDialer:
 
 def _when_awake(node: Node, tell: Callable[[], None]) -> None:
     """Call `tell` now, or after the actions that a pause delays."""
-    if node.world.clock.now < node.turns.paused_until:
+    if node.now < node.turns.paused_until:
         node.after(0.0, tell)
     else:
         tell()
@@ -221,7 +221,7 @@ def _when_awake(node: Node, tell: Callable[[], None]) -> None:
 
 def _key(node: Node) -> str:
     """The address or id under which others dial a node."""
-    return node.core.me.address or node.peer
+    return node.me.address or node.peer
 
 
 def _refusal(node: Node, other: Node) -> str:
@@ -232,6 +232,6 @@ def _refusal(node: Node, other: Node) -> str:
 
 
 def _hello(node: Node) -> Hello:
-    me, run, connectivity = node.core.me, node.core.raft.run, node.core.connectivity
+    me, run, connectivity = node.me, node.raft.run, node.core.connectivity
     leader = connectivity.leader_address()
     return Hello(PROTOCOL_VERSION, run, me.peer, me.name, me.incarnation, me.address, leader)

@@ -94,11 +94,11 @@ class LimitValues:
     def _refuses(self, world: WorldView[Node]) -> None:
         """Check that values beyond a limit are refused and change nothing else."""
         for node in world.nodes.values():
-            log = node.core.raft.log
+            log = node.raft.log
             last = log.last_index
             for body in (e.Left(node.peer, REASON), e.Elected(PeerId("x" * (NAME_MAX + 1)))):
                 try:
-                    log.append(body, term=node.core.raft.term)
+                    log.append(body, term=node.raft.term)
                 except LogError:
                     self._happened["beyond a limit"] += 1
             if log.last_index != last:

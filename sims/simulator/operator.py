@@ -106,7 +106,7 @@ class Operator:
         places = [node for node in world.nodes.values() if world.is_elsewhere(node, peer)]
         places = [node for node in places if not world.dialer.certification.bans(node)] or places
         live = [node for node in places if node.running and not world.dialer.is_stranded(node)]
-        knows = [node for node in live if node.core.run_state.run is not None]
+        knows = [node for node in live if node.run_state.run is not None]
         if not knows and peer in world.nodes and world.nodes[peer].disk.saved is None:
             # Two such peers, each told to join at the other, would never learn of the founder.
             places, live = places[:1], []
@@ -137,7 +137,7 @@ class Operator:
         for node in filter(world.dialer.is_stranded, world.live):
             world.story.happened["stranded"] += 1
             self.restart(node)
-        training = [node for node in world.live if not node.core.me.witness]
+        training = [node for node in world.live if not node.me.witness]
         bans = world.dialer.certification.bans
         staying = sum(not (node.process.asked_to_leave or bans(node)) for node in training)
         for _ in range(0 if world.finished else world.settings.peers_min - staying):
@@ -152,7 +152,7 @@ def is_needed_to_decide(world: OperatedWorld, node: Node, coming_back: Set[PeerI
     staying = {n.peer for n in world.nodes.values() if n.running and not n.process.asked_to_leave}
     back = staying | coming_back
     others = world.live if world.finished else world.nodes.values()
-    logs = [other.core.raft.log for other in others]
+    logs = [other.raft.log for other in others]
     votes = [log.voters for log in logs]
     return any(
         node.peer in voters and 2 * len(back.intersection(voters)) <= len(voters)

@@ -95,7 +95,7 @@ class TwinCores:
         A core may want to be woken earlier than its twin: it then finds nothing to do, and sets the
         next deadline. A later deadline than the twin's is a violation.
         """
-        me = node.core.me
+        me = node.me
         pair = self._pairs.get((me.peer, me.incarnation))
         if pair is None:
             return
@@ -111,8 +111,8 @@ class TwinCores:
         self, node: Node, twin: LookingCore, event: v.Event, commands: Sequence[c.Command]
     ) -> None:
         self.comparisons += 1
-        me = node.core.me
-        now, ours = node.world.clock.now, node.core.deadline
+        me = node.me
+        now, ours = node.now, node.core.deadline
         expected = twin.handle(event, now)
         if expected != commands:
             found = _difference(commands, expected)
@@ -120,7 +120,7 @@ class TwinCores:
             found = f"has its deadline at {ours}, its twin at {twin.deadline}"
         else:
             return
-        node.world.observer.found(f"{me.peer}: at {now:.3f} after {event!r} the core {found}")
+        node.observer.found(f"{me.peer}: at {now:.3f} after {event!r} the core {found}")
 
 
 def _difference(ours: Sequence[c.Command], full: Sequence[c.Command]) -> str:

@@ -159,7 +159,7 @@ class BareWorld(ABC):
 
     def revive(self, node: Node, after_s: float) -> None:
         """Start a dead peer again after this time."""
-        old = node.core.me
+        old = node.me
         new = replace(old, incarnation=old.incarnation + 1)
 
         def start() -> None:
@@ -212,7 +212,7 @@ class BareWorld(ABC):
         founds = me.peer == first and disk.saved is None
         speed = self.random.choice([0.05, 0.05, 0.06, 0.1])
         if before is not None:
-            self.story.past_moves.update(before.core.raft.term_state.role_changes)
+            self.story.past_moves.update(before.raft.term_state.role_changes)
         contact = "" if founds else self.operator.way_in(me.peer)
         node = self.make_node(me, disk, contact=contact, speed=speed)
         self.nodes[me.peer] = node
@@ -287,6 +287,6 @@ class BareWorld(ABC):
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
         """Log an event and its commands, to compare two runs or to study one."""
         if self.story.log is not None:
-            peer = f"{self.clock.now!r} {node.peer}/{node.core.me.incarnation}"
+            peer = f"{self.clock.now!r} {node.peer}/{node.me.incarnation}"
             lines = [f"{peer} < {event!r} {value}\n", *(f"{peer} > {x!r}\n" for x in out)]
             self.story.log.writelines(lines)

@@ -266,7 +266,7 @@ def settled() -> tuple[World, Node, Node]:
 
 def test_a_vote_is_given_once_and_only_when_the_disk_knows() -> None:
     world, leader, follower = settled()
-    term = leader.core.raft.term
+    term = leader.raft.term
     world.checkers.sent(follower, leader.peer, m.Voted(term, True, pre=False))
     world.checkers.sent(follower, B, m.Voted(term, True, pre=False))
     found = " | ".join(world.checkers.violations)
@@ -276,7 +276,7 @@ def test_a_vote_is_given_once_and_only_when_the_disk_knows() -> None:
 
 def test_nobody_stands_unasked_nor_helps_to_unseat_a_leader_that_it_hears() -> None:
     world, leader, follower = settled()
-    term = leader.core.raft.term + 1
+    term = leader.raft.term + 1
     world.checkers.leaders.elections.asked_or_voted(
         follower, leader.peer, m.Vote(term, 9, 1, False, False)
     )
@@ -288,7 +288,7 @@ def test_nobody_stands_unasked_nor_helps_to_unseat_a_leader_that_it_hears() -> N
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_what_is_acknowledged_is_on_the_disk(ahead: int) -> None:
     world, leader, follower = settled()
-    raft = follower.core.raft
+    raft = follower.raft
     answer = m.Appended(raft.term, True, raft.log.last_index + ahead)
     world.checkers.sent(follower, leader.peer, answer)
     assert len(world.checkers.violations) == ahead
@@ -296,22 +296,22 @@ def test_what_is_acknowledged_is_on_the_disk(ahead: int) -> None:
 
 def test_an_acknowledgement_is_for_who_leads() -> None:
     world, _, follower = settled()
-    raft = follower.core.raft
+    raft = follower.raft
     world.checkers.sent(follower, B, m.Appended(raft.term, True, raft.log.last_index))
     assert "which does not lead term" in world.checkers.violations[0]
 
 
 def test_a_life_begins_with_what_its_disk_has() -> None:
     world, _, follower = settled()
-    follower.core.raft.election.state.term -= 1
+    follower.raft.election.state.term -= 1
     world.checkers.woke(follower)
     assert "wakes in term" in world.checkers.violations[0]
 
 
 def test_what_is_applied_is_on_the_disks_of_a_majority() -> None:
     world, leader, _ = settled()
-    log = leader.core.raft.log
-    entry = log.append(e.Elected(leader.peer), term=leader.core.raft.term)
+    log = leader.raft.log
+    entry = log.append(e.Elected(leader.peer), term=leader.raft.term)
     world.checkers.survives(leader, entry.index, entry.body)
     assert world.checkers.violations == [
         f"{leader.peer} applies entry {entry.index}, which only [] have"
@@ -381,11 +381,11 @@ def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() ->
     world, leader, follower = settled()
     for node in world.nodes.values():
         node.process.alive = node is follower
-    log = leader.core.raft.log
+    log = leader.raft.log
     for corrupt, found in (({0: 1}, []), ({}, ["and no other peer has round"])):
         follower.states.corrupt = corrupt
         reign = world.checkers.leaders.elections.reigns[leader.peer]
-        reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
+        reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.raft.term).index - 1
         world.checkers.leaders.decisions.made(leader, reign)
         texts = [text for text in world.checkers.violations if "may leave" in text]
         assert len(texts) == len(found)
@@ -395,7 +395,7 @@ def test_the_last_one_that_has_the_state_may_not_leave_unless_it_is_corrupt() ->
 def test_a_joiner_that_has_all_of_the_state_is_another_one_that_has_it() -> None:
     """Seed 3650069."""
     world, leader, follower = settled()
-    log, catchup = leader.core.raft.log, leader.core.member_status.catchup
+    log, catchup = leader.raft.log, leader.member_status.catchup
     assert leader.core.led_term is not None
     head = leader.core.led_term.head
     for peer in [peer for peer in head.members if peer != follower.peer]:
@@ -404,6 +404,6 @@ def test_a_joiner_that_has_all_of_the_state_is_another_one_that_has_it() -> None
     for asking, found in (("", False), ("restarted", True)):
         catchup.asking = asking
         reign = world.checkers.leaders.elections.reigns[leader.peer]
-        reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.core.raft.term).index - 1
+        reign.seen = log.append(e.Left(follower.peer, "x"), term=leader.raft.term).index - 1
         world.checkers.leaders.decisions.made(leader, reign)
         assert any("no other peer has" in text for text in world.checkers.violations) == found

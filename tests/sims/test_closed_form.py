@@ -71,7 +71,7 @@ class Bumpy(World):
         self.network.delay_s, self.network.jitter = 0.01, 0.0
 
     def record(self, node: Node, event: v.Event, value: Value, out: Sequence[c.Command]) -> None:
-        name = node.core.me.name
+        name = node.me.name
         if isinstance(event, v.Encoded) and name == LATE and event.round % 2:
             for other in self.live:
                 line = self.network.line(node.peer, other.peer)
@@ -88,7 +88,7 @@ def play() -> Path:
     world = Bumpy()
     world.run(until_s=400.0)
     assert world.finished
-    names = {peer: node.core.me.name for peer, node in world.nodes.items()}
+    names = {peer: node.me.name for peer, node in world.nodes.items()}
     for (_, _, round_), commit in world.checkers.commits.items():
         world.path.counted[round_] = {names[x.peer]: x.steps for x in commit.contributors}
     return world.path

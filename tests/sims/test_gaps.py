@@ -44,7 +44,7 @@ def test_one_of_two_that_do_not_reach_each_other_waits_and_comes_back(seed: int)
     everybody = {node.peer for node in world.nodes.values()}
     (out,) = everybody - roster(world)
     assert out in (one.peer, other.peer)
-    names = sorted((one.core.me.name, other.core.me.name))
+    names = sorted((one.me.name, other.me.name))
     (said,) = [text for text in told if "no link" in text]
     assert said.startswith(f"no link between {names[0]} and {names[1]}: {out.partition('.')[0]} ")
     before = commits(world)

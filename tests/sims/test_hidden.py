@@ -13,7 +13,7 @@ from tests.sims.simulator.test_world import commits, entries
 
 
 def hidden(world: HiddenWorld) -> list[Node]:
-    return [node for node in world.live if not node.core.me.address]
+    return [node for node in world.live if not node.me.address]
 
 
 def calm(peers: int) -> HiddenWorld:
@@ -30,7 +30,7 @@ def test_all_train_together_and_those_without_an_address_go_through_others() -> 
         assert world.network.line(pair[0].peer, pair[1].peer).up
     assert len(world.dialer._through) == 3
     relays = set(world.dialer._through.values())
-    assert relays <= {node.peer for node in world.live if node.core.me.address}
+    assert relays <= {node.peer for node in world.live if node.me.address}
 
 
 def test_who_carried_dies_and_another_one_carries() -> None:
@@ -50,7 +50,7 @@ def test_who_leads_can_be_dialled_as_long_as_such_a_voter_is_there() -> None:
     world = calm(7)
     for round_ in range(3):
         (leader,) = world.leaders
-        assert leader.core.me.address
+        assert leader.me.address
         world.operator.restart(leader)
         world.run(until_s=25.0 + 15.0 * round_)
     joined = world.add_peer()
@@ -71,20 +71,20 @@ def test_who_wants_to_leave_does_not_get_the_lead_back_from_who_cannot_be_dialle
     """The two would hand it over for ever, and nothing would be decided."""
     world = HiddenWorld(seed, peers=4, outer_steps=4000)
     world.run(until_s=12.0)
-    one, other = (node for node in world.live if node.core.me.address)
+    one, other = (node for node in world.live if node.me.address)
     for node in (one, other) if other.core.leads else (other, one):
         node.process.asked_to_leave = True
         node.give(v.LeaveRequested("a person asked"))
         world.run(until_s=world.clock.now + 10.0)
         assert node.process.outcome == "left"
-    assert max(node.core.raft.term for node in world.live) < 20
+    assert max(node.raft.term for node in world.live) < 20
 
 
 def test_steps_are_made_together_by_those_without_an_address_too() -> None:
     """Each payload between two of them goes through another one, which may die."""
     world = HiddenStepWorld(7, peers=5, outer_steps=400, witness=True)
     world.run(until_s=20.0)
-    (witness,) = [node for node in world.live if node.core.me.witness]
+    (witness,) = [node for node in world.live if node.me.witness]
     training = world.nodes.keys() - {witness.peer}
     assert set(entries(world, e.View)[-1].roster) == training
     hidden_ones = {node.peer for node in hidden(world)}

@@ -17,7 +17,7 @@ def test_a_result_is_owed_while_its_attempt_can_be_committed(attempts: int) -> N
     world.run(until_s=8.0)
     (leader,) = world.leaders
     other = next(node for node in world.live if node is not leader)
-    plan = other.core.run_state.open_plan(0)
+    plan = other.run_state.open_plan(0)
     assert plan is not None
     stamp = replace(plan.stamp, view=plan.stamp.view - attempts)
     other.data_plane.store.results[stamp, 0] = 1
@@ -32,7 +32,7 @@ def test_results_stay_until_they_may_go(*, held_by_all: bool) -> None:
     world = World(9, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     (leader,) = world.leaders
-    commits = leader.core.run_state.commits[0]
+    commits = leader.run_state.commits[0]
     newest = commits[-1]
     assert newest.held_by_all, "nothing fails here"
     commits[-1] = replace(newest, held_by_all=held_by_all)

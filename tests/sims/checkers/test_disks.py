@@ -29,7 +29,7 @@ def look(world: World, node: Node, *, for_s: float) -> list[str]:
 
 def test_a_peer_that_cannot_write_loses_its_vote_in_time() -> None:
     world, leader, other = quiet()
-    other.core.raft.disk.why = "no space left"
+    other.raft.disk.why = "no space left"
     assert look(world, leader, for_s=NOTICE_S / 2) == []
     assert look(world, leader, for_s=LATE_S)
     assert "votes, and cannot write" in world.checkers.violations[0]
@@ -37,7 +37,7 @@ def test_a_peer_that_cannot_write_loses_its_vote_in_time() -> None:
 
 def test_what_the_leader_cannot_know_is_not_late() -> None:
     world, leader, other = quiet()
-    other.core.raft.disk.why = "no space left"
+    other.raft.disk.why = "no space left"
     world.network.stall(other.peer, leader.peer, world.clock.now + LATE_S)
     assert look(world, leader, for_s=LATE_S) == []
     world.network.disconnect(other.peer, leader.peer)
@@ -46,7 +46,7 @@ def test_what_the_leader_cannot_know_is_not_late() -> None:
 
 def test_a_peer_that_can_write_gets_the_free_vote() -> None:
     world, leader, other = quiet()
-    log = leader.core.raft.log
+    log = leader.raft.log
     log._voters[-1] = tuple(peer for peer in log.voters if peer != other.peer)
     assert look(world, leader, for_s=NOTICE_S / 2) == []
     assert look(world, leader, for_s=LATE_S)
@@ -55,7 +55,7 @@ def test_a_peer_that_can_write_gets_the_free_vote() -> None:
 
 def test_a_peer_whose_disk_is_slow_cannot_say_yet_that_it_has_the_log() -> None:
     world, leader, other = quiet()
-    log = leader.core.raft.log
+    log = leader.raft.log
     log._voters[-1] = tuple(peer for peer in log.voters if peer != other.peer)
     other.disk.slow_until = world.clock.now + LATE_S
     assert look(world, leader, for_s=LATE_S + SLOW_SYNC_S) == []
@@ -64,7 +64,7 @@ def test_a_peer_whose_disk_is_slow_cannot_say_yet_that_it_has_the_log() -> None:
 
 def test_a_disk_that_works_again_is_tried() -> None:
     world, _, other = quiet()
-    other.core.raft.disk.why, other.disk.full_until = "no space left", world.clock.now + LATE_S
+    other.raft.disk.why, other.disk.full_until = "no space left", world.clock.now + LATE_S
     assert look(world, other, for_s=2 * LATE_S) == []
     assert look(world, other, for_s=LATE_S)
     assert "does not try it" in world.checkers.violations[0]
@@ -82,6 +82,6 @@ def test_a_disk_that_hangs_is_noticed() -> None:
 def test_a_disk_that_takes_long_is_being_tried() -> None:
     """Seed 6000611: it was slow, and full before that."""
     world, _, other = quiet()
-    other.core.raft.disk.why = "no space left"
+    other.raft.disk.why = "no space left"
     other.wal_writer.writes.append(Persist(99, 1, "", 1, (), None))
     assert look(world, other, for_s=3 * LATE_S) == []

@@ -22,7 +22,7 @@ def test_a_peer_that_flaps_waits(*, losses: int, waits_s: float, found: bool) ->
     (leader,) = world.leaders
     led_term, raft, checker = (
         leader.core.led_term,
-        leader.core.raft,
+        leader.raft,
         world.checkers.leaders.hold_down,
     )
     assert led_term is not None

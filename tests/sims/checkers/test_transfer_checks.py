@@ -14,7 +14,7 @@ def test_a_donor_tells_the_tree_of_the_cut_that_stands_and_of_its_state() -> Non
     world = World(9, peers=3, outer_steps=30)
     world.run(until_s=8.0)
     donor = world.live[0]
-    version, cuts = donor.states.versions[0], donor.core.run_state.cuts
+    version, cuts = donor.states.versions[0], donor.run_state.cuts
     assert version is not None
     cut = e.Cut(info(B, 1), (donor.peer,), (version,))
     cuts[B], donor.transfers.copies[99, 0] = (99, cut), donor.states.outers[0]
@@ -26,6 +26,6 @@ def test_a_donor_tells_the_tree_of_the_cut_that_stands_and_of_its_state() -> Non
     assert "another state than the cut's" in world.checkers.violations[-1]
     for over in ({}, {B: (101, cut)}):
         world.checkers.violations.clear()
-        donor.core.run_state.cuts = over
+        donor.run_state.cuts = over
         told.rooted(donor, donor.peer, report)
         assert "a cut that is over" in world.checkers.violations[-1]

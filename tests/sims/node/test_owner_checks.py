@@ -19,8 +19,8 @@ def played(seed: int, how: str, *, seconds: float = 60.0, training: Training = C
         owners = [
             node
             for node in world.live
-            if node.core.run_state.views
-            and node.peer in node.core.run_state.views[-1].parts[0].owners
+            if node.run_state.views
+            and node.peer in node.run_state.views[-1].parts[0].owners
             and not node.core.leads
         ]
         if owners:

@@ -50,7 +50,7 @@ def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
     """Hanging up ends a connection, and the shell says so; the write of the first event comes to
     the disk before that of the second. The other way round the log on the disk had a gap."""
     other = next(peer for peer in node.core.links.up)
-    term, vote = node.core.raft.term, node.core.raft.election.state.vote
+    term, vote = node.raft.term, node.raft.election.state.vote
     first = c.Persist(901, term, vote, 10_000, (), None, 0)
     second = c.Persist(902, term, vote, 10_000, (), None, 0)
     taken = script(
@@ -164,7 +164,7 @@ def test_the_memory_of_a_round_is_given_back_a_moment_later_or_with_the_next_con
     node: Node,
 ) -> None:
     node.turns.end_jobs()
-    stamp = Stamp(1, node.core.run_state.lineage, 0, 0, 9, 1)
+    stamp = Stamp(1, node.run_state.lineage, 0, 0, 9, 1)
     node.data_plane.store.results[stamp, 0] = 1
     node._do(c.ReleaseRound(0, 9))
     assert not node.data_plane.reductions.keeps(stamp, 0)

@@ -29,12 +29,12 @@ def test_a_slow_disk_takes_one_write_at_a_time_and_each_longer_than_an_election(
     node = world.live[1]
     node.disk.slow_until = world.clock.now + 60.0
     world.run(until_s=world.clock.now + 1.0)
-    safe, saved = node.core.raft.disk.safe, node.disk.saved
+    safe, saved = node.raft.disk.safe, node.disk.saved
     assert node.wal_writer.writes
     world.run(until_s=world.clock.now + SLOW_SYNC_S / 2)
-    assert (node.core.raft.disk.safe, node.disk.saved) == (safe, saved)
+    assert (node.raft.disk.safe, node.disk.saved) == (safe, saved)
     world.run(until_s=world.clock.now + SLOW_SYNC_S)
-    assert safe < node.core.raft.disk.safe <= safe + 2
+    assert safe < node.raft.disk.safe <= safe + 2
     assert world.settings.rules.election_timeout_s < SLOW_SYNC_S
 
 
@@ -43,7 +43,7 @@ def test_a_write_behind_one_that_failed_does_not_come_to_the_disk() -> None:
     world = begun()
     node = world.live[1]
     node.wal_writer.writes.clear()
-    term, vote, saved = node.core.raft.term, node.core.raft.election.state.vote, node.disk.saved
+    term, vote, saved = node.raft.term, node.raft.election.state.vote, node.disk.saved
     failed: list[int] = []
     node.disk.full_until = world.clock.now + 0.5
     node.disk.slow_until = 0.0
@@ -70,9 +70,9 @@ def test_a_disk_that_hangs_ends_its_write_afterwards_and_the_others_go_on_meanwh
     world = begun()
     (leader,) = world.leaders
     leader.disk.hung_until = world.clock.now + 20.0
-    safe, commits = leader.core.raft.disk.safe, len(world.checkers.commits)
+    safe, commits = leader.raft.disk.safe, len(world.checkers.commits)
     world.run(until_s=world.clock.now + 19.0)
-    disk = leader.core.raft.disk
+    disk = leader.raft.disk
     assert (disk.works, leader.core.leads) == (False, False)
     assert disk.safe <= safe + 1, "the write that was under way"
     assert len(leader.wal_writer.writes) == 1

@@ -34,31 +34,31 @@ def play(how: str, *, peer: int) -> World:
 def test_false_claims_change_nothing(how: str, peer: int) -> None:
     world = play(how, peer=peer)
     assert world.checkers.violations == []
-    logs = [node.core.raft.log for node in world.live]
+    logs = [node.raft.log for node in world.live]
     terms = {log.last_term for log in logs}
     assert terms == {1} if how != "terms" else max(terms) < 20
     bodies = [entry.body for log in logs for entry in log.entries]
     assert not any(isinstance(x, e.Lost) and x.why == "said a liar" for x in bodies)
     said = [line for line in world.story.lines if "claims to lead term" in line]
     assert bool(said) == (how in NAMED)
-    assert max(node.core.run_state.committed(0) for node in world.live) >= 30, "36 without a liar"
+    assert max(node.run_state.committed(0) for node in world.live) >= 30, "36 without a liar"
 
 
 @pytest.mark.parametrize("how", ["append", pytest.param("terms", marks=pytest.mark.long)])
 def test_a_leader_that_sends_invalid_entries_is_named_and_another_one_elected(how: str) -> None:
     world = play(how, peer=0)
     assert world.checkers.violations == []
-    assert [node.core.me.name for node in world.live] == [f"p{number}" for number in range(5)]
+    assert [node.me.name for node in world.live] == [f"p{number}" for number in range(5)]
     named = {
         line.split()[1] for line in world.story.lines if "p0.3a0562d5: sends an invalid log" in line
     }
-    assert named == {node.peer for node in world.live if node.core.me.name != "p0"}
-    logs = [node.core.raft.log for node in world.live]
+    assert named == {node.peer for node in world.live if node.me.name != "p0"}
+    logs = [node.raft.log for node in world.live]
     bodies = [entry.body for log in logs for entry in log.entries]
     assert not any(isinstance(x, e.Lost) and x.why == "said a liar" for x in bodies)
     (leader,) = {node.core.leader_id for node in world.live}
     assert leader in named, "one that does not lie"
-    assert max(node.core.run_state.committed(0) for node in world.live) >= 25, "36 without a liar"
+    assert max(node.run_state.committed(0) for node in world.live) >= 25, "36 without a liar"
 
 
 class LyingRelay(World):
@@ -91,11 +91,11 @@ def test_a_learner_reads_no_entry_that_only_its_relay_made(monkeypatch: pytest.M
     assert world.liar
     named = f"{world.liar}: passes on entries that the leader did not sign"
     assert {x for x in world.checkers.violations if named not in x} == set()
-    bodies = [entry.body for node in world.live for entry in node.core.raft.log.entries]
+    bodies = [entry.body for node in world.live for entry in node.raft.log.entries]
     assert not any(isinstance(x, e.Lost) for x in bodies)
     said = [line.split()[1] for line in world.story.lines if named in line]
     assert len(said) == len(set(said)) > 0, "no learner has it as its relay again"
-    assert max(node.core.run_state.committed(0) for node in world.live) >= 20, "24 without a liar"
+    assert max(node.run_state.committed(0) for node in world.live) >= 20, "24 without a liar"
 
 
 def test_a_joiner_without_the_state_is_named_and_no_member() -> None:
@@ -107,11 +107,11 @@ def test_a_joiner_without_the_state_is_named_and_no_member() -> None:
     def say() -> None:
         world.clock.at(0.01, say)
         for leader in world.leaders if joiner else ():
-            index, cut = leader.core.run_state.cut_of(joiner[0].peer)
-            if cut is None or index in asked or joiner[0].peer not in leader.core.run_state.joiners:
+            index, cut = leader.run_state.cut_of(joiner[0].peer)
+            if cut is None or index in asked or joiner[0].peer not in leader.run_state.joiners:
                 continue
             asked.add(index)
-            me, lineage = joiner[0].core.me, leader.core.run_state.lineage
+            me, lineage = joiner[0].core.me, leader.run_state.lineage
             world.checkers.containment.claimants.add(me.peer)
             report = m.CaughtUp(index, me.name, me.incarnation, me.address, lineage, "0" * 32)
             event = v.MessageReceived(me.peer, report)
@@ -122,6 +122,4 @@ def test_a_joiner_without_the_state_is_named_and_no_member() -> None:
     assert world.checkers.violations == []
     named = [line for line in world.story.lines if "names another state than the log" in line]
     assert len(named) == len(asked) >= 1
-    assert all(joiner[0].peer in node.core.run_state.members for node in world.live), (
-        "with the state"
-    )
+    assert all(joiner[0].peer in node.run_state.members for node in world.live), "with the state"

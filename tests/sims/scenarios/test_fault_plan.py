@@ -106,8 +106,8 @@ def test_of_an_odd_number_one_more_is_corrupt_and_in_another_way() -> None:
 def test_who_alone_has_the_state_may_leave_when_it_gave_it_away() -> None:
     world = played(fault("sole"))
     left = [node for node in world.nodes.values() if node.process.outcome == "left"]
-    assert [node.core.me.incarnation for node in left] == [1]
-    assert {n.core.me.incarnation for n in world.nodes.values() if n not in left} == {2}
+    assert [node.me.incarnation for node in left] == [1]
+    assert {n.me.incarnation for n in world.nodes.values() if n not in left} == {2}
     assert entries(world, e.Restore) == []
     assert ended_well(world)
 
@@ -126,9 +126,9 @@ def test_nobody_is_asked_to_leave_once_all_is_healed() -> None:
 def test_after_a_relapse_the_checkpoint_of_who_comes_late_is_not_the_runs() -> None:
     world = played(fault("relapse", other=1), peers=4, until_s=200.0)
     first, second = entries(world, e.Restore)
-    late = next(n for n in world.nodes.values() if n.core.me.incarnation == 2)
+    late = next(n for n in world.nodes.values() if n.me.incarnation == 2)
     assert second.parent_lineage != first.parent_lineage
-    assert {n.core.me.incarnation for n in world.nodes.values() if n is not late} == {3}
+    assert {n.me.incarnation for n in world.nodes.values() if n is not late} == {3}
     assert ended_well(world)
 
 
@@ -197,7 +197,7 @@ def test_a_crowd_dies_at_once_and_comes_back() -> None:
     """Peer 0 and those whose bit is set; here all, so that only their disks know the run."""
     world = played(fault("crowd", other=0b111, s=4.0), until_s=200.0)
     assert world.story.happened["revived"] == 3
-    assert {node.core.me.incarnation for node in world.nodes.values()} == {2}
+    assert {node.me.incarnation for node in world.nodes.values()} == {2}
     assert len(entries(world, e.Restore)) == 1
     assert ended_well(world)
 
@@ -205,7 +205,7 @@ def test_a_crowd_dies_at_once_and_comes_back() -> None:
 def stalled(world: World) -> set[tuple[str, str]]:
     """(sender, receiver) by name: who is not heard by whom at this moment."""
     return {
-        (one.core.me.name, other.core.me.name)
+        (one.me.name, other.me.name)
         for one in world.nodes.values()
         for other in world.nodes.values()
         if one is not other
@@ -244,7 +244,7 @@ def test_a_leader_that_lost_its_majority_is_replaced_and_comes_back() -> None:
     world.run(until_s=SETTLED_S + 14.0)
     (new,) = world.leaders  # The old one stepped down although nobody told it to.
     assert new is not old
-    assert new.core.raft.term > old.core.raft.term
+    assert new.raft.term > old.raft.term
     world.run(until_s=120.0)
     assert ended_well(world)
 
@@ -255,9 +255,9 @@ def test_a_minority_commits_nothing() -> None:
     (old,) = world.leaders
     inject(world, [fault("partition", 0.0, peer=world.live.index(old), s=14.0)])
     world.run(until_s=SETTLED_S + 0.5)  # What was under way has arrived.
-    reached, appended = old.core.run_state.index, old.core.raft.log.last_index
+    reached, appended = old.run_state.index, old.raft.log.last_index
     world.run(until_s=SETTLED_S + 14.0)
-    assert old.core.run_state.index == reached
+    assert old.run_state.index == reached
     assert max(world.checkers.log) > appended  # The others went on.
 
 

@@ -45,11 +45,11 @@ def fed(*, tokens: int) -> tuple[BranchChecks, list[str]]:
 def test_after_a_fork_two_meet_and_one_of_them_comes_back_as_another() -> None:
     world = parted()
     one, other = world.leaders
-    assert one.core.run_state.forks != other.core.run_state.forks
+    assert one.run_state.forks != other.run_state.forks
     world.run(until_s=60.0)
     assert world.story.happened["dropped"] == 1
     assert len(world.nodes) == 3
-    assert len({node.core.run_state.forks for node in world.live}) == 1
+    assert len({node.run_state.forks for node in world.live}) == 1
     assert world.checkers.violations == []
 
 
@@ -87,7 +87,7 @@ def test_nobody_else_votes_in_a_branch_before_its_rival_is_gone() -> None:
 
 
 def forked(world: ForkWorld) -> Node:
-    return next(node for node in world.live if node.core.run_state.forks)
+    return next(node for node in world.live if node.run_state.forks)
 
 
 def test_who_said_what_it_has_commits_nothing_before_it_is_decided() -> None:
@@ -102,7 +102,7 @@ def test_who_said_what_it_has_commits_nothing_before_it_is_decided() -> None:
     branches.said(node, other.peer, replace(word, final=False))
     assert found == []
     branches.said(node, other.peer, word)
-    node.core.raft.log.append(e.Elected(node.peer), term=node.core.raft.term)
+    node.raft.log.append(e.Elected(node.peer), term=node.raft.term)
     branches.said(node, other.peer, replace(word, final=False))
     assert "after its final position" in found[0]
 
@@ -115,7 +115,7 @@ def test_what_is_decided_with_the_last_word_comes_after_it() -> None:
     found: list[str] = []
     branches = BranchChecks(found.append, {})
     branches.woke(node)
-    log, term = node.core.raft.log, node.core.raft.term
+    log, term = node.raft.log, node.raft.term
     log.append(e.BranchDropped(other.peer, (), 0), term=term)
     word = m.OnBranch((), 0, leads=True, final=True, leader="")
     branches.said(node, other.peer, word)

@@ -39,7 +39,7 @@ def test_whoever_comes_is_admitted_and_all_trust_it() -> None:
 def steer(world: World, what: str, subject: str) -> None:
     """The root key signs an act, and the first peer hands it to the run."""
     asker = world.live[0]
-    orders, lineage = asker.core.run_state.orders, asker.core.run_state.lineage
+    orders, lineage = asker.run_state.orders, asker.run_state.lineage
     act = e.Steered(what, subject, "", orders.number + 1, lineage, asker.peer, "", unix_s=1)
     asker.give(v.ActAsked(world.dialer.certification.signed(act)))
 

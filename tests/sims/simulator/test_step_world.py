@@ -155,14 +155,14 @@ def test_with_a_witness_either_of_two_may_die(leads: bool) -> None:
     """And the witness, of whom two are left, after that."""
     world = Calm(7, peers=2, outer_steps=320, witness=True)
     world.run(until_s=20.0)
-    (victim,) = [n for n in world.live if n.core.leads == leads and not n.core.me.witness][:1]
-    (witness,) = [node for node in world.live if node.core.me.witness]
+    (victim,) = [n for n in world.live if n.core.leads == leads and not n.me.witness][:1]
+    (witness,) = [node for node in world.live if node.me.witness]
     world.kill(victim)
     world.run(until_s=40.0)
     (last,) = [node for node in world.live if node is not witness]
-    view = last.core.run_state.views[-1]
+    view = last.run_state.views[-1]
     assert view.roster == (last.peer,)
-    assert not last.core.run_state.step_progress.halted
+    assert not last.run_state.step_progress.halted
     world.kill(witness)
     world.run(until_s=400.0)
     assert world.checkers.violations == []
@@ -176,7 +176,7 @@ def test_a_witness_ends_with_the_run_and_made_no_step_of_it() -> None:
     assert world.checkers.violations == []
     assert {node.process.outcome for node in world.nodes.values()} == {"finished"}
     assert world.steps_made == 2 * 96
-    (witness,) = [node for node in world.nodes.values() if node.core.me.witness]
+    (witness,) = [node for node in world.nodes.values() if node.me.witness]
     assert (witness.core.part.steps, witness.core.rounds, witness.disk.kept) == (None, [], None)
 
 

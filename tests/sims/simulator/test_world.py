@@ -35,7 +35,7 @@ def played(seed: int, *, until_s: float = 60.0) -> World:
 def told(world: BareWorld) -> str:
     """Everything that happened: the story, every log, every state, the time."""
     logs = [
-        f"{peer} {node.core.me.incarnation} {node.states.outers} {node.core.raft.log.since(1)}"
+        f"{peer} {node.me.incarnation} {node.states.outers} {node.raft.log.since(1)}"
         for peer, node in world.nodes.items()
     ]
     return "\n".join([f"{world.clock.now!r}", *world.story.lines, *logs])
@@ -154,7 +154,7 @@ def test_a_restarted_peer_is_the_same_peer_in_another_life() -> None:
     world.run(until_s=60.0)
     new = world.nodes[old.peer]
     assert new is not old
-    assert new.core.me.incarnation == 2
+    assert new.me.incarnation == 2
     assert new.process.outcome == "finished"
     assert world.checkers.violations == []
 
@@ -163,16 +163,16 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     world = calm(outer_steps=30)
     world.run(until_s=5.0)
     old = followers(world)[0]
-    before = old.core.raft
+    before = old.raft
     world.kill(old)
     world.revive(old, 0.0)
     world.run(until_s=world.clock.now + 1e-6)
     new = world.nodes[old.peer]
     assert new.running
-    assert new.core.raft.term == before.term
-    assert new.core.raft.log.term_at(1) == before.log.term_at(1) == 1
-    assert new.core.raft.log.last_index <= before.log.last_index
-    assert new.core.raft.disk.durable_index == new.core.raft.log.last_index
+    assert new.raft.term == before.term
+    assert new.raft.log.term_at(1) == before.log.term_at(1) == 1
+    assert new.raft.log.last_index <= before.log.last_index
+    assert new.raft.disk.durable_index == new.raft.log.last_index
     assert not new.core.leads
     assert new.data_plane.store.results == {}
     assert world.story.happened["revived"] == 1
@@ -195,7 +195,7 @@ def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
     old = leader(world)
     world.kill(old)
     world.run(until_s=world.clock.now + 10.0)
-    assert leader(world).core.raft.term > old.core.raft.term
+    assert leader(world).core.raft.term > old.raft.term
     world.run(until_s=90.0)
     assert {node.process.outcome for node in followers(world) if node is not old} == {"finished"}
     assert commits(world) == 30
@@ -266,7 +266,7 @@ def test_a_full_disk_fails_all_writes_and_the_run_waits_for_room_or_others() -> 
     saved = victim.disk.saved
     world.run(until_s=7.9)
     assert victim.disk.saved == saved
-    assert victim.core.raft.disk.why == "no space left"
+    assert victim.raft.disk.why == "no space left"
     world.run(until_s=90.0)
     assert victim.disk.saved != saved
     assert [node.process.outcome for node in world.nodes.values()] == ["finished"] * 3
@@ -419,13 +419,13 @@ def test_who_comes_back_before_the_run_begins_is_told_of_its_founder() -> None:
     for node in others:
         world.revive(node, 0.1)
     world.run(until_s=0.2)
-    assert [node.contacts.dials for node in world.live] == [{founder.core.me.address}] * 3
+    assert [node.contacts.dials for node in world.live] == [{founder.me.address}] * 3
 
 
 def test_a_busy_loop_is_noticed() -> None:
     world = calm()
     world.run(until_s=2.5)
-    stuck = next(x for x in followers(world) if x.core.member_status.is_member).core.rounds[0]
+    stuck = next(x for x in followers(world) if x.member_status.is_member).core.rounds[0]
     while stuck.applying is not None:  # An outer step under way would end in another error.
         world.run(until_s=world.clock.now + 0.05)
     stuck.fetching.at, stuck.version = 1.0, -1  # Without a state, nothing resets it.
