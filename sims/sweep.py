@@ -185,7 +185,7 @@ def play(seed: int, world: World, plan: Sequence[PlannedFault]) -> SeedResult:
         seed=seed,
         virtual_s=world.clock.now,
         commits=checkers.history.num_commits,
-        happened=dict(world.story.happened),
+        happened=dict(world.happened),
         log=dict(Counter(type(entry).__name__ for entry in checkers.log.values())),
         moves={f"{one.value} > {two.value}": n for (one, two), n in _moves(world).items()},
         comparisons=world.twin_cores.comparisons,

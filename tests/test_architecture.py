@@ -59,6 +59,7 @@ FRAGMENT = re.compile(
 )
 """Begins a docstring whose first sentence is probably neither a sentence nor a noun phrase."""
 FRAGMENTS_MAX = 0.1
+CHAINS_MAX = 150
 CATALOGUES = ("lowcomm/codecs", "lowcomm/methods", "sims/checkers", "sims/mutations", "sims/wan")
 """Rooms that may have more files: each file is one of a kind, and none knows another."""
 INSIDERS = ("sims/mutations/", "sims/shell_mutations/")
@@ -418,6 +419,21 @@ def test_few_docstrings_begin_as_fragments(floor: str) -> None:
     written = [text for text in texts if text]
     fragments = [text for text in written if FRAGMENT.match(text)]
     assert len(fragments) <= FRAGMENTS_MAX * len(written)
+
+
+def test_few_expressions_reach_through_three_objects() -> None:
+    """`a.b.c.d` ties its reader to how three other objects are made."""
+    found: list[str] = []
+    for source in read_sources():
+        if not source.path.startswith(PLAIN):
+            continue
+        for node in source.nodes:
+            depth, inner = 0, node
+            while isinstance(inner, ast.Attribute):
+                depth, inner = depth + 1, inner.value
+            if depth == 3 and isinstance(inner, ast.Name):
+                found.append(f"{source.path}: {ast.unparse(node)}")
+    assert len(found) <= CHAINS_MAX, "\n".join(found)
 
 
 def test_rooms_are_small_enough_to_look_around_in() -> None:

@@ -28,6 +28,7 @@ class ExchangingRank:
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._peer = attach()
+        self._client = self._peer.client
         self._before_P = np.zeros(task.elements, np.float32)
         self._theta_P = np.zeros(task.elements, np.float32)
         self._scratch = np.empty(BLOCK_ELEMENTS, np.float32)
@@ -36,7 +37,7 @@ class ExchangingRank:
         if attached.initial:
             self._write()
             self._contribute(steps=0)
-        self._take(self._peer.client.wait_result(FRAGMENT))
+        self._take(self._client.wait_result(FRAGMENT))
 
     def prepare(self, sign: int) -> None:
         """Train: move the parameters by minus the contribution."""
@@ -47,14 +48,14 @@ class ExchangingRank:
             read_source(self._task.source, scratch, start=block.start)
             move(self._theta_P[block], scratch, out=self._theta_P[block])
         self._exchanges += 1
-        self._peer.client.count_step(self._exchanges)
+        self._client.count_step(self._exchanges)
 
     def exchange(self) -> Marks:
         began = now()
         self._write()
         self._contribute(steps=1)
         handed = now()
-        result = self._peer.client.wait_result(FRAGMENT)
+        result = self._client.wait_result(FRAGMENT)
         published = now()
         self._take(result)
         received = now()
@@ -69,20 +70,21 @@ class ExchangingRank:
         return self._before_P[block] - self._theta_P[block]
 
     def _write(self) -> None:
-        written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
+        written_P = np.frombuffer(self._client.contribution(FRAGMENT), np.float32)
         operations.copy(self._theta_P, written_P, of_bytes=self._theta_P.nbytes)
 
     def _contribute(self, *, steps: int) -> None:
-        data = self._peer.run.data
-        self._peer.client.contribute(FRAGMENT, steps=steps, tokens=steps * data.batch * data.window)
+        run = self._peer.run
+        tokens = steps * run.data.batch * run.data.window
+        self._client.contribute(FRAGMENT, steps=steps, tokens=tokens)
 
     def _take(self, result: Result) -> None:
-        published_P = np.frombuffer(self._peer.client.result(result), np.float32)
+        published_P = np.frombuffer(self._client.result(result), np.float32)
         if result.kind == "full":
             operations.copy(published_P, self._theta_P, of_bytes=self._theta_P.nbytes)
         else:
             self._theta_P += published_P
-        self._peer.client.check_untorn(result)
+        self._client.check_untorn(result)
         if result.finish:
             self._peer.finish(evaluate=result.evaluate)
 

@@ -23,42 +23,45 @@ class JoinRank:
         self._train_s = train_s
         self._told = told
         self._peer = attach()
+        self._client = self._peer.client
         self._theta_P = np.zeros(elements, np.float32)
         attached = self._peer.join(tensors(elements), elements=elements)
         if attached.initial:
             self._contribute(steps=0)
-        self._take(self._peer.client.wait_result(FRAGMENT))
+        self._take(self._client.wait_result(FRAGMENT))
 
     def run(self) -> None:
-        method, number = self._peer.run.method, 0
+        run, number = self._peer.run, 0
+        method = run.method
         assert isinstance(method, RoundMethod)
         with self._told.open("a", encoding="utf-8") as file:
             while not self._peer.finished:
                 time.sleep(self._train_s)
                 self._theta_P += np.float32(2.0**-20)
                 number += 1
-                self._peer.client.count_step(number)
+                self._client.count_step(number)
                 self._contribute(steps=method.inner_steps)
                 handed = time.time()
-                result = self._peer.client.wait_result(FRAGMENT)
+                result = self._client.wait_result(FRAGMENT)
                 self._take(result)
                 line = {"round": result.version, "handed": handed, "received": time.time()}
                 file.write(json.dumps(line) + "\n")
                 file.flush()
 
     def _contribute(self, *, steps: int) -> None:
-        written_P = np.frombuffer(self._peer.client.contribution(FRAGMENT), np.float32)
+        written_P = np.frombuffer(self._client.contribution(FRAGMENT), np.float32)
         written_P[:] = self._theta_P
-        data = self._peer.run.data
-        self._peer.client.contribute(FRAGMENT, steps=steps, tokens=steps * data.batch * data.window)
+        run = self._peer.run
+        tokens = steps * run.data.batch * run.data.window
+        self._client.contribute(FRAGMENT, steps=steps, tokens=tokens)
 
     def _take(self, result: Result) -> None:
-        published_P = np.frombuffer(self._peer.client.result(result), np.float32)
+        published_P = np.frombuffer(self._client.result(result), np.float32)
         if result.kind == "full":
             self._theta_P[:] = published_P
         else:
             self._theta_P += published_P
-        self._peer.client.check_untorn(result)
+        self._client.check_untorn(result)
         if result.finish:
             self._peer.finish(evaluate=result.evaluate)
 

@@ -113,7 +113,8 @@ class Method:
         self._rank = RoundRank(peer, self, attached, when_written=self._when_written)
         self._rank.start()
         joins = not loaded and self._rank.run_step > 0
-        self._warmup_steps = peer.run.optimizer.joiner_warmup_steps if joins else 0
+        optimizer_keys = peer.run.optimizer
+        self._warmup_steps = optimizer_keys.joiner_warmup_steps if joins else 0
         """Warmup steps of a joiner, in addition to the schedule's: the first steps of a fresh
         optimizer are its longest."""
         self._set_rates()
@@ -144,7 +145,8 @@ class Method:
         if self.finished:
             raise LowcommError("the run is finished: leave the loop when `method.finished` is true")
         if tokens is None:
-            tokens = self._peer.run.data.step_tokens
+            run = self._peer.run
+            tokens = run.data.step_tokens
         elif tokens < 1:
             raise ConfigError(
                 f"method.step(tokens={tokens}): the weight of a contribution is its tokens, so "

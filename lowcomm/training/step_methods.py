@@ -142,8 +142,8 @@ class StepTrainer(ABC):
 
     @torch.no_grad()
     def _move_state(self, state: memoryview, *, out: bool) -> None:
-        method = self._peer.run.method
-        arrays_AP = whole(state).view(len(method.state_arrays), -1)
+        run = self._peer.run
+        arrays_AP = whole(state).view(len(run.method.state_arrays), -1)
         for shard, moments in zip(self._shards, self._moments, strict=True):
             values = shard.values
             for array_P, ours in zip(arrays_AP, (values, *moments), strict=True):
@@ -208,7 +208,8 @@ class AllReduce(StepTrainer):
 
     @torch.no_grad()
     def apply_mean(self, mean: memoryview, step: int, *, counted: bool) -> None:
-        optimizer = self._peer.run.optimizer
+        run = self._peer.run
+        optimizer = run.optimizer
         mean_P, clip = whole(mean), optimizer.grad_clip
         factor = 1.0
         if clip > 0:

@@ -98,8 +98,8 @@ class StepRank:
     def _lease(self, number: int) -> None:
         """Lease the samples of this step, which no other node trains on (I10): a batch of the
         endless sequence (lowcomm/data/batches.py)."""
-        lease, data = self._peer.lease, self._peer.run.data
-        batch = data.batch
+        lease, run = self._peer.lease, self._peer.run
+        batch = run.data.batch
         lease.step()
         lease.contribute()
         lease.renew((SampleRange(number * batch, (number + 1) * batch),))

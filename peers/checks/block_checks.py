@@ -79,7 +79,7 @@ class BlockChecks:
         draw: Callable[[int, int], tuple[int, ...]] = drawn,
     ) -> None:
         """`draw(blocks, wanted)`: returns at most `wanted` of so many blocks."""
-        self._core = core
+        self._core, self._me = core, core.me.peer
         self._data_plane = data_plane
         self._send = send
         self._feed = feed
@@ -170,7 +170,7 @@ class BlockChecks:
     def _answer(self, command: c.SendBlocks) -> None:
         stamp, contributor, found = command.stamp, command.contributor, list[bytes]()
         for each in self._sampled(stamp, command.sample):
-            if contributor.peer == self._core.me.peer:
+            if contributor.peer == self._me:
                 blocks = self._own(stamp, each)
             else:
                 blocks = self._copied(stamp, each, contributor)
@@ -197,7 +197,7 @@ class BlockChecks:
             if result is None or own is None:
                 continue
             for term in contributors:
-                if term.peer != self._core.me.peer:
+                if term.peer != self._me:
                     terms.append(check.blocks[term.peer, term.peer][part])
                 else:
                     terms.append(digest_of(own) if self._gathers else own)
@@ -253,7 +253,7 @@ class BlockChecks:
         whole = {each.of.part: each for each in check.sample}
         for each in check.copies[owner]:
             part, own = each.of.part, self._own(check.stamp, each)
-            if contributor != self._core.me.peer:
+            if contributor != self._me:
                 sent = check.blocks[contributor, contributor][part]
                 own = whole[part].chosen(sent, each.of.blocks, block_bytes)
             if own is not None and own != bytes(check.blocks[owner, contributor][part]):

@@ -46,6 +46,7 @@ from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId, RoundKey
+from protocols.types.rules import ProtocolConfig
 from protocols.types.sample_ranges import is_sound
 from protocols.wire.codec import one_line
 
@@ -59,6 +60,10 @@ class RoundDecisions:
     reports: Reports
     raft: Raft
     accounts: Accounts
+
+    @property
+    def rules(self) -> ProtocolConfig:
+        return self.raft.rules
 
     def next_commit(self, open_: Sequence[OpenRound], now: float) -> e.Entry | None:
         for fragment, plan, reports in open_:
@@ -99,7 +104,7 @@ class RoundDecisions:
         holding = {peer for peer, theirs in held.items() if theirs == digest}
         # Peers outside the roster count for the minimum of two only.
         roster = set(plan.roster)
-        late = not plan.pairs and now >= reports.plan_since + self.raft.rules.reduction_timeout_s
+        late = not plan.pairs and now >= reports.plan_since + self.rules.reduction_timeout_s
         enough = plan.counted <= holding or (late and 2 * len(holding & roster) > len(roster))
         # A peer with a failed disk gets few entries of the log, so it may not even know the plan.
         alone = len(holding) < 2 and not plan.pairs
@@ -181,9 +186,9 @@ class RoundDecisions:
     def _patience(self, plan: RoundPlan, reports: RoundReports, alive: set[PeerId]) -> float:
         """The time until which the latest attempt may stand."""
         if alive and reports.everybody_ready(plan):
-            return reports.plan_since + self.raft.rules.reduction_timeout_s
+            return reports.plan_since + self.rules.reduction_timeout_s
         # Only peers that can still be counted wait for the others.
-        return reports.enough_at(alive, self.raft.rules.quorum) + self.raft.rules.round_grace_s
+        return reports.enough_at(alive, self.rules.quorum) + self.rules.round_grace_s
 
     def next_view(self, open_: Sequence[OpenRound], linked: set[PeerId]) -> e.Entry | None:
         """The next View: its roster is all peers that can contribute and are connected with each
@@ -248,10 +253,15 @@ class Removals:
         self.gone.pop(peer, None)
         self.leaves_since.pop(peer, None)
 
+    def wait_anew(self) -> None:
+        """Peers that remain have to report again what they hold: wait for them from now on."""
+        self.leaves_since.clear()
+
     def next_entry(self, now: float) -> e.Entry | None:
         for peer, (left, why) in list(self.gone.items()):
             since = self.leaves_since.setdefault(peer, now)
-            patient = now < since + self.raft.rules.transfer_timeout_s
+            rules = self.raft.rules
+            patient = now < since + rules.transfer_timeout_s
             if left and self.joins.needs(peer, patient=patient):
                 continue  # A result that other peers lack could be lost with this peer.
             log = self.raft.log
@@ -269,8 +279,8 @@ class Removals:
 
     def deadlines(self) -> list[float]:
         """The times at which these peers are no longer waited for."""
-        timeout_s = self.raft.rules.transfer_timeout_s
-        return [since + timeout_s for since in self.leaves_since.values()]
+        rules = self.raft.rules
+        return [since + rules.transfer_timeout_s for since in self.leaves_since.values()]
 
 
 @dataclass(slots=True)
@@ -317,6 +327,10 @@ class Leader:
     def accounts(self) -> Accounts:
         return self.joins.accounts
 
+    @property
+    def rules(self) -> ProtocolConfig:
+        return self.raft.rules
+
     def handle_report(self, peer: PeerId, message: Control, now: float) -> str:
         """Remember a report. Returns how the peer's state differs from the majority's; "" if it
         does not.
@@ -333,7 +347,8 @@ class Leader:
                 if term == self.raft.term:
                     self.accounts.for_peer(peer).told = True
             case Kept() if peer in self.run_state.seats and is_sound(message.remaining):
-                self.joins.rollback.kept[peer] = message
+                rollback = self.joins.rollback
+                rollback.kept[peer] = message
             case Durable(works=works, why=why):
                 self.accounts.for_peer(peer).broken = "" if works else why or "its disk fails"
             case Witnessing():
@@ -425,9 +440,9 @@ class Leader:
         if body is None and (
             body := self.round_decisions.next_commit(open_, now) or self.step_views.next_commit()
         ):
-            self.removals.leaves_since.clear()  # No peer has had time to report this step.
+            self.removals.wait_anew()  # No peer has had time to report this step.
         if body is None and self.informed(now):
-            timeout_s = self.raft.rules.reduction_timeout_s
+            timeout_s = self.rules.reduction_timeout_s
             members = self.run_state.members
             linked = self.reports.linked(self.reports.able & members.keys())
             body = self.round_decisions.next_attempt(open_, now) or self.round_decisions.next_view(
@@ -439,21 +454,23 @@ class Leader:
             struck = self.began_with - readers.keys() or not members
             # Nor is any peer a member yet that holds the state to which the run has just gone back.
             waits = struck or (self.run_state.restored is not None and not self.run_state.views)
-            patience_s = self.raft.rules.silence_timeout_s if waits else 0.0
-            if body is None and (body := self.joins.rollback.restore(now, patience_s=patience_s)):
-                self.removals.leaves_since.clear()  # They have to report again what they hold.
+            patience_s = self.rules.silence_timeout_s if waits else 0.0
+            rollback = self.joins.rollback
+            if body is None and (body := rollback.restore(now, patience_s=patience_s)):
+                self.removals.wait_anew()  # They have to report again what they hold.
         body = body or self.joins.next_entry(now) or self.vote_changes.next_voter()
         return body or self.sample_leases.next_entry(self.run_state)
 
     def hopeless(self, now: float) -> bool:
         """No peer has the run's state, and none will."""
-        patience_s = self.raft.rules.silence_timeout_s
-        return self.joins.rollback.run_is_lost(now, patience_s=patience_s) and self.informed(now)
+        patience_s = self.rules.silence_timeout_s
+        rollback = self.joins.rollback
+        return rollback.run_is_lost(now, patience_s=patience_s) and self.informed(now)
 
     def informed(self, now: float) -> bool:
         """Have all connected peers repeated their reports in this term, or had the time to? What
         looks missing in a new term may only not be reported yet."""
-        if now >= self.since + self.raft.rules.election_timeout_s:
+        if now >= self.since + self.rules.election_timeout_s:
             return True
         members = self.run_state.members
         here = members.keys() & (self.raft.up | {self.raft.me})
@@ -461,10 +478,10 @@ class Leader:
 
     def deadline(self) -> float:
         """The next time at which `next_entry` may decide something without a report."""
-        rules = self.raft.rules
+        rules, rollback = self.rules, self.joins.rollback
         times = [
             self.joins.deadline(),
-            self.joins.rollback.hopeless_since + rules.silence_timeout_s,
+            rollback.hopeless_since + rules.silence_timeout_s,
             self.since + rules.election_timeout_s,
             *self.removals.deadlines(),
             self.step_views.deadline(rules.reduction_timeout_s),

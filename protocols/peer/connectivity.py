@@ -178,8 +178,9 @@ class Connectivity:
     def _note_pauses(self, now: float) -> None:
         """The election timeout follows the pauses of the leader."""
         leader, election = self._raft.leader, self._raft.election
+        failure_detector = self._links.failure_detector
         if leader is not None:
-            election.expect(self._links.failure_detector.pause_s(leader, now))
+            election.expect(failure_detector.pause_s(leader, now))
 
     def _needed(self, now: float) -> Set[PeerId]:
         """The peers to watch: the leader watches all peers; all watch the leader, voters each
@@ -200,9 +201,10 @@ class Connectivity:
         led_term = self._leadership.led_term
         if led_term is None:
             return False
-        leader, vote_changes = led_term.leader, led_term.leader.vote_changes
+        leader, election = led_term.leader, self._raft.election
+        vote_changes = leader.vote_changes
         if self._me.peer in vote_changes.leaving:
-            return self._raft.election.hand_over(but=leader.unfit)
+            return election.hand_over(but=leader.unfit)
         if self._me.address or self._part.finished:
             return False
         if not leader.informed(now):
@@ -210,7 +212,7 @@ class Connectivity:
             return False
         seats, going = self._run_state.readers, leader.unfit
         hidden = [p for p in self._log.voters if p not in seats or not seats[p].address]
-        return self._raft.election.hand_over(but=[*hidden, *going])
+        return election.hand_over(but=[*hidden, *going])
 
     @property
     def reaches_who_decides(self) -> bool:

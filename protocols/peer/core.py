@@ -52,6 +52,11 @@ class PeerCore(Passes):
         self.look(now)
         return self._out
 
+    @property
+    def connected(self) -> set[PeerId]:
+        """The peers that this one has a connection with."""
+        return self.links.up
+
     def name_of(self, peer: PeerId) -> str:
         """The name of a peer for people."""
         seats = self.run_state.seats

@@ -237,7 +237,8 @@ class Raft:
         self.election.lead(now)
         for body in first:
             self.append(body)
-        self.append(Elected(self.me, self.election.claims.ballots(self.term, self.me)))
+        claims = self.election.claims
+        self.append(Elected(self.me, claims.ballots(self.term, self.me)))
 
     def _resign(self, now: float) -> None:
         """Our disk fails: a voter that has our whole log leads at once, else an election begins."""
@@ -262,12 +263,14 @@ class Raft:
         if leads.term > self.term:
             self.election.step_down(now, term=leads.term)
         self.term_state.proved = peer
-        self.election.claims.proved(peer)
+        claims = self.election.claims
+        claims.proved(peer)
         self.election.heard(peer, now)
 
     def _doubt(self, peer: PeerId, append: Append) -> None:
         """Ask a peer for the proof that it leads. Raises RemoteProtocolError if it never comes."""
-        if self.election.claims.doubt(peer):
+        claims = self.election.claims
+        if claims.doubt(peer):
             why = f"claims to lead term {append.term} and shows no votes"
             raise RemoteProtocolError(peer, why)
         self._out.append(Send(peer, Appended(append.term, False, self.log.last_index)))
@@ -289,7 +292,8 @@ class Raft:
         try:
             first = self.log.merge(append.entries, peer, append, floor=self.commit_index)
         except (LogError, RemoteProtocolError):
-            self.election.claims.lied(peer, now)
+            claims = self.election.claims
+            claims.lied(peer, now)
             self.term_state.refused = peer
             self.election.step_down(now)
             raise

@@ -160,7 +160,8 @@ class StepMachine:
     def forget_reports(self) -> None:
         """There is a new leader, or a new term: it gets all reports again."""
         self.reports.clear()
-        self.reports.stall.over()
+        stall = self.reports.stall
+        stall.over()
 
     # Queries --------------------------------------------------------------------------------
 
@@ -193,7 +194,8 @@ class StepMachine:
     @property
     def deadline(self) -> float:
         """The next time at which `advance` has to run without an event."""
-        return min(self.payload_fetch.at, self.reports.stall.at)
+        stall = self.reports.stall
+        return min(self.payload_fetch.at, stall.at)
 
     def missing(self) -> tuple[PeerId, ...]:
         """The peers that the next step waits for, as this peer sees it."""
@@ -223,7 +225,8 @@ class StepMachine:
         if len(held) == len(view.roster) and step <= reach.last:
             commands += self._apply(view, reach)
         elif self.own.me in held:
-            self.reports.stall.is_slow(self.bounds.stamp(view.view, step), now)  # The wait begins.
+            stall = self.reports.stall
+            stall.is_slow(self.bounds.stamp(view.view, step), now)  # The wait begins.
         return commands
 
     def advance(

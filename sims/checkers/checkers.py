@@ -68,6 +68,7 @@ class Checkers:
 
     def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
         """A peer sends a message."""
+        history = self.history
         if isinstance(message, m.Appended):
             elections = self.leaders.elections
             self.durability.acknowledged(node, to, message, elections.leaders)
@@ -76,14 +77,15 @@ class Checkers:
         elif isinstance(message, m.CutRoots):
             self.transfers.rooted(node, to, message)
         elif isinstance(message, m.WrongResult):
-            self.history.owners.complained(node, message)
+            history.owners.complained(node, message)
         elif isinstance(message, m.ContributionOffered):
-            self.history.accounting.offered(node, message.stamp)
+            history.accounting.offered(node, message.stamp)
         self.leaders.sent(node, to, message)
 
     def falsified(self, node: Node, stamp: Stamp | None) -> None:
         """A peer falsifies a whole result of this attempt, or (None) other bytes."""
-        self.history.owners.falsified(node, stamp)
+        owners = self.history.owners
+        owners.falsified(node, stamp)
 
     def true_state_lost(self) -> None:
         """A peer that held a state has gone while another state is corrupt."""
@@ -96,8 +98,9 @@ class Checkers:
     def run_ended(self, world: WorldView[Node]) -> None:
         """The run is over, finished or not."""
         self.progress.run_ended(world)
-        self.history.revocation.run_ended(world)
-        self.history.samples.at_the_end(world.nodes.values())
+        history = self.history
+        history.revocation.run_ended(world)
+        history.samples.at_the_end(world.nodes.values())
 
     # Called by nodes ------------------------------------------------------------------------
 

@@ -111,10 +111,10 @@ class Node:
             self.after(0.0, lambda: self.give(event, value))
             return
         if isinstance(event, v.PeerDisconnected):
-            self.data_plane.reductions.forget(event.peer)
+            self.data_plane.disconnected(event.peer)
             self.transfers.disconnected(event.peer)
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Blocks):
-            self.data_plane.owner_checks.blocks_received(event.peer, event.message)
+            self.data_plane.blocks_received(event.peer, event.message)
             return  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
@@ -212,14 +212,12 @@ class Node:
             case c.CheckProof() | c.AdmissionAnswer() | c.Trust():
                 certification = world.dialer.certification
                 certification.carry_out(self, command)
-            case c.DropSlices() | c.DropResult():
-                self.data_plane.reductions.drop(command)
-            case c.ReleaseRound():
-                self.data_plane.reductions.put_off(command)
             case c.Discard():
-                world.story.happened["discard"] += 1  # `_keep` dropped the payload.
+                world.happened["discard"] += 1  # `_keep` dropped the payload.
             case c.ExpectState() | c.ExpectCells() | c.KeepCell():
                 self.transfers.carry_out(command)
+            case c.DropSlices() | c.DropResult() | c.ReleaseRound():
+                self.data_plane.carry_out(command)
             case _:
                 self._payload(command)
 
@@ -231,16 +229,14 @@ class Node:
                 manifest, value = store.encoded[stamp.fragment, stamp.round]
                 assert manifest == me.manifest, "other bytes than were announced"
                 self.send_bulk(to, v.SliceReceived(self.peer, stamp, part, me), value)
-            case c.SendResult():
-                self.data_plane.reductions.send(command)
-            case c.ReducePart():
-                self.data_plane.reductions.reduce(command)
+            case c.SendResult() | c.ReducePart():
+                self.data_plane.carry_out(command)
             case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
-                self.data_plane.owner_checks.carry_out(command)
+                self.data_plane.carry_out(command)
             case c.AskCopies() | c.CompareCopies():
-                self.data_plane.owner_checks.carry_out(command)
+                self.data_plane.carry_out(command)
             case c.Encode(fragment=fragment, round=round_):
-                self.data_plane.reductions.make_releases(fragment)
+                self.data_plane.make_releases(fragment)
                 shared = self.ranks.shared(fragment)  # Read now: the ranks may crash meanwhile.
                 self.job(lambda: self.states.encode(fragment, round_, *shared))
             case c.ApplyRound(stamp=stamp, borders=borders):
@@ -270,7 +266,7 @@ class Node:
         result are lost too, unless the rollback is in memory and this peer has a state."""
         if not restore.live or any(rounds.version < 0 for rounds in self.core.rounds):
             self.ranks.set_back()
-        self.world.story.happened["void"] += restore.live and not restore.fork
+        self.world.happened["void"] += restore.live and not restore.fork
         self.states.set_back(restore.versions)
 
     def send(self, to: PeerId, message: Control) -> None:

@@ -22,7 +22,8 @@ class OuterStates:
 
     def __init__(self, node: NodeView) -> None:
         training = node.settings.training
-        self._node = node
+        self._gossip = training.gossip
+        self._node, self._history = node, node.observer.history
         self.outers: list[Value] = [0] * training.fragments
         """The outer parameters, by fragment."""
         self.versions: list[Version | None] = [None] * training.fragments
@@ -42,7 +43,7 @@ class OuterStates:
         lineage, versions = node.run_state.lineage, [known for known in self.versions if known]
         for version in versions:
             one = (version.fragment, 0, version.state_digest)
-            node.observer.history.state(node.peer, lineage, *one)
+            self._history.state(node.peer, lineage, *one)
         kept = Kept(lineage, tuple(versions), 0, 0)
         node.disk.kept, node.disk.outers = kept, tuple(self.outers)
         node.after(node.settings.compute_s, lambda: node.give(v.Checkpointed(kept)))
@@ -92,9 +93,9 @@ class OuterStates:
         delta, expected, sent = map(int, values)
         steps, base = (first, handed.last), handed.base_round
         made = ToyContribution(node.peer, fragment, delta, *steps, expected, sent, base)
-        node.observer.history.encoded(manifest, made)
+        self._history.encoded(manifest, made)
         if fragment == 0:
-            node.observer.history.samples_of(node, manifest, round_, handed.samples)
+            self._history.samples_of(node, manifest, round_, handed.samples)
         node.give(v.Encoded(fragment, round_, manifest))
 
     def apply(self, stamp: Stamp, means: list[Value]) -> None:
@@ -104,9 +105,9 @@ class OuterStates:
             return  # A Restore changed the lineage meanwhile.
         model, fragment = node.settings.model, stamp.fragment
         if model.exact:
-            node.observer.history.means(node.peer, stamp, {int(mean) for mean in means})
+            self._history.means(node.peer, stamp, {int(mean) for mean in means})
         before = self.outers[fragment]
-        gossip = node.settings.training.gossip
+        gossip = self._gossip
         after = means[0] if gossip else model.fold(before - means[0])
         self._stepped(stamp, after)
 
@@ -114,7 +115,7 @@ class OuterStates:
         """Count a committed round, and keep the state."""
         node = self._node
         if stamp.lineage == node.run_state.lineage:
-            node.observer.history.skipped(node, stamp)
+            self._history.skipped(node, stamp)
             self._stepped(stamp, self.outers[stamp.fragment])
 
     def _stepped(self, stamp: Stamp, outer: Value) -> None:
@@ -122,7 +123,7 @@ class OuterStates:
         fragment = stamp.fragment
         digest = self._set(fragment, stamp.round, outer)
         if fragment not in self.corrupt:
-            node.observer.history.state(node.peer, stamp.lineage, fragment, stamp.round, digest)
+            self._history.state(node.peer, stamp.lineage, fragment, stamp.round, digest)
         if fragment == 0 and stamp.round % node.disk.checkpoint_every == 0:
             self._checkpoint()
         node.give(v.RoundApplied(stamp, digest))
@@ -133,11 +134,11 @@ class OuterStates:
         digest = self._set(fragment, round_, value)
         key = (node.run_state.lineage, fragment, round_)
         self.corrupt.pop(fragment, None)
-        if node.observer.history.is_corrupt(*key, digest):
+        if self._history.is_corrupt(*key, digest):
             self.corrupt[fragment] = round_  # The donor's state is corrupt too.
             return
         self._checkpoint()
-        node.observer.history.state(node.peer, *key, digest)
+        self._history.state(node.peer, *key, digest)
 
     def at(self, fragment: int, round_: int) -> Value | None:
         """The state after this round; None if our state is another one."""

@@ -14,6 +14,7 @@ from protocols.messages import peer as m
 from protocols.rounds import CONTRIBUTORS_MIN, block_elements, sample_size
 from protocols.types import PartBlocks, PeerId, Stamp
 from sims.node.node_view import NodeView
+from sims.node.storage import Store
 from sims.node.toy_model import Value
 
 FALSE = 1
@@ -39,14 +40,14 @@ class SimulatedCheck:
 class SimulatedOwnerChecks:
     """The checks of one incarnation of a peer."""
 
-    def __init__(self, node: NodeView) -> None:
+    def __init__(self, node: NodeView, store: Store) -> None:
         self.lies = ""
         """"whole": the results of this owner are false. "blocks": some of their blocks are.
         "contribution": this contributor tells other peers than owners a false contribution."""
         self.lies_until = 0.0
         self.false_blocks: dict[tuple[Stamp, int], frozenset[int]] = {}
         """By result of this owner, the falsified blocks."""
-        self._node = node
+        self._node, self._store = node, store
         self._checks: dict[int, SimulatedCheck] = {}
         """By fragment, as in the real shell: an attempt of another fragment leaves it alone."""
 
@@ -61,17 +62,19 @@ class SimulatedOwnerChecks:
     def falsified(self, command: c.ReducePart, mean: Value) -> Value:
         """The result that this owner sends. With fewer contributors no peer checks it."""
         node, stamp, part = self._node, command.stamp, command.part
-        if not node.core.rules.check_owners or len(command.contributors) < CONTRIBUTORS_MIN:
+        rules = node.core.rules
+        if not rules.check_owners or len(command.contributors) < CONTRIBUTORS_MIN:
             return mean
         if self.is_lying("blocks"):
             blocks = self._blocks(stamp, part)
             wanted = max(1, round(blocks * BLOCKS_SHARE))
-            found = node.world.random.sample(range(blocks), wanted)
+            random = node.world.random
+            found = random.sample(range(blocks), wanted)
             self.false_blocks[stamp, part] = frozenset(found)
-            node.world.story.happened["falsified blocks"] += 1
+            node.world.happened["falsified blocks"] += 1
             node.observer.falsified(node, None)
         elif self.is_lying("whole"):
-            node.world.story.happened["falsified part"] += 1
+            node.world.happened["falsified part"] += 1
             node.observer.falsified(node, stamp)
             return node.settings.model.fold(mean + FALSE)
         return mean
@@ -113,11 +116,11 @@ class SimulatedOwnerChecks:
         return check if check is not None and check.stamp == stamp else None
 
     def _drawn(self, command: c.AskBlocks) -> tuple[PartBlocks, ...]:
-        random, stamp = self._node.world.random, command.stamp
+        world, stamp = self._node.world, command.stamp
         wanted, sample = sample_size(command.checkers), list[PartBlocks]()
         for part in command.parts:
             blocks = self._blocks(stamp, part)
-            drawn = random.sample(range(blocks), min(wanted, blocks))
+            drawn = world.random.sample(range(blocks), min(wanted, blocks))
             sample.append(PartBlocks(part, tuple(sorted(drawn))))
         return tuple(sample)
 
@@ -144,19 +147,19 @@ class SimulatedOwnerChecks:
     def _answer(self, command: c.SendBlocks) -> None:
         node, stamp, who = self._node, command.stamp, command.contributor
         if who.peer == node.peer:
-            found = node.data_plane.store.encoded.get((stamp.fragment, stamp.round))
+            found = self._store.encoded.get((stamp.fragment, stamp.round))
             if found is None:
                 return  # The round is over.
             value = found[1]
             if self.is_lying("contribution"):
-                node.world.story.happened["false blocks"] += 1
+                node.world.happened["false blocks"] += 1
                 node.observer.falsified(node, None)
                 value = node.settings.model.fold(value + FALSE)
         else:
             key = slice_key(stamp, command.sample[0].part, who)
-            if key not in node.data_plane.store.slices:
+            if key not in self._store.slices:
                 return
-            value = node.data_plane.store.slices[key]
+            value = self._store.slices[key]
         text = str(value).encode()
         node.send(command.peer, m.Blocks(stamp, who.peer, 0, len(text), text))
 
@@ -164,7 +167,7 @@ class SimulatedOwnerChecks:
         """A contribution, by its contributor's word; None if our own is not here any more."""
         if contributor != self._node.peer:
             return check.answers[contributor, contributor]
-        found = self._node.data_plane.store.encoded.get((check.stamp.fragment, check.stamp.round))
+        found = self._store.encoded.get((check.stamp.fragment, check.stamp.round))
         return found[1] if found is not None else None
 
     def _wrong(self, check: SimulatedCheck, command: c.CompareBlocks) -> list[v.WrongPart]:
@@ -184,11 +187,11 @@ class SimulatedOwnerChecks:
             if owner is not None:
                 theirs = node.world.nodes[owner].data_plane.owner_checks
                 false = theirs.false_blocks.get((stamp, each.part), false)
-            result = node.data_plane.store.results.get((stamp, each.part), mean)
+            result = self._store.results.get((stamp, each.part), mean)
             if result != mean:
                 found.append(v.WrongPart(PartBlocks(each.part, each.blocks[:1])))
             elif wrong := false.intersection(each.blocks):
-                node.world.story.happened["false blocks found"] += 1
+                node.world.happened["false blocks found"] += 1
                 found.append(v.WrongPart(PartBlocks(each.part, tuple(sorted(wrong))[:8])))
         return found
 

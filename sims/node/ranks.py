@@ -172,7 +172,7 @@ class Ranks:
     object."""
 
     def __init__(self, node: NodeView, training: Training) -> None:
-        self._node = node
+        self._node, self._model = node, node.settings.model
         self._training = training
         self.last = node.world.story.steps[node.peer]
         """Number of steps that this peer has made in all its incarnations."""
@@ -275,7 +275,8 @@ class Ranks:
         try:
             self._step(self.sample_leases.draw(STEP_SAMPLES))
         except LowcommError as error:
-            self._node.observer.found(f"the ranks of {self._node.me.name} fail: {error}")
+            node = self._node
+            node.observer.found(f"the ranks of {node.me.name} fail: {error}")
 
     @property
     def _left(self) -> list[int]:
@@ -314,21 +315,22 @@ class Ranks:
 
     def _contribute(self, fragment: int) -> None:
         work = self.works[fragment]
-        delta = self._node.settings.model.fold(work.base - work.local)
+        delta = self._model.fold(work.base - work.local)
         work.handed = Handed(self.last, delta, work.moved, tuple(work.samples), work.base_round)
         self._position.contributed()
         seen: Samples = ()
         if fragment == 0:
             seen = self.sample_leases.contribute()
         steps = self.last - work.first
-        line = self._training.line(self._node.me.name, self.last)
+        node = self._node
+        line = self._training.line(node.me.name, self.last)
         made = v.ContributionReady(fragment, steps * STEP_TOKENS, steps, seen, line=line)
-        self._node.give(made)
+        node.give(made)
 
     def _step(self, drawn: list[int]) -> None:
         """Make one inner step on these samples; a boundary may follow."""
-        life, world, name = self.life, self._node.world, self._node.me.name
-        model = world.settings.model
+        life, node = self.life, self._node
+        world, name = node.world, node.me.name
         self._position.runs = True
 
         def made() -> None:
@@ -340,9 +342,9 @@ class Ranks:
             self._position.step_made()
             self.last += 1
             for work in self.works:
-                move = model.move(name, work.local, world.random)
+                move = self._model.move(name, work.local, world.random)
                 work.local, work.moved = (
-                    world.settings.model.fold(work.local + move),
+                    self._model.fold(work.local + move),
                     work.moved + move,
                 )
             self.sample_leases.count_step()
@@ -351,7 +353,7 @@ class Ranks:
             self._look()
             self._go_on()
 
-        self._node.after(self._node.process.speed * world.random.uniform(0.9, 1.1), made)
+        node.after(node.process.speed * world.random.uniform(0.9, 1.1), made)
 
     def _look(self) -> None:
         """Find out whether the ranks are at a boundary. New ranks, and ranks with `answers`, may be
@@ -368,7 +370,7 @@ class Ranks:
 
     def _take(self, result: PendingResult) -> None:
         """Go on from a result, with the work that it does not contain."""
-        resume, fold = result.resume, self._node.settings.model.fold
+        resume, fold = result.resume, self._model.fold
         work = self.works[resume.fragment]
         handed, work.handed = work.handed, None
         gone = (work.first, work.first)
@@ -404,7 +406,7 @@ class Ranks:
             return
         work.oldest_round = work.base_round
         local = work.local + result.outer - work.base + handed.delta
-        work.local, work.first = self._node.settings.model.fold(local), handed.last
+        work.local, work.first = self._model.fold(local), handed.last
         work.moved -= handed.moved
         del work.samples[: len(handed.samples)]
 

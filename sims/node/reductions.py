@@ -13,6 +13,7 @@ from functools import partial
 from peers.exchange import COPIED_BYTES_PER_S, slice_key
 from protocols.interface import commands as c
 from protocols.interface import events as v
+from protocols.messages import peer as m
 from protocols.state import ELEMENT_BYTES
 from protocols.types import PeerId, Stamp, digest_text
 from sims.node.node_view import NodeView
@@ -21,6 +22,10 @@ from sims.node.storage import Store
 from sims.node.toy_model import Value
 
 Payload = v.SliceReceived | v.ResultReceived | v.StepReceived
+PayloadCommand = (
+    c.DropSlices | c.DropResult | c.ReleaseRound | c.SendResult | c.ReducePart | c.BlockCommand
+)
+"""Commands that a node's data plane carries out by itself."""
 Sum = tuple[Stamp, int]
 """(attempt, part)."""
 STATE_ARRAYS = 2
@@ -30,8 +35,8 @@ STATE_ARRAYS = 2
 class Reductions:
     """The sums of one incarnation of a peer."""
 
-    def __init__(self, node: NodeView) -> None:
-        self._node = node
+    def __init__(self, node: NodeView, store: Store, owner_checks: SimulatedOwnerChecks) -> None:
+        self._node, self._store, self._owner_checks = node, store, owner_checks
         self._model, self._training = node.settings.model, node.settings.training
         self._waiting: dict[Sum, c.ReducePart] = {}
         self._receivers: dict[Sum, list[c.SendResult]] = {}
@@ -58,7 +63,7 @@ class Reductions:
                 self._node.job(partial(self._node.give, v.PartReduced(*key, "", void)))
             else:
                 mean = self._model.mean(terms)
-                false = self._node.data_plane.owner_checks.falsified(command, mean)
+                false = self._owner_checks.falsified(command, mean)
                 self._node.job(self._made(key, false))
 
     def _void(self, command: c.ReducePart) -> tuple[PeerId, ...]:
@@ -69,7 +74,7 @@ class Reductions:
         return tuple(void) if len(void) < len(terms) else ()
 
     def _terms(self, command: c.ReducePart) -> list[tuple[int, Value]] | None:
-        stamp, store = command.stamp, self._node.data_plane.store
+        stamp, store = command.stamp, self._store
         alike = self._training.gossip
         terms: list[tuple[int, Value]] = []
         for term in command.contributors:
@@ -86,7 +91,7 @@ class Reductions:
     def _made(self, key: Sum, mean: Value) -> Callable[[], None]:
         def done() -> None:
             node = self._node
-            node.data_plane.store.results[key] = mean
+            self._store.results[key] = mean
             for command in self._receivers.pop(key, []):
                 self.send(command)
             node.give(v.PartReduced(*key, _digest(mean)))
@@ -96,14 +101,14 @@ class Reductions:
     def send(self, command: c.SendResult) -> None:
         """Send a result, now or once it is made."""
         node, key = self._node, (command.stamp, command.part)
-        if key not in node.data_plane.store.results:
+        if key not in self._store.results:
             network = node.world.network
             line = network.line(node.peer, command.peer)
             if not line.up:
                 return  # The core learns of the loss, and repeats the command.
             self._receivers.setdefault(key, []).append(command)
             return
-        mean = node.data_plane.store.results[key]
+        mean = self._store.results[key]
         event = v.ResultReceived(node.peer, *key, command.contributors, _digest(mean))
         node.send_bulk(command.peer, event, mean)
 
@@ -115,12 +120,11 @@ class Reductions:
 
     def drop(self, command: c.DropSlices | c.DropResult) -> None:
         """Drop slices that will not be summed, or a result that its sender had no right to send."""
-        store = self._node.data_plane.store
         match command:
             case c.DropResult(stamp=stamp, part=part):
-                store.results.pop((stamp, part), None)
+                self._store.results.pop((stamp, part), None)
             case c.DropSlices(fragment=fragment, round=round_):
-                store.drop_slices(fragment, round_)
+                self._store.drop_slices(fragment, round_)
                 self._end_round(fragment, round_)
 
     def put_off(self, release: c.ReleaseRound) -> None:
@@ -137,8 +141,7 @@ class Reductions:
     def keeps(self, stamp: Stamp, part: int) -> bool:
         """True if the result is here, and the core has not released it."""
         over = stamp.round <= self._released.get((stamp.lineage, stamp.fragment), 0)
-        store = self._node.data_plane.store
-        return (stamp, part) in store.results and not over
+        return (stamp, part) in self._store.results and not over
 
     def make_releases(self, fragment: int | None = None) -> None:
         """Make the delayed releases of this fragment (None: of all fragments) as soon as the jobs
@@ -151,8 +154,7 @@ class Reductions:
                 self._releases.append((at, round_))
 
     def _release(self, fragment: int, round_: int) -> None:
-        store = self._node.data_plane.store
-        store.release(fragment, round_)
+        self._store.release(fragment, round_)
         self._end_round(fragment, round_)
 
     def keep(self, lineage: int) -> None:
@@ -180,13 +182,41 @@ class SimulatedDataPlane:
 
     def __init__(self, node: NodeView) -> None:
         self.store = Store()
-        self.reductions = Reductions(node)
-        self.owner_checks = SimulatedOwnerChecks(node)
+        self.owner_checks = SimulatedOwnerChecks(node, self.store)
+        self.reductions = Reductions(node, self.store, self.owner_checks)
         self.losses = 0
         """How many losses of its ranks the core knows of."""
         self._node = node
         self._lineage = 0
         """Lineage of the last applied entry."""
+
+    def carry_out(self, command: PayloadCommand) -> None:
+        """Carry out a command about payloads."""
+        match command:
+            case c.DropSlices() | c.DropResult():
+                self.reductions.drop(command)
+            case c.ReleaseRound():
+                self.reductions.put_off(command)
+            case c.SendResult():
+                self.reductions.send(command)
+            case c.ReducePart():
+                self.reductions.reduce(command)
+            case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
+                self.owner_checks.carry_out(command)
+            case c.AskCopies() | c.CompareCopies():
+                self.owner_checks.carry_out(command)
+
+    def make_releases(self, fragment: int) -> None:
+        """Make the delayed releases of this fragment, in the order of the jobs."""
+        self.reductions.make_releases(fragment)
+
+    def disconnected(self, peer: PeerId) -> None:
+        """The connection with this peer has ended."""
+        self.reductions.forget(peer)
+
+    def blocks_received(self, sender: PeerId, message: m.Blocks) -> None:
+        """A peer's blocks have come, for the check of an owner."""
+        self.owner_checks.blocks_received(sender, message)
 
     def keep_payload(self, event: Payload, value: Value) -> None:
         """Keep a payload that has come."""

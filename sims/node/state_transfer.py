@@ -109,7 +109,7 @@ class SimulatedTransfers:
             return  # Released meanwhile.
         digest = node.settings.digest_of(self._rounds[index, fragment], value)
         if self.lie == "tree":
-            node.world.story.happened["lie"] += 1
+            node.world.happened["lie"] += 1
             self.forged.add(index)
             value, self.lie = value + 1, ""
             self.copies[index, fragment] = value
@@ -130,7 +130,7 @@ class SimulatedTransfers:
             return
         false = self.lie != ""  # Too late for a false tree: the tree was sent.
         if false:
-            node.world.story.happened["lie"] += 1
+            node.world.happened["lie"] += 1
             # + 2, since another donor's false tree is of the state + 1: the cell must not match it.
             value, self.lie = value + 2, ""
         event = v.CellReceived(node.peer, index, fragment, cell, leaf(value, cell))
@@ -154,7 +154,7 @@ class SimulatedTransfers:
             node.after(0.0, lambda: self.arrived(event, value))
             return
         if event.cut_index != self._cut or (event.fragment, event.cell) not in self._expected:
-            node.world.story.happened["unexpected cell"] += 1
+            node.world.happened["unexpected cell"] += 1
             return
         node.give(event, value)
 
@@ -182,7 +182,7 @@ class SimulatedTransfers:
 def spring_a_trap(joiner: NodeView, donors: Sequence[PeerId]) -> None:
     """Trigger one fault that waits for a state transfer, during this one."""
     world = joiner.world
-    world.story.happened["transfer"] += 1
+    world.happened["transfer"] += 1
     waiting = [kind for kind, count in sorted(world.faults.traps.items()) if count]
     if not waiting:
         return

@@ -20,7 +20,7 @@ class Turns:
     """The event loop of one incarnation of one peer."""
 
     def __init__(self, node: NodeView) -> None:
-        self._node, self._world = node, node.world
+        self._node, self._clock = node, node.world.clock
         self._inbox: deque[tuple[v.Event, Value]] = deque()
         self._waiting = True
         """True while the commands of the last event are done, so that the next event may be
@@ -73,7 +73,7 @@ class Turns:
     def _wake_at(self, due: float) -> None:
         """Set the time at which the core is woken; it replaces the earlier one."""
         self.due = due
-        self._world.clock.wake(due, self._node.peer)
+        self._clock.wake(due, self._node.peer)
 
     def pause(self, until_s: float) -> None:
         """Do nothing until this time (virtual seconds). A pause is never shortened: actions that
@@ -86,7 +86,7 @@ class Turns:
     def at_time(self, due: float, action: Callable[[], None]) -> None:
         """Run a callback of the loop at this time, unless this incarnation has ended by then. While
         the node is paused, the callback waits."""
-        self._world.clock.at_time(due, lambda: self._act(action))
+        self._clock.at_time(due, lambda: self._act(action))
 
     def _act(self, action: Callable[[], None]) -> None:
         """Run the callback now, or after those that a pause delays already: a longer pause must not
@@ -94,7 +94,7 @@ class Turns:
         node = self._node
         if self._held or node.now < self.paused_until:
             if not self._held:
-                node.world.clock.at_time(self.paused_until, self._go_on)
+                self._clock.at_time(self.paused_until, self._go_on)
             self._held.append(action)
         elif node.running:
             self._call(action)
@@ -106,7 +106,7 @@ class Turns:
             if node.running:
                 self._call(action)
         if self._held:
-            node.world.clock.at_time(self.paused_until, self._go_on)
+            self._clock.at_time(self.paused_until, self._go_on)
 
     def _call(self, action: Callable[[], None]) -> None:
         self._in_callback = True
@@ -119,13 +119,12 @@ class Turns:
     def job(self, work: Callable[[], None]) -> None:
         """Run jobs one at a time, in the order of the commands. `work` delivers the result when the
         time of the job is over."""
-        world = self._world
-        self._busy_until = max(world.clock.now, self._busy_until) + world.settings.compute_s
+        self._busy_until = max(self._clock.now, self._busy_until) + self._node.settings.compute_s
         self._put(work)
 
     def in_turn(self, action: Callable[[], None]) -> None:
         """Run an action in the order of the jobs, after those begun before; it takes no time."""
-        self._busy_until = max(self._world.clock.now, self._busy_until)
+        self._busy_until = max(self._clock.now, self._busy_until)
         self._put(action)
 
     def _put(self, work: Callable[[], None]) -> None:

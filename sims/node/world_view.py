@@ -189,6 +189,11 @@ class WorldView(Protocol[NodeT]):
     def story(self) -> StoryView: ...
 
     @property
+    def happened(self) -> Counter[str]:
+        """Number of faults that took place, and of their outcomes, by kind."""
+        ...
+
+    @property
     def live(self) -> list[NodeT]: ...
 
     @property

@@ -34,7 +34,7 @@ def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
         over = world.clock.now >= until or world.faults.ambush is None
         for other in world.live if liar.running else ():
             if not (
-                other.peer in liar.core.links.up and world.network.line(liar.peer, other.peer).up
+                other.peer in liar.core.connected and world.network.line(liar.peer, other.peer).up
             ):
                 continue
             if over and how == "branch":

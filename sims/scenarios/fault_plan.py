@@ -246,23 +246,23 @@ def _happen(world: World, fault: PlannedFault, waiting: Counter[FaultKind]) -> N
         world.faults.traps[fault.kind] = world.faults.traps.get(fault.kind, 0) + 1
     elif fault.kind == "join":
         if live and len(live) < PEERS_MAX:
-            world.story.happened["join"] += 1
+            world.happened["join"] += 1
             world.add_peer()
     elif fault.kind == "leader":
         for leader in world.leaders[:1]:
-            world.story.happened["leader"] += 1
+            world.happened["leader"] += 1
             ACTIONS["restart" if fault.other % 2 else "kill"](world, fault, leader)
     elif fault.kind == "half":
-        world.story.happened["half"] += multi_step_faults.corrupt_half(world, 1 + fault.other)
+        world.happened["half"] += multi_step_faults.corrupt_half(world, 1 + fault.other)
     elif fault.kind == "vanish":
-        world.story.happened["vanish"] += multi_step_faults.vanish(world)
+        world.happened["vanish"] += multi_step_faults.vanish(world)
     elif fault.kind == "sole":
-        world.story.happened["sole"] += multi_step_faults.leave_as_the_only_holder(world)
+        world.happened["sole"] += multi_step_faults.leave_as_the_only_holder(world)
     elif fault.kind == "revoke":  # The action counts the revoked peers.
         if live:
             ACTIONS["revoke"](world, fault, live[fault.peer % len(live)])
     elif live:
-        world.story.happened[fault.kind] += 1
+        world.happened[fault.kind] += 1
         ACTIONS[fault.kind](world, fault, live[fault.peer % len(live)])
 
 
@@ -427,17 +427,17 @@ def _spring(world: World, kind: str, joiner: Node, donor: Node) -> None:
     if kind == "lie":
         donor.transfers.lie = world.random.choice(("cell", "tree"))
     elif kind == "joiner":
-        world.story.happened[kind] += 1
+        world.happened[kind] += 1
         world.kill(joiner)
     elif kind == "donor":
         if world.random.random() < HANGS:
-            world.story.happened["hang"] += 1
+            world.happened["hang"] += 1
             world.pause(donor, world.random.choice(DURATIONS_S))
             return
-        world.story.happened[kind] += 1
+        world.happened[kind] += 1
         world.kill(donor)
     else:
-        world.story.happened["break"] += 1
+        world.happened["break"] += 1
         world.dialer.cut_connection(joiner, donor)
 
 
@@ -448,13 +448,13 @@ def _ambush(world: World, waiting: Counter[FaultKind], sender: Node, message: Co
         goes_back = any(isinstance(entry.body, Restore) for entry in message.entries)
         if goes_back and waiting["unread"] and multi_step_faults.read_late(world, sender):
             waiting["unread"] -= 1
-            world.story.happened["unread"] += 1
+            world.happened["unread"] += 1
         return
     for kind in AMBUSHES:
         fits = waiting[kind] and isinstance(message, AMBUSHES[kind][0])
         if fits and (kind != "deaf" or multi_step_faults.is_spare(world, sender)):
             waiting[kind] -= 1
-            world.story.happened[kind] += 1
+            world.happened[kind] += 1
             after_s = world.random.uniform(0.0, 2 * world.network.slowest_s)
             sender.after(after_s, partial(_strike, world, sender, kind))
             return

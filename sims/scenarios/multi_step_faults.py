@@ -73,7 +73,8 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         world.kill(node)
         if node not in late:
             world.revive(node, world.random.uniform(0.05, 1.0))
-    restored = world.checkers.history.agreement.rollbacks
+    agreement = world.checkers.history.agreement
+    restored = agreement.rollbacks
 
     def goes_on_again() -> None:
         """Wait for a commit: until then the peers keep the checkpoint that the log went back to."""
@@ -87,7 +88,7 @@ def _all_die_twice(world: World, *, torn: bool) -> None:
         for node in late:
             world.revive(node, 0.05)
 
-    when(world, lambda: world.checkers.history.agreement.rollbacks > restored, goes_on_again)
+    when(world, lambda: agreement.rollbacks > restored, goes_on_again)
 
 
 def hears_nobody(world: World, victim: Node, seconds: float) -> None:
@@ -121,16 +122,17 @@ def corrupt(world: World, victim: Node, by: int, *, fragment: int) -> None:
     victim.states.corrupt[fragment] = (
         part.steps.ranks if part.steps else part.rounds[fragment]
     ).version
-    world.checkers.history.agreement.corrupted = True
+    agreement = world.checkers.history.agreement
+    agreement.corrupted = True
 
 
 def corrupt_half(world: World, by: int) -> bool:
     """Give one wrong state to half of the peers, the leader among them, and if their number is odd,
     another one to one more: no state has a majority, and the leader's report must not decide. False
     if that is not possible now."""
-    peers = holders(world)
+    peers, training = holders(world), world.settings.training
     sound = [n for n in peers if not (n.states.corrupt or n.lacks_state)]
-    if len(peers) < 2 or sound != peers or not world.leaders or world.settings.training.gossip:
+    if len(peers) < 2 or sound != peers or not world.leaders or training.gossip:
         return False
     run_state = world.leaders[-1].core.run_state
     if not run_state.members.keys() <= {node.peer for node in peers}:
@@ -142,7 +144,7 @@ def corrupt_half(world: World, by: int) -> bool:
     silent = any(now < node.turns.paused_until or node.process.asked_to_leave for node in peers)
     if silent or not all(world.network.reachable(one, other, now) for one, other in ends):
         return False  # A peer that is lost before its report leaves a majority to the wrong state.
-    half, fragment = len(peers) // 2, by % world.settings.training.fragments
+    half, fragment = len(peers) // 2, by % training.fragments
     if any(is_done(node, fragment) for node in peers):
         return False  # No peer makes that state again.
     world.random.shuffle(peers)

@@ -45,16 +45,16 @@ def _ask(world: World, victims: Sequence[Node], at: int) -> None:
     if not news or not stay or world.finished:
         return
     asker = askers[at % len(askers)]
-    world.story.happened["revoke"] += len(news)
-    world.story.happened["revoked at once"] += len(news) > 1
-    world.story.happened["leader revoked"] += any(node.core.leads for node in news)
+    world.happened["revoke"] += len(news)
+    world.happened["revoked at once"] += len(news) > 1
+    world.happened["leader revoked"] += any(node.core.leads for node in news)
     for node in news:
         world.story.tell(f"{asker.peer} is asked to revoke {node.peer}")
         certification.revoked_at[node.peer] = world.clock.now
         entry = e.Revoked(node.peer, asker.peer, "stolen")
         if not certification.voters_revoke or asker.peer not in asker.run_state.voters:
             entry = certification.signed(entry)
-            world.story.happened["revocation signed"] += 1
+            world.happened["revocation signed"] += 1
         asker.give(v.ActAsked(entry))
     if not certification.voters_revoke:
         _lie(world, askers)
@@ -75,15 +75,15 @@ def _lie(world: World, members: Sequence[Node]) -> None:
     forged = e.Revoked(victim.peer, liar.peer, "a lie", draw.choice(signatures))
     liar.give(v.ActAsked(forged, force=True))
     for leader in world.leaders:
-        if liar.peer in leader.core.links.up and leader is not liar:
-            world.story.happened["revocation forged"] += 1
+        if liar.peer in leader.core.connected and leader is not liar:
+            world.happened["revocation forged"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(forged, force=True)))
 
 
 def _count_refusals(world: World, asker: Node, victims: Sequence[Node]) -> None:
     refused = asker.core.certificates.refused
     for node in [node for node in victims if node.peer in refused]:
-        world.story.happened["revocation refused"] += 1
+        world.happened["revocation refused"] += 1
         world.story.tell(f"{asker.peer} hears: {node.peer} is not revoked, {refused[node.peer]}")
 
 

@@ -46,9 +46,9 @@ def _ask(world: World, at: int, what: str, subject: str = "", value: str = "") -
     votes = asker.peer in asker.run_state.voters
     if certification.closed and not (certification.voters_steer and votes and at % 2):
         act = certification.signed(act)
-        world.story.happened["act signed"] += 1
+        world.happened["act signed"] += 1
     world.story.tell(f"{asker.peer} is asked for {what} {subject} {value}")
-    world.story.happened[f"asked to {what}"] += 1
+    world.happened[f"asked to {what}"] += 1
     asker.give(v.ActAsked(act))
     return act
 
@@ -77,8 +77,8 @@ def _send_again(world: World, at: int) -> None:
         return
     liar, act = liars[at % len(liars)], acts[at % len(acts)]
     for leader in world.leaders:
-        if liar.peer in leader.core.links.up and leader is not liar:
-            world.story.happened["act replayed"] += 1
+        if liar.peer in leader.core.connected and leader is not liar:
+            world.happened["act replayed"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(act, force=True)))
 
 
@@ -92,7 +92,7 @@ def _kick(world: World, victim: Node, at: int) -> None:
 
     def look(left: int) -> None:
         if victim.process.outcome == "refused" and world.nodes[victim.peer] is victim:
-            world.story.happened["kicked"] += 1
+            world.happened["kicked"] += 1
             world.revive(victim, BACK_S[at % len(BACK_S)])
         elif left and not world.finished:
             world.clock.at(AGAIN_S, lambda: look(left - 1))

@@ -120,7 +120,7 @@ class ForkHistory(HistoryCheckers):
 
     def _fork(self, name: Name, peer: PeerId, index: int) -> None:
         """Open a branch, with everything that its parent agreed on before."""
-        self._world.story.happened["fork"] += 1
+        self._world.happened["fork"] += 1
         parent = self.branches[name[:-1]]
         before = {i: x for i, x in self._read[name[:-1]].items() if i < index}
         branch = self.branches[name] = HistoryCheckers(self.violations)
@@ -157,34 +157,35 @@ class ForkCheckers(Checkers):
         super().__init__(forks)
         self.forks = forks
         """The same as `history`."""
+        self.between = forks.between
 
     def woke(self, node: Node) -> None:
         """An incarnation begins, and reads its log from the beginning."""
         self.forks.on[node.peer] = ()
-        self.forks.between.woke(node)
+        self.between.woke(node)
 
     def handled(self, node: Node, event: v.Event, commands: object) -> None:
-        self.forks.between.looked(node)
+        self.between.looked(node)
 
     def sent(self, node: Node, to: PeerId, message: m.Control) -> None:
         if isinstance(message, m.OnBranch):
-            self.forks.between.said(node, to, message)
+            self.between.said(node, to, message)
 
     def survives(self, node: Node, index: int, entry: e.Entry) -> None:
         pass
 
     def healed(self, world: WorldView[Node]) -> None:
         super().healed(world)
-        self.forks.between.healed(world)
+        self.between.healed(world)
 
     def run_ended(self, world: WorldView[Node]) -> None:
         """Check that connected live peers are on the same branch: one has given its own up."""
         for one in world.live:
             for other in world.live:
                 apart = one.run_state.forks != other.run_state.forks
-                if one.peer < other.peer and apart and other.peer in one.core.links.up:
+                if one.peer < other.peer and apart and other.peer in one.core.connected:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
-        self.forks.between.run_ended()
+        self.between.run_ended()
 
 
 class ForkWorld(World):
@@ -206,7 +207,7 @@ class ForkWorld(World):
         super().stopped(node, stop)
         checkers = self.checkers
         assert isinstance(checkers, ForkCheckers), "these worlds have checkers of their own"
-        checkers.forks.between.stopped(node, stop)
+        checkers.between.stopped(node, stop)
         if stop.outcome != "dropped":
             return
         self.story.happened["dropped"] += 1

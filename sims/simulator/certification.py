@@ -93,7 +93,7 @@ class Certification:
         """True if one of the two does not trust the certificate of the other one (yet)."""
         trusts = other.peer in node.disk.trusts and node.peer in other.disk.trusts
         if self.closed and not trusts:
-            self._world.story.happened["unknown certificate"] += 1
+            self._world.happened["unknown certificate"] += 1
         return self.closed and not trusts
 
     def bans(self, node: Node) -> bool:
@@ -149,7 +149,8 @@ class Certification:
             case c.AdmissionAnswer(number=number):
                 asker, asked = self._asking.pop(number)
                 network = self._world.network
-                self._world.clock.at(network.delay_s, lambda: self._answered(asker, asked, command))
+                clock = self._world.clock
+                clock.at(network.delay_s, lambda: self._answered(asker, asked, command))
             case c.Trust(admitted=admitted):
                 node.disk.trusts |= {entry.peer for entry in admitted}
 
@@ -161,24 +162,24 @@ class Certification:
         proved = entry.proof == toy_signature(terms.key, claim(check.root, entry.key))
         if signed and proved:
             return v.Proved(check.asker, check.number, entry)
-        self._world.story.happened["forged token"] += 1
+        self._world.happened["forged token"] += 1
         return v.NotProved(check.asker, check.number, "forged", final=True)
 
     def _answered(self, node: Node, asked: PeerId, answer: c.AdmissionAnswer) -> None:
         """Deliver an answer to the asking node, if it still lives. One answer in eight is lost."""
         if not node.running or self._random.random() < 1 / 8:
-            self._world.story.happened["admission lost"] += 1
+            self._world.happened["admission lost"] += 1
             return
         self._waits_until.pop(node.peer, None)
         if not answer.why:
             shown = {PeerId(certificate.decode()) for certificate in answer.certificates}
             node.disk.trusts |= {node.peer, asked, *shown}
             if not node.disk.certified:
-                self._world.story.happened["admitted"] += 1
+                self._world.happened["admitted"] += 1
                 node.disk.certified = True
                 node.give(v.Secured())
         elif answer.final:
-            self._world.story.happened[_reason(answer.why)] += 1
+            self._world.happened[_reason(answer.why)] += 1
             witness = node.me.witness
             if self._holds[node.peer] is self._token[witness]:
                 self._token[witness] = self._next_token(witness=witness)

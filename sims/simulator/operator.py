@@ -135,7 +135,7 @@ class Operator:
         world = self._world
         self._bring_back(all_peers=False)
         for node in filter(world.dialer.is_stranded, world.live):
-            world.story.happened["stranded"] += 1
+            world.happened["stranded"] += 1
             self.restart(node)
         training = [node for node in world.live if not node.me.witness]
         bans = world.dialer.certification.bans

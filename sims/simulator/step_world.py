@@ -75,7 +75,7 @@ class StepNode(Node):
             self.step_observer.stopped(self, message)
 
     def _payload(self, command: c.Command) -> None:
-        assert self.core.member_status.accepted, "arithmetic before the shell knows the run"
+        assert self.member_status.accepted, "arithmetic before the shell knows the run"
         match command:
             case c.MakeStep(step=step, batch=batch):
                 self._make(step, batch)
@@ -93,7 +93,7 @@ class StepNode(Node):
             case c.ReleaseSteps(step=step):
                 # Payloads are dropped at once, states in the order of the jobs.
                 self.values = {x: made for x, made in self.values.items() if made[0] > step}
-                lineage = self.core.run_state.lineage
+                lineage = self.run_state.lineage
                 self.job(lambda: self._release(step, lineage))
             case c.CheckState() | c.AdoptState() | c.CopyState() | c.HashState():
                 self.transfers.carry_out(command)
@@ -111,7 +111,7 @@ class StepNode(Node):
         def made() -> None:
             if life != self._making:
                 return
-            if self.world.clock.now < self.ranks.stalled_until:
+            if self.now < self.ranks.stalled_until:
                 self.at_time(self.ranks.stalled_until, made)
                 return
             value = random.randrange(PRIME)
@@ -124,7 +124,7 @@ class StepNode(Node):
 
     def _step_made(self, step: c.ApplyStep, total: Value, life: int) -> None:
         stamp = step.stamp
-        if life != self._making or stamp.lineage != self.core.run_state.lineage:
+        if life != self._making or stamp.lineage != self.run_state.lineage:
             return  # The ranks were lost or took another state, or the run rolled back.
         before = self.states.outers[0]
         after = self.states.outers[0] = (before * FACTOR + total) % PRIME
@@ -143,7 +143,7 @@ class StepNode(Node):
 
     def _release(self, step: int, lineage: int) -> None:
         """Make the copy after this step the base: it is committed, and goes to the disk too."""
-        if lineage != self.core.run_state.lineage:
+        if lineage != self.run_state.lineage:
             return  # A Restore came: on its branch this step is not committed.
         if step not in self.copies:
             assert step == 0, "a base without a copy"
@@ -151,7 +151,7 @@ class StepNode(Node):
         digest = state_digest(self.copies[step])
         self.copies = {at: value for at, value in self.copies.items() if at >= step}
         self.step_observer.state(self.peer, lineage, 0, step, digest)
-        run_state = self.core.run_state
+        run_state = self.run_state
         remaining = remaining_at(run_state, step)
         if remaining is None:
             return  # The log has gone on: a later copy becomes the base in a moment.

@@ -5,6 +5,7 @@ Each control message passes through the real encoding. Must NOT judge the run: a
 
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -117,6 +118,11 @@ class BareWorld(ABC):
         return e.Run(1, "{}", "", *of, gossip=training.gossip, asks=training.answers)
 
     # RunState and faults ------------------------------------------------------------------
+
+    @property
+    def happened(self) -> Counter[str]:
+        """Number of faults that took place, and of their outcomes, by kind."""
+        return self.story.happened
 
     @property
     def live(self) -> list[Node]:

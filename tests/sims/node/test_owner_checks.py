@@ -43,7 +43,7 @@ def whys(world: World, kind: type[e.Attempt | e.Lost]) -> list[str]:
 def test_an_owner_that_falsifies_its_part_is_found_each_time(seed: int) -> None:
     world = played(seed, "whole")
     assert world.checkers.violations == []
-    assert world.story.happened["falsified part"] > 0
+    assert world.happened["falsified part"] > 0
     assert any("found a wrong result" in why for why in whys(world, e.Attempt))
     assert any("falsified" in why for why in whys(world, e.Lost))
     assert all(node.process.outcome == "finished" for node in world.nodes.values())
@@ -52,14 +52,14 @@ def test_an_owner_that_falsifies_its_part_is_found_each_time(seed: int) -> None:
 def test_falsified_blocks_are_found_by_a_sample() -> None:
     world = played(7, "blocks")
     assert world.checkers.violations == []
-    assert world.story.happened["falsified blocks"] > 0
-    assert world.story.happened["false blocks found"] > 0
+    assert world.happened["falsified blocks"] > 0
+    assert world.happened["false blocks found"] > 0
 
 
 def test_a_contributor_with_two_faces_ends_no_run() -> None:
     world = played(5, "contribution")
     assert world.checkers.violations == []
-    assert world.story.happened["false blocks"] > 0
+    assert world.happened["false blocks"] > 0
     assert all(node.process.outcome == "finished" for node in world.nodes.values())
 
 
@@ -67,4 +67,4 @@ def test_without_checks_no_peer_lies() -> None:
     """A false result would be committed, and nothing would be wrong with the protocol."""
     world = played(3, "whole", training=Training())
     assert world.checkers.violations == []
-    assert world.story.happened["falsified part"] == 0
+    assert world.happened["falsified part"] == 0

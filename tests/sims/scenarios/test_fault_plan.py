@@ -77,13 +77,13 @@ def ended_well(world: World) -> bool:
 @pytest.mark.parametrize("kind", [x for x in KINDS if x not in (*TRAPS, "unread", "revoke")])
 def test_after_one_fault_of_any_kind_the_run_finishes(kind: FaultKind) -> None:
     world = played(fault(kind), peers=5 if kind in ("deaf", "vanish") else 3)
-    assert world.story.happened[kind] == 1
+    assert world.happened[kind] == 1
     assert ended_well(world)
 
 
 def test_as_many_corrupt_states_as_true_ones_take_the_run_back_and_one_reads_that_late() -> None:
     world = played(fault("unread", 7.0), fault("half"), peers=4)
-    assert (world.story.happened["half"], world.story.happened["unread"]) == (1, 1)
+    assert (world.happened["half"], world.happened["unread"]) == (1, 1)
     assert sum("is corrupted" in line for line in world.story.lines) == 2
     assert sum("reads late that the log went back" in line for line in world.story.lines) == 1
     assert len(entries(world, e.Restore)) == 1
@@ -118,7 +118,7 @@ def test_nobody_is_asked_to_leave_once_all_is_healed() -> None:
     inject(world, [fault("sole")])
     world.clock.at(SETTLED_S + 0.02, world.heal)
     world.run(until_s=90.0)
-    assert world.story.happened["sole"] == 1
+    assert world.happened["sole"] == 1
     assert not any(node.process.asked_to_leave for node in world.nodes.values())
     assert ended_well(world)
 
@@ -150,7 +150,7 @@ def test_who_is_deaf_comes_back_when_its_own_round_was_counted_and_is_gone() -> 
 @pytest.mark.parametrize("kind", TRAPS)
 def test_a_trap_waits_for_a_transfer_and_goes_off_during_it(kind: FaultKind) -> None:
     world = played(fault(kind, 7.0), fault("join", 8.0), fault("join", 15.0))
-    assert world.story.happened[kind] == 1
+    assert world.happened[kind] == 1
     assert any("trap during a transfer" in line for line in world.story.lines)
     assert ended_well(world)
 
@@ -188,7 +188,7 @@ def test_the_leader_is_killed_or_restarted() -> None:
         world.run(until_s=90.0)
         assert not leader.process.alive
         assert world.nodes[leader.peer].core.me.incarnation == names
-        assert world.story.happened["leader killed"] == 1
+        assert world.happened["leader killed"] == 1
         assert world.leaders == []
         assert ended_well(world)
 
@@ -196,7 +196,7 @@ def test_the_leader_is_killed_or_restarted() -> None:
 def test_a_crowd_dies_at_once_and_comes_back() -> None:
     """Peer 0 and those whose bit is set; here all, so that only their disks know the run."""
     world = played(fault("crowd", other=0b111, s=4.0), until_s=200.0)
-    assert world.story.happened["revived"] == 3
+    assert world.happened["revived"] == 3
     assert {node.me.incarnation for node in world.nodes.values()} == {2}
     assert len(entries(world, e.Restore)) == 1
     assert ended_well(world)
@@ -263,7 +263,7 @@ def test_a_minority_commits_nothing() -> None:
 
 def test_a_disk_that_is_full_costs_no_promise() -> None:
     world = played(*(fault("disk", peer=number, s=4.0) for number in range(3)))
-    assert world.story.happened["disk"] == 3
+    assert world.happened["disk"] == 3
     assert any("the log cannot be written: no space left" in line for line in world.story.lines)
     assert ended_well(world)
 
@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_costs_no_promise() -> None:
 def test_there_are_never_too_many_peers() -> None:
     world = played(*(fault("join", 1.0 + n / 10) for n in range(20)), until_s=5.0)
     assert len(world.nodes) == 9
-    assert world.story.happened["join"] == 6
+    assert world.happened["join"] == 6
 
 
 def test_faults_end_when_the_world_heals() -> None:
@@ -280,7 +280,7 @@ def test_faults_end_when_the_world_heals() -> None:
     world.clock.at(7.5, world.heal)
     world.clock.at(8.0, lambda: world.add_peer() and None)
     world.run(until_s=90.0)
-    assert world.story.happened["joiner"] == 0
+    assert world.happened["joiner"] == 0
 
 
 def test_healing_ends_stalls_and_fills_no_disk() -> None:

@@ -36,16 +36,13 @@ def revoked(world: World) -> set[str]:
 def test_peers_are_revoked_and_the_run_finishes(how: int) -> None:
     world = played(how)
     assert world.checkers.violations == []
-    assert world.story.happened["revoke"] > 0
+    assert world.happened["revoke"] > 0
     assert world.finished
     outcomes = {
         node.process.outcome for peer, node in world.nodes.items() if peer in revoked(world)
     }
     assert outcomes <= {"refused", "alone"}, "alone: it had only begun to come"
-    assert (
-        len(revoked(world)) + world.story.happened["revocation refused"]
-        == world.story.happened["revoke"]
-    )
+    assert len(revoked(world)) + world.happened["revocation refused"] == world.happened["revoke"]
 
 
 def test_of_too_many_some_are_refused() -> None:
@@ -114,7 +111,7 @@ def test_where_only_the_operator_revokes_a_member_lies_in_vain() -> None:
     assert not world.dialer.certification.voters_revoke
     world.clock.at(SETTLED_S, lambda: PLOTS[0](world, world.live[1], 0))
     world.run(until_s=60.0)
-    assert world.story.happened["revocation signed"] == 1
-    assert world.story.happened["revocation forged"] == 1
+    assert world.happened["revocation signed"] == 1
+    assert world.happened["revocation forged"] == 1
     assert len(revoked(world)) == 1
     assert world.checkers.violations == []

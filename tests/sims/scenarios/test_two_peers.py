@@ -24,7 +24,7 @@ def parted() -> ForkWorld:
     world = ForkWorld(8, peers=2, outer_steps=200)
     inject(world, [PlannedFault(4.0, "partition", 0, 0, PARTED_S)])
     world.run(until_s=4.0 + PARTED_S)
-    assert world.story.happened["fork"] >= 1
+    assert world.happened["fork"] >= 1
     assert world.checkers.violations == []
     return world
 
@@ -47,7 +47,7 @@ def test_after_a_fork_two_meet_and_one_of_them_comes_back_as_another() -> None:
     one, other = world.leaders
     assert one.run_state.forks != other.run_state.forks
     world.run(until_s=60.0)
-    assert world.story.happened["dropped"] == 1
+    assert world.happened["dropped"] == 1
     assert len(world.nodes) == 3
     assert len({node.run_state.forks for node in world.live}) == 1
     assert world.checkers.violations == []

@@ -175,7 +175,7 @@ def test_a_restarted_peer_remembers_its_log_and_nothing_else() -> None:
     assert new.raft.disk.durable_index == new.raft.log.last_index
     assert not new.core.leads
     assert new.data_plane.store.results == {}
-    assert world.story.happened["revived"] == 1
+    assert world.happened["revived"] == 1
 
 
 def test_reviving_who_lives_does_nothing() -> None:
@@ -185,7 +185,7 @@ def test_reviving_who_lives_does_nothing() -> None:
     world.revive(node, 0.5)
     world.run(until_s=4.0)
     assert world.nodes[node.peer] is node
-    assert world.story.happened["revived"] == 0
+    assert world.happened["revived"] == 0
 
 
 def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
@@ -199,7 +199,7 @@ def test_when_the_leader_dies_another_one_leads_and_the_run_ends_well() -> None:
     world.run(until_s=90.0)
     assert {node.process.outcome for node in followers(world) if node is not old} == {"finished"}
     assert commits(world) == 30
-    assert world.story.happened["leader killed"] == 1
+    assert world.happened["leader killed"] == 1
     assert world.checkers.violations == []
 
 
@@ -396,7 +396,7 @@ def test_healing_does_not_count_on_who_was_asked_to_leave() -> None:
     world.heal()
     world.run(until_s=world.clock.now + 60.0)
     assert asked.process.outcome == "left"
-    assert world.story.happened["revived"] == 1
+    assert world.happened["revived"] == 1
     assert commits(world) == 30
 
 
