@@ -26,7 +26,8 @@ def node(peer: PeerId, incarnation: int, round_: int) -> Any:
     me = SimpleNamespace(peer=peer, incarnation=incarnation)
     rounds = SimpleNamespace(work=SimpleNamespace(given=SimpleNamespace(round=round_)))
     run_state = SimpleNamespace(lineage=RUN)
-    return SimpleNamespace(core=SimpleNamespace(rounds=[rounds], me=me, run_state=run_state))
+    core = SimpleNamespace(rounds=[rounds])
+    return SimpleNamespace(core=core, me=me, run_state=run_state)
 
 
 def finished(peer: PeerId, ledger: SampleLedger) -> Any:
@@ -36,8 +37,8 @@ def finished(peer: PeerId, ledger: SampleLedger) -> Any:
         return 1
 
     run_state = SimpleNamespace(ledger=ledger, lineage=RUN, committed=committed)
-    core, process = SimpleNamespace(run_state=run_state), SimpleNamespace(outcome="finished")
-    return SimpleNamespace(peer=peer, core=core, process=process)
+    process = SimpleNamespace(outcome="finished")
+    return SimpleNamespace(peer=peer, run_state=run_state, process=process)
 
 
 def info(peer: PeerId, incarnation: int) -> PeerInfo:
