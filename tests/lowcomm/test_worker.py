@@ -37,6 +37,7 @@ from peers.processes.supervisor import ZygoteSpawner
 from peers.ranks.events import RanksEvaluated, RanksFinished, RanksSnapshotted
 from protocols.types.sample_ranges import SampleRange, Samples
 from tests.lowcomm import rank_driver
+from tests.marks import few
 
 H = 4
 SLOT = 3
@@ -307,7 +308,7 @@ STREAMED = replace(
 
 
 @pytest.mark.deadline(100)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", few([2, 1], count=1))
 def test_fragments_are_streamed_as_a_plain_loop_says(
     ranks: int, corpus: Corpus, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_wrong_rebase_and_a_partial_sum_are_caught() -> None:
     assert "its commit says" in verdicts["sums-without-the-missing"][1]
 
 
+@pytest.mark.long
 def test_committed_samples_leased_again_and_a_forgetful_rebase_are_caught() -> None:
     verdicts = hunt("leases-committed-samples", "a-rebase-forgets-its-samples", seeds=5)
     assert [caught for caught, _ in verdicts.values()] == [True, True]

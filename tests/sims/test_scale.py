@@ -11,6 +11,7 @@ from sims.checkers import disks
 from sims.checkers.disks import Disks
 from sims.scale import CountingWorld, Load, ScaleFigures, main, measure, table
 from sims.sweep import SeedResult, run_seed
+from tests.marks import few
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def test_the_relays_share_what_grows(growth: tuple[ScaleFigures, ScaleFigures]) 
     assert large.relays.received_by_type["Hold"] < learners
 
 
+@pytest.mark.long
 def test_when_logs_become_snapshots_relays_go_on_relaying(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever voted forgot an entry that its learners had not got: all of them at once, and for
     four reduction timeouts the leader did all the work. With this seed every voter relays for
@@ -100,7 +102,7 @@ def test_the_command_prints_one_object_or_a_table(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("relays_everywhere")
-@pytest.mark.parametrize("seed", range(7100, 7106))
+@pytest.mark.parametrize("seed", few(range(7100, 7106), count=2))
 def test_faulty_runs_with_relays_stay_correct(seed: int) -> None:
     assert run_seed(seed, peers=(5, 9)).violations == []
 

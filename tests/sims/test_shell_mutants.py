@@ -68,6 +68,7 @@ def test_a_planted_bug_is_noticed_and_named_with_its_test() -> None:
     assert overlooked_of([verdict]) == []
 
 
+@pytest.mark.long
 def test_what_changes_nothing_is_not_noticed(tmp_path: Path) -> None:
     file = tmp_path / "harmless.py"
     file.write_text("def plant():\n    pass\n")

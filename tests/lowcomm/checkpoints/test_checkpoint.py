@@ -384,6 +384,7 @@ def test_a_crash_before_any_file_operation_leaves_a_loadable_one(tmp_path: Path)
     assert int(said) >= 25, "it no longer dies at each of the operations"
 
 
+@pytest.mark.long
 def test_kill_9_at_random_moments_leaves_a_loadable_one(tmp_path: Path) -> None:
     chance, newest, unfinished = random.Random(9), Path(), 0
     for _ in range(14):

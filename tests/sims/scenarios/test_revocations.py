@@ -45,6 +45,7 @@ def test_peers_are_revoked_and_the_run_finishes(how: int) -> None:
     assert len(revoked(world)) + world.happened["revocation refused"] == world.happened["revoke"]
 
 
+@pytest.mark.long
 def test_of_too_many_some_are_refused() -> None:
     worlds = [played(len(PLOTS) - 1, victim=victim) for victim in range(4)]
     refused = [

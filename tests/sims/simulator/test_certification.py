@@ -83,6 +83,7 @@ def test_an_open_world_spends_nothing() -> None:
     assert not any(isinstance(x, e.TokenSpent) for x in world.checkers.log.values())
 
 
+@pytest.mark.long
 def test_in_some_seeds_answers_are_lost_and_tokens_do_not_count() -> None:
     happened = [run_seed(seed).happened for seed in (3, 4, 5, 6, 7, 8)]
     for kind in ("admitted", "admission lost", "token used up", "token of no voter", "wrong role"):

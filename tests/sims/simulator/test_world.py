@@ -79,6 +79,7 @@ def test_the_same_seed_tells_the_same_story_byte_for_byte() -> None:
     assert told(played(11)) != told(played(12))
 
 
+@pytest.mark.long
 def test_it_does_so_in_any_process() -> None:
     """No set of names is ever walked through in the order of its hashes."""
     program = (
