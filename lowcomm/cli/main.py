@@ -41,6 +41,8 @@ COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Entry-point group of a function that starts all nodes of a run directory again."""
 RUNS = Path("runs")
+TAKES_PROGRAM = (["peer"], ["sim"])
+"""First words of the commands that take a training program, after `--`."""
 ROOT_KEY = "root-key.pem"
 """A directory with this file is a run's directory that `lowcomm init` made."""
 JOINED, WITNESSED = "joined", "witnessed"
@@ -116,7 +118,7 @@ Join = Annotated[
 def main() -> None:
     """Run the program `lowcomm`."""
     command: list[str] = []
-    if sys.argv[1:2] == ["peer"] and "--" in sys.argv:
+    if sys.argv[1:2] in TAKES_PROGRAM and "--" in sys.argv:
         at = sys.argv.index("--")
         sys.argv, command = sys.argv[:at], sys.argv[at + 1 :]
     try:
