@@ -192,6 +192,8 @@ class RankControl:
                 context.driver.feed(v.TrainersMoving())
             case r.RanksFinished():
                 self._finished.set()
+            case r.ProgramEnded():
+                self._leave("its program has ended")
             case r.StopAsked():
                 self._leave("asked to leave")
 

@@ -8,6 +8,7 @@ variables. Must NOT import torch before a batch is made, nor touch a parameter
 import atexit
 import json
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -186,9 +187,15 @@ class Peer:
             self.client.evaluated(loss=loss, windows=windows, sample=sample)
 
     def close(self) -> None:
-        """Send the last messages and close the connection; idempotent. The daemon takes this for
-        the end of the rank."""
-        self.client.close()
+        """Send the last messages and close the connection; idempotent. The rank makes no further
+        step: if the run is not over, the node leaves it when the program has ended."""
+        self.client.close(done=True)
+
+    def close_at_exit(self) -> None:
+        """As `close`, unless an exception ends the program: then the daemon takes this for a fault
+        of the rank."""
+        crashed = getattr(sys, "last_value", None) is not None  # Python sets it before exit calls.
+        self.client.close(done=not crashed)
 
     def _until_finished(self, make: Callable[[list[int]], Any]) -> Iterator[Any]:
         while not self.finished:
@@ -243,7 +250,7 @@ def attach() -> Peer:
         raise LowcommError(f"no lowcomm daemon listens at {path}: {error}") from error
     with _fitting(client):
         peer = Peer(client, rank=rank, world_size=world_size)
-    atexit.register(peer.close)  # Sends the last messages if the loop does not.
+    atexit.register(peer.close_at_exit)  # Sends the last messages if the loop does not.
     return peer
 
 

@@ -27,6 +27,7 @@ from peers.ipc.messages import (
     RankRefused,
     Snapshotted,
     StepMetrics,
+    TrainsNoMore,
     Unfit,
 )
 from peers.ipc.msgpack_records import (
@@ -60,7 +61,7 @@ UNIX_PATH_BYTES_MAX = 107
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _FROM_RANK = kinds_of(
     *(RankHello, RankLayout, RankReady, Unfit, Boundary),
-    *(Contributed, StepMetrics, RankEvaluated, Snapshotted, Obeyed),
+    *(Contributed, StepMetrics, RankEvaluated, Snapshotted, TrainsNoMore, Obeyed),
 )
 
 

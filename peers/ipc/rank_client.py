@@ -29,9 +29,10 @@ from peers.ipc.messages import (
     Snapshotted,
     StepMetrics,
     TensorPlace,
+    TrainsNoMore,
     Unfit,
 )
-from peers.ipc.msgpack_records import kinds_of
+from peers.ipc.msgpack_records import LinkError, kinds_of
 from peers.ipc.rank_socket import RankSocket
 from peers.ipc.shared_memory import Slots, SlotsError
 from peers.ipc.step_orders import Obeyed, Order, StepSlots
@@ -75,11 +76,11 @@ class RankClient:
         """Generation of the next contribution, for each fragment."""
         self._results: defaultdict[int, deque[Result]] = defaultdict(deque)
         """By fragment: those that came and were not waited for yet."""
+        self._pid = os.getpid()
+        self._closed = False
         self._link = RankSocket(socket_path, timeout_s=timeout_s)
         self._link.watch(self._exit_without_daemon)
-        self._link.send(
-            RankHello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid())
-        )
+        self._link.send(RankHello(rank=rank, world_size=world_size, attempt=attempt, pid=self._pid))
         self.configured = self._expect(_CONFIGURED)
 
     def attach(
@@ -218,9 +219,14 @@ class RankClient:
         """Answer a result with `snapshot`: this rank's state is on the disk."""
         self._link.send(Snapshotted(directory=directory))
 
-    def close(self) -> None:
-        """Close the socket. Idempotent. The daemon gets all messages. Before `finish` it means that
-        the rank is lost."""
+    def close(self, *, done: bool = False) -> None:
+        """Close the socket; idempotent. The daemon gets all messages. `done`: this rank makes no
+        further step, so its node leaves the run when the program has ended; else, before `finish`,
+        it means that the rank is lost."""
+        if done and not self._closed and os.getpid() == self._pid:  # Not in a forked process.
+            with contextlib.suppress(LinkError):
+                self._link.send(TrainsNoMore())
+        self._closed = True
         if self._slots is not None:
             self._slots.close()
         self._link.close()

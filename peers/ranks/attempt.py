@@ -37,6 +37,7 @@ class Stage(Enum):
     IDLE = "waits for a result"
     TRAINING = "counts no step"
     WORKING = "neither finishes what the result asked for nor counts a step"
+    DONE = "trains no more"
 
 
 BEFORE_READY = frozenset(
@@ -352,6 +353,18 @@ class RankAttempt:
         self._ended.update(range(len(self._ranks)) if rank is None else (rank,))
         return len(self._ended) == len(self._ranks)
 
+    def trains_no_more(self, rank: int) -> bool:
+        """This rank makes no further step; True for the last one. No effect if the run is over, or
+        before it was attached: then it has trained nothing."""
+        if not self.finishing and self._ranks[rank].stage not in BEFORE_READY:
+            self._enter(rank, Stage.DONE)
+        return self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        """No rank makes a further step, before the end of the run."""
+        return all(rank.stage is Stage.DONE for rank in self._ranks)
+
     def tick(self, steps: Sequence[int]) -> None:
         """Raises RankFault for a rank that takes too long; `steps` are the step counters."""
         limits = self.hang_limits
@@ -377,6 +390,8 @@ class RankAttempt:
         self._enter(rank, after)
 
     def _enter(self, rank: int, stage: Stage) -> None:
+        if self._ranks[rank].stage is Stage.DONE:
+            return  # Results and orders still come for the others.
         self._ranks[rank].stage = stage
         self._ranks[rank].ticks = 0
 

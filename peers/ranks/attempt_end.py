@@ -21,6 +21,8 @@ class AttemptEnd:
     def __init__(self) -> None:
         self.finished = False
         """All ranks ended as they were told to."""
+        self.left = False
+        """The program ended by itself, in order, before the run."""
         self.hopeless: LowcommError | None = None
         """Why no attempt can run the program."""
         self.reason = ""
@@ -57,6 +59,12 @@ class AttemptEnd:
     def finish(self) -> None:
         """All ranks have ended as they were told to."""
         self.finished = True
+        self._explained.set()
+        self._over.set()
+
+    def leave(self) -> None:
+        """The program has ended in order, before the run: its node leaves."""
+        self.left = not self.reason
         self._explained.set()
         self._over.set()
 

@@ -23,7 +23,8 @@ STOPPED_S = 8.0
 """Seconds after which a stopped process (SIGSTOP) is replaced, since it cannot be at work. A rank
 that only makes no step has much longer: it may compile or evaluate."""
 LAST_WORDS_S = 1.0
-"""Seconds for the last messages of finished ranks, which may be read after their exit statuses."""
+"""Seconds for the last messages of ranks that ended in order, which may be read after their exit
+statuses."""
 
 
 class AttemptRunner:
@@ -125,7 +126,7 @@ class AttemptRunner:
                 end.line = await self._spawner.last_line()
             for task in watching:
                 task.cancel()
-            if end.finished:
+            if end.finished or end.left:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_S):
                         await self._heard_out.wait()
@@ -140,6 +141,9 @@ class AttemptRunner:
                 return
             if self.attempt.ended(exited.rank, exited.returncode):
                 self.end.finish()
+                return
+            if exited.rank is None and exited.returncode == 0 and self.attempt.is_ready:
+                self.end.leave()
                 return
             if exited.returncode != 0 or not self.attempt.finishing:
                 if not self.end.reason:

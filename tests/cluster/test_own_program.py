@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.reports.events import Commit, RanksLost, Waiting
+from lowcomm.reports.events import Checkpoint, Commit, RanksLost, Stopped, Waiting
 from sims.paced.rank import RankSpeed
 from tests.cluster.running import Command, Shell, new_shell, of, until, write_config
 
@@ -26,6 +26,27 @@ class Wrong(PacedTrainer):
         super()._step()
 
 Wrong(attach(), RankSpeed(step_s={PACED.step_s}, elements={PACED.elements})).train()
+"""
+
+LEAVING = f"""
+import os, sys, time
+from lowcomm.training.attach import attach
+from sims.paced.rank import PacedTrainer, RankSpeed
+
+class Short(PacedTrainer):
+    def _step(self):
+        if self._rank.steps >= {WRONG_AT}:
+            if sys.argv[1] == "close":
+                peer.close()
+                time.sleep(3)  # The model is saved, say.
+                print("saved")
+            if sys.argv[1] == "at once":
+                os._exit(0)
+            sys.exit()
+        super()._step()
+
+peer = attach()
+Short(peer, RankSpeed(step_s={PACED.step_s}, elements={PACED.elements})).train()
 """
 
 
@@ -102,6 +123,24 @@ def test_the_same_exception_at_the_same_step_ends_the_node_though_rounds_were_co
     assert "ValueError: no row" in line
     assert f"lowcomm resume {tmp_path / 'alpha'}" in line
     assert command.err.count("Traceback (most recent call last)") == 3, "what it printed is there"
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("way", ["exit", "close", "at once"])
+def test_a_program_that_ends_by_itself_leaves_the_run(
+    shell: Shell, tmp_path: Path, way: str
+) -> None:
+    program = tmp_path / "short.py"
+    program.write_text(LEAVING, encoding="utf-8")
+    command = started(shell, sys.executable, str(program), way)
+    assert command.wait(within_s=40) == 0, command.err
+    alpha = tmp_path / "alpha"
+    assert not of(RanksLost, alpha)
+    assert [event.why for event in of(Stopped, alpha)] == ["its program has ended"]
+    assert len(of(Commit, alpha)) >= 2
+    assert of(Checkpoint, alpha)[-1].round == of(Commit, alpha)[-1].round, "nothing is lost"
+    assert ("saved" in command.out) == (way == "close"), "it has its time after its last step"
+    assert "lowcomm: " not in command.err
 
 
 def test_a_founder_says_that_it_waits_for_its_own_program(shell: Shell, tmp_path: Path) -> None:

@@ -265,6 +265,30 @@ def test_ranks_may_end_only_when_told_to() -> None:
     assert not attempt.ended(None, 1)
 
 
+def test_a_rank_that_trains_no_more_is_waited_for_without_end() -> None:
+    attempt = ready_attempt()
+    train(attempt)
+    assert not attempt.trains_no_more(1)
+    train(attempt)  # A result for the other one.
+    for step in range(1000):
+        attempt.tick([step, 7])
+    assert attempt.in_stage(Stage.DONE) == [1]
+    assert attempt.trains_no_more(0)
+    for _ in range(1000):
+        attempt.tick([999, 7])
+
+
+def test_the_end_of_a_rank_that_has_trained_nothing_is_no_leave() -> None:
+    attempt = new_attempt(ranks=1)
+    attempt.hello(hello(0, world_size=1))
+    attempt.configured(0)
+    assert not attempt.trains_no_more(0)
+    finished = ready_attempt()
+    train(finished, finish=True)
+    assert not finished.trains_no_more(0)
+    assert not finished.trains_no_more(1), "they were told to end"
+
+
 def test_a_standing_step_counter_means_a_hang_only_while_training() -> None:
     attempt = ready_attempt()
     for _ in range(1000):
