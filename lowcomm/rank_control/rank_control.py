@@ -23,7 +23,7 @@ from lowcomm.rank_control.round_clock import RoundClock
 from lowcomm.startup.agreement import model_difference
 from peers.ipc import Answer, Boundary, Question, Slots
 from peers.processes import CommandSpawner, Spawner, ZygoteSpawner
-from peers.ranks import RankGroup, RanksConfig
+from peers.ranks import HangLimits, RankGroup, RanksConfig
 from peers.ranks import events as r
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -68,7 +68,11 @@ class RankControl:
             RanksConfig(
                 ranks=node.ranks,
                 port_range=node.port_range,
-                hang_timeout_s=node.hang_timeout_s,
+                hang_limits=HangLimits(
+                    node.hang_timeout_s,
+                    attach_timeout_s=node.attach_timeout_s,
+                    first_step_timeout_s=node.first_step_timeout_s,
+                ),
                 restarts_max=node.rank_restarts_max,
             ),
             spawner=spawner,

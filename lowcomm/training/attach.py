@@ -249,6 +249,11 @@ def attach() -> Peer:
     except OSError as error:
         raise LowcommError(f"no lowcomm daemon listens at {path}: {error}") from error
     with _fitting(client):
+        if world_size > 1 and not os.environ.get("RANK"):
+            raise ConfigError(
+                f"node.ranks is {world_size}, and the program runs one process, since no launcher "
+                "has set RANK: start it by one, as in `-- torchrun train.py`, or set node.ranks=1"
+            )
         peer = Peer(client, rank=rank, world_size=world_size)
     atexit.register(peer.close_at_exit)  # Sends the last messages if the loop does not.
     return peer

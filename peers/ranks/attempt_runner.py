@@ -13,7 +13,7 @@ from peers.ipc.messages import Attached, Configured, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.process_handles import is_stopped
 from peers.processes.supervisor import NotRunnable, Spawner, SpawnError
-from peers.ranks.attempt import RankAttempt, RankFault, Stage
+from peers.ranks.attempt import NeverAttached, RankAttempt, RankFault, Stage
 from peers.ranks.attempt_end import AttemptEnd
 from peers.ranks.events import ProgramFailed
 from peers.ranks.stall_watch import TICK_S, StallWatch
@@ -166,6 +166,8 @@ class AttemptRunner:
                     self._on_stall(next(iter(watch.stalled.values()), ""))
                 self._check_stopped(tick_s, is_stalled=bool(watch.stalled))
         except RankFault as error:
+            if isinstance(error, NeverAttached) and attempt.number == 0:
+                self.end.hopeless = ProgramFailed(f"{self._spawner.program}: {error}")
             self.end.lose(str(error))
 
     def _check_stopped(self, tick_s: float, *, is_stalled: bool) -> None:

@@ -35,7 +35,7 @@ from peers.ipc.msgpack_records import LinkError
 from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.supervisor import Spawner
-from peers.ranks.attempt import RankAttempt, RankFault, Stage, frozen_in, layout_in
+from peers.ranks.attempt import RankAttempt, RankFault, Stage, WrongWorld, frozen_in, layout_in
 from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
@@ -213,7 +213,7 @@ class RankGroup:
             attempt = RankAttempt(
                 number,
                 ranks=self._config.ranks,
-                hang_timeout_s=self._config.hang_timeout_s,
+                hang_limits=self._config.hang_limits,
                 decide_boundary=self._decide_boundary,
             )
             running = AttemptRunner(
@@ -279,6 +279,8 @@ class RankGroup:
             try:
                 rank = running.attempt.hello(message)
             except RankFault as error:
+                if isinstance(error, WrongWorld) and not running.attempt.is_ready:
+                    self._refuse(ConfigError(str(error)))
                 link.refuse(str(error))
                 running.end.lose(str(error))
                 return

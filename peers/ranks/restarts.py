@@ -29,6 +29,8 @@ class Restarts:
         if running.end.hopeless:
             return running.end.hopeless
         self.fault = running.end.fault
+        if self.fault is not None and self.fault.hidden_package:
+            return ProgramFailed(f"{program} cannot work: {self.fault.hidden_package}")
         alike = self._repeats.count(self.fault)
         if self._repeats.fault is not None and alike >= SAME_FAULTS_MAX:
             return ProgramFailed(same_again(program, self._repeats.fault, attempts=alike))

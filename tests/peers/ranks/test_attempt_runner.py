@@ -84,7 +84,11 @@ async def test_a_hung_rank_is_noticed_only_while_it_trains(
         owner.post()
         if who == "hung while training":
             lost = await owner.until(GroupLost)
-            assert lost.why == "rank 1 hangs: it counts no step for 0.5 s (at step 0)"
+            key = "node.first_step_timeout_s"
+            assert (
+                lost.why
+                == f"rank 1 hangs: it has not made its first step for 0.5 s (at step 0; {key})"
+            )
             assert await owner.until(GroupReady) == GroupReady(1)
         else:
             await owner.until(RankContribution)
