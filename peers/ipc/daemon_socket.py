@@ -176,14 +176,14 @@ class DaemonSocket:
         if not self._identified:
             self.end()
 
-    def end(self) -> None:
+    def end(self, *, kill: bool = True) -> None:
         """Close, and SIGKILL the process if it is a rank of this node. Idempotent."""
         self.close("its attempt is over")
         links = self._server.links
         if self not in links:
             return
         if self._process is not None:
-            if self._identified:
+            if self._identified and kill:
                 self._process.kill()
             self._process.close()
         links.discard(self)
@@ -312,10 +312,10 @@ class DaemonSocketServer:
             link.taken()
         return link, message
 
-    def end_links(self) -> None:
+    def end_links(self, *, kill: bool = True) -> None:
         """SIGKILL every rank that said hello, close every link."""
         for link in tuple(self.links):
-            link.end()
+            link.end(kill=kill)
 
     def close(self) -> None:
         """End the links and stop listening; idempotent. The path is left to its directory."""

@@ -68,9 +68,16 @@ class RankClient:
         world_size: int,
         attempt: int,
         timeout_s: float = 60.0,
+        own_daemon: Callable[[], int] | None = None,
     ) -> None:
-        """Connect, say hello, wait to be configured. Raises OSError when there is no daemon."""
+        """Connect, say hello, wait to be configured. `own_daemon`: this process has started its
+        daemon; waits for the daemon's end, and returns its exit status. Raises OSError when there
+        is no daemon."""
         self.rank = rank
+        self.needs_daemon = True
+        """This process ends with its daemon. Without effect unless the daemon is its own: another
+        one ends its ranks itself."""
+        self._own_daemon = own_daemon
         self._slots: Slots | None = None
         self._next: list[int] = []
         """Generation of the next contribution, for each fragment."""
@@ -223,6 +230,7 @@ class RankClient:
         """Close the socket; idempotent. The daemon gets all messages. `done`: this rank makes no
         further step, so its node leaves the run when the program has ended; else, before `finish`,
         it means that the rank is lost."""
+        done = done or self._own_daemon is not None
         if done and not self._closed and os.getpid() == self._pid:  # Not in a forked process.
             with contextlib.suppress(LinkError):
                 self._link.send(TrainsNoMore())
@@ -259,6 +267,10 @@ class RankClient:
     def _exit_without_daemon(self) -> None:
         """In the watcher's thread. No clean-up: nothing here outlives the process, and the main
         thread may be inside a collective that will never return."""
+        if self._own_daemon is not None:
+            if self.needs_daemon:
+                os._exit(self._own_daemon() or EXIT_DAEMON_GONE)  # It has told why.
+            return
         said = b"rank %d: the daemon is gone\n" % self.rank
         # Our stderr is mostly a pipe to the daemon, which may lose a last message.
         for stderr in (2, self._link.daemon_stderr):

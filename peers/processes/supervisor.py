@@ -55,6 +55,8 @@ class Exit:
 
     rank: int | None
     returncode: int
+    final: bool = False
+    """No other attempt can follow: the node leaves its run."""
 
     def __str__(self) -> str:
         who = "the ranks' process" if self.rank is None else f"rank {self.rank}"

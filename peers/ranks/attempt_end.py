@@ -90,7 +90,7 @@ class AttemptEnd:
         self._hint = self._hint or hint
         self._over.set()
 
-    async def wait(self) -> None:
+    async def until_over(self) -> None:
         """Wait until the attempt has ended, and a little for the reason."""
         await self._over.wait()
         with contextlib.suppress(TimeoutError):

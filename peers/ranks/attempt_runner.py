@@ -120,7 +120,7 @@ class AttemptRunner:
                 tasks.create_task(self._watch_exits()),
                 tasks.create_task(self._watch_steps(steps)),
             )
-            await end.wait()
+            await end.until_over()
             end.steps = tuple(steps())
             if not end.finished and not end.reason:
                 end.line = await self._spawner.last_line()
@@ -142,7 +142,8 @@ class AttemptRunner:
             if self.attempt.ended(exited.rank, exited.returncode):
                 self.end.finish()
                 return
-            if exited.rank is None and exited.returncode == 0 and self.attempt.is_ready:
+            by_itself = exited.rank is None and exited.returncode == 0 and self.attempt.is_ready
+            if by_itself or exited.final:
                 self.end.leave()
                 return
             if exited.returncode != 0 or not self.attempt.finishing:

@@ -18,6 +18,9 @@ class RanksConfig:
     """MASTER_PORT of each attempt is a free port of this range; both ends count."""
     hang_limits: HangLimits = field(default_factory=HangLimits)
     """A rank that trains is hung if its step counter stands still for this long."""
+    adopted: bool = False
+    """The ranks' program has started the daemon: it is killed only if it hangs, is not started
+    again, and its node does not wait for its end."""
     restarts_max: int = 5
     """Give up after this many restarts in a row that brought no contribution, or none of use."""
 

@@ -249,7 +249,8 @@ class RankGroup:
         finally:
             self._running = None
             self._handed.clear()  # If cancelled, nothing is reported any more.
-            daemon_sockets.end_links()
+            spared = self._config.adopted and (self._refusal or not running.end.reason)
+            daemon_sockets.end_links(kill=not spared)
             await self._spawner.stop()
             self._memory.void()
 
@@ -317,6 +318,8 @@ class RankGroup:
             if attempt.trains_no_more(rank):
                 self._handed.tell_all()
                 self._on_event(GroupStalled(attempt.number, "its program trains no more"))
+                if self._config.adopted:
+                    running.end.leave()
         elif isinstance(message, RankHello | Obeyed):
             raise RankFault(f"rank {rank} sends {type(message).__name__} out of turn")
         else:
@@ -325,6 +328,8 @@ class RankGroup:
                 running.end.lose(f"rank {rank}: {message.why}")
             elif not attempt.finishing and rank not in attempt.in_stage(Stage.DONE):
                 running.end.suspect(f"rank {rank}: {message.why}")
+            elif attempt.finishing and self._config.adopted:
+                running.end.finish()
 
     def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         self._memory.take_layout(running, tensors)

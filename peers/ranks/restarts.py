@@ -35,7 +35,8 @@ class Restarts:
         if self._repeats.fault is not None and alike >= SAME_FAULTS_MAX:
             return ProgramFailed(same_again(program, self._repeats.fault, attempts=alike))
         if self._fruitless > self._restarts_max:
-            why = f"{self._fruitless} attempts of the ranks failed in a row: {running.end.why}"
+            many = f"{self._fruitless} attempts of the ranks failed in a row: "
+            why = f"{many if self._restarts_max else ''}{running.end.why}"
             return RanksFailed(why) if self.fault is None else ProgramFailed(why)
         return None
 

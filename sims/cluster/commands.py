@@ -84,7 +84,7 @@ def sim(
             counts,
             directory,
             overrides or [],
-            command=ctx.obj or (),
+            command=ctx.obj.command,
             console=Console(),
         )
     )
