@@ -9,7 +9,16 @@ import pytest
 
 from lowcomm.reports.events import Checkpoint, Commit, RanksLost, Stopped, Waiting
 from sims.paced.rank import RankSpeed
-from tests.cluster.running import Command, Shell, new_shell, of, until, write_config
+from tests.cluster.running import (
+    Command,
+    Shell,
+    commits_until,
+    marked_processes,
+    new_shell,
+    of,
+    until,
+    write_config,
+)
 
 PACED = RankSpeed(step_s=0.001, elements=6001)
 WRONG_AT = 12
@@ -210,6 +219,29 @@ def test_a_program_that_ends_by_itself_leaves_the_run(
     assert of(Checkpoint, alpha)[-1].round == of(Commit, alpha)[-1].round, "nothing is lost"
     assert ("saved" in command.out) == (way == "close"), "it has its time after its last step"
     assert "lowcomm: " not in command.err
+
+
+ORPHANS = """
+import os, time
+if os.fork() == 0:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.deadline(60)
+def test_nothing_that_a_program_has_started_outlives_its_killed_daemon(
+    shell: Shell, tmp_path: Path
+) -> None:
+    program = tmp_path / "orphans.py"
+    program.write_text(ORPHANS + LEAVING.replace(str(WRONG_AT), "1000000"), encoding="utf-8")
+    started(shell, sys.executable, str(program), "exit")
+    commits_until(tmp_path / "alpha", 2)
+    assert len(marked_processes()) == 4, "daemon, reaper, program, orphan"
+    shell.kill(tmp_path / "alpha")
+    until(lambda: not marked_processes(), within_s=10, what="every process gone")
 
 
 def test_a_founder_says_that_it_waits_for_its_own_program(shell: Shell, tmp_path: Path) -> None:
