@@ -7,6 +7,7 @@ a command needs it.
 
 import sys
 from contextlib import closing
+from dataclasses import dataclass
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from lowcomm.cli import init, log_lists, own_node, recover, revoke, steer
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
+from peers.processes import AdoptedProgram, adopted_program
 from protocols.types import ConfigError, LowcommError, RefusedError
 
 if TYPE_CHECKING:
@@ -41,10 +43,22 @@ COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Entry-point group of a function that starts all nodes of a run directory again."""
 RUNS = Path("runs")
+TAKES_PROGRAM = (["peer"], ["sim"])
+"""First words of the commands that take a training program, after `--`."""
 ROOT_KEY = "root-key.pem"
 """A directory with this file is a run's directory that `lowcomm init` made."""
 JOINED, WITNESSED = "joined", "witnessed"
 """Names that stand for the run's in the path of a joiner or witness, which do not know it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenProgram:
+    """The training program of a command."""
+
+    command: tuple[str, ...]
+    """Its command line, that after `--`; empty: the built-in one."""
+    adopted: AdoptedProgram | None
+    """It has started this process itself."""
 
 
 class Commands(TyperGroup):
@@ -116,14 +130,17 @@ Join = Annotated[
 def main() -> None:
     """Run the program `lowcomm`."""
     command: list[str] = []
-    if sys.argv[1:2] == ["peer"] and "--" in sys.argv:
+    if sys.argv[1:2] in TAKES_PROGRAM and "--" in sys.argv:
         at = sys.argv.index("--")
         sys.argv, command = sys.argv[:at], sys.argv[at + 1 :]
+    program = adopted_program()
     try:
-        app(prog_name="lowcomm", obj=tuple(command))
+        app(prog_name="lowcomm", obj=GivenProgram(tuple(command), program))
     except (LowcommError, OSError) as error:
-        print(f"lowcomm: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(exit_code(error))
+        code = exit_code(error)
+        if program is None or not program.answer({"error": str(error), "code": code}):
+            print(f"lowcomm: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(code)
 
 
 def exit_code(error: LowcommError | OSError) -> int:
@@ -187,6 +204,7 @@ def peer(
     from lowcomm.startup.start_options import StartOptions
     from peers.fault_injection import parse_fault
 
+    program: GivenProgram = ctx.obj
     word = take_token(join)
     if (new and join) or not (new or word):
         raise ConfigError(
@@ -198,6 +216,12 @@ def peer(
             "--new needs a [run], which says what to train: give a configuration file that has "
             "one, or --set run.seed=0 for the defaults"
         )
+    if program.adopted is not None and loaded.node.ranks != 1:
+        raise ConfigError(
+            f"node.ranks is {loaded.node.ranks}, but a program that starts its node itself is one "
+            "rank: set node.ranks=1, or start it as `lowcomm peer run.toml --new -- torchrun "
+            "train.py`"
+        )
     address, token = _way_in("" if new else word, loaded, witness=False)
     warn_if_exposed(join)
     opened = config.parent if config and (config.parent / ROOT_KEY).exists() else None
@@ -208,7 +232,8 @@ def peer(
         address=address,
         token=token,
         run_directory=opened,
-        command=ctx.obj,
+        command=program.command,
+        adopted=program.adopted,
         fault=parse_fault(fault) if fault else None,
     )
     _run_daemon(loaded, directory, start)
@@ -351,7 +376,7 @@ def _run_daemon(config: "FileConfig", directory: Path, start: "StartOptions") ->
         how = again if rejoins_at else start
         return Daemon(config, directory=directory, start=how, listening=listening)
 
-    _live(make, directory, config, contact=start.address)
+    _live(make, directory, config, contact=start.address, rejoins=start.adopted is None)
 
 
 def _run_witness(
@@ -376,9 +401,10 @@ def _live(
     config: "FileConfig",
     *,
     contact: str,
+    rejoins: bool = True,
 ) -> NoReturn:
     """Run the daemon of `make(socket, address at which to join again or "")`, and a new one as long
-    as it has to join again; then exit with its code."""
+    as it has to join again (if it `rejoins`); then exit with its code."""
     import asyncio
 
     from lowcomm.config.addresses import listen_at
@@ -400,6 +426,8 @@ def _live(
 
         with closing(listening), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code, rejoins_at = runner.run(life())
+        if rejoins_at and not rejoins:
+            raise LowcommError("this node's branch of the run was given up: join the run again")
         if not rejoins_at:
             sys.exit(code)
         # Its branch of the run was given up: it joins as a new peer with an empty log.

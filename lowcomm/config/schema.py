@@ -281,14 +281,19 @@ class NodeConfig:
     memory_max_bytes: int = 0
     """If the daemon needs more bytes of memory than this, it refuses to start. 0: 90 % of the
     machine's free memory."""
+    attach_timeout_s: float = 300.0
+    """Your program must call `lowcomm.attach()` within so many seconds, or `hang_timeout_s` if that
+    is larger; otherwise the node ends."""
+    first_step_timeout_s: float = 1800.0
+    """The ranks are restarted if the first step of a rank's process, which `torch.compile` may make
+    slow, takes so many seconds, or `hang_timeout_s` if that is larger."""
     hang_timeout_s: float = 60.0
     """The ranks are restarted if a rank makes no step for so many seconds while it trains: set it
-    above the longest evaluation and the first compiled step. Starting, building the model, and what
-    an order asks for (evaluations of the built-in program, snapshots) may take 300, 600 and 600
-    seconds, or this value if it is larger. Other nodes do not wait so long: they go on without this
-    node when a rank has stalled, that is made no step for four times the longest of its last steps,
-    and for 1.5 seconds at least. If a signal has stopped that rank, the ranks are restarted after 8
-    seconds of the stall."""
+    above the longest evaluation. Building the model, and what an order asks for (evaluations of the
+    built-in program, snapshots) may take 600 seconds, or this value if it is larger. Other nodes do
+    not wait so long: they go on without this node when a rank has stalled, that is made no step for
+    four times the longest of its last steps, and for 1.5 seconds at least. If a signal has stopped
+    that rank, the ranks are restarted after 8 seconds of the stall."""
     rank_restarts_max: int = 5
     """The node gives up after this many restarts of its ranks in a row without a usable
     contribution, or after three attempts in a row that failed in the same way at the same step."""
@@ -297,7 +302,10 @@ class NodeConfig:
         check_values(
             "node",
             self,
-            positive=("ranks", "checkpoint_every_rounds", "hang_timeout_s"),
+            positive=(
+                *("ranks", "checkpoint_every_rounds"),
+                *("attach_timeout_s", "first_step_timeout_s", "hang_timeout_s"),
+            ),
             not_negative=("memory_max_bytes", "rank_restarts_max"),
         )
         low, high = self.port_range

@@ -114,9 +114,7 @@ class Daemon:
         driver.use(context.mesh)
         self.shutdown = ends = Shutdown(core, driver, self.node_admission)
         stop, leave = ends.end_daemon, ends.leave
-        self.ranks = RankControl(
-            context, command=start.command, stop=stop, leave=leave, answer=self.answer
-        )
+        self.ranks = RankControl(context, start=start, stop=stop, leave=leave, answer=self.answer)
         self.rejoins_at = ""  # Where to join again, if our branch of the log was given up.
         self._caught_up = False
         """We have read the log entry that admits this incarnation."""

@@ -21,9 +21,15 @@ from lowcomm.rank_control.rank_rounds import RankRounds, makes_evaluation
 from lowcomm.rank_control.rank_steps import RankSteps
 from lowcomm.rank_control.round_clock import RoundClock
 from lowcomm.startup.agreement import model_difference
+from lowcomm.startup.start_options import StartOptions
 from peers.ipc import Answer, Boundary, Question, Slots
-from peers.processes import CommandSpawner, Spawner, ZygoteSpawner
-from peers.ranks import RankGroup, RanksConfig
+from peers.processes import (
+    AdoptedSpawner,
+    CommandSpawner,
+    Spawner,
+    ZygoteSpawner,
+)
+from peers.ranks import HangLimits, RankGroup, RanksConfig
 from peers.ranks import events as r
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -41,12 +47,12 @@ class RankControl:
         self,
         context: DaemonContext,
         *,
-        command: tuple[str, ...],
+        start: StartOptions,
         stop: Callable[[str, c.Outcome], None],
         leave: Callable[[str], None],
         answer: Callable[[Question], str],
     ) -> None:
-        """`command`: the user's training program; empty: the built-in one. `stop` ends the daemon
+        """`start`: with the program of the ranks. `stop` ends the daemon
         with a reason, `leave` lets it leave the run first; `answer` answers local commands."""
         node = context.config.node
         self._context = context
@@ -61,17 +67,19 @@ class RankControl:
         self.frozen: Sequence[FrozenTensor] = ()
         """The run's frozen tensors, once its layout is known."""
         self._finished = asyncio.Event()
-        spawner: Spawner = (
-            CommandSpawner(command) if command else ZygoteSpawner(PRELOAD, target=WORKER)
-        )
         self.group = RankGroup(
             RanksConfig(
                 ranks=node.ranks,
                 port_range=node.port_range,
-                hang_timeout_s=node.hang_timeout_s,
-                restarts_max=node.rank_restarts_max,
+                hang_limits=HangLimits(
+                    node.hang_timeout_s,
+                    attach_timeout_s=node.attach_timeout_s,
+                    first_step_timeout_s=node.first_step_timeout_s,
+                ),
+                adopted=start.adopted is not None,
+                restarts_max=node.rank_restarts_max if start.adopted is None else 0,
             ),
-            spawner=spawner,
+            spawner=_spawner(start),
             on_event=self._on_event,
             decide_boundary=self._decide_boundary,
             answer=answer,
@@ -192,6 +200,8 @@ class RankControl:
                 context.driver.feed(v.TrainersMoving())
             case r.RanksFinished():
                 self._finished.set()
+            case r.ProgramEnded():
+                self._leave("its program has ended")
             case r.StopAsked():
                 self._leave("asked to leave")
 
@@ -241,3 +251,13 @@ class RankControl:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._finished.wait()
+
+
+def _spawner(start: StartOptions) -> Spawner:
+    """The spawner of the ranks' program: one that runs already, a user's own, or the built-in
+    one."""
+    if start.adopted is not None:
+        return AdoptedSpawner(start.adopted, start.command)
+    if start.command:
+        return CommandSpawner(start.command)
+    return ZygoteSpawner(PRELOAD, target=WORKER)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from peers.fault_injection import InjectedFault, Lie
+from peers.processes import AdoptedProgram
 from protocols.state import Token
 
 
@@ -23,6 +24,8 @@ class StartOptions:
     """The directory in which `lowcomm init` made the root key of a new run."""
     command: tuple[str, ...] = ()
     """Command line of the user's own training program; empty: the built-in one."""
+    adopted: AdoptedProgram | None = None
+    """The program of this command line, if it has started this daemon itself."""
     fault: InjectedFault | Lie | None = None
 
     @property

@@ -1,13 +1,14 @@
 """Attaches this process to its node as one rank: `attach()`, and the Peer that it returns.
 
-The node's daemon started this process, which finds the daemon by LOWCOMM_SOCKET and torchrun's
-variables. Must NOT import torch before a batch is made, nor touch a parameter
+The node's daemon started this process, or is started by it (own_daemon.py); LOWCOMM_SOCKET and
+torchrun's variables lead to it. Must NOT import torch before a batch is made, nor touch a parameter
 (`lowcomm/training/round_methods.py` does).
 """
 
 import atexit
 import json
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
 from lowcomm.data.lease import NodeLease
 from lowcomm.methods import AnyMethod, RoundMethod
+from lowcomm.training.own_daemon import TOKEN_VARIABLE, OwnDaemon, start_daemon
 from peers.ipc import Attached, RankClient, TensorPlace
 from protocols.types import ConfigError, LowcommError
 
@@ -171,6 +173,7 @@ class Peer:
     def finish(self, *, evaluate: bool) -> None:
         """For a method: the parameters are the run's final ones."""
         self.finished, self.evaluation_due = True, evaluate
+        self.client.needs_daemon = False
 
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
         """Show these figures; never blocks. `step` and `tokens` (of all ranks) count from the start
@@ -186,9 +189,15 @@ class Peer:
             self.client.evaluated(loss=loss, windows=windows, sample=sample)
 
     def close(self) -> None:
-        """Send the last messages and close the connection; idempotent. The daemon takes this for
-        the end of the rank."""
-        self.client.close()
+        """Send the last messages and close the connection; idempotent. The rank makes no further
+        step: if the run is not over, the node leaves it when the program has ended."""
+        self.client.close(done=True)
+
+    def close_at_exit(self) -> None:
+        """As `close`, unless an exception ends the program: then the daemon takes this for a fault
+        of the rank."""
+        crashed = getattr(sys, "last_value", None) is not None  # Python sets it before exit calls.
+        self.client.close(done=not crashed)
 
     def _until_finished(self, make: Callable[[list[int]], Any]) -> Iterator[Any]:
         while not self.finished:
@@ -218,33 +227,66 @@ class Peer:
         return rank_rows(rows, self.rank, self.world_size)
 
 
-def attach() -> Peer:
+def attach(run: str | Path | None = None, *, join: str = "", overrides: Sequence[str] = ()) -> Peer:
     """Connect this process to its node's daemon, as the rank that the environment names.
 
-    Blocks until the daemon knows the run (it may be waiting for a first peer). From now on this
-    process ends when the daemon does. Raises ConfigError if no daemon started this process, or if
-    its environment is invalid; LowcommError if the daemon is gone.
+    If no daemon started this process, start one as its child: it founds the run of the
+    configuration file `run`, or joins that of the token `join` (a token, or @FILE; by default that
+    of LOWCOMM_TOKEN; then `run` may be missing). `overrides` are as after --set: `node.name=beta`.
+    The node leaves the run when this process ends. If a daemon started it, all three are ignored.
+
+    Blocks until the daemon knows the run (it may be waiting for a first peer). Until the run is
+    finished, this process ends when the daemon does. Raises ConfigError if the file, the token, the
+    environment or the lack of a daemon is at fault; LowcommError if the daemon is gone.
     """
-    path = os.environ.get("LOWCOMM_SOCKET", "")
+    path, own = os.environ.get("LOWCOMM_SOCKET", ""), None
     if not path:
-        raise ConfigError(
-            "LOWCOMM_SOCKET is not set, so no lowcomm daemon started this process: "
-            "start it as `lowcomm peer run.toml --new -- python train.py`, on further nodes as "
-            "`lowcomm peer --join @FILE -- python train.py` (FILE: the token)"
-        )
+        own = _own_daemon(run, join=join, overrides=overrides)
+        path = os.environ["LOWCOMM_SOCKET"]
     world_size = _number("WORLD_SIZE", 1)
     rank = _number("RANK", 0)
     if rank >= world_size:
         raise ConfigError(f"RANK is {rank} and WORLD_SIZE {world_size}: ranks count from 0")
     attempt = _number("LOWCOMM_ATTEMPT", _number("TORCHELASTIC_RESTART_COUNT", 0))
     try:
-        client = RankClient(path, rank=rank, world_size=world_size, attempt=attempt)
+        client = RankClient(
+            path,
+            rank=rank,
+            world_size=world_size,
+            attempt=attempt,
+            own_daemon=own.exit_code if own is not None else None,
+        )
     except OSError as error:
         raise LowcommError(f"no lowcomm daemon listens at {path}: {error}") from error
     with _fitting(client):
+        if world_size > 1 and not os.environ.get("RANK"):
+            raise ConfigError(
+                f"node.ranks is {world_size}, and the program runs one process, since no launcher "
+                "has set RANK: start it by one, as in `-- torchrun train.py`, or set node.ranks=1"
+            )
         peer = Peer(client, rank=rank, world_size=world_size)
-    atexit.register(peer.close)  # Sends the last messages if the loop does not.
+    atexit.register(peer.close_at_exit)  # Sends the last messages if the loop does not.
     return peer
+
+
+def _own_daemon(run: str | Path | None, *, join: str, overrides: Sequence[str]) -> OwnDaemon:
+    """Start a daemon; from then on the environment is that of its rank."""
+    if run is None and not (join or os.environ.get(TOKEN_VARIABLE)):
+        raise ConfigError(
+            "LOWCOMM_SOCKET is not set, so no lowcomm daemon started this process: "
+            "start it as `lowcomm peer run.toml --new -- python train.py`, on further nodes as "
+            "`lowcomm peer --join @FILE -- python train.py` (FILE: the token); or have it start "
+            'a daemon by lowcomm.attach(run="run.toml"), on further nodes with join="@FILE"'
+        )
+    if _number("WORLD_SIZE", 1) > 1:
+        raise ConfigError(
+            "several ranks cannot start their node's daemon: start them by it, as in "
+            "`lowcomm peer run.toml --new --set node.ranks=2 -- torchrun train.py`"
+        )
+    own = start_daemon(run, join=join, overrides=overrides)
+    os.environ.update(own.environment())
+    atexit.register(own.exit_code)  # After the rank has closed its connection.
+    return own
 
 
 def _write_frozen(frozen: Sequence["FrozenPart"], path: str) -> None:

@@ -27,6 +27,7 @@ from peers.ipc.messages import (
     RankRefused,
     Snapshotted,
     StepMetrics,
+    TrainsNoMore,
     Unfit,
 )
 from peers.ipc.msgpack_records import (
@@ -60,7 +61,7 @@ UNIX_PATH_BYTES_MAX = 107
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _FROM_RANK = kinds_of(
     *(RankHello, RankLayout, RankReady, Unfit, Boundary),
-    *(Contributed, StepMetrics, RankEvaluated, Snapshotted, Obeyed),
+    *(Contributed, StepMetrics, RankEvaluated, Snapshotted, TrainsNoMore, Obeyed),
 )
 
 
@@ -175,14 +176,14 @@ class DaemonSocket:
         if not self._identified:
             self.end()
 
-    def end(self) -> None:
+    def end(self, *, kill: bool = True) -> None:
         """Close, and SIGKILL the process if it is a rank of this node. Idempotent."""
         self.close("its attempt is over")
         links = self._server.links
         if self not in links:
             return
         if self._process is not None:
-            if self._identified:
+            if self._identified and kill:
                 self._process.kill()
             self._process.close()
         links.discard(self)
@@ -311,10 +312,10 @@ class DaemonSocketServer:
             link.taken()
         return link, message
 
-    def end_links(self) -> None:
+    def end_links(self, *, kill: bool = True) -> None:
         """SIGKILL every rank that said hello, close every link."""
         for link in tuple(self.links):
-            link.end()
+            link.end(kill=kill)
 
     def close(self) -> None:
         """End the links and stop listening; idempotent. The path is left to its directory."""

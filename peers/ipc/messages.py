@@ -142,6 +142,12 @@ class Snapshotted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainsNoMore:
+    """rank -> daemon, last: this rank makes no further step, though the run may go on. Its process
+    may have other work until its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """daemon -> rank: a result of `fragment` is published, in that place of the slots.
 
@@ -186,6 +192,7 @@ RankMessage = (
     | StepMetrics
     | RankEvaluated
     | Snapshotted
+    | TrainsNoMore
     | Obeyed
 )
 DaemonMessage = Configured | Attached | Answer | Result | Order | RankRefused

@@ -29,9 +29,10 @@ from peers.ipc.messages import (
     Snapshotted,
     StepMetrics,
     TensorPlace,
+    TrainsNoMore,
     Unfit,
 )
-from peers.ipc.msgpack_records import kinds_of
+from peers.ipc.msgpack_records import LinkError, kinds_of
 from peers.ipc.rank_socket import RankSocket
 from peers.ipc.shared_memory import Slots, SlotsError
 from peers.ipc.step_orders import Obeyed, Order, StepSlots
@@ -67,19 +68,26 @@ class RankClient:
         world_size: int,
         attempt: int,
         timeout_s: float = 60.0,
+        own_daemon: Callable[[], int] | None = None,
     ) -> None:
-        """Connect, say hello, wait to be configured. Raises OSError when there is no daemon."""
+        """Connect, say hello, wait to be configured. `own_daemon`: this process has started its
+        daemon; waits for the daemon's end, and returns its exit status. Raises OSError when there
+        is no daemon."""
         self.rank = rank
+        self.needs_daemon = True
+        """This process ends with its daemon. Without effect unless the daemon is its own: another
+        one ends its ranks itself."""
+        self._own_daemon = own_daemon
         self._slots: Slots | None = None
         self._next: list[int] = []
         """Generation of the next contribution, for each fragment."""
         self._results: defaultdict[int, deque[Result]] = defaultdict(deque)
         """By fragment: those that came and were not waited for yet."""
+        self._pid = os.getpid()
+        self._closed = False
         self._link = RankSocket(socket_path, timeout_s=timeout_s)
         self._link.watch(self._exit_without_daemon)
-        self._link.send(
-            RankHello(rank=rank, world_size=world_size, attempt=attempt, pid=os.getpid())
-        )
+        self._link.send(RankHello(rank=rank, world_size=world_size, attempt=attempt, pid=self._pid))
         self.configured = self._expect(_CONFIGURED)
 
     def attach(
@@ -218,9 +226,15 @@ class RankClient:
         """Answer a result with `snapshot`: this rank's state is on the disk."""
         self._link.send(Snapshotted(directory=directory))
 
-    def close(self) -> None:
-        """Close the socket. Idempotent. The daemon gets all messages. Before `finish` it means that
-        the rank is lost."""
+    def close(self, *, done: bool = False) -> None:
+        """Close the socket; idempotent. The daemon gets all messages. `done`: this rank makes no
+        further step, so its node leaves the run when the program has ended; else, before `finish`,
+        it means that the rank is lost."""
+        done = done or self._own_daemon is not None
+        if done and not self._closed and os.getpid() == self._pid:  # Not in a forked process.
+            with contextlib.suppress(LinkError):
+                self._link.send(TrainsNoMore())
+        self._closed = True
         if self._slots is not None:
             self._slots.close()
         self._link.close()
@@ -253,6 +267,10 @@ class RankClient:
     def _exit_without_daemon(self) -> None:
         """In the watcher's thread. No clean-up: nothing here outlives the process, and the main
         thread may be inside a collective that will never return."""
+        if self._own_daemon is not None:
+            if self.needs_daemon:
+                os._exit(self._own_daemon() or EXIT_DAEMON_GONE)  # It has told why.
+            return
         said = b"rank %d: the daemon is gone\n" % self.rank
         # Our stderr is mostly a pipe to the daemon, which may lose a last message.
         for stderr in (2, self._link.daemon_stderr):

@@ -13,17 +13,23 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from peers.processes.adopted import HANDOVER, AdoptedProgram, adopted_program
+    from peers.processes.adopted_spawner import AdoptedSpawner
     from peers.processes.cgroups import available_memory_bytes
     from peers.processes.exit_status import SIGNALLED, shell_status
     from peers.processes.processes import Child, dying_with_us, own_module, start_child
     from peers.processes.supervisor import CommandSpawner, Spawner, ZygoteSpawner
 
 __all__ = [
+    "HANDOVER",
     "SIGNALLED",
+    "AdoptedProgram",
+    "AdoptedSpawner",
     "Child",
     "CommandSpawner",
     "Spawner",
     "ZygoteSpawner",
+    "adopted_program",
     "available_memory_bytes",
     "dying_with_us",
     "own_module",
@@ -34,6 +40,8 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "adopted": "HANDOVER AdoptedProgram adopted_program",
+        "adopted_spawner": "AdoptedSpawner",
         "cgroups": "available_memory_bytes",
         "exit_status": "SIGNALLED shell_status",
         "processes": "Child dying_with_us own_module start_child",

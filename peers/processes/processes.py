@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from peers.processes.process_handles import ProcessHandle
+from peers.processes.reaper import children_by_parent
 
 _PLACE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _RUN = (
@@ -109,6 +110,12 @@ def dying_with_us(argv: Sequence[str], *, python: str = sys.executable) -> list[
     return [*own_module("peers.processes.die_with_parent", python=python), str(os.getpid()), *argv]
 
 
+def leaving_nothing(argv: Sequence[str]) -> list[str]:
+    """The command that runs `argv` so that it and all that it starts die with this process, or with
+    each other."""
+    return [*own_module("peers.processes.reaper"), str(os.getpid()), *argv]
+
+
 def kill_group(leader_pid: int) -> None:
     """SIGKILL a session's first process and its process group."""
     with contextlib.suppress(ProcessLookupError):
@@ -130,7 +137,7 @@ def kill_descendants(pid: int) -> list[ProcessHandle]:
         for process in new:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
-        children = _children_by_parent()
+        children = children_by_parent()
         new = [child for parent in found for child in children.get(parent, ())]
         new = [child for child in new if child not in found]
         found += new
@@ -156,19 +163,3 @@ async def wait_ended(killed: Sequence[ProcessHandle]) -> None:
     finally:
         for handle in killed:
             handle.close()
-
-
-def _children_by_parent() -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                stat = file.read()
-        except OSError:
-            continue  # The process has ended.
-        # pid (name) state parent ...: the name may hold spaces and brackets.
-        parent = int(stat[stat.rindex(b")") + 1 :].split()[1])
-        children.setdefault(parent, []).append(int(entry))
-    return children

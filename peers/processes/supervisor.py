@@ -22,8 +22,8 @@ from peers.processes.die_with_parent import CANNOT_RUN, EXIT_CANNOT_RUN
 from peers.processes.last_words import LastWords, telling_line
 from peers.processes.processes import (
     Child,
-    dying_with_us,
     kill_descendants,
+    leaving_nothing,
     own_module,
     start_child,
     wait_ended,
@@ -55,6 +55,8 @@ class Exit:
 
     rank: int | None
     returncode: int
+    final: bool = False
+    """No other attempt can follow: the node leaves its run."""
 
     def __str__(self) -> str:
         who = "the ranks' process" if self.rank is None else f"rank {self.rank}"
@@ -252,9 +254,8 @@ def _not_started(returncode: int, line: str) -> SpawnError:
 class CommandSpawner:
     """Runs one command for all ranks, such as ["torchrun", ...], and kills all it started.
 
-    The command gets the variables that are the same for every rank. Ranks that it starts are not
-    our children: if this daemon is SIGKILLed, the command dies with it, and they notice the end of
-    their lifelines.
+    The command gets the variables that are the same for every rank. It runs below a reaper
+    (reaper.py), which also ends its orphans, and all of them if this daemon is SIGKILLed.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -273,7 +274,7 @@ class CommandSpawner:
         self._words = LastWords()
         try:
             self._child = start_child(
-                dying_with_us(self._argv), env={**os.environ, **shared}, stderr=self._words.fd
+                leaving_nothing(self._argv), env={**os.environ, **shared}, stderr=self._words.fd
             )
         except OSError as error:
             raise SpawnError(f"cannot start {self._argv[0]}: {error.strerror}") from error

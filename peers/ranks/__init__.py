@@ -13,15 +13,17 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from peers.ranks import events
+    from peers.ranks.attempt import HangLimits
     from peers.ranks.config import RanksConfig
     from peers.ranks.rank_group import RankGroup
     from peers.ranks.socket_directory import SocketDirectory
 
-__all__ = ["RankGroup", "RanksConfig", "SocketDirectory", "events"]
+__all__ = ["HangLimits", "RankGroup", "RanksConfig", "SocketDirectory", "events"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
+        "attempt": "HangLimits",
         "config": "RanksConfig",
         "rank_group": "RankGroup",
         "socket_directory": "SocketDirectory",

@@ -26,6 +26,14 @@ class RankFault(LowcommError):  # noqa: N818
     """A rank broke a rule, or hangs. The text says which rank and what."""
 
 
+class WrongWorld(RankFault):
+    """The program runs another number of ranks than the node: it would in each attempt."""
+
+
+class NeverAttached(RankFault):
+    """The program has not said hello in time."""
+
+
 class Stage(Enum):
     """The stage of one rank; the text names what it waits for, or has not done."""
 
@@ -37,19 +45,20 @@ class Stage(Enum):
     IDLE = "waits for a result"
     TRAINING = "counts no step"
     WORKING = "neither finishes what the result asked for nor counts a step"
+    DONE = "trains no more"
 
 
 BEFORE_READY = frozenset(
     {Stage.STARTING, Stage.GREETED, Stage.BUILDING, Stage.REPORTED, Stage.MAPPING}
 )
+STEPPING = (Stage.TRAINING, Stage.WORKING)
 PATIENCE_S: Mapping[Stage, float] = {
-    Stage.STARTING: 300.0,  # Under torchrun each rank imports torch by itself, cold at worst.
     Stage.BUILDING: 600.0,  # Large models are initialised on the CPU.
     Stage.MAPPING: 600.0,  # Frozen tensors are written meanwhile.
     Stage.WORKING: 600.0,  # Evaluating, writing a snapshot, ending.
 }
 """Seconds that a rank may take in a stage in which it has to act, or the hang timeout if that is
-longer; that of TRAINING is the hang timeout; other stages have no limit."""
+longer; those of STARTING and TRAINING are in HangLimits; other stages have no limit."""
 
 
 @dataclass(slots=True)
@@ -69,21 +78,41 @@ class _Rank:
 
 @dataclass(frozen=True, slots=True)
 class HangLimits:
-    """The longest times of a rank without progress."""
+    """The longest times of a rank without progress, in seconds; the hang timeout holds if it is
+    longer."""
 
-    hang_timeout_s: float
+    hang_timeout_s: float = 60.0
+    attach_timeout_s: float = 300.0
+    """Until its hello."""
+    first_step_timeout_s: float = 1800.0
+    """For its first step, which may be compiled."""
 
     @property
     def tick_s(self) -> float:
         """Seconds between two checks."""
         return min(TICK_S, self.hang_timeout_s / 4)
 
-    def patience_s(self, stage: Stage) -> float:
-        """Seconds that a rank may take in this stage."""
-        longest_s = PATIENCE_S.get(stage, math.inf)
-        if stage is Stage.TRAINING or longest_s < self.hang_timeout_s:
-            return self.hang_timeout_s
-        return longest_s
+    def patience_s(self, stage: Stage, *, first: bool) -> float:
+        """Seconds that a rank may take in this stage. `first`: it has to make its first step."""
+        own_s = 0.0 if stage is Stage.TRAINING else PATIENCE_S.get(stage, math.inf)
+        if stage is Stage.STARTING:
+            own_s = self.attach_timeout_s
+        elif first and stage in STEPPING:
+            own_s = max(own_s, self.first_step_timeout_s)
+        return max(self.hang_timeout_s, own_s)
+
+    def fault(self, rank: int, stage: Stage, step: int, *, first: bool) -> RankFault:
+        """The fault of a rank that took longer, with the key that allows more."""
+        limit_s = f"{self.patience_s(stage, first=first):g} s"
+        if stage is Stage.STARTING:
+            return NeverAttached(
+                f"rank {rank} has not called lowcomm.attach() within {limit_s} "
+                "(node.attach_timeout_s)"
+            )
+        key, what = "node.hang_timeout_s", stage.value
+        if first and stage in STEPPING:
+            key, what = "node.first_step_timeout_s", "has not made its first step"
+        return RankFault(f"rank {rank} hangs: it {what} for {limit_s} (at step {step}; {key})")
 
 
 class OpenBoundaries:
@@ -163,11 +192,11 @@ class RankAttempt:
         number: int,
         *,
         ranks: int,
-        hang_timeout_s: float,
+        hang_limits: HangLimits,
         decide_boundary: Callable[[Boundary], Answer],
     ) -> None:
         self.number = number
-        self.hang_limits = HangLimits(hang_timeout_s)
+        self.hang_limits = hang_limits
         self.finishing = False
         """Each fragment had its last result: from now on ranks end with 0."""
         self._over: set[int] = set()
@@ -195,9 +224,10 @@ class RankAttempt:
         """A rank says hello; returns its number."""
         ranks = len(self._ranks)
         if message.world_size != ranks:
-            raise RankFault(
-                f"rank {message.rank} runs in a world of {message.world_size}, not {ranks}: "
-                "the number of processes must be [node] ranks"
+            raise WrongWorld(
+                f"rank {message.rank} runs in a world of {message.world_size}, not {ranks}: start "
+                "as many processes as node.ranks, or set it, as in "
+                f"--set node.ranks={message.world_size}"
             )
         self._move(message.rank, Stage.STARTING, Stage.GREETED, "says hello")
         return message.rank
@@ -352,6 +382,18 @@ class RankAttempt:
         self._ended.update(range(len(self._ranks)) if rank is None else (rank,))
         return len(self._ended) == len(self._ranks)
 
+    def trains_no_more(self, rank: int) -> bool:
+        """This rank makes no further step; True for the last one. No effect if the run is over, or
+        before it was attached: then it has trained nothing."""
+        if not self.finishing and self._ranks[rank].stage not in BEFORE_READY:
+            self._enter(rank, Stage.DONE)
+        return self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        """No rank makes a further step, before the end of the run."""
+        return all(rank.stage is Stage.DONE for rank in self._ranks)
+
     def tick(self, steps: Sequence[int]) -> None:
         """Raises RankFault for a rank that takes too long; `steps` are the step counters."""
         limits = self.hang_limits
@@ -362,12 +404,10 @@ class RankAttempt:
                 rank.ticks = 0
                 if rank.stage is Stage.WORKING and not self.finishing:
                     rank.stage = Stage.TRAINING
-            patience_s = limits.patience_s(rank.stage)
+            first = not (step or self.finishing)
+            patience_s = limits.patience_s(rank.stage, first=first)
             if rank.ticks * limits.tick_s >= patience_s and number not in self._ended:
-                raise RankFault(
-                    f"rank {number} hangs: it {rank.stage.value} for {patience_s:g} s "
-                    f"(at step {step})"
-                )
+                raise limits.fault(number, rank.stage, step, first=first)
 
     def _move(self, rank: int, before: Stage, after: Stage, what: str) -> None:
         if rank >= len(self._ranks):
@@ -377,6 +417,8 @@ class RankAttempt:
         self._enter(rank, after)
 
     def _enter(self, rank: int, stage: Stage) -> None:
+        if self._ranks[rank].stage is Stage.DONE:
+            return  # Results and orders still come for the others.
         self._ranks[rank].stage = stage
         self._ranks[rank].ticks = 0
 

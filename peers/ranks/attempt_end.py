@@ -21,6 +21,8 @@ class AttemptEnd:
     def __init__(self) -> None:
         self.finished = False
         """All ranks ended as they were told to."""
+        self.left = False
+        """The program ended by itself, in order, before the run."""
         self.hopeless: LowcommError | None = None
         """Why no attempt can run the program."""
         self.reason = ""
@@ -60,6 +62,12 @@ class AttemptEnd:
         self._explained.set()
         self._over.set()
 
+    def leave(self) -> None:
+        """The program has ended in order, before the run: its node leaves."""
+        self.left = not self.reason
+        self._explained.set()
+        self._over.set()
+
     def lose(self, reason: str, *, ordered: bool = False) -> None:
         """End the attempt with this reason; only the first one counts. `ordered`: the daemon ended
         it, which tells nothing about the program."""
@@ -82,7 +90,7 @@ class AttemptEnd:
         self._hint = self._hint or hint
         self._over.set()
 
-    async def wait(self) -> None:
+    async def until_over(self) -> None:
         """Wait until the attempt has ended, and a little for the reason."""
         await self._over.wait()
         with contextlib.suppress(TimeoutError):

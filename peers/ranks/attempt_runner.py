@@ -13,7 +13,7 @@ from peers.ipc.messages import Attached, Configured, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.process_handles import is_stopped
 from peers.processes.supervisor import NotRunnable, Spawner, SpawnError
-from peers.ranks.attempt import RankAttempt, RankFault, Stage
+from peers.ranks.attempt import NeverAttached, RankAttempt, RankFault, Stage
 from peers.ranks.attempt_end import AttemptEnd
 from peers.ranks.events import ProgramFailed
 from peers.ranks.stall_watch import TICK_S, StallWatch
@@ -23,7 +23,8 @@ STOPPED_S = 8.0
 """Seconds after which a stopped process (SIGSTOP) is replaced, since it cannot be at work. A rank
 that only makes no step has much longer: it may compile or evaluate."""
 LAST_WORDS_S = 1.0
-"""Seconds for the last messages of finished ranks, which may be read after their exit statuses."""
+"""Seconds for the last messages of ranks that ended in order, which may be read after their exit
+statuses."""
 
 
 class AttemptRunner:
@@ -119,13 +120,13 @@ class AttemptRunner:
                 tasks.create_task(self._watch_exits()),
                 tasks.create_task(self._watch_steps(steps)),
             )
-            await end.wait()
+            await end.until_over()
             end.steps = tuple(steps())
             if not end.finished and not end.reason:
                 end.line = await self._spawner.last_line()
             for task in watching:
                 task.cancel()
-            if end.finished:
+            if end.finished or end.left:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_S):
                         await self._heard_out.wait()
@@ -140,6 +141,10 @@ class AttemptRunner:
                 return
             if self.attempt.ended(exited.rank, exited.returncode):
                 self.end.finish()
+                return
+            by_itself = exited.rank is None and exited.returncode == 0 and self.attempt.is_ready
+            if by_itself or exited.final:
+                self.end.leave()
                 return
             if exited.returncode != 0 or not self.attempt.finishing:
                 if not self.end.reason:
@@ -162,6 +167,8 @@ class AttemptRunner:
                     self._on_stall(next(iter(watch.stalled.values()), ""))
                 self._check_stopped(tick_s, is_stalled=bool(watch.stalled))
         except RankFault as error:
+            if isinstance(error, NeverAttached) and attempt.number == 0:
+                self.end.hopeless = ProgramFailed(f"{self._spawner.program}: {error}")
             self.end.lose(str(error))
 
     def _check_stopped(self, tick_s: float, *, is_stalled: bool) -> None:

@@ -109,6 +109,14 @@ class RanksFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramEnded:
+    """The program ended in order before the run did: the node has no ranks any more, and gets no
+    new ones."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """A client on the bus asks the daemon to stop; it has been answered."""
 
@@ -125,5 +133,6 @@ RankEvent = (
     | GroupStalled
     | GroupMoving
     | RanksFinished
+    | ProgramEnded
     | StopAsked
 )

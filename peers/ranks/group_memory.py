@@ -1,15 +1,47 @@
-"""The memory that a group's ranks share with their daemon, with its generations.
+"""The memory that a group's ranks share with their daemon, with its generations; contributions
+that lie there.
 
 Generations of contributions and results go on across attempts: no message of a dead attempt is
 taken for one of a later attempt. Must NOT send a result, nor decide when ranks contribute.
 """
 
+import asyncio
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 from peers.ipc.messages import Attached, Result, TensorPlace
 from peers.ipc.shared_memory import Slots
 from peers.ranks.attempt import RankFault, fragment_elements
 from peers.ranks.attempt_runner import AttemptRunner
+from peers.ranks.events import RankContribution
+
+HAND_OVER_S = 0.001
+"""Seconds from the hand-over of a contribution to its round. If no core is free the kernel wakes
+the daemon on the rank's core, in the middle of the rank's call: so the rank goes on first, and is
+not held up by the daemon's work (2 to 4 ms)."""
+
+
+class HandedOver:
+    """Complete contributions that are not reported yet, in the order in which they came."""
+
+    def __init__(self, on_event: Callable[[RankContribution], None]) -> None:
+        self._on_event = on_event
+        self._waiting: deque[RankContribution] = deque()
+
+    def enqueue(self, contribution: RankContribution) -> None:
+        """Report it soon, or earlier if another one is due."""
+        self._waiting.append(contribution)
+        asyncio.get_running_loop().call_later(HAND_OVER_S, self.tell_all)
+
+    def tell_all(self) -> None:
+        """Report all of them now."""
+        while self._waiting:
+            self._on_event(self._waiting.popleft())
+
+    def clear(self) -> None:
+        """Report none of them."""
+        self._waiting.clear()
 
 
 class GroupMemory:

@@ -21,6 +21,12 @@ _PASSING = re.compile(
 )
 """Signs of a fault of the machine: exceptions, and torchrun's text for a rank that a signal
 ended."""
+_HIDDEN = re.compile(
+    r"AttributeError: module 'lowcomm' has no attribute '(attach|[A-Z]\w*)'|"
+    r"ImportError: cannot import name '\w+' from 'lowcomm' \(unknown location\)|"
+    r"ModuleNotFoundError: No module named 'lowcomm\."
+)
+"""The exception of a program that has imported another `lowcomm` than the installed package."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
@@ -43,6 +49,17 @@ class AttemptFault:
         if self.code is not None and (self.code < 0 or self.code > SIGNALLED):
             return True
         return bool(_PASSING.search(self.line))
+
+    @property
+    def hidden_package(self) -> str:
+        """What to do if the program has imported a directory in place of the package; "" if it is
+        another fault."""
+        if not _HIDDEN.match(self.line):
+            return ""
+        return (
+            f"{self.line}: a directory named lowcomm beside the program, or in the directory where "
+            "it runs, hides the installed package: rename it, or run the program elsewhere"
+        )
 
     def is_like(self, other: "AttemptFault") -> bool:
         """The same exit status and exception at the same step. Numbers in the exception's text may

@@ -9,7 +9,6 @@ loss belong to its owner.
 import asyncio
 import contextlib
 import itertools
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -29,13 +28,14 @@ from peers.ipc.messages import (
     Snapshotted,
     StepMetrics,
     TensorPlace,
+    TrainsNoMore,
     Unfit,
 )
 from peers.ipc.msgpack_records import LinkError
 from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.supervisor import Spawner
-from peers.ranks.attempt import RankAttempt, RankFault, Stage, frozen_in, layout_in
+from peers.ranks.attempt import RankAttempt, RankFault, Stage, WrongWorld, frozen_in, layout_in
 from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
@@ -43,6 +43,7 @@ from peers.ranks.events import (
     GroupMoving,
     GroupReady,
     GroupStalled,
+    ProgramEnded,
     RankContribution,
     RankEvent,
     RankMetrics,
@@ -54,16 +55,11 @@ from peers.ranks.events import (
     RanksSnapshotted,
     StopAsked,
 )
-from peers.ranks.group_memory import GroupMemory
+from peers.ranks.group_memory import GroupMemory, HandedOver
 from peers.ranks.lasting_faults import AttemptFault
 from peers.ranks.rendezvous import Rendezvous
 from peers.ranks.restarts import Restarts
 from protocols.types import ConfigError, LowcommError
-
-HAND_OVER_S = 0.001
-"""Seconds from the hand-over of a contribution to its round. If no core is free the kernel wakes
-the daemon on the rank's core, in the middle of the rank's call: so the rank goes on first, and is
-not held up by the daemon's work (2 to 4 ms)."""
 
 
 class RankGroup:
@@ -88,8 +84,7 @@ class RankGroup:
         self._configured: Configured | None = None
         self._refusal: LowcommError | None = None
         """Why the ranks were refused."""
-        self._handed: deque[RankContribution] = deque()
-        """Contributions that are not reported yet."""
+        self._handed = HandedOver(on_event)
         self._memory = GroupMemory()
         self._restarts = Restarts(config.restarts_max)
         self._running: AttemptRunner | None = None
@@ -218,7 +213,7 @@ class RankGroup:
             attempt = RankAttempt(
                 number,
                 ranks=self._config.ranks,
-                hang_timeout_s=self._config.hang_timeout_s,
+                hang_limits=self._config.hang_limits,
                 decide_boundary=self._decide_boundary,
             )
             running = AttemptRunner(
@@ -230,6 +225,9 @@ class RankGroup:
                 return None
             if self._refusal:
                 break
+            if running.end.left:
+                self._on_event(ProgramEnded(number))
+                await asyncio.Event().wait()  # Our owner ends us, once the node has left.
             failure = self._restarts.lost(running, program=self.program)
             if failure is not None:
                 return failure
@@ -244,13 +242,15 @@ class RankGroup:
         self._running = running
         try:
             await running.run(self.rendezvous.environments, lambda: self._memory.steps(ranks))
-            self._tell_handed()
-            if not running.end.finished and not self._refusal:
-                self._on_event(GroupLost(running.attempt.number, running.end.why))
+            self._handed.tell_all()
+            end = running.end
+            if not (end.finished or end.left or self._refusal):
+                self._on_event(GroupLost(running.attempt.number, end.why))
         finally:
             self._running = None
             self._handed.clear()  # If cancelled, nothing is reported any more.
-            daemon_sockets.end_links()
+            spared = self._config.adopted and (self._refusal or not running.end.reason)
+            daemon_sockets.end_links(kill=not spared)
             await self._spawner.stop()
             self._memory.void()
 
@@ -280,6 +280,8 @@ class RankGroup:
             try:
                 rank = running.attempt.hello(message)
             except RankFault as error:
+                if isinstance(error, WrongWorld) and not running.attempt.is_ready:
+                    self._refuse(ConfigError(str(error)))
                 link.refuse(str(error))
                 running.end.lose(str(error))
                 return
@@ -312,14 +314,22 @@ class RankGroup:
                 self._on_event(GroupReady(attempt.number))
         elif isinstance(message, Unfit):
             self._refuse(ConfigError(message.why))
+        elif isinstance(message, TrainsNoMore):
+            if attempt.trains_no_more(rank):
+                self._handed.tell_all()
+                self._on_event(GroupStalled(attempt.number, "its program trains no more"))
+                if self._config.adopted:
+                    running.end.leave()
         elif isinstance(message, RankHello | Obeyed):
             raise RankFault(f"rank {rank} sends {type(message).__name__} out of turn")
         else:
             running.closed(rank)
             if not message.ended:
                 running.end.lose(f"rank {rank}: {message.why}")
-            elif not attempt.finishing:
+            elif not attempt.finishing and rank not in attempt.in_stage(Stage.DONE):
                 running.end.suspect(f"rank {rank}: {message.why}")
+            elif attempt.finishing and self._config.adopted:
+                running.end.finish()
 
     def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         self._memory.take_layout(running, tensors)
@@ -344,17 +354,11 @@ class RankGroup:
         fragment, generation = message.fragment, message.generation
         self._memory.contributed(fragment, generation)
         counts = (message.steps, message.tokens, message.samples)
-        self._handed.append(RankContribution(fragment, generation, *counts))
-        asyncio.get_running_loop().call_later(HAND_OVER_S, self._tell_handed)
-
-    def _tell_handed(self) -> None:
-        """Report contributions in the order in which they came; earlier than due if another one
-        is."""
-        while self._handed:
-            self._on_event(self._handed.popleft())
+        self._handed.enqueue(RankContribution(fragment, generation, *counts))
 
     def _tell_stall(self, attempt: int, why: str) -> None:
-        self._on_event(GroupStalled(attempt, why) if why else GroupMoving(attempt))
+        if self._running is None or not self._running.attempt.is_done:
+            self._on_event(GroupStalled(attempt, why) if why else GroupMoving(attempt))
 
     def _asked_to_stop(self) -> None:
         self._on_event(StopAsked())

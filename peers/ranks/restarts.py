@@ -29,11 +29,14 @@ class Restarts:
         if running.end.hopeless:
             return running.end.hopeless
         self.fault = running.end.fault
+        if self.fault is not None and self.fault.hidden_package:
+            return ProgramFailed(f"{program} cannot work: {self.fault.hidden_package}")
         alike = self._repeats.count(self.fault)
         if self._repeats.fault is not None and alike >= SAME_FAULTS_MAX:
             return ProgramFailed(same_again(program, self._repeats.fault, attempts=alike))
         if self._fruitless > self._restarts_max:
-            why = f"{self._fruitless} attempts of the ranks failed in a row: {running.end.why}"
+            many = f"{self._fruitless} attempts of the ranks failed in a row: "
+            why = f"{many if self._restarts_max else ''}{running.end.why}"
             return RanksFailed(why) if self.fault is None else ProgramFailed(why)
         return None
 

@@ -53,6 +53,7 @@ def demo(
 
 
 def sim(
+    ctx: typer.Context,
     config: Annotated[Path, typer.Argument(help="TOML with [run], and [node] for all nodes.")],
     peers: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 2,
     ranks: Annotated[
@@ -63,19 +64,30 @@ def sim(
 ) -> None:
     """Run several real peers as processes on this machine.
 
-    Ctrl+C stops them all; `lowcomm resume` goes on.
+    Ctrl+C stops them all; `lowcomm resume` goes on. The command after -- is a training program of
+    your own, which each node runs.
 
     \b
     Examples:
       lowcomm sim run.toml --peers 4
       lowcomm sim run.toml --peers 3 --ranks 2,1,1 --set run.outer_steps=20
+      lowcomm sim run.toml --peers 3 -- python train.py
     """
     from rich.console import Console
 
     from sims.cluster.demo import run_sim
 
     counts = _ranks(ranks, peers)
-    code = asyncio.run(run_sim(config, counts, directory, overrides or [], console=Console()))
+    code = asyncio.run(
+        run_sim(
+            config,
+            counts,
+            directory,
+            overrides or [],
+            command=ctx.obj.command,
+            console=Console(),
+        )
+    )
     sys.exit(code)
 
 

@@ -83,9 +83,11 @@ async def run_sim(
     directory: Path | None,
     overrides: Sequence[str],
     *,
+    command: Sequence[str],
     console: Console,
 ) -> int:
-    """Run one node for each count of ranks. Returns the exit code."""
+    """Run one node for each count of ranks. `command`: the ranks' program; empty: the built-in
+    one. Returns the exit code."""
     run = _run_config(config, overrides)
     run_dir = fresh_run_dir(directory, run.name)
     placed = _place_config(config, run_dir)
@@ -94,7 +96,7 @@ async def run_sim(
         cluster, token = watch.cluster, ""
         for name, count in zip(NAMES, ranks, strict=False):
             mine = [*overrides, f"node.ranks={count}"]
-            node = cluster.start_peer(name, placed, join=token, overrides=mine)
+            node = cluster.start_peer(name, placed, join=token, overrides=mine, command=command)
             token = token or await cluster.token_of(node)
             if not token:
                 return

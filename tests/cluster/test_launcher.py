@@ -2,21 +2,34 @@
 
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lowcomm.reports.events import Finished
 from tests.cluster.running import (
     Shell,
     commits_until,
     marked_processes,
     most_until_listening_s,
     new_shell,
+    of,
     slowness,
     until,
     write_config,
 )
+
+PROGRAM = """
+from pathlib import Path
+from lowcomm.training.attach import attach
+from sims.paced.rank import PacedTrainer, RankSpeed
+
+peer = attach()
+Path(peer.node.name).write_text("trained here")
+PacedTrainer(peer, RankSpeed(step_s=0.001, elements=6001)).train()
+"""
 
 
 @pytest.fixture
@@ -72,6 +85,29 @@ def test_a_run_goes_on_when_one_daemon_is_killed(shell: Shell, tmp_path: Path) -
         "alpha": "finished",
         "beta": "lost",
     }
+
+
+@pytest.mark.deadline(60)
+def test_simulated_nodes_run_the_users_program(shell: Shell, tmp_path: Path) -> None:
+    config = write_config(tmp_path, peers=3, rounds=4)
+    (tmp_path / "train.py").write_text(PROGRAM, encoding="utf-8")
+    launcher = shell.run(
+        "sim", str(config), "--peers", "3", "--", sys.executable, "train.py", within_s=50
+    )
+    assert launcher.popen.returncode == 0, launcher.err
+    names = ("alpha", "beta", "gamma")
+    assert all((tmp_path / name).read_text() == "trained here" for name in names)
+    assert all(of(Finished, tmp_path / "runs" / "tiny" / name) for name in names)
+    assert marked_processes() == {}
+
+
+@pytest.mark.deadline(30)
+def test_a_program_that_cannot_be_run_ends_the_simulation(shell: Shell, tmp_path: Path) -> None:
+    config = write_config(tmp_path, peers=2, rounds=4)
+    launcher = shell.run("sim", str(config), "--peers", "2", "--", "./trian")
+    assert launcher.popen.returncode == 4
+    assert "cannot run ./trian: No such file or directory" in launcher.err
+    assert marked_processes() == {}
 
 
 @pytest.mark.long

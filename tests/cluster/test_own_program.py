@@ -2,14 +2,23 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from lowcomm.reports.events import Commit, RanksLost, Waiting
+from lowcomm.reports.events import Checkpoint, Commit, RanksLost, Stopped, Waiting
 from sims.paced.rank import RankSpeed
-from tests.cluster.running import Command, Shell, new_shell, of, until, write_config
+from tests.cluster.running import (
+    Command,
+    Shell,
+    commits_until,
+    marked_processes,
+    new_shell,
+    of,
+    until,
+    write_config,
+)
 
 PACED = RankSpeed(step_s=0.001, elements=6001)
 WRONG_AT = 12
@@ -28,6 +37,27 @@ class Wrong(PacedTrainer):
 Wrong(attach(), RankSpeed(step_s={PACED.step_s}, elements={PACED.elements})).train()
 """
 
+LEAVING = f"""
+import os, sys, time
+from lowcomm.training.attach import attach
+from sims.paced.rank import PacedTrainer, RankSpeed
+
+class Short(PacedTrainer):
+    def _step(self):
+        if self._rank.steps >= {WRONG_AT}:
+            if sys.argv[1] == "close":
+                peer.close()
+                time.sleep(3)  # The model is saved, say.
+                print("saved")
+            if sys.argv[1] == "at once":
+                os._exit(0)
+            sys.exit()
+        super()._step()
+
+peer = attach()
+Short(peer, RankSpeed(step_s={PACED.step_s}, elements={PACED.elements})).train()
+"""
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
@@ -36,9 +66,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
-def started(shell: Shell, *program: str) -> Command:
+def started(shell: Shell, *program: str, options: Sequence[str] = ()) -> Command:
     where = ["--set", 'node.directory="alpha"', "--set", "node.name=alpha"]
-    return shell.start("peer", "run.toml", "--new", *where, "--", *program)
+    return shell.start("peer", "run.toml", "--new", *where, *options, "--", *program)
 
 
 def last_line(command: Command) -> str:
@@ -86,6 +116,75 @@ def test_a_program_that_ends_at_once_is_given_up(
     assert str(tmp_path / "alpha" / "events.jsonl") in line
 
 
+def test_a_directory_with_the_packages_name_is_told_once(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "lowcomm").mkdir()
+    (tmp_path / "train.py").write_text(
+        "import sys\nsys.path[1:] = []\nimport lowcomm\nlowcomm.attach()", encoding="utf-8"
+    )
+    command = started(shell, sys.executable, "train.py")
+    assert command.wait(within_s=20) == 4, command.err
+    assert len(of(RanksLost, tmp_path / "alpha")) == 1
+    assert "a directory named lowcomm beside the program" in last_line(command)
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        (
+            "import time; time.sleep(60)",
+            4,
+            ("not called lowcomm.attach()", "node.attach_timeout_s"),
+        ),
+        ("import lowcomm; lowcomm.attach()", 2, ("node.ranks is 2", "no launcher has set RANK")),
+        (
+            "import os, lowcomm; os.environ.update(RANK='0', WORLD_SIZE='3'); lowcomm.attach()",
+            2,
+            ("world of 3, not 2", "--set node.ranks=3"),
+        ),
+    ],
+    ids=["never", "no launcher", "world size"],
+)
+def test_a_program_that_does_not_attach_as_it_must_ends_the_node_at_once(
+    shell: Shell, tmp_path: Path, program: str, code: int, words: tuple[str, ...]
+) -> None:
+    limits = ["node.ranks=2", "node.attach_timeout_s=3", "node.hang_timeout_s=2"]
+    options = [word for key in limits for word in ("--set", key)]
+    command = started(shell, sys.executable, "-c", program, options=options)
+    assert command.wait(within_s=20) == code, command.err
+    assert len(of(RanksLost, tmp_path / "alpha")) <= 1
+    for word in words:
+        assert word in last_line(command)
+
+
+SLOW = f"""
+import sys, time
+from lowcomm.training.attach import attach
+from sims.paced.rank import PacedTrainer, RankSpeed
+
+class Slow(PacedTrainer):
+    def _step(self):
+        if self._rank.steps in map(int, sys.argv[1:]):
+            time.sleep(4)
+        super()._step()
+
+Slow(attach(), RankSpeed(step_s={PACED.step_s}, elements={PACED.elements})).train()
+"""
+
+
+@pytest.mark.deadline(60)
+def test_a_first_step_that_is_compiled_is_not_killed_and_a_later_step_that_hangs_is(
+    shell: Shell, tmp_path: Path
+) -> None:
+    program, alpha = tmp_path / "slow.py", tmp_path / "alpha"
+    program.write_text(SLOW, encoding="utf-8")
+    options = ["--set", "node.hang_timeout_s=1"]
+    started(shell, sys.executable, str(program), "0", str(WRONG_AT), options=options)
+    until(lambda: of(RanksLost, alpha), within_s=40, what="the hung step is found")
+    (lost, *_) = of(RanksLost, alpha)
+    assert f"counts no step for 1 s (at step {WRONG_AT}; node.hang_timeout_s)" in lost.why
+    assert len(of(Commit, alpha)) >= 2, "the first step of 4 s was waited for"
+
+
 @pytest.mark.deadline(60)
 def test_the_same_exception_at_the_same_step_ends_the_node_though_rounds_were_committed(
     shell: Shell, tmp_path: Path
@@ -102,6 +201,47 @@ def test_the_same_exception_at_the_same_step_ends_the_node_though_rounds_were_co
     assert "ValueError: no row" in line
     assert f"lowcomm resume {tmp_path / 'alpha'}" in line
     assert command.err.count("Traceback (most recent call last)") == 3, "what it printed is there"
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("way", ["exit", "close", "at once"])
+def test_a_program_that_ends_by_itself_leaves_the_run(
+    shell: Shell, tmp_path: Path, way: str
+) -> None:
+    program = tmp_path / "short.py"
+    program.write_text(LEAVING, encoding="utf-8")
+    command = started(shell, sys.executable, str(program), way)
+    assert command.wait(within_s=40) == 0, command.err
+    alpha = tmp_path / "alpha"
+    assert not of(RanksLost, alpha)
+    assert [event.why for event in of(Stopped, alpha)] == ["its program has ended"]
+    assert len(of(Commit, alpha)) >= 2
+    assert of(Checkpoint, alpha)[-1].round == of(Commit, alpha)[-1].round, "nothing is lost"
+    assert ("saved" in command.out) == (way == "close"), "it has its time after its last step"
+    assert "lowcomm: " not in command.err
+
+
+ORPHANS = """
+import os, time
+if os.fork() == 0:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.deadline(60)
+def test_nothing_that_a_program_has_started_outlives_its_killed_daemon(
+    shell: Shell, tmp_path: Path
+) -> None:
+    program = tmp_path / "orphans.py"
+    program.write_text(ORPHANS + LEAVING.replace(str(WRONG_AT), "1000000"), encoding="utf-8")
+    started(shell, sys.executable, str(program), "exit")
+    commits_until(tmp_path / "alpha", 2)
+    assert len(marked_processes()) == 4, "daemon, reaper, program, orphan"
+    shell.kill(tmp_path / "alpha")
+    until(lambda: not marked_processes(), within_s=10, what="every process gone")
 
 
 def test_a_founder_says_that_it_waits_for_its_own_program(shell: Shell, tmp_path: Path) -> None:

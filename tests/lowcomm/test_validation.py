@@ -222,7 +222,10 @@ POSITIVE = {
     "run.method": ("inner_steps", "outer_lr"),
     "run.data": ("window", "batch", "eval_windows", "eval_window"),
     "run.protocol": tuple(x.name for x in fields(ProtocolConfig) if x.type is not bool),
-    "node": ("ranks", "checkpoint_every_rounds", "hang_timeout_s"),
+    "node": (
+        *("ranks", "checkpoint_every_rounds"),
+        *("attach_timeout_s", "first_step_timeout_s", "hang_timeout_s"),
+    ),
 }
 
 
@@ -246,7 +249,7 @@ FLOATS = {
         *("trimmed_share", "weight_max", "qsr_alpha", "round_s"),
     ),
     "run.protocol": tuple(x.name for x in fields(ProtocolConfig) if x.type is float),
-    "node": ("hang_timeout_s",),
+    "node": ("attach_timeout_s", "first_step_timeout_s", "hang_timeout_s"),
 }
 
 

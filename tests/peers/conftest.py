@@ -19,6 +19,7 @@ import pytest
 from peers.ipc.messages import NONE, Answer, Boundary, Result
 from peers.ipc.shared_memory import COPIES, Slots, SlotsShape
 from peers.processes.supervisor import Spawner, ZygoteSpawner
+from peers.ranks.attempt import HangLimits
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import GroupLost, GroupReady, RankEvent, RankMetrics, RanksLayout
 from peers.ranks.rank_group import RankGroup
@@ -127,7 +128,7 @@ async def run_owner(
         config = RanksConfig(
             ranks=ranks,
             directory=directory,
-            hang_timeout_s=hang_timeout_s,
+            hang_limits=HangLimits(hang_timeout_s, first_step_timeout_s=hang_timeout_s),
             restarts_max=restarts_max,
         )
         owner = Owner(config, spawner=spawner)

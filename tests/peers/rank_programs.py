@@ -75,6 +75,9 @@ def rank() -> int:
         client.contribute(0, steps=STEPS, tokens=STEPS * 100)
         if behaviour == "leave":
             os._exit(7)
+        if os.environ.get("TRAINS") == str(step):
+            client.close(done=True)
+            return 0
 
 
 def train(client: RankClient, step: int) -> int:

@@ -32,6 +32,12 @@ def test_without_a_daemon_it_says_how_to_start() -> None:
         attach()
 
 
+def test_several_ranks_cannot_start_their_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"start them by it, as in .* -- torchrun train\.py`"):
+        attach(run="run.toml")
+
+
 @pytest.mark.parametrize(
     ("variables", "complaint"),
     [

@@ -148,18 +148,23 @@ async def test_a_command_is_one_process_for_all_ranks() -> None:
 async def test_all_that_a_command_started_is_killed() -> None:
     reading, writing = os.pipe()
     program = (
-        "import os, subprocess, sys\n"
+        "import os, signal, subprocess, sys\n"
         "output = os.open(sys.argv[1], os.O_WRONLY)\n"
         "for _ in range(2):\n"
         "    child = subprocess.Popen(['sleep', '100'], start_new_session=True)\n"
         "    os.write(output, b'%d\\n' % child.pid)\n"
-        "child.wait()"
+        "if os.fork() == 0:\n"
+        "    if os.fork():\n"
+        "        os._exit(0)\n"
+        "    os.setsid()\n"
+        "    os.write(output, b'%d\\n' % os.getpid())\n"
+        "signal.pause()"
     )
     output = f"/proc/{os.getpid()}/fd/{writing}"
     async with closing(CommandSpawner([sys.executable, "-c", program, output])) as spawner:
         await spawner.start([{}])
         with os.fdopen(reading) as stream:
-            pidfds = [os.pidfd_open(int(stream.readline())) for _ in range(2)]
+            pidfds = [os.pidfd_open(int(stream.readline())) for _ in range(3)]
         await spawner.stop()
         assert all(select.select([pidfd], [], [], 0)[0] for pidfd in pidfds), "and waited for"
     for fd in (*pidfds, writing):

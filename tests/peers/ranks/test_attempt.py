@@ -1,5 +1,6 @@
 """The book of one attempt: who may say what when, and who is too slow."""
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,8 @@ from peers.ipc.step_orders import Order, OrderKind
 from peers.ranks.attempt import (
     OPEN_BOUNDARIES_MAX,
     PATIENCE_S,
+    HangLimits,
+    NeverAttached,
     OpenBoundaries,
     RankAttempt,
     RankFault,
@@ -24,10 +27,11 @@ RESULT = Result(fragment=0, place=0, kind="full", version=1, inner_step=0, bound
 LAYOUT = (TensorPlace(0, "a", (2, 3), 0), TensorPlace(0, "b", (4,), 6), TensorPlace(1, "c", (), 0))
 
 
-def new_attempt(ranks: int = 2, *, hang_timeout_s: float = 40.0) -> RankAttempt:
-    return RankAttempt(
-        3, ranks=ranks, hang_timeout_s=hang_timeout_s, decide_boundary=lambda _: NOT_NOW
-    )
+LIMITS = HangLimits(40.0, attach_timeout_s=50.0, first_step_timeout_s=60.0)
+
+
+def new_attempt(ranks: int = 2, *, limits: HangLimits = LIMITS) -> RankAttempt:
+    return RankAttempt(3, ranks=ranks, hang_limits=limits, decide_boundary=lambda _: NOT_NOW)
 
 
 def hello(rank: int, world_size: int = 2) -> RankHello:
@@ -265,6 +269,30 @@ def test_ranks_may_end_only_when_told_to() -> None:
     assert not attempt.ended(None, 1)
 
 
+def test_a_rank_that_trains_no_more_is_waited_for_without_end() -> None:
+    attempt = ready_attempt()
+    train(attempt)
+    assert not attempt.trains_no_more(1)
+    train(attempt)  # A result for the other one.
+    for step in range(1000):
+        attempt.tick([step, 7])
+    assert attempt.in_stage(Stage.DONE) == [1]
+    assert attempt.trains_no_more(0)
+    for _ in range(1000):
+        attempt.tick([999, 7])
+
+
+def test_the_end_of_a_rank_that_has_trained_nothing_is_no_leave() -> None:
+    attempt = new_attempt(ranks=1)
+    attempt.hello(hello(0, world_size=1))
+    attempt.configured(0)
+    assert not attempt.trains_no_more(0)
+    finished = ready_attempt()
+    train(finished, finish=True)
+    assert not finished.trains_no_more(0)
+    assert not finished.trains_no_more(1), "they were told to end"
+
+
 def test_a_standing_step_counter_means_a_hang_only_while_training() -> None:
     attempt = ready_attempt()
     for _ in range(1000):
@@ -277,7 +305,9 @@ def test_a_standing_step_counter_means_a_hang_only_while_training() -> None:
         attempt.tick([1000, step])
     for _ in range(40):  # The first one still sees a new step.
         attempt.tick([1000, 1039])
-    with pytest.raises(RankFault, match="rank 1 hangs: it counts no step for 40 s"):
+    with pytest.raises(
+        RankFault, match=r"rank 1 hangs: it counts no step for 40 s \(at step 1039; node\.hang_"
+    ):
         attempt.tick([1000, 1039])
 
 
@@ -306,12 +336,46 @@ def test_extra_work_has_longer_until_steps_are_counted_again() -> None:
         attempt.tick([1, 1])
 
 
-@pytest.mark.parametrize("stage", [Stage.STARTING, Stage.BUILDING, Stage.MAPPING, Stage.WORKING])
+@pytest.mark.parametrize("extra", [{}, {"evaluate": True}])
+def test_the_first_step_of_a_process_has_a_limit_of_its_own(extra: dict[str, bool]) -> None:
+    """It may be compiled, also after an evaluation."""
+    limits = replace(LIMITS, first_step_timeout_s=900.0)
+    attempt = new_attempt(ranks=1, limits=limits)
+    attempt.hello(hello(0, world_size=1))
+    attempt.configured(0)
+    attempt.layout(0, LAYOUT, 11)
+    attempt.attached(0, (1, 1))
+    attempt.ready(0)
+    train(attempt, **extra)
+    for _ in range(899):
+        attempt.tick([0])
+    slow = deepcopy(attempt)
+    with pytest.raises(RankFault, match=r"first step for 900 s .*node\.first_step_timeout_s\)"):
+        slow.tick([0])
+    attempt.tick([1])
+    for _ in range(39):
+        attempt.tick([1])
+    with pytest.raises(RankFault, match=r"no step for 40 s \(at step 1; node\.hang_timeout_s\)"):
+        attempt.tick([1])
+
+
+def test_a_program_that_never_attaches_is_told_the_key() -> None:
+    attempt = new_attempt()
+    attempt.hello(hello(0))
+    for _ in range(49):
+        attempt.tick([0, 0])
+    complaint = (
+        r"^rank 1 has not called lowcomm\.attach\(\) within 50 s \(node\.attach_timeout_s\)$"
+    )
+    with pytest.raises(NeverAttached, match=complaint):
+        attempt.tick([0, 0])
+
+
+@pytest.mark.parametrize("stage", [Stage.BUILDING, Stage.MAPPING, Stage.WORKING])
 def test_every_stage_that_is_a_ranks_turn_ends(stage: Stage) -> None:
     attempt = new_attempt(ranks=1)
-    if stage is not Stage.STARTING:
-        attempt.hello(hello(0, world_size=1))
-        attempt.configured(0)
+    attempt.hello(hello(0, world_size=1))
+    attempt.configured(0)
     if stage in {Stage.MAPPING, Stage.WORKING}:
         attempt.layout(0, LAYOUT, 11)
         attempt.attached(0, (1, 1))
@@ -327,7 +391,7 @@ def test_every_stage_that_is_a_ranks_turn_ends(stage: Stage) -> None:
 
 def test_a_configured_limit_above_that_of_a_stage_counts() -> None:
     """A large model from a slow disk takes longer than ten minutes."""
-    attempt = new_attempt(ranks=1, hang_timeout_s=900.0)
+    attempt = new_attempt(ranks=1, limits=HangLimits(900.0))
     attempt.hello(hello(0, world_size=1))
     attempt.configured(0)
     for _ in range(round(900.0 / attempt.hang_limits.tick_s) - 1):
@@ -410,22 +474,23 @@ def test_a_rank_that_hangs_in_what_follows_is_found() -> None:
     for rank in (0, 1):
         attempt.obeyed(rank, 5)
     attempt.obeyed(0, 6)
-    for _ in range(39):
-        attempt.tick([0, 0])
+    for _ in range(40):  # The first one sees a new step.
+        attempt.tick([1, 1])
     with pytest.raises(RankFault, match="rank 1 hangs"):
-        attempt.tick([0, 0])
+        attempt.tick([1, 1])
 
 
 def test_ranks_that_obey_no_order_hang() -> None:
     attempt = ready_attempt()
+    attempt.tick([1, 1])  # They have made their first step.
     ordered(attempt, 1, "apply", snapshot="on a slow disk")
     for _ in range(100):
-        attempt.tick([0, 0])
+        attempt.tick([1, 1])
     ordered(attempt, 2, "make")
     for _ in range(39):
-        attempt.tick([0, 0])
+        attempt.tick([1, 1])
     with pytest.raises(RankFault, match="rank 0 hangs: it counts no step for 40 s"):
-        attempt.tick([0, 0])
+        attempt.tick([1, 1])
 
 
 def test_ranks_end_when_they_were_told_to_finish() -> None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import peers.ranks.rank_group
+import peers.ranks.group_memory
 from peers.processes.supervisor import CommandSpawner, ZygoteSpawner
 from peers.ranks.events import (
     GroupLost,
     GroupReady,
+    GroupStalled,
+    ProgramEnded,
     RankContribution,
     RankMetrics,
     RanksFinished,
@@ -82,7 +84,11 @@ async def test_a_hung_rank_is_noticed_only_while_it_trains(
         owner.post()
         if who == "hung while training":
             lost = await owner.until(GroupLost)
-            assert lost.why == "rank 1 hangs: it counts no step for 0.5 s (at step 0)"
+            key = "node.first_step_timeout_s"
+            assert (
+                lost.why
+                == f"rank 1 hangs: it has not made its first step for 0.5 s (at step 0; {key})"
+            )
             assert await owner.until(GroupReady) == GroupReady(1)
         else:
             await owner.until(RankContribution)
@@ -184,6 +190,25 @@ async def test_a_users_own_launcher(running: "Running") -> None:
         await owner.ended()
 
 
+@pytest.mark.asyncio
+async def test_a_program_that_ends_by_itself_is_not_started_again(
+    running: "Running", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINS", str(2 * STEPS))
+    spawner = CommandSpawner([sys.executable, "-c", "import rank_programs as p; p.launch()"])
+    async with running(spawner=spawner) as owner:
+        owner.configure()
+        await owner.ready()
+        for generation in (1, 2):
+            owner.post()
+            contribution = await owner.until((RankContribution, GroupLost, GroupStalled))
+            assert contribution == RankContribution(0, generation, STEPS, 300)
+        stalled = await owner.until((GroupStalled, GroupLost, ProgramEnded))
+        assert stalled == GroupStalled(0, "its program trains no more"), "no peer waits for it"
+        assert await owner.until((GroupLost, ProgramEnded)) == ProgramEnded(0)
+        assert owner.group.slots is not None, "the node has its state until it has left"
+
+
 def state_of(pid: int) -> str:
     """One letter, "Z" for a zombie that nobody has reaped yet; empty when it is gone."""
     try:
@@ -199,7 +224,7 @@ async def test_what_was_contributed_is_told_before_its_ranks_are_lost(
 ) -> None:
     """Although they end before its round would begin."""
     monkeypatch.setenv("BEHAVIOUR", "leave")
-    monkeypatch.setattr(peers.ranks.rank_group, "HAND_OVER_S", 60.0)
+    monkeypatch.setattr(peers.ranks.group_memory, "HAND_OVER_S", 60.0)
     async with running(ranks=1) as owner:
         owner.configure()
         await owner.until(GroupReady)
@@ -213,13 +238,14 @@ async def test_what_was_contributed_is_told_before_its_ranks_are_lost(
 async def test_what_was_contributed_is_told_nobody_when_the_node_has_ended(
     running: "Running", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers.ranks.rank_group, "HAND_OVER_S", 0.3)
+    monkeypatch.setattr(peers.ranks.group_memory, "HAND_OVER_S", 0.3)
     async with running() as owner:
         owner.configure()
         await owner.until(GroupReady)
         owner.post()
         async with asyncio.timeout(10):
-            while not owner.group._handed:  # noqa: ASYNC110  # It tells nobody, which is the point.
+            # It tells nobody, which is the point.
+            while not owner.group._handed._waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert owner.task is not None
         owner.task.cancel()

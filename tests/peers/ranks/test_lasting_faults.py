@@ -42,6 +42,31 @@ def test_an_exit_status_that_came_too_late_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "AttributeError: module 'lowcomm' has no attribute 'attach'",
+        "ImportError: cannot import name 'attach' from 'lowcomm' (unknown location)",
+        "ModuleNotFoundError: No module named 'lowcomm.training'",
+    ],
+)
+def test_a_directory_in_place_of_the_package_is_named(line: str) -> None:
+    assert "rename it" in fault(line).hidden_package
+    assert line in fault(line).hidden_package
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AttributeError: module 'lowcomm' has no attribute 'atach'",
+        "ModuleNotFoundError: No module named 'lowcomm'",
+        "AttributeError: module 'numpy' has no attribute 'attach'",
+    ],
+)
+def test_another_name_that_is_not_there_is_no_such_directory(line: str) -> None:
+    assert fault(line).hidden_package == ""
+
+
+@pytest.mark.parametrize(
     "passing",
     [
         fault("Killed", code=-9),
