@@ -53,7 +53,7 @@ class PeerCore(Passes):
         return self._out
 
     @property
-    def connected(self) -> set[PeerId]:
+    def linked_peers(self) -> set[PeerId]:
         """The peers that this one has a connection with."""
         return self.links.up
 

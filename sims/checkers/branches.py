@@ -73,7 +73,7 @@ class BranchChecks:
     def looked(self, node: Node) -> None:
         """A core handled an event."""
         to, _ = self._final.get(node.peer, (node.peer, 0))
-        core, log, up, now = node.core, node.raft.log, node.core.connected, node.now
+        core, log, up, now = node.core, node.raft.log, node.core.linked_peers, node.now
         if not (to in up and node.world.nodes[to].core.raft.leads):
             self._final.pop(node.peer, None)
         ours, alone = _branch_of(node), log.voters == (node.peer,)
@@ -160,7 +160,7 @@ class BranchChecks:
         """Check that connected leaders of two branches do not both go on."""
         one, two = min(node.peer, other.peer), max(node.peer, other.peer)
         both = all(
-            x.running and x.core.leads and x.raft.settled and y.peer in x.core.connected
+            x.running and x.core.leads and x.raft.settled and y.peer in x.core.linked_peers
             for x, y in ((node, other), (other, node))
         )
         if not both or self._on.get(one) == self._on.get(two):

@@ -121,7 +121,7 @@ class TransferChecks:
 
     def _asks_for_all(self, node: Node, joining: Joining) -> None:
         """Check that all missing cells are requested, or that each donor has enough requests."""
-        catchup, up = node.member_status.catchup, node.core.connected
+        catchup, up = node.member_status.catchup, node.core.linked_peers
         transfer = catchup.transfer
         assert transfer is not None
         under_way = {x for asked in joining.asked.values() for x in asked}

@@ -18,7 +18,7 @@ from protocols.interface import events as v
 from protocols.rounds import next_fragment
 from protocols.types import LowcommError, Samples, count
 from sims.node.node_view import NodeView
-from sims.node.toy_model import STEP_SAMPLES, Training, Value
+from sims.node.toy_model import STEP_SAMPLES, Model, Training, Value
 
 STEP_TOKENS = 16
 STALE_ROUNDS = 4
@@ -172,7 +172,7 @@ class Ranks:
     object."""
 
     def __init__(self, node: NodeView, training: Training) -> None:
-        self._node, self._model = node, node.settings.model
+        self._node = node
         self._training = training
         self.last = node.world.story.steps[node.peer]
         """Number of steps that this peer has made in all its incarnations."""
@@ -193,6 +193,10 @@ class Ranks:
         self._position = RankPosition()
 
     # Called by the shell --------------------------------------------------------------------
+
+    @property
+    def _model(self) -> Model:
+        return self._node.settings.model
 
     def lose(self) -> None:
         """Let the ranks crash."""

@@ -33,14 +33,14 @@ def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
     def go_on() -> None:
         over = world.clock.now >= until or world.faults.ambush is None
         for other in world.live if liar.running else ():
-            if not (
-                other.peer in liar.core.connected and world.network.line(liar.peer, other.peer).up
-            ):
+            if other.peer not in liar.core.linked_peers:
+                continue
+            line = world.network.line(liar.peer, other.peer)
+            if not line.up:
                 continue
             if over and how == "branch":
-                world.dialer.cut_connection(
-                    liar, other
-                )  # Its true messages were void as long as it lied.
+                # Its true messages were void as long as it lied.
+                world.dialer.cut_connection(liar, other)
             for message in () if over else _claims(liar, other, how):
                 event = v.MessageReceived(liar.peer, message)
                 world.carry(liar.peer, other.peer, "control", event)

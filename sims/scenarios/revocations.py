@@ -75,7 +75,7 @@ def _lie(world: World, members: Sequence[Node]) -> None:
     forged = e.Revoked(victim.peer, liar.peer, "a lie", draw.choice(signatures))
     liar.give(v.ActAsked(forged, force=True))
     for leader in world.leaders:
-        if liar.peer in leader.core.connected and leader is not liar:
+        if liar.peer in leader.core.linked_peers and leader is not liar:
             world.happened["revocation forged"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(forged, force=True)))
 

@@ -77,7 +77,7 @@ def _send_again(world: World, at: int) -> None:
         return
     liar, act = liars[at % len(liars)], acts[at % len(acts)]
     for leader in world.leaders:
-        if liar.peer in leader.core.connected and leader is not liar:
+        if liar.peer in leader.core.linked_peers and leader is not liar:
             world.happened["act replayed"] += 1
             leader.give(v.MessageReceived(liar.peer, m.RequestAct(act, force=True)))
 

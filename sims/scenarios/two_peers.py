@@ -183,7 +183,7 @@ class ForkCheckers(Checkers):
         for one in world.live:
             for other in world.live:
                 apart = one.run_state.forks != other.run_state.forks
-                if one.peer < other.peer and apart and other.peer in one.core.connected:
+                if one.peer < other.peer and apart and other.peer in one.core.linked_peers:
                     self.found(f"{one.peer} and {other.peer} are connected, but on two branches")
         self.between.run_ended()
 

@@ -31,6 +31,8 @@ from sims.simulator.schedule import VirtualClock
 from sims.simulator.story import Story
 from sims.simulator.twin_cores import TwinCores
 
+ROUNDS_AHEAD = (2, 4, 8)
+"""Rounds for which a peer asks for samples in advance, by seed."""
 AMBUSHED = (Append, Appended, Hold, ContributionOffered)
 """Messages on which a fault may wait."""
 FRAGMENT_ELEMENTS = 3 << 18
@@ -87,7 +89,7 @@ class BareWorld(ABC):
             model=model or Modular(),
             peers_min=peers,
             outer_steps=outer_steps if slow is None else slow,
-            samples_ahead=self.draw_rounds_ahead(seed) * training.interval_samples,
+            samples_ahead=ROUNDS_AHEAD[seed % 3] * training.interval_samples,
             compact_entries=self.draw_compaction(seed),
             sync_s=sync_s,
             compute_s=self.random.choice([0.0005, 0.01, 0.2]),
@@ -154,10 +156,6 @@ class BareWorld(ABC):
     def draw_compaction(self, seed: int) -> int:
         """Number of entries after which a log is compacted into a snapshot."""
         return random.Random(seed ^ 0xC0).choice(COMPACT_ENTRIES)  # noqa: S311
-
-    def draw_rounds_ahead(self, seed: int) -> int:
-        """Number of rounds for which a peer asks for samples in advance."""
-        return (2, 4, 8)[seed % 3]
 
     def stopped(self, node: Node, stop: c.Stop) -> None:
         """Called when a peer has stopped by itself."""

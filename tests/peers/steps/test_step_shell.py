@@ -224,7 +224,7 @@ def test_a_state_is_shown_at_commits_and_kept_where_all_keep_it(loaded: NewNode)
     assert shown == list(range(COMMIT, 2 * SNAPSHOT + 1, COMMIT))
     assert node.work.copies == {2 * SNAPSHOT: expected(2 * SNAPSHOT)}
     assert node.bases == [0, SNAPSHOT, 2 * SNAPSHOT]
-    assert node.run_state.step_progress.digest == digest_of(expected(2 * SNAPSHOT))
+    assert node.core.run_state.step_progress.digest == digest_of(expected(2 * SNAPSHOT))
 
 
 def test_payloads_since_the_base_are_kept_and_no_others(loaded: NewNode) -> None:

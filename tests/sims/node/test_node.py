@@ -52,7 +52,7 @@ def test_who_stops_ends_what_was_begun_and_who_is_killed_does_not() -> None:
         node.transfers.cells[0, 0] = node.states.outers[0] + 1
         node._do(c.AdoptState(99, 0, node.core.rounds[0].version))
     before = [node.states.outers[0] for node in (stops, killed)]
-    stops.core.connected.clear()
+    stops.core.linked_peers.clear()
     stops.give(v.LeaveRequested("nobody is there"))
     world.kill(killed)
     assert stops.process.outcome

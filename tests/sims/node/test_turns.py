@@ -49,7 +49,7 @@ def test_all_commands_of_an_event_are_done_before_the_next_event_is_taken(
 ) -> None:
     """Hanging up ends a connection, and the shell says so; the write of the first event comes to
     the disk before that of the second. The other way round the log on the disk had a gap."""
-    other = next(peer for peer in node.core.connected)
+    other = next(peer for peer in node.core.linked_peers)
     term, vote = node.raft.term, node.raft.election.state.vote
     first = c.Persist(901, term, vote, 10_000, (), None, 0)
     second = c.Persist(902, term, vote, 10_000, (), None, 0)
@@ -126,7 +126,7 @@ def test_after_an_event_that_was_taken_at_once_a_nearer_deadline_is_looked_at(
 def test_what_waits_in_the_inbox_of_a_peer_that_stops_is_not_taken(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = next(peer for peer in node.core.connected)
+    other = next(peer for peer in node.core.linked_peers)
     stop = c.Stop("a test", "left")
     taken = script(node, {"LeaveRequested": [c.Disconnect(other, "a test"), stop]}, monkeypatch)
     node.give(v.LeaveRequested("a test"))
