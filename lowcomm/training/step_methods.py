@@ -15,6 +15,7 @@ from torch.optim import AdamW, Optimizer
 
 from lowcomm.config.lr_schedule import Schedule
 from lowcomm.tensors import deterministic_ops
+from lowcomm.tensors.buffers import floating_buffer
 from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.fsdp import (
     ShardView,
@@ -70,6 +71,12 @@ class StepTrainer(ABC):
         with peer.fitting():
             method = peer.method(self.name, program=type(self).__name__)
             self._shards = shard_views(model, rank=peer.rank)
+            if peer.run.buffers == "average" and (name := floating_buffer(model)):
+                raise ConfigError(
+                    f"buffer {name} would differ between nodes, because {self.name} does not "
+                    'average buffers: set run.buffers = "local" to keep one in each node, or take '
+                    "a method of rounds"
+                )
             check_sharded(self._shards, world_size=peer.world_size)
             self._check_optimizer(optimizer)
             self._groups = group_numbers(self._shards, optimizer, others=model.parameters())
