@@ -71,12 +71,7 @@ class StepTrainer(ABC):
         with peer.fitting():
             method = peer.method(self.name, program=type(self).__name__)
             self._shards = shard_views(model, rank=peer.rank)
-            if peer.run.buffers == "average" and (name := floating_buffer(model)):
-                raise ConfigError(
-                    f"buffer {name} would differ between nodes, because {self.name} does not "
-                    'average buffers: set run.buffers = "local" to keep one in each node, or take '
-                    "a method of rounds"
-                )
+            check_buffers(model, self.name, kept=peer.run.buffers == "local")
             check_sharded(self._shards, world_size=peer.world_size)
             self._check_optimizer(optimizer)
             self._groups = group_numbers(self._shards, optimizer, others=model.parameters())
@@ -228,6 +223,16 @@ class AllReduce(StepTrainer):
             deterministic_ops.adamw_step(values, grad, (first, second), step, rates)
             shard.store(values)
         wait_for(self._shards)
+
+
+def check_buffers(model: nn.Module, method: str, *, kept: bool) -> None:
+    """Raise ConfigError if the model has floating buffers, unless each node keeps its own."""
+    name = floating_buffer(model)
+    if name and not kept:
+        raise ConfigError(
+            f"buffer {name} would differ between nodes, because {method} does not average buffers: "
+            'set run.buffers = "local" to keep one in each node, or take a method of rounds'
+        )
 
 
 def check_adamw(optimizer: Optimizer, method: str) -> None:
