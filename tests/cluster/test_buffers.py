@@ -92,6 +92,17 @@ def test_all_nodes_evaluate_alike_a_joiner_gets_the_buffers_and_the_export_has_t
     assert all(agreed[key] == compared[key] for key in common)
 
 
+@pytest.mark.long
+def test_the_two_nodes_of_a_pair_evaluate_alike(shell: Shell, tmp_path: Path) -> None:
+    write_config(tmp_path, peers=2, rounds=12, method='name = "noloco"\ninner_steps = 5')
+    nodes = [node(shell, "alpha", "--new", shift=0)]
+    nodes.append(node(shell, "beta", "--join", token_of(tmp_path / "alpha"), shift=3))
+    for each in nodes:
+        assert each.wait(within_s=40) == 0, each.err
+    one, other = (read(tmp_path / f"{name}-0.safetensors") for name in ("alpha", "beta"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 def test_with_local_buffers_each_node_keeps_its_own(shell: Shell, tmp_path: Path) -> None:
     path = write_config(tmp_path, peers=2, rounds=6)
     path.write_text(path.read_text().replace("[run]", '[run]\nbuffers = "local"'))
