@@ -176,7 +176,8 @@ class RoundSchedule:
         if anew:
             work.steps = work.tokens = 0
         early = boundary_steps < round_steps
-        self._early = self.step + boundary_steps if early else None
+        if fragment != self._buffers:
+            self._early = self.step + boundary_steps if early else None
         if fragment == ANCHOR:
             self._run_step, self._run_since = inner_step, self._given_at
             if anew:
