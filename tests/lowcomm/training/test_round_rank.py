@@ -356,7 +356,8 @@ def test_steps_of_the_run_are_the_anchors() -> None:
 def test_buffers_go_with_the_anchor_and_only_whole_ones_are_taken() -> None:
     """A difference of statistics, added to others, may make no statistics."""
     rank, daemon, state = started(method=DiLoCoMethod(inner_steps=8), buffers=1)
-    for round_, kind in ((1, "full"), (2, "delta")):
+    kinds: tuple[Kind, ...] = ("full", "delta")
+    for round_, kind in enumerate(kinds, start=1):
         samples = (SampleRange(1000 * round_, 1000 * round_ + 1000),)
         daemon.post(0, version=round_, inner_step=8 * round_, counted=True, samples=samples)
         daemon.post(1, kind, version=round_, counted=kind == "full")
