@@ -182,6 +182,10 @@ class RunConfig:
     """The run is finished after this many commits of fragment 0. With `run.method.qsr_alpha` rounds
     grow longer, and fewer commits have as many inner steps. With a per-step method, the run is
     finished after this many steps."""
+    buffers: Literal["average", "local"] = "average"
+    """Persistent buffers of a model, such as the statistics of BatchNorm: with every round nodes
+    take the mean of floating ones, and integers from the node with the most tokens (`average`); or
+    each node keeps its own (`local`). Per-step methods need `local` if there are floating ones."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: AdamWConfig | MuonConfig = field(default_factory=AdamWConfig)
     method: AnyMethod = field(default_factory=DiLoCoMethod)

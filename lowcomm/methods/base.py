@@ -114,6 +114,9 @@ class RoundMethod(ABC):
     """True if all nodes have the same outer state. If False, each node exchanges with one other
     node in a round (gossip). It then contributes its parameters, not a pseudo-gradient, because
     outer parameters differ between nodes."""
+    carries: ClassVar[bool] = True
+    """True if parameters that the ranks wrote move along if the outer parameters change before they
+    are contributed."""
     answers: ClassVar[bool] = False
     """True if a node contributes after its next inner step when others wait for it, with the steps
     made by then. If False, the others wait until it has made all steps of the round."""

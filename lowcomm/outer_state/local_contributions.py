@@ -39,24 +39,24 @@ class LocalContributions:
     """What the ranks of one node contributed last, by fragment, and the error feedback on it."""
 
     def __init__(
-        self, method: RoundMethod, states: Sequence[OuterState], scratch: PieceScratch
+        self, methods: Sequence[RoundMethod], states: Sequence[OuterState], scratch: PieceScratch
     ) -> None:
-        """`states`: the outer state, by fragment; `scratch`: that of the event loop's thread."""
+        """`methods` and `states` (the outer state) are by fragment; `scratch`: that of the event
+        loop's thread."""
         self.slots: Slots | None = None
         """The shared memory of the ranks; None until there is one."""
-        self._method = method
+        self._methods = methods
         self._states = states
         self._scratch = scratch
         self._local: dict[int, F32] = {}
         """By fragment, the ranks' parameters: the slot of their last contribution."""
         self._given: dict[int, Contribution] = {}
         """By fragment, the contribution that `encode` reads."""
-        codec, decay = method.codec, method.feedback
-        self._feedback = (
-            [ErrorFeedback(codec, state.outer_P.size, decay=decay) for state in states]
-            if decay
-            else []
-        )
+        self._feedback = [
+            ErrorFeedback(method.codec, state.outer_P.size, decay=method.feedback)
+            for method, state in zip(methods, states, strict=True)
+            if method.feedback
+        ]
         """By fragment; empty if the method has no error feedback."""
         self._finite: dict[int, bool] = {}
         """By fragment, whether the ranks' last contribution was finite, if its memory has been
@@ -92,22 +92,27 @@ class LocalContributions:
         local_P, state = self._local.get(fragment), self._states[fragment]
         assert local_P is not None, "nothing was contributed"
         self._given[fragment] = Contribution(state.base_P, local_P, manifest)
-        if not state.compared and state.base_P is not state.outer_P:
+        method = self._methods[fragment]
+        if method.carries and not state.compared and state.base_P is not state.outer_P:
             state.carry(local_P)
         if self._feedback:
             self._feedback[fragment].begin_contribution(manifest)
             return None
-        return direct.in_place(self._method.codec, local_P)
+        return direct.in_place(method.codec, local_P)
 
     def encode(self, fragment: int, start: int, stop: int, out: memoryview) -> None:
         """As RoundWork.encode."""
-        given, codec = self._given.get(fragment), self._method.codec
+        given, method = self._given.get(fragment), self._methods[fragment]
+        codec = method.codec
         assert given is not None, "nothing was contributed"
-        if not self._method.replicas_equal:
+        if not method.replicas_equal and not self._feedback:
             direct.encode(codec, given.local_P[start:stop], out)
             return
         delta = direct.to_encode(codec, out, self._scratch.piece(0, stop - start))
-        operations.pseudo_gradient(given.base_P[start:stop], given.local_P[start:stop], delta)
+        if method.replicas_equal:
+            operations.pseudo_gradient(given.base_P[start:stop], given.local_P[start:stop], delta)
+        else:
+            delta[:] = given.local_P[start:stop]
         if self._feedback:
             scratch = self._scratch.piece(1, stop - start)
             self._feedback[fragment].encode(start, delta, out, scratch)
@@ -131,7 +136,7 @@ class LocalContributions:
             return
         place = slots.places[fragment]
         if np.may_share_memory(given.local_P, np.asarray(slots.contribution(fragment))):
-            if self._method.trims:
+            if self._methods[fragment].trims:
                 self._finite[fragment] = operations.all_finite(given.local_P)
             slots.forget_contribution(fragment, place)
 

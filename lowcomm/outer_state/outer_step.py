@@ -18,13 +18,14 @@ from peers.exchange import PIECE_ELEMENTS, Bytes
 
 
 class OuterStep:
-    """The outer step of one method. All methods but `make_piece` share one scratch, so they may be
-    called in one thread only."""
+    """The outer step of one fragment. All methods but `make_piece` share one scratch, so they may
+    be called in one thread only."""
 
-    def __init__(self, method: RoundMethod, results: Results) -> None:
+    def __init__(self, method: RoundMethod, results: Results, scratch: PieceScratch) -> None:
+        """`scratch`: that of the thread that calls."""
         self._method = method
         self._results = results
-        self._scratch = PieceScratch()
+        self._scratch = scratch
 
     def make_rest(self, state: OuterState, made: FinishedAhead, of: Committed) -> None:
         """Make all missing pieces of the next version. Its momentum is not made yet; it becomes
@@ -32,7 +33,8 @@ class OuterStep:
         for at, part, start, stop in of.pieces():
             if made.parts.get(at) is not part:
                 # The owner of the part decodes it too, and so has the same bits as all other peers.
-                self.make_piece(state, made, at, self._mean(of, part, start, stop), self._scratch)
+                mean_C = self._mean(of, part, at, start, stop)
+                self.make_piece(state, made, at, mean_C, self._scratch)
         state.due = of if state.momentum_P.size else None
         cells = state_digests.cells(state.outer_P.size)
         if state.compared and any(cell.start not in made.digests for cell in cells):
@@ -70,7 +72,7 @@ class OuterStep:
             return
         next_momentum_P = state.room_for_momentum()
         for at, part, start, stop in of.pieces():
-            mean_C = self._mean(of, part, start, stop)
+            mean_C = self._mean(of, part, at, start, stop)
             here = slice(at, at + mean_C.size)
             momentum_C, again_C = state.momentum_P[here], self._scratch.piece(1, mean_C.size)
             self._method.outer_step(
@@ -93,9 +95,10 @@ class OuterStep:
         if state.compared and _is_cell(here, state.outer_P.size):  # Both are in the CPU cache now.
             made.digests[start] = state_digests.cell_digest(next_outer_C, next_momentum_C)
 
-    def _mean(self, of: Committed, part: Bytes, start: int, stop: int) -> F32:
+    def _mean(self, of: Committed, part: Bytes, at: int, start: int, stop: int) -> F32:
         piece = self._results.cut(part, start, stop, len(of.contributors))
-        return self._results.mean(piece, stop - start, of.contributors, self._scratch)
+        terms, scratch = of.contributors, self._scratch
+        return self._results.mean(piece, stop - start, terms, scratch, at=at)
 
 
 def _is_cell(here: slice, elements: int) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.methods.base import RoundMethod
+from lowcomm.methods.buffers import in_flight, methods_of
 from lowcomm.numerics import state_digests
 from lowcomm.numerics.arrays import copy_of
 from lowcomm.numerics.direction_means import Directions
@@ -55,27 +56,29 @@ class Replica:
         """Directory of this node's checkpoints, set by the daemon; None: there are none."""
         self.sizes = fragment_elements(layout)
         """Number of elements of each fragment."""
+        methods = methods_of(method, layout)
         keeps_momentum = "momentum" in method.state_arrays
         self._states = [
             OuterState(size, keeps_momentum=keeps_momentum, compared=method.replicas_equal)
             for size in self.sizes
         ]
-        self._results = Results(method)
-        self._directions = (
-            [
-                Directions([each for each in layout if each.fragment == f], method.by_direction)
-                for f in range(len(self.sizes))
-            ]
-            if method.needs_norms
-            else []
-        )
-        """By fragment; empty if the method needs no norms of whole tensors."""
-        self._step = OuterStep(method, self._results)
-        """The outer step; it contains the worker thread's scratch."""
+        self._results = [Results(each) for each in methods]
+        self._directions = [
+            Directions([each for each in layout if each.fragment == f], method.by_direction)
+            if each.needs_norms
+            else None
+            for f, each in enumerate(methods)
+        ]
+        """By fragment; None if its method needs no norms of whole tensors."""
+        working = PieceScratch()
+        """The worker thread's scratch."""
+        steps = zip(methods, self._results, strict=True)
+        self._steps = [OuterStep(each, results, working) for each, results in steps]
+        """The outer step of each fragment."""
         self._looping = PieceScratch()
-        self.contributions = LocalContributions(method, self._states, self._looping)
+        self.contributions = LocalContributions(methods, self._states, self._looping)
         self._slots: Slots | None = None
-        self.in_flight = min(method.in_flight(len(self.sizes)), len(self.sizes))
+        self.in_flight = in_flight(method, layout)
         """Number of fragments that are exchanged at the same time; the others have no memory for an
         exchange meanwhile."""
 
@@ -125,7 +128,7 @@ class Replica:
         self.contributions.drop_contribution(fragment)
         with state.lock:
             if full and not state.is_shown:
-                self._step.settle(state)
+                self._steps[fragment].settle(state)
             return Placed(state.show() if full else state.show_move(), state.present.round)
 
     def shape(self, ranks: int) -> SlotsShape:
@@ -138,7 +141,7 @@ class Replica:
         they, or views of their memory, are held."""
         state = self._states[fragment]
         with state.lock:
-            self._step.settle(state)
+            self._steps[fragment].settle(state)
             return state.lend()
 
     def capture(self) -> Moment:
@@ -173,17 +176,18 @@ class Replica:
 
     def reduce(
         self,
+        fragment: int,
         elements: int,
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
         out: memoryview,
     ) -> None:
-        self._results.make(elements, slices, contributors, out, self._looping)
+        self._results[fragment].make(elements, slices, contributors, out, self._looping)
 
     def check_result(
-        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+        self, fragment: int, piece: Bytes, elements: int, contributors: Sequence[Contributor]
     ) -> None:
-        self._results.check(piece, elements, self._looping)
+        self._results[fragment].check(piece, elements, self._looping)
 
     def ahead(
         self,
@@ -194,19 +198,20 @@ class Replica:
         elements: int,
         contributors: Sequence[Contributor],
     ) -> None:
-        if self._directions:
-            self._results.check(piece, elements, self._looping)  # `apply` steps by whole tensors.
+        fragment = stamp.fragment
+        state, results = self._states[fragment], self._results[fragment]
+        if self._directions[fragment] is not None:
+            results.check(piece, elements, self._looping)  # `apply` steps by whole tensors.
             return
-        state = self._states[stamp.fragment]
         # Decode in any case: an invalid payload must raise here, and not in the outer step.
-        mean_C = self._results.mean(piece, elements, contributors, self._looping)
+        mean_C = results.mean(piece, elements, contributors, self._looping, at=start)
         if not state.lock.acquire(blocking=False):
             return  # `apply` makes this piece, after the commit.
         try:
             if state.present.round != stamp.round - 1 or state.due is not None:
                 return
             made = state.ahead_of(stamp)
-            self._step.make_piece(state, made, start, mean_C, self._looping)
+            self._steps[fragment].make_piece(state, made, start, mean_C, self._looping)
             made.parts[start] = part
         finally:
             state.lock.release()
@@ -218,15 +223,16 @@ class Replica:
         parts: Sequence[Bytes],
         contributors: Sequence[Contributor],
     ) -> str:
-        state = self._states[stamp.fragment]
+        state, step = self._states[stamp.fragment], self._steps[stamp.fragment]
+        directions = self._directions[stamp.fragment]
         with state.lock:
-            self._step.settle(state)
+            step.settle(state)
             made = state.ahead_of(stamp)
             of = Committed(state.outer_P, borders, parts, contributors)
-            if self._directions:
-                self._step.make_by_direction(state, made, of, self._directions[stamp.fragment])
+            if directions is not None:
+                step.make_by_direction(state, made, of, directions)
             else:
-                self._step.make_rest(state, made, of)
+                step.make_rest(state, made, of)
             self.contributions.counted(stamp.fragment, contributors)
             digest = state.turn(stamp.round, stamp.lineage, made.digests)
         self.contributions.free(stamp.fragment, contributors)
@@ -240,7 +246,7 @@ class Replica:
     def settle(self, fragment: int) -> None:
         state = self._states[fragment]
         with state.lock:
-            self._step.settle(state)
+            self._steps[fragment].settle(state)
             state.forget_places()
         slots = self._slots
         if slots is not None and not slots.shape.is_lasting:
@@ -300,14 +306,13 @@ class Replica:
         return self.restore(fragment, round_, pair.outer, pair.momentum, lineage=lineage)
 
     def contribution_bytes(self, fragment: int, elements: int) -> int:
-        codec = self.method.codec
-        return codec.encoded_bytes(elements)
+        return self._results[fragment].contribution_bytes(elements)
 
     def result_bytes(self, fragment: int, elements: int) -> int:
-        return self._results.layer_bytes(elements)
+        return self._results[fragment].layer_bytes(elements)
 
-    def layers(self, contributors: int) -> int:
-        return self._results.layers(contributors)
+    def layers(self, fragment: int, contributors: int) -> int:
+        return self._results[fragment].layers(contributors)
 
     def state_bytes(self, fragment: int) -> int:
         if fragment >= len(self._states):

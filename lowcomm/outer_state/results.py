@@ -15,6 +15,7 @@ import numpy as np
 from lowcomm.codecs import direct
 from lowcomm.codecs.base import CodecError
 from lowcomm.methods.base import RoundMethod
+from lowcomm.methods.buffers import BufferMethod
 from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
 from peers.exchange import PIECE_ELEMENTS, Bytes, SlicesError
@@ -51,6 +52,9 @@ class Results:
 
     def layer_bytes(self, elements: int) -> int:
         return self._codec.encoded_bytes(elements)
+
+    def contribution_bytes(self, elements: int) -> int:
+        return self._contribution.encoded_bytes(elements)
 
     def cut(self, part: Bytes, start: int, stop: int, contributors: int) -> Bytes:
         """All layers of one piece of a part: its elements [start, stop)."""
@@ -98,13 +102,19 @@ class Results:
         elements: int,
         contributors: Sequence[Contributor],
         scratch: PieceScratch,
+        *,
+        at: int = 0,
     ) -> F32:
         """The mean that a piece of a result contains, fp32 [P]: in the first array of `scratch`, or
-        the piece's own memory."""
+        the piece's own memory. `at`: the fragment's element where the piece begins."""
         mean_P = scratch.piece(0, elements)
         if self._result is not None:
             return direct.decoded(self._result, piece, mean_P)
-        self._combine(self.gathered(piece, elements, scratch), contributors, mean_P, scratch)
+        values = self.gathered(piece, elements, scratch)
+        if isinstance(self._method, BufferMethod):
+            self._method.combine_at(at, values, contributors, mean_P)
+        else:
+            self._combine(values, contributors, mean_P, scratch)
         return mean_P
 
     def gathered(self, piece: Bytes, elements: int, scratch: PieceScratch) -> list[F32]:

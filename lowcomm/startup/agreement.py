@@ -259,4 +259,5 @@ def layout_difference(agreed: Sequence[TensorSpec], mine: Sequence[TensorSpec]) 
 def _described(tensor: TensorSpec) -> str:
     """Text such as "lm_head.weight [256, 64] (fragment 0, element 4096)"."""
     place = f"fragment {tensor.fragment}, element {tensor.offset}"
-    return f"{tensor.name} {list(tensor.shape)} ({place})"
+    kind = "" if tensor.kind == "parameter" else f"{tensor.kind} "
+    return f"{tensor.name} {list(tensor.shape)} ({kind}{place})"

@@ -6,6 +6,8 @@ Must NOT allocate anything: it is called before the first array is made.
 from collections.abc import Sequence
 
 from lowcomm.methods.base import RoundMethod
+from lowcomm.methods.buffers import in_flight as most_in_flight
+from lowcomm.methods.buffers import methods_of
 from lowcomm.outer_state import error_feedback
 from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.outer_state.results import Results
@@ -30,16 +32,18 @@ def needed_bytes(
     """The maximum of the bytes of the daemon's arrays and of the memory that it shares with its
     ranks. `peers`: the number of contributions in a result by gather; `joins`: this node gets the
     state from other peers."""
-    results, sizes = Results(method), sorted(fragment_elements(layout), reverse=True)
-    in_flight = method.in_flight(len(sizes))
+    methods = methods_of(method, layout)
+    of_sizes = sorted(zip(fragment_elements(layout), methods, strict=True), key=_size, reverse=True)
+    sizes, in_flight = [size for size, _ in of_sizes], most_in_flight(method, layout)
     arrays = len(method.state_arrays)
     state = 4 * arrays * sum(sizes)
     # A version that is lent to a joiner or a checkpoint stays beside the next one.
     running = state + 4 * arrays * sum(sizes[:in_flight])
     running += 4 * AHEAD_ARRAYS * sum(sizes[in_flight : in_flight + 1])
-    for size in sizes[:in_flight]:
+    for size, each in of_sizes[:in_flight]:
+        results = Results(each)
         result = results.layers(peers) * results.layer_bytes(size)
-        if method.mean_codec is not None:
+        if each.mean_codec is not None:
             result = 4 * size  # No codec makes a mean larger than this.
         running += 4 * IN_FLIGHT_ARRAYS * size + RESULTS_IN_FLIGHT * result
     # Until its state is complete, a joiner holds the received bytes and the state made of them, and
@@ -47,6 +51,10 @@ def needed_bytes(
     joining = 2 * state + 4 * (arrays - 1) * sizes[0] if joins else 0
     kept = 4 * error_feedback.ARRAYS_PER_FRAGMENT * sum(sizes) if method.feedback else 0
     return max(running, joining) + kept
+
+
+def _size(of: tuple[int, RoundMethod]) -> int:
+    return of[0]
 
 
 def check_memory(needed: int, *, memory_max_bytes: int, free_bytes: int) -> None:

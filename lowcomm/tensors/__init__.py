@@ -2,8 +2,8 @@
 
 In: any torch.nn.Module, wrapped, sharded, or with parts that no node trains; memory that a rank
 shares with its daemon. Out: names without wrappers, the places of a rank's elements in the flat
-parameters of its node, fingerprints of frozen tensors, and steps with the same bits on every
-device. Must NOT know a method, a round or a daemon.
+parameters of its node, buffers, fingerprints of frozen tensors, and steps with the same bits on
+every device. Must NOT know a method, a round or a daemon.
 
 Start reading: names.py, then fsdp.py.
 """

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -284,7 +284,18 @@ def whole(buffer: memoryview) -> Tensor:
         return torch.frombuffer(buffer, dtype=torch.float32)
 
 
-def window(elements_P: Tensor, shard: ShardView) -> Tensor:
+class Part(Protocol):
+    """The part of one tensor that one rank holds, as in ShardView."""
+
+    @property
+    def place(self) -> TensorPlace: ...
+    @property
+    def offsets(self) -> tuple[int, ...]: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
+
+def window(elements_P: Tensor, shard: Part) -> Tensor:
     """The shard's part of the fragment, fp32 [*sizes], as a view."""
     place = shard.place
     window = elements_P.narrow(0, place.offset, math.prod(place.shape)).view(place.shape)

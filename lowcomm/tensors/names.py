@@ -8,7 +8,7 @@ user's own attribute of the same name is. Must NOT decide which tensors are exch
 import sys
 from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 from protocols.types import ConfigError
 
@@ -51,6 +51,28 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
                 )
             paths[name] = path + own
     return [(name, parameter) for parameter, name in found.items()]
+
+
+def named_buffers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Name, module that has it and its name there, of each persistent buffer, in the order of
+    `model.named_buffers()`; a tied one is listed once, by its first name. Its module may replace
+    the tensor at any time, so look it up when you need it.
+
+    Raises ConfigError if two of them have the same name without their wrappers.
+    """
+    found: dict[str, tuple[str, nn.Module, str]] = {}
+    seen: set[Tensor] = set()
+    for place, _, module in _modules(model, "", "", set()):
+        for own, buffer in nn.Module.named_buffers(module, recurse=False):
+            if own in module._non_persistent_buffers_set or buffer in seen:
+                continue
+            seen.add(buffer)
+            if place + own in found:
+                raise ConfigError(
+                    f"two buffers are both named {place + own} without their wrappers: rename one"
+                )
+            found[place + own] = (place + own, module, own)
+    return list(found.values())
 
 
 def _modules(

@@ -23,6 +23,7 @@ from lowcomm.loop_state.rank_checkpoint import (
     load_rank_state,
 )
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
+from lowcomm.tensors.buffers import buffer_views, read_buffers, write_buffers
 from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.fsdp import (
     ShardView,
@@ -83,34 +84,42 @@ class Method:
             assert isinstance(agreed, RoundMethod)
             shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
             check_sharded(shards, world_size=peer.world_size)
-            self._parameters = _stepped(model, optimizer)
+            averages, last = peer.run.buffers == "average", max(s.place.fragment for s in shards)
+            views = buffer_views(model, rank=peer.rank, fragment=last + 1) if averages else []
+            stepped = _stepped(model, optimizer)
             frozen = frozen_parts(model, rank=peer.rank)
         self._shards: dict[int, list[ShardView]] = {}
         """This rank's shards by fragment."""
         for shard in shards:
             self._shards.setdefault(shard.place.fragment, []).append(shard)
+        self._buffers = {last + 1: views} if views else {}
+        """This rank's parts of the buffers that nodes exchange, which are a fragment of their
+        own."""
         self._model = model
         self._optimizer = optimizer
         self._peer = peer
         self._schedule = schedule
         self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
-        layout = [shard.place for shard in shards]
-        elements = sum(shard.elements for shard in shards)
+        layout = [part.place for part in (*shards, *views)]
+        elements = sum(part.elements for part in (*shards, *views))
         attached = peer.join(layout, elements=elements, frozen=frozen)
         device = shards[0].local.device
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
         is_there = bool(attached.rank_state) and file.is_of_all
-        loaded = is_there and load_rank_state(file, self._parameters, optimizer)
+        loaded = is_there and load_rank_state(file, stepped, optimizer)
         if loaded:
             with peer.fitting():
                 peer.kept.restore(file)
-        self._saver = RankSaver(self._parameters, optimizer, peer.kept)
+        self._saver = RankSaver(stepped, optimizer, peer.kept)
         overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, EagerDiLoCoMethod)
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
         """With a GPU, if the loop goes on while a result is awaited. Its keys are the fragments:
         what is fetched is the next result."""
-        self._rank = RoundRank(peer, self, attached, when_written=self._when_written)
+        buffers = last + 1 if views else None
+        self._rank = RoundRank(
+            peer, self, attached, buffers=buffers, when_written=self._when_written
+        )
         self._rank.start()
         joins = not loaded and self._rank.run_step > 0
         optimizer_keys = peer.run.optimizer
@@ -162,6 +171,9 @@ class Method:
     # RoundState -----------------------------------------------------------------------------
 
     def write(self, fragment: int, place: memoryview) -> None:
+        if fragment in self._buffers:
+            write_buffers(self._buffers[fragment], place)
+            return
         reshard(self._model)  # After an evaluation stale parameters may still be gathered.
         shards = self._shards[fragment]
         if self._copies is None:
@@ -176,6 +188,9 @@ class Method:
         write_shards(self._shards[fragment], place, everything=True)
 
     def take_result(self, fragment: int, values: memoryview, kind: Kind, *, mixing: float) -> None:
+        if fragment in self._buffers:
+            read_buffers(self._buffers[fragment], values)
+            return
         reshard(self._model)
         shards = self._shards[fragment]
         if self._copies is None:
@@ -213,6 +228,8 @@ class Method:
         self._copies.check()
         client = self._peer.client
         for result in client.arrived_results():
+            if result.fragment in self._buffers:
+                continue  # They are few.
             windows = self._windows(result.fragment, client.result(result))
             self._copies.fetch(result.fragment, windows)
 

@@ -63,15 +63,18 @@ class RoundRank:
         state: RoundState,
         attached: Attached,
         *,
+        buffers: int | None = None,
         when_written: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
-        """`when_written`: call the function, in any thread, as soon as all that `state` was told to
-        write is written."""
+        """`buffers`: the fragment of the model's buffers, the last one, if it has any. They are
+        contributed with the anchor. `when_written`: call the function, in any thread, as soon as
+        all that `state` was told to write is written."""
         method = peer.run.method
         assert isinstance(method, RoundMethod)
         self._peer, self._client, self._lease = peer, peer.client, peer.lease
         self._state, self._when_written = state, when_written
         self._method = method
+        self._buffers = buffers
         self._initial = attached.initial
         self._fragments = len(attached.shape.fragment_bytes)
         self._round_schedule = RoundSchedule(
@@ -79,9 +82,12 @@ class RoundRank:
             fragments=self._fragments,
             overlap_steps=method.overlap_steps,
             outer_steps=planned_rounds(peer.run),
+            has_buffers=buffers is not None,
         )
         self._offset = (
-            EagerOffset(method, state, attached.shape.fragment_bytes, replicas=peer.run.peers_min)
+            EagerOffset(
+                method, state, attached.shape.fragment_bytes[:1], replicas=peer.run.peers_min
+            )
             if isinstance(method, EagerDiLoCoMethod)
             else None
         )
@@ -131,15 +137,19 @@ class RoundRank:
             chosen = self._choose()
             if chosen is None or not round_schedule.has_work(chosen):
                 return
-            steps, tokens = round_schedule.contribute(chosen)
-            (self._offset or self._state).write(chosen, self._client.contribution(chosen))
-            self._contribute(chosen, steps=steps, tokens=tokens)
+            for fragment in round_schedule.together(chosen):
+                steps, tokens = round_schedule.contribute(fragment)
+                state = self._state if fragment == self._buffers else self._offset or self._state
+                state.write(fragment, self._client.contribution(fragment))
+                self._contribute(fragment, steps=steps, tokens=tokens)
 
     def take_result(self, result: Result) -> None:
         """Continue from this result of the fragment that `following` yielded."""
         fragment, finish, lease = result.fragment, result.finish, self._peer.lease
         counted = result.counted and not finish
-        if self._offset is not None and not finish:
+        if fragment == self._buffers:
+            self._take_buffers(result)
+        elif self._offset is not None and not finish:
             self._offset.take_result(result, self._client.result(result))
             self._client.check_untorn(result)
         else:
@@ -165,6 +175,14 @@ class RoundRank:
             self._finish(result)
         elif result.evaluate:
             self._peer.evaluate()
+
+    def _take_buffers(self, result: Result) -> None:
+        """Continue from these buffers, unless this node's own are as good. A node that was not
+        counted goes on with its own, because a difference of statistics added to others may make no
+        statistics (a variance below 0). With eager DiLoCo the result is a whole round old."""
+        late = self._offset is not None and result.counted and not result.finish
+        if result.kind == "full" and not late:
+            self._use(result, mixing=0.0)
 
     def _finish(self, result: Result) -> None:
         """Keep the last result of a fragment. Other fragments are trained on until each has had its

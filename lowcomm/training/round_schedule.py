@@ -40,9 +40,20 @@ class RoundSchedule:
     """
 
     def __init__(
-        self, *, inner_steps: int, fragments: int, overlap_steps: int, outer_steps: int
+        self,
+        *,
+        inner_steps: int,
+        fragments: int,
+        overlap_steps: int,
+        outer_steps: int,
+        has_buffers: bool = False,
     ) -> None:
-        assert 1 <= fragments <= inner_steps, "a boundary a step at most"
+        """`has_buffers`: the last fragment has the buffers."""
+        self._buffers = fragments - 1 if has_buffers else None
+        """The fragment that has no boundary of its own: it is contributed with the anchor, or by
+        itself once that is over."""
+        self._intervals = fragments - has_buffers
+        assert 1 <= self._intervals <= inner_steps, "a boundary a step at most"
         assert overlap_steps <= inner_steps, "a result before the next contribution"
         self.step = 0
         self._inner_steps = inner_steps
@@ -80,7 +91,8 @@ class RoundSchedule:
     @property
     def left(self) -> list[int]:
         """The fragments that may be contributed now."""
-        return [f for f, work in enumerate(self._works) if work.due is None and not work.over]
+        left = [f for f, work in enumerate(self._works) if work.due is None and not work.over]
+        return left if self._works[ANCHOR].over else [f for f in left if f != self._buffers]
 
     def choices(self, steps_left: int) -> list[int]:
         """Those of `left` after which the samples suffice until the anchor's next result, if the
@@ -114,6 +126,14 @@ class RoundSchedule:
         """Whether the fragment's next contribution has at least one step. If a result has just
         replaced all of them it has none: the boundary then waits for one more step."""
         return self._works[fragment].steps > 0
+
+    def together(self, fragment: int) -> list[int]:
+        """The fragments that are contributed at this fragment's boundary, itself as the last."""
+        if fragment != ANCHOR or self._buffers is None:
+            return [fragment]
+        work = self._works[self._buffers]
+        joins = work.due is None and not work.over and (work.steps > 0 or not self.step)
+        return [self._buffers, fragment] if joins else [fragment]
 
     # Transitions ----------------------------------------------------------------------------
 
@@ -156,7 +176,8 @@ class RoundSchedule:
         if anew:
             work.steps = work.tokens = 0
         early = boundary_steps < round_steps
-        self._early = self.step + boundary_steps if early else None
+        if fragment != self._buffers:
+            self._early = self.step + boundary_steps if early else None
         if fragment == ANCHOR:
             self._run_step, self._run_since = inner_step, self._given_at
             if anew:
@@ -172,5 +193,5 @@ class RoundSchedule:
 
     def _interval(self, fragment: int) -> int:
         """Inner steps from the boundary of this fragment to the next boundary."""
-        first, steps, count = fragment, self._inner_steps, len(self._works)
+        first, steps, count = fragment, self._inner_steps, self._intervals
         return (first + 1) * steps // count - first * steps // count

@@ -15,6 +15,7 @@ from torch.optim import AdamW, Optimizer
 
 from lowcomm.config.lr_schedule import Schedule
 from lowcomm.tensors import deterministic_ops
+from lowcomm.tensors.buffers import floating_buffer
 from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.fsdp import (
     ShardView,
@@ -70,6 +71,7 @@ class StepTrainer(ABC):
         with peer.fitting():
             method = peer.method(self.name, program=type(self).__name__)
             self._shards = shard_views(model, rank=peer.rank)
+            check_buffers(model, self.name, kept=peer.run.buffers == "local")
             check_sharded(self._shards, world_size=peer.world_size)
             self._check_optimizer(optimizer)
             self._groups = group_numbers(self._shards, optimizer, others=model.parameters())
@@ -222,6 +224,16 @@ class AllReduce(StepTrainer):
             deterministic_ops.adamw_step(values, grad, (first, second), step, rates)
             shard.store(values)
         wait_for(self._shards)
+
+
+def check_buffers(model: nn.Module, method: str, *, kept: bool) -> None:
+    """Raise ConfigError if the model has floating buffers, unless each node keeps its own."""
+    name = floating_buffer(model)
+    if name and not kept:
+        raise ConfigError(
+            f"buffer {name} would differ between nodes, because {method} does not average buffers: "
+            'set run.buffers = "local" to keep one in each node, or take a method of rounds'
+        )
 
 
 def check_adamw(optimizer: Optimizer, method: str) -> None:

@@ -158,10 +158,10 @@ class BlockChecks:
         self, check: Check, peer: PeerId, contributor: PeerId, sample: tuple[PartSample, ...]
     ) -> None:
         """Ask again from the beginning if the connection has ended."""
-        size = partial(self._work.contribution_bytes, check.stamp.fragment)
+        fragment = check.stamp.fragment
+        size, gathers = partial(self._work.contribution_bytes, fragment), self._gathers(fragment)
         parts = tuple(
-            (each.of.part, DIGEST_BYTES if self._gathers else size(each.elements))
-            for each in sample
+            (each.of.part, DIGEST_BYTES if gathers else size(each.elements)) for each in sample
         )
         check.incoming[peer, contributor] = IncomingAnswer(parts)
         wanted = tuple(each.of for each in sample)
@@ -176,7 +176,7 @@ class BlockChecks:
                 blocks = self._copied(stamp, each, contributor)
             if blocks is None:
                 return  # The round is over.
-            found.append(digest_of(blocks) if self._gathers else blocks)
+            found.append(digest_of(blocks) if self._gathers(stamp.fragment) else blocks)
         whole = b"".join(found)
         for at in range(0, len(whole), PIECE_BYTES_MAX):
             piece = whole[at : at + PIECE_BYTES_MAX]
@@ -190,6 +190,7 @@ class BlockChecks:
         """The differing results. A result or a contribution that is not here any more differs from
         nothing: the attempt is over."""
         found: list[v.WrongPart] = []
+        gathers = self._gathers(check.stamp.fragment)
         for each in check.sample:
             part, terms = each.of.part, list[Bytes]()
             result = self._data_plane.inbound.results.get(ResultKey(check.stamp, part))
@@ -200,8 +201,8 @@ class BlockChecks:
                 if term.peer != self._me:
                     terms.append(check.blocks[term.peer, term.peer][part])
                 else:
-                    terms.append(digest_of(own) if self._gathers else own)
-            compare = self._compare_layers if self._gathers else self._compare_sum
+                    terms.append(digest_of(own) if gathers else own)
+            compare = self._compare_layers if gathers else self._compare_sum
             wrong = compare(check.stamp, each, result, terms, contributors)
             found += [wrong] if wrong is not None else []
         return tuple(found)
@@ -217,7 +218,7 @@ class BlockChecks:
         size_of = partial(self._work.result_bytes, stamp.fragment)
         made = memoryview(bytearray(size_of(sample.elements)))
         try:
-            self._work.reduce(sample.elements, terms, contributors, made)
+            self._work.reduce(stamp.fragment, sample.elements, terms, contributors, made)
         except LowcommError:
             # Values that are not finite: in the whole piece all contributions may have some, so
             # that the owner had to sum them. Or a contributor sends such values to us only.
@@ -268,9 +269,8 @@ class BlockChecks:
         assert work is not None, "results are checked before RunAccepted"
         return work
 
-    @property
-    def _gathers(self) -> bool:
-        return self._work.layers(2) > 1
+    def _gathers(self, fragment: int) -> bool:
+        return self._work.layers(fragment, 2) > 1
 
     def _own(self, stamp: Stamp, sample: PartSample) -> bytes | None:
         """Blocks of our own contribution; None if it is not here any more."""

@@ -108,7 +108,8 @@ class DataPlane:
             else:
                 slices.append(self.inbound.slices[slice_key(stamp, part, term)])
         size_of = partial(work.result_bytes, stamp.fragment)
-        elements, layers = command.stop - command.start, work.layers(len(command.contributors))
+        elements = command.stop - command.start
+        layers = work.layers(stamp.fragment, len(command.contributors))
         wrong = _of_other_sizes(slices, elements)
         if wrong:
             whose = command.contributors[wrong[0]].peer
@@ -177,8 +178,8 @@ class DataPlane:
         if self.work is not None:
             self.reducer.grew(self.work, key)
 
-    def layers(self, contributors: int) -> int:
-        return self.work.layers(contributors) if self.work is not None else 0
+    def layers(self, fragment: int, contributors: int) -> int:
+        return self.work.layers(fragment, contributors) if self.work is not None else 0
 
     def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
         encoding = self.own.encoding(key.stamp.fragment, key.stamp.round)
@@ -216,7 +217,7 @@ class DataPlane:
         elements = min(PIECE_ELEMENTS, payload.elements - start)
         try:
             if borders is None:
-                work.check_result(piece, elements, terms)
+                work.check_result(stamp.fragment, piece, elements, terms)
             else:
                 work.ahead(stamp, borders[part] + start, piece, payload.buffer, elements, terms)
         except LowcommError as error:

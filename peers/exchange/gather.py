@@ -17,8 +17,8 @@ from protocols.messages import ResultChunk
 class ResultOwner(Protocol):
     """What these functions need. No method may raise or block."""
 
-    def layers(self, contributors: int) -> int:
-        """Number of layers of a result of so many contributions."""
+    def layers(self, fragment: int, contributors: int) -> int:
+        """Number of layers of a result of so many contributions to this fragment."""
         ...
 
     def own_layer(self, key: ResultKey, payload: Payload) -> int | None:
@@ -55,7 +55,7 @@ def arrived(
             return False  # Our copy would be overwritten.
     if not payload.terms:
         return payload.missing > 0
-    if payload.layers != owner.layers(len(payload.terms)):
+    if payload.layers != owner.layers(key.stamp.fragment, len(payload.terms)):
         return False
     if not _put_own(owner, key, payload, numbers):
         return False

@@ -97,6 +97,7 @@ class RoundWork(StateStore, Protocol):
 
     def reduce(
         self,
+        fragment: int,
         elements: int,
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
@@ -110,7 +111,7 @@ class RoundWork(StateStore, Protocol):
         ...
 
     def check_result(
-        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+        self, fragment: int, piece: Bytes, elements: int, contributors: Sequence[Contributor]
     ) -> None:
         """Raises LowcommError for a piece of a result that does not decode."""
         ...
@@ -160,7 +161,7 @@ class RoundWork(StateStore, Protocol):
         """Bytes of one layer of so many elements in a result."""
         ...
 
-    def layers(self, contributors: int) -> int:
+    def layers(self, fragment: int, contributors: int) -> int:
         """Layers of a result of so many contributions: 1 for a mean, one for each contribution in a
         gather."""
         ...

@@ -54,11 +54,11 @@ def _may_have(run_state: RunState, layers: int, work: RoundWork, stamp: Stamp) -
     commit = run_state.commit(stamp.fragment, stamp.round)
     plan = run_state.plan(stamp.fragment, stamp.round)
     if commit is not None:
-        return layers == work.layers(len(commit.contributors))
+        return layers == work.layers(stamp.fragment, len(commit.contributors))
     if plan is not None and plan.stamp == stamp:
-        return layers == work.layers(len(plan.roster))
+        return layers == work.layers(stamp.fragment, len(plan.roster))
     # Its sender has read more of the log: a few more peers may have joined.
-    return 1 <= layers <= work.layers(2 * len(run_state.receivers))
+    return 1 <= layers <= work.layers(stamp.fragment, 2 * len(run_state.receivers))
 
 
 def borders_of(run_state: RunState, stamp: Stamp) -> tuple[int, ...] | None:

@@ -122,7 +122,8 @@ class Reducer:
             command, out = one.command, one.result.piece(one.next)
             try:
                 start, stop = one.spans[one.next]
-                work.reduce(stop - start, terms, command.contributors, out)
+                fragment, contributors = command.stamp.fragment, command.contributors
+                work.reduce(fragment, stop - start, terms, contributors, out)
                 if self.falsify is not None:
                     self.falsify(command, start, out)
             except LowcommError as error:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PartBlocks,
         PeerId,
         Stamp,
+        TensorKind,
         TensorSpec,
         Version,
         digest_text,
@@ -95,6 +96,7 @@ __all__ = [
     "SampleRange",
     "Samples",
     "Stamp",
+    "TensorKind",
     "TensorSpec",
     "Version",
     "count",
@@ -111,8 +113,8 @@ __getattr__ = lazy_exports(
     {
         "errors": "ConfigError LogError LowcommError RefusedError",
         "ids": (
-            "Contributor FrozenTensor PROTOCOL_VERSION PartBlocks PeerId Stamp TensorSpec Version "
-            "digest_text"
+            "Contributor FrozenTensor PROTOCOL_VERSION PartBlocks PeerId Stamp TensorKind "
+            "TensorSpec Version digest_text"
         ),
         "limits": (
             "ADMIT_BYTES_MAX CERTIFICATE_BYTES_MAX CHUNK_BYTES_MAX CONTRIBUTION_STEPS_MAX "

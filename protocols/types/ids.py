@@ -1,11 +1,12 @@
 """Identifiers and small records that messages, log entries, events and commands share."""
 
 import hashlib
-from typing import NamedTuple, NewType
+import math
+from typing import Literal, NamedTuple, NewType
 
 from protocols.types.frozen import record
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 20
 
 PeerId = NewType("PeerId", str)
 """`<node name>.<8 hex digits>`: unique and readable. Sums add contributions in the order of ids."""
@@ -81,14 +82,25 @@ class Version:
     state_digest: str
 
 
+TensorKind = Literal["parameter", "buffer", "counter"]
+"""A tensor that is trained; a floating buffer, which nodes average; a buffer of integers, of which
+all nodes take the values of one node (lowcomm/methods/buffers.py)."""
+
+
 @record
 class TensorSpec:
-    """One parameter in the agreed layout; `offset` and the shape count elements."""
+    """One tensor in the agreed layout; `offset` and the shape count elements."""
 
     fragment: int
     name: str
     shape: tuple[int, ...]
     offset: int
+    kind: TensorKind = "parameter"
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of the whole tensor."""
+        return math.prod(self.shape)
 
 
 class FrozenTensor(NamedTuple):

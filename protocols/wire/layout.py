@@ -3,9 +3,9 @@
     zlib( count | fragments | shared | lengths | dimensions | extents | name bytes )
 
 Little endian: u32 count; for each tensor its u16 fragment, the u16 number of bytes that its name
-shares with the name before it, the u16 length of the rest, the u8 number of dimensions and each
-extent as u64. Offsets are not in it: tensors lie densely. 94,000 names of a mixture of experts take
-20 KB. Must NOT know messages (schemas.py) or arrays.
+shares with the name before it, the u16 length of the rest, the u8 number of dimensions (plus 64 for
+a buffer, 128 for a counter) and each extent as u64. Offsets are not in it: tensors lie densely.
+94,000 names of a mixture of experts take 20 KB. Must NOT know messages (schemas.py) or arrays.
 """
 
 import math
@@ -15,7 +15,7 @@ from itertools import accumulate
 from struct import Struct, pack
 
 from protocols.types.errors import ConfigError
-from protocols.types.ids import TensorSpec
+from protocols.types.ids import TensorKind, TensorSpec
 from protocols.types.limits import (
     DIMENSIONS_MAX,
     ELEMENTS_MAX,
@@ -28,6 +28,9 @@ from protocols.types.limits import (
 from protocols.wire.validators import WireError, short
 
 _COUNT = Struct("<I")
+_KINDS: tuple[TensorKind, ...] = ("parameter", "buffer", "counter")
+_KIND_UNIT = 64
+"""The byte of a tensor is its dimensions plus its kind's number times this."""
 _TENSOR_BYTES_MAX = 3 * 2 + 1 + 8 * DIMENSIONS_MAX
 """Bytes of one tensor without its name."""
 _PLAIN_BYTES_MAX = _COUNT.size + TENSORS_MAX * _TENSOR_BYTES_MAX + LAYOUT_NAMES_BYTES_MAX
@@ -57,7 +60,7 @@ def pack_layout(layout: Sequence[TensorSpec]) -> bytes:
             pack(f"<{count}H", *(tensor.fragment for tensor in layout)),
             pack(f"<{count}H", *shared),
             pack(f"<{count}H", *map(len, rests)),
-            pack(f"<{count}B", *(len(tensor.shape) for tensor in layout)),
+            pack(f"<{count}B", *(_KIND_UNIT * _KINDS.index(t.kind) + len(t.shape) for t in layout)),
             pack(f"<{len(extents)}Q", *extents),
             *rests,
         )
@@ -103,7 +106,10 @@ def _tensors(plain: bytes) -> Iterator[TensorSpec]:
     fragments = read_numbers(plain, at, count, "H")
     shared = read_numbers(plain, at + 2 * count, count, "H")
     lengths = read_numbers(plain, at + 4 * count, count, "H")
-    dimensions = read_numbers(plain, at + 6 * count, count, "B")
+    forms = read_numbers(plain, at + 6 * count, count, "B")
+    dimensions = [each % _KIND_UNIT for each in forms]
+    if max(forms) >= _KIND_UNIT * len(_KINDS):
+        raise WireError("a layout has a tensor of an unknown kind")
     if max(dimensions) > DIMENSIONS_MAX or max(fragments) >= FRAGMENTS_MAX:
         raise WireError("a layout has a tensor of too many dimensions, or a fragment too many")
     at += 7 * count
@@ -114,12 +120,12 @@ def _tensors(plain: bytes) -> Iterator[TensorSpec]:
         raise WireError(f"a layout has {len(plain)} bytes, and {names_bytes} of names")
     name, ends, total = b"", dict[int, int](), 0
     starts = accumulate(lengths, initial=at)  # One more: the last one is the end of all names.
-    rows = zip(fragments, shared, lengths, dimensions, starts, strict=False)
-    for fragment, kept, length, axes, start in rows:
+    rows = zip(fragments, shared, lengths, forms, starts, strict=False)
+    for fragment, kept, length, form, start in rows:
         if kept > len(name):
             raise WireError("a layout's name shares more than the one before it has")
         name = name[:kept] + plain[start : start + length]
-        text, shape = name.decode(), tuple(next(extents) for _ in range(axes))
+        text, shape = name.decode(), tuple(next(extents) for _ in range(form % _KIND_UNIT))
         if not 1 <= len(name) <= TENSOR_NAME_BYTES_MAX or not text.isprintable():
             raise WireError(f"expected a parameter's name, got {short(text)}")
         elements = math.prod(shape)
@@ -128,7 +134,7 @@ def _tensors(plain: bytes) -> Iterator[TensorSpec]:
             raise WireError(f"{text} has the shape {shape}, the layout {total} elements so far")
         offset = ends.get(fragment, 0)
         ends[fragment] = offset + elements
-        yield TensorSpec(fragment, text, shape, offset)
+        yield TensorSpec(fragment, text, shape, offset, _KINDS[form // _KIND_UNIT])
 
 
 def _inflated(packed: bytes) -> bytes:

@@ -161,12 +161,13 @@ class Lockstep:
     ) -> memoryview:
         """Sum the fragment as one part; the bits do not depend on the part boundaries."""
         owner = self._replicas[0]
-        size, layers = owner.sizes[fragment], owner.layers(len(terms))
+        size, layers = owner.sizes[fragment], owner.layers(fragment, len(terms))
         size_of = partial(owner.result_bytes, fragment)
         result = memoryview(bytearray(layers * size_of(size)))
         for start, stop in spans(size):
             out = result[layers * size_of(start) : layers * size_of(stop)]
-            owner.reduce(stop - start, [each.cut(start, stop) for each in slices], terms, out)
+            cuts = [each.cut(start, stop) for each in slices]
+            owner.reduce(fragment, stop - start, cuts, terms, out)
         return result
 
     def _take(self, node: int, fragment: int, *, counted: bool) -> RoundResult:

@@ -164,7 +164,7 @@ class LockstepNodes:
         method = run.method
         assert isinstance(method, RoundMethod)
         self.run = run
-        specs = [TensorSpec(t.fragment, t.name, t.shape, t.offset) for t in layout]
+        specs = [TensorSpec(t.fragment, t.name, t.shape, t.offset, t.kind) for t in layout]
         self.sizes = fragment_elements(specs)
         self.inner_step = 0
         """Inner steps of the run, as committed by the anchor."""

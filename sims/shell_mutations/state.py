@@ -97,7 +97,7 @@ REPLICA_MUTANTS = (
     Mutant(
         "lends-a-state-whose-momentum-is-due",
         "A joiner gets parameters of this round with momentum of the previous one.",
-        Edit(Replica.lend, "self._step.settle(state)\n        ", ""),
+        Edit(Replica.lend, "self._steps[fragment].settle(state)\n        ", ""),
         tests=_REPLICA,
     ),
     Mutant(

@@ -166,7 +166,7 @@ def reduced(
 ) -> bytes:
     """Their encoded mean, in one piece."""
     out = bytearray(b"\xff" * replica.result_bytes(0, elements))
-    replica.reduce(elements, [memoryview(each) for each in slices], terms, memoryview(out))
+    replica.reduce(0, elements, [memoryview(each) for each in slices], terms, memoryview(out))
     return bytes(out)
 
 

@@ -120,20 +120,21 @@ class CodedWork:
 
     def reduce(
         self,
+        fragment: int,
         elements: int,
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
         out: memoryview,
     ) -> None:
         assert {len(piece) for piece in slices} == {size_of(elements)}
-        assert len(out) == self.layers(len(slices)) * size_of(elements)
+        assert len(out) == self.layers(fragment, len(slices)) * size_of(elements)
         if self.void:
             raise SlicesError(self.void, "no slice")
         if any(bytes(piece[:1]) == self.refused for piece in slices):
             raise LowcommError("no slice")
         out[:] = b"".join(slices) if self.gathers else summed(slices)
 
-    def layers(self, contributors: int) -> int:
+    def layers(self, fragment: int, contributors: int) -> int:
         return contributors if self.gathers else 1
 
     def begin_contribution(self, fragment: int, manifest: str) -> memoryview | None:
@@ -142,7 +143,7 @@ class CodedWork:
     # What a sum does not need.
 
     def check_result(
-        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+        self, fragment: int, piece: Bytes, elements: int, contributors: Sequence[Contributor]
     ) -> None:
         self.checked.append(bytes(piece))
         if bytes(piece[:1]) == self.refused:
@@ -237,7 +238,7 @@ class Room:
     def grew(self, key: SliceKey) -> None:
         self.grown.append(key)
 
-    def layers(self, contributors: int) -> int:
+    def layers(self, fragment: int, contributors: int) -> int:
         return contributors if self.gathers else 1
 
     def own_layer(self, key: ResultKey, payload: Payload) -> int | None:

@@ -93,6 +93,7 @@ class XorWork:
 
     def reduce(
         self,
+        fragment: int,
         elements: int,
         slices: Sequence[Bytes],
         contributors: Sequence[Contributor],
@@ -105,7 +106,7 @@ class XorWork:
         out[:] = b"".join(slices) if self.gathers else xor(slices)
 
     def check_result(
-        self, piece: Bytes, elements: int, contributors: Sequence[Contributor]
+        self, fragment: int, piece: Bytes, elements: int, contributors: Sequence[Contributor]
     ) -> None:
         pass
 
@@ -128,7 +129,7 @@ class XorWork:
         contributors: Sequence[Contributor],
     ) -> str:
         self.settle(stamp.fragment)
-        layers, terms = self.layers(len(contributors)), list[bytes]()
+        layers, terms = self.layers(stamp.fragment, len(contributors)), list[bytes]()
         for part in parts:
             elements = len(part) // (ELEMENT_BYTES * layers)
             for start, stop in spans(elements):
@@ -177,7 +178,7 @@ class XorWork:
     def result_bytes(self, fragment: int, elements: int) -> int:
         return ELEMENT_BYTES * elements
 
-    def layers(self, contributors: int) -> int:
+    def layers(self, fragment: int, contributors: int) -> int:
         return contributors if self.gathers else 1
 
     def state_bytes(self, fragment: int) -> int:

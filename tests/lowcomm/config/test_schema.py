@@ -330,7 +330,7 @@ def test_a_text_that_leaves_keys_out_means_their_defaults() -> None:
             "[]",
             "the agreed [run]: Input should be a dictionary or an instance of RunConfig, got []",
         ),
-        ('{"sed":1}', "the agreed [run]: unknown key sed; known here: data, "),
+        ('{"sed":1}', "the agreed [run]: unknown key sed; known here: buffers, "),
         ('{"seed":"1"}', "the agreed [run]: seed: Input should be a valid integer, got '1'"),
         ('{"outer_steps":0}', "the agreed [run]: run.outer_steps must be positive, got 0"),
     ],

@@ -135,7 +135,7 @@ def play(borders: tuple[int, ...], *, ahead: bool) -> tuple[str, F32]:
     for start, stop in pairwise((0, *borders, SIZE)):
         slices = [cut(replicas[0], whole, start, stop) for whole in wholes]
         out = bytearray(3 * replicas[0].result_bytes(0, stop - start))
-        replicas[0].reduce(stop - start, slices, terms, memoryview(out))
+        replicas[0].reduce(0, stop - start, slices, terms, memoryview(out))
         parts.append(bytes(out))
         if ahead:
             replicas[1].ahead(stamp(0, 1), start, parts[-1], parts[-1], stop - start, terms)

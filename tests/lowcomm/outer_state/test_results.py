@@ -204,9 +204,9 @@ def played(
     terms, parts = contributors(*TOKENS), list[bytes]()
     for start, stop in pairwise(borders):
         slices = [cut(replicas[0], whole, start, stop) for whole in wholes]
-        layers = replicas[0].layers(len(slices))
+        layers = replicas[0].layers(0, len(slices))
         out = bytearray(layers * replicas[0].result_bytes(0, stop - start))
-        replicas[0].reduce(stop - start, slices, terms, memoryview(out))
+        replicas[0].reduce(0, stop - start, slices, terms, memoryview(out))
         parts.append(bytes(out))
     if ahead:
         for (start, stop), part in zip(pairwise(borders), parts, strict=True):

@@ -117,13 +117,15 @@ def new_rank(
     fragments: int = 2,
     initial: bool = False,
     rounds: int = 9,
+    buffers: int | None = None,
     when_written: Callable[[Callable[[], None]], None] = at_once,
 ) -> tuple[RoundRank, Daemon, State]:
     run = RunConfig(outer_steps=rounds, method=method, data=DataConfig(batch=BATCH))
     daemon, state = Daemon(run), State()
     shape = SlotsShape(1, (4,) * fragments)
     attached = Attached(shape=shape, initial=initial, slot=0, rank_state="")
-    return RoundRank(daemon, state, attached, when_written=when_written), daemon, state
+    rank = RoundRank(daemon, state, attached, buffers=buffers, when_written=when_written)
+    return rank, daemon, state
 
 
 def started(**said: Any) -> tuple[RoundRank, Daemon, State]:
@@ -349,3 +351,29 @@ def test_steps_of_the_run_are_the_anchors() -> None:
     daemon.post(0, counted=True, inner_step=8, samples=(SampleRange(16, 99),))
     train(rank, daemon, 2)
     assert rank.run_step == 10
+
+
+def test_buffers_go_with_the_anchor_and_only_whole_ones_are_taken() -> None:
+    """A difference of statistics, added to others, may make no statistics."""
+    rank, daemon, state = started(method=DiLoCoMethod(inner_steps=8), buffers=1)
+    kinds: tuple[Kind, ...] = ("full", "delta")
+    for round_, kind in enumerate(kinds, start=1):
+        samples = (SampleRange(1000 * round_, 1000 * round_ + 1000),)
+        daemon.post(0, version=round_, inner_step=8 * round_, counted=True, samples=samples)
+        daemon.post(1, kind, version=round_, counted=kind == "full")
+        state.notes.clear()
+        train(rank, daemon, 8)
+        assert [(each.fragment, each.steps) for each in daemon.given[-2:]] == [(1, 8), (0, 8)]
+        taken = [("full", 1, round_, 0.0)] if kind == "full" else []
+        own = [("write", 1), ("write", 0), ("full", 0, round_, 0.0)]
+        assert state.notes == own + taken
+    assert [left for *_, left in daemon.asked] in ([], [(0,), (0,)])
+
+
+def test_a_mean_of_buffers_is_never_mixed_with_the_ranks_own() -> None:
+    rank, daemon, state = started(fragments=3, buffers=2)
+    for fragment in (1, 0, 2):
+        daemon.post(fragment, counted=True)
+    train(rank, daemon, 10)
+    taken = [note for note in state.notes if note[0] == "full"]
+    assert taken == [("full", 1, 1, 0.5), ("full", 0, 1, 0.5), ("full", 2, 1, 0.0)]

@@ -222,3 +222,57 @@ def test_a_round_is_as_long_as_the_result_it_begins_with_says() -> None:
     assert not made.at_boundary
     count(made, 1)
     assert made.at_boundary
+
+
+@pytest.mark.parametrize(("fragments", "overlap"), [(1, 0), (3, 0), (3, 2), (1, 8)])
+def test_buffers_are_contributed_with_the_anchor_and_change_no_boundary(
+    fragments: int, overlap: int
+) -> None:
+    """Fragment `fragments` has them."""
+    plain = started(inner_steps=8, fragments=fragments, overlap_steps=overlap)
+    made = RoundSchedule(
+        inner_steps=8,
+        fragments=fragments + 1,
+        overlap_steps=overlap,
+        outer_steps=9,
+        has_buffers=True,
+    )
+    for fragment in range(fragments + 1):
+        took(made, fragment)
+    versions = [0] * (fragments + 1)
+    given = 0
+    for _ in range(4 * 8):
+        for each in (plain, made):
+            count(each)
+            while (fragment := each.awaited) is not None:
+                versions[fragment] += each is made
+                took(each, fragment, version=versions[fragment])
+        assert made.left == plain.left
+        assert made.at_boundary == plain.at_boundary
+        if made.at_boundary:
+            chosen = min(made.left, key=lambda f: (versions[f], f == 0, f))
+            group = made.together(chosen)
+            assert group == ([fragments, 0] if chosen == 0 else [chosen])
+            plain.contribute(chosen)
+            for each in group:
+                steps, _ = made.contribute(each)
+                assert steps
+            given += len(group)
+    assert given >= 3 * (fragments + 1)
+
+
+def test_buffers_that_are_behind_at_the_end_are_contributed_by_themselves() -> None:
+    made = RoundSchedule(
+        inner_steps=2, fragments=2, overlap_steps=0, outer_steps=1, has_buffers=True
+    )
+    for fragment in range(2):
+        took(made, fragment, round_steps=2)
+    count(made, 2)
+    for fragment in made.together(0):
+        made.contribute(fragment)
+    took(made, 0, version=1, finish=True, round_steps=2)
+    took(made, 1, round_steps=2)  # The round was rolled back.
+    assert not made.finished
+    count(made, 2)
+    assert made.at_boundary
+    assert made.left == made.together(1) == [1]

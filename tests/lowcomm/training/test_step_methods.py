@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lowcomm.tensors.fsdp import shard_views
-from lowcomm.training.step_methods import check_adamw, group_numbers
+from lowcomm.training.step_methods import check_adamw, check_buffers, group_numbers
 from protocols.types.errors import ConfigError
 
 
@@ -31,3 +31,11 @@ def test_an_optimizer_of_other_parameters_than_the_model_is_refused_and_says_whi
         group_numbers(shards, adam([*parameters, nn.Parameter(torch.zeros(3))]))
     frozen = nn.Parameter(torch.zeros(3), requires_grad=False)
     assert group_numbers(shards, adam([*parameters, frozen]), others=[frozen]) == [0] * len(shards)
+
+
+def test_a_model_with_floating_buffers_is_refused_unless_nodes_keep_their_own() -> None:
+    model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2))
+    with pytest.raises(ConfigError, match=r"buffer 1\.running_mean would differ.*\"local\""):
+        check_buffers(model, "allreduce", kept=False)
+    check_buffers(model, "allreduce", kept=True)
+    check_buffers(model[0], "allreduce", kept=False)

@@ -73,7 +73,7 @@ class Summing:
         places = range(len(self.terms)) if terms is None else terms
         of = tuple(self.terms[place] for place in places)
         command = ReducePart(stamp, 0, FIRST, FIRST + self.elements, of)
-        result = empty(self.elements, layers=self.work.layers(len(of)))
+        result = empty(self.elements, layers=self.work.layers(0, len(of)))
         self.reducer.begin_sum(self.work, ME, command, [self.slices[x] for x in places], result)
         return result
 

@@ -173,3 +173,19 @@ def test_a_few_bytes_cannot_make_us_pay_for_many() -> None:
         finally:
             tracemalloc.stop()
         assert peak < 4 * LAYOUT_NAMES_BYTES_MAX
+
+
+def test_buffers_and_counters_travel_as_such_and_other_kinds_are_refused() -> None:
+    layout = [
+        TensorSpec(0, "weight", (2,), 0),
+        TensorSpec(1, "running_mean", (2, 1), 0, "buffer"),
+        TensorSpec(1, "num_batches_tracked", (), 2, "counter"),
+    ]
+    packed = pack_layout(layout)
+    assert unpack_layout(packed) == tuple(layout)
+    plain = bytearray(zlib.decompress(packed))
+    forms = 4 + 6 * len(layout)
+    assert plain[forms : forms + 3] == bytes((1, 64 + 2, 128))
+    plain[forms + 2] = 192
+    with pytest.raises(WireError, match="unknown kind"):
+        unpack_layout(zlib.compress(bytes(plain)))
