@@ -41,6 +41,11 @@ class LightningNode(_Callback):
         """This rank's access to the run."""
         return self._node.peer
 
+    @property
+    def run_step(self) -> int:
+        """The run's inner step, where the trainer's `global_step` counts those of this process."""
+        return self._node.run_step
+
     def leased(self, loader: Any, *, accumulated: int = 1) -> Any:
         """The training data for `fit`: this DataLoader's dataset, with the items that the leases
         choose. `accumulated`: the trainer's `accumulate_grad_batches`."""

@@ -4,14 +4,18 @@ Their packages come with `make test-long`.
 """
 
 import difflib
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lowcomm.reports.events import Commit, Layout, Metrics, RanksReady, Traffic
+from tests.cluster import kept_trainer
+from tests.cluster.kept_trainer import DECAY, RATE
 from tests.cluster.running import (
     Command,
     Shell,
@@ -29,6 +33,8 @@ WITHIN_S = 60.0
 WIDTH, INNER_WIDTH, LAYERS, RANK = 64, 172, 2, 8
 ADAPTERS = LAYERS * RANK * (4 * 2 * WIDTH + 3 * (WIDTH + INNER_WIDTH))
 """Elements that examples/peft_lora trains: beside four square matrices and three others."""
+
+KEPT_ROUNDS, KILLED_AT = 8, 23
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,36 @@ def test_nodes_of_an_example_train_together_though_one_joins_and_one_is_killed(
         assert losses[-1] < 0.8 * losses[0]
     if example is LORA:
         check_traffic(gamma)
+
+
+@pytest.mark.long
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("trainer", ["hf", "lightning"])
+def test_a_killed_trainer_ends_with_the_same_bits(
+    shell: Shell, tmp_path: Path, trainer: str
+) -> None:
+    """Accumulated gradients, dropout and a scheduler, on a node alone."""
+    found: list[dict[str, Any]] = []
+    for name, dies_at in (("undisturbed", -1), ("killed", KILLED_AT)):
+        (tmp_path / name).mkdir()
+        write_config(tmp_path / name, peers=1, rounds=KEPT_ROUNDS)
+        out = tmp_path / name / "found.json"
+        directory = f'"{tmp_path / name / "alpha"}"'
+        options = [
+            "--set",
+            f"node.directory={directory}",
+            "--set",
+            "node.checkpoint_every_rounds=1",
+        ]
+        program = [sys.executable, kept_trainer.__file__, trainer, str(out), str(dies_at)]
+        run = str(tmp_path / name / "run.toml")
+        command = shell.start("peer", run, "--new", *options, "--", *program)
+        assert command.wait(within_s=WITHIN_S) == 0, command.err
+        found.append(json.loads(out.read_text(encoding="utf-8")))
+    undisturbed, killed = found
+    assert undisturbed["rate"] == pytest.approx(RATE * DECAY ** (5 * KEPT_ROUNDS))
+    assert undisturbed["first"] == 0 < killed["first"]
+    assert {**killed, "first": 0} == undisturbed
 
 
 def check_digests(*directories: Path) -> None:
