@@ -4,16 +4,28 @@ Must NOT draw an item before the method has joined the run: the daemon assigns d
 """
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
 
-from lowcomm.training.attach import Peer
+from lowcomm.config.schema import RunConfig
 from protocols.types import ConfigError
 
 MAP_STYLE = ("__len__", "__getitem__")
 """Methods of a dataset with numbered items."""
+
+
+class LeasingPeer(Protocol):
+    """The attributes of `lowcomm.training.attach.Peer` that are needed here."""
+
+    @property
+    def run(self) -> RunConfig: ...
+    @property
+    def world_size(self) -> int: ...
+    def batches(self, dataset: Any, /) -> Iterator[Any]: ...
+    def fitting(self) -> AbstractContextManager[None]: ...
 
 
 class LeasedBatches:
@@ -24,7 +36,7 @@ class LeasedBatches:
     iteration goes on where the first one ended.
     """
 
-    def __init__(self, peer: Peer, *, items: int, rows: int) -> None:
+    def __init__(self, peer: LeasingPeer, *, items: int, rows: int) -> None:
         """`items`: the length of the dataset."""
         self._peer, self._items, self._rows = peer, items, rows
 
@@ -36,7 +48,7 @@ class LeasedBatches:
 
 
 def leased_loader(
-    peer: Peer, loader: DataLoader[Any], *, rows: int | None, accumulated: int = 1
+    peer: LeasingPeer, loader: DataLoader[Any], *, rows: int | None, accumulated: int = 1
 ) -> DataLoader[Any]:
     """Return a loader like `loader`, over the same dataset, with batches of `rows` items that the
     node's leases choose. Its order, shuffling and length do not matter.

@@ -94,6 +94,6 @@ class TrainingNode:
 
 def unwrapped(optimizer: Any) -> Optimizer:
     """The torch optimizer inside those of accelerate and Lightning."""
-    while not isinstance(inner := getattr(optimizer, "optimizer", None), type(None)):
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
         optimizer = inner
     return optimizer
