@@ -4,8 +4,9 @@
     trainer.add_callback(TrainerNode(trainer))
     trainer.train()
 
-Needs the extra `hf`. Their packages are not there where this project is checked, so their objects
-have the type Any. Must NOT change a class of theirs.
+Several ranks need FSDP2 (`fsdp_version` 2), which accelerate has on GPUs only. Needs the extra
+`hf`. Their packages are not there where this project is checked, so their objects have the type
+Any. Must NOT change a class of theirs.
 """
 
 from importlib import import_module

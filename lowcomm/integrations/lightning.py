@@ -1,20 +1,19 @@
 """A node of Lightning's Trainer:
 
     node = LightningNode()
-    trainer = Trainer(callbacks=[node], use_distributed_sampler=False)
+    trainer = Trainer(callbacks=[node])
     trainer.fit(module, node.leased(loader))
 
-Needs the extra `lightning`. Its package is not there where this project is checked, so its objects
-have the type Any. Must NOT change a class of theirs.
+Several ranks need a strategy that shards the parameters, and `use_distributed_sampler=False`. Needs
+the extra `lightning`. Its package is not there where this project is checked, so its objects have
+the type Any. Must NOT change a class of theirs.
 """
 
 from importlib import import_module
 from typing import Any
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-
 from lowcomm.integrations.leased_loader import leased_loader
-from lowcomm.integrations.training_node import TrainingNode, unwrapped
+from lowcomm.integrations.training_node import TrainingNode, follows_steps, unwrapped
 from lowcomm.training.attach import Peer
 from protocols.types import ConfigError
 
@@ -96,7 +95,7 @@ class LightningNode(_Callback):
 def _scheduler(config: Any) -> Any:
     """The torch scheduler of a configuration of Lightning's."""
     by_steps = config.interval == "step" and config.frequency == 1
-    if not by_steps and not isinstance(config.scheduler, ReduceLROnPlateau):
+    if not by_steps and follows_steps(config.scheduler):
         raise ConfigError(
             f"a {type(config.scheduler).__name__} is stepped every {config.frequency} "
             f'{config.interval}: a run has only steps, so set its interval to "step" and its '

@@ -66,12 +66,11 @@ class TrainingNode:
         one that follows a loss is kept as it was. The random generators go on after a restart.
         """
         peer = self.peer
-        plateaus = [each for each in schedulers if isinstance(each, ReduceLROnPlateau)]
-        for number, each in enumerate(plateaus):
-            peer.keep(f"plateau {number}", each)
+        followers = [each for each in schedulers if follows_steps(each)]
+        for number, each in enumerate(each for each in schedulers if not follows_steps(each)):
+            peer.keep(f"scheduler {number}", each)
         peer.keep("random", RandomState())
         self._method = ROUND_METHODS[peer.run.method.name](model, optimizer, peer)
-        followers = (each for each in schedulers if not isinstance(each, ReduceLROnPlateau))
         self._schedulers = [lr_scheduler(each, self._method) for each in followers]
         self._reported = (0, time.monotonic())
 
@@ -90,6 +89,11 @@ class TrainingNode:
         rate = (steps - before) * tokens / max(now - then, 1e-9)
         self._reported = (steps, now)
         self.peer.metrics(step=steps, tokens=steps * tokens, loss=loss, tokens_per_s=rate)
+
+
+def follows_steps(scheduler: Any) -> bool:
+    """Whether the scheduler's rates depend on the step alone, and on no loss."""
+    return isinstance(scheduler, LRScheduler) and not isinstance(scheduler, ReduceLROnPlateau)
 
 
 def unwrapped(optimizer: Any) -> Optimizer:
