@@ -5,6 +5,7 @@ Their packages come with `make test-long`.
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,9 +120,11 @@ def test_nodes_of_an_example_train_together_though_one_joins_and_one_is_killed(
         assert each.wait(within_s=WITHIN_S) == 0, each.err
     check_digests(alpha, beta, gamma)
     assert max(commit.round for commit in of(Commit, gamma)) == example.rounds
-    losses = [each.loss for each in of(Metrics, alpha) if each.loss == each.loss]
-    if example is not NANOGPT:  # It prints its losses.
-        assert losses[-1] < 0.8 * losses[0]
+    if example is NANOGPT:  # It only prints its losses.
+        losses = [float(loss) for loss in re.findall(r"val loss (\S+)", nodes[0].out)]
+    else:
+        losses = [each.loss for each in of(Metrics, alpha) if each.loss == each.loss]
+    assert losses[-1] < 0.8 * losses[0]
     if example is LORA:
         check_traffic(gamma)
 
@@ -162,7 +165,6 @@ def check_digests(*directories: Path) -> None:
     for one in digests[1:]:
         shared = digests[0].keys() & one.keys()
         assert len(shared) >= 3
-        assert {digests[0][round_] for round_ in shared} <= set(digests[0].values())
         assert all(digests[0][round_] == one[round_] for round_ in shared)
 
 
