@@ -54,7 +54,7 @@ computing: $(VENV)/.installed-dev
 # Clusters that watch the clock have the machine for themselves: the demo, for one, takes twice as
 # long beside computations. The others mostly wait: two at a time. Computations come last.
 TWO_AT_A_TIME := --numprocesses 2 --dist load --maxschedchunk 1
-test-long: $(VENV)/.installed-dev ## the tests that take minutes; one of them is the demo
+test-long: $(VENV)/.installed-extras ## the tests that take minutes; one of them is the demo
 	$(BIN)/pytest -m "long and alone" tests/cluster
 	$(BIN)/pytest -m "long and not alone and not nightly" tests/cluster $(TWO_AT_A_TIME)
 	$(BIN)/pytest -m "long and not nightly" --ignore=tests/cluster $(TWO_AT_A_TIME)
@@ -93,6 +93,11 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt $(C_SOURCES)
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP_INSTALL) -e ".[dev]"
+	@touch $@
+
+# Large packages that only the long tests of examples/ need.
+$(VENV)/.installed-extras: $(VENV)/.installed-dev
+	$(PIP_INSTALL) -e ".[dev,hf,lightning]"
 	@touch $@
 
 $(BIN)/python:
