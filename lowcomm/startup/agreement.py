@@ -6,6 +6,7 @@ Must NOT read or write a file, nor hold connections or processes.
 import json
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from lowcomm.config.round_length import longest_round, planned_rounds
 from lowcomm.config.schema import (
@@ -191,19 +192,30 @@ def known_rules(saved: Saved | None) -> ProtocolConfig | None:
         return None  # `agreed_run` reports the error later.
 
 
-def interval_samples(run: RunConfig, steps: int) -> int:
+class Demand(NamedTuple):
+    """The samples that the ranks of one node draw."""
+
+    step_samples: int
+    """Samples of an inner step."""
+    ahead: int = 0
+    """Samples that a loader draws before their steps."""
+
+
+def interval_samples(run: RunConfig, steps: int, demand: Demand | None = None) -> int:
     """Number of samples that the ranks of a node draw between two anchor results that are `steps`
-    inner steps apart, plus those drawn since they contributed to the first of them (overlap)."""
+    inner steps apart, plus those drawn since they contributed to the first of them (overlap), and
+    those that a loader draws ahead. `demand` None: a batch in each step."""
     assert isinstance(run.method, RoundMethod)
-    return (steps + run.method.overlap_steps) * run.data.batch
+    step_samples, ahead = demand or Demand(run.data.batch)
+    return (steps + run.method.overlap_steps) * step_samples + ahead
 
 
-def accepted(run: RunConfig) -> v.RunAccepted:
+def accepted(run: RunConfig, demand: Demand | None = None) -> v.RunAccepted:
     """The event that this node takes part, with the number of samples to lease. A stepwise run
     leases none."""
     if isinstance(run.method, StepMethod):
         return v.RunAccepted(run.protocol, 0)
-    most = interval_samples(run, longest_round(run))
+    most = interval_samples(run, longest_round(run), demand)
     return v.RunAccepted(run.protocol, min(INTERVALS_AHEAD * most, 4 * SAMPLES_MAX))
 
 

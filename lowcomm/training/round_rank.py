@@ -190,7 +190,7 @@ class RoundRank:
         round_schedule, due = self._round_schedule, self._round_schedule.at_boundary
         if not due and not round_schedule.may_be_early:
             return None
-        left = round_schedule.choices(self._lease.unused // self._peer.run.data.batch)
+        left = round_schedule.choices(self._lease.steps_left(self._peer.run.data.batch))
         if due and len(left) == 1:
             return left[0]
         return self._client.ask_boundary(self.steps, due=due, left=left)

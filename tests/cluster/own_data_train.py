@@ -1,0 +1,66 @@
+"""A user's program with data of its own, which tests/cluster/test_own_data.py starts.
+
+own_data_train.py OUT KIND [ACCUMULATE [WORKERS]]    writes the items that it trains on to OUT
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lowcomm
+
+ITEMS = 100_000
+"""More than a test trains on."""
+
+
+class Points:
+    """Points of a line, each with its number."""
+
+    def __len__(self) -> int:
+        return ITEMS
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.tensor([index / ITEMS]), index
+
+
+def joined(items: list[tuple[Tensor, int]]) -> tuple[Tensor, list[int]]:
+    """A collate function of the program's own."""
+    return torch.stack([x for x, _ in items]), [index for _, index in items]
+
+
+def batches(peer: Any, kind: str, accumulate: int, workers: int) -> Any:
+    """The program's batches."""
+    if kind == "items":
+        return peer.batches(Points(), collate_fn=joined, num_workers=workers, accumulate=accumulate)
+    if kind == "undeclared":
+        return peer.batches(Points(), collate_fn=joined)
+    raise AssertionError(kind)
+
+
+def main(out: Path, kind: str, accumulate: int, workers: int) -> None:
+    torch.manual_seed(3)
+    peer = lowcomm.attach()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = lowcomm.DiLoCo(model, optimizer, peer)
+    items: list[int] = []
+    with out.open("a", encoding="ascii") as file:
+        for number, (x_B1, index_B) in enumerate(batches(peer, kind, accumulate, workers), 1):
+            (model(x_B1) - 2 * x_B1).square().mean().div(accumulate).backward()
+            items += index_B
+            if number % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                file.write(json.dumps([os.getpid(), method.steps, items]) + "\n")
+                file.flush()
+                items = []
+                method.step()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], *(int(x) for x in (*sys.argv[3:], 1, 0)[:2]))
