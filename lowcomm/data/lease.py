@@ -19,6 +19,8 @@ class NodeLease:
         """Batches that each inner step uses."""
         self.ahead = 0
         """Batches that a loader may draw before their steps."""
+        self.undrawn_steps = 0
+        """Inner steps in a row for which no batch was drawn; the method counts them."""
         self._left: Samples = ()
         self._drawn: deque[Samples] = deque()
         """Samples of each drawn batch that no step has used yet, the oldest first."""

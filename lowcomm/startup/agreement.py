@@ -150,6 +150,7 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
                 f"the run's log and its configuration disagree about run.{key}: {text}"
             )
     if mine is not None:
+        mine = mine.with_source(agreed.data.source)
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
         if difference:
             raise RefusedError(
@@ -204,16 +205,18 @@ class Demand(NamedTuple):
 def interval_samples(run: RunConfig, steps: int, demand: Demand | None = None) -> int:
     """Number of samples that the ranks of a node draw between two anchor results that are `steps`
     inner steps apart, plus those drawn since they contributed to the first of them (overlap), and
-    those that a loader draws ahead. `demand` None: a batch in each step."""
+    those that a loader draws ahead. `demand` None: a batch in each step. None of private data."""
     assert isinstance(run.method, RoundMethod)
+    if not run.data.is_leased:
+        return 0
     step_samples, ahead = demand or Demand(run.data.batch)
     return (steps + run.method.overlap_steps) * step_samples + ahead
 
 
 def accepted(run: RunConfig, demand: Demand | None = None) -> v.RunAccepted:
     """The event that this node takes part, with the number of samples to lease. A stepwise run
-    leases none."""
-    if isinstance(run.method, StepMethod):
+    or one of private data leases none."""
+    if isinstance(run.method, StepMethod) or not run.data.is_leased:
         return v.RunAccepted(run.protocol, 0)
     most = interval_samples(run, longest_round(run), demand)
     return v.RunAccepted(run.protocol, min(INTERVALS_AHEAD * most, 4 * SAMPLES_MAX))

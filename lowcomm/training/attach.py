@@ -64,7 +64,14 @@ class Peer:
 
     @property
     def corpus(self) -> Corpus:
-        """The run's text, memory-mapped. Raises ConfigError if the daemon has not stored it."""
+        """The run's text, memory-mapped. Raises ConfigError if the run has none, or the daemon has
+        not stored it."""
+        source = self.run.data.source
+        if not self.run.data.has_text:
+            raise ConfigError(
+                f"run.data.source is {source!r}, so this run has no text: pass a dataset to "
+                'peer.batches, or set run.data.source to "stdlib" or "files" when a run is founded'
+            )
         return Corpus.open(self._corpus_directory)
 
     @property
@@ -156,6 +163,11 @@ class Peer:
         LowcommError before the method is made; ConfigError if it cannot be."""
         if not self._joined:
             raise LowcommError("make the method before the batches: it gets this node's data")
+        if not self.run.data.is_leased:
+            raise ConfigError(
+                'run.data.source is "private", so no samples are leased: take batches from a '
+                "DataLoader of your own until method.finished"
+            )
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
         lease, run = self.lease, self.run
@@ -247,6 +259,22 @@ class Peer:
         """Send the last messages and close the connection; idempotent. The daemon takes this for
         the end of the rank."""
         self.client.close()
+
+    def check_drawn(self) -> None:
+        """For a method, at each of its steps. Raises ConfigError at the second step in a row for
+        which the loop has drawn no batch: the run would count its tokens, though other nodes may
+        train on the same samples."""
+        lease = self.lease
+        lease.undrawn_steps = 0 if lease.has_drawn else lease.undrawn_steps + 1
+        if lease.undrawn_steps < 2 or not self.run.data.is_leased:
+            return
+        with self.fitting():
+            raise ConfigError(
+                "this loop draws no batches of the run, so nodes may train on the same samples: "
+                "take its batches from peer.batches(dataset), or give lowcomm.Sampler(peer, "
+                "dataset) to its DataLoader; if each node has other data, found the run with "
+                'run.data.source = "private"'
+            )
 
     def draw(self) -> list[int]:
         """For a loader: the samples of this rank's share of the next batch."""

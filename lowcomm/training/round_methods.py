@@ -151,6 +151,7 @@ class Method:
                 "each step needs at least 1: pass the number of tokens that the whole node trained "
                 "on, or leave it out for run.data.batch * run.data.window"
             )
+        self._peer.check_drawn()
         self._fetch()
         self._rank.step(tokens=tokens)
         self._set_rates()

@@ -45,6 +45,10 @@ class RoundPeer(Protocol):
     def finish(self, *, evaluate: bool) -> None: ...
 
 
+STEPS_WITHOUT_LEASE = 1 << 40
+"""Inner steps for which data that is not leased suffices."""
+
+
 def at_once(call: Callable[[], None]) -> None:
     """Call it now: what `write` was to write is written."""
     call()
@@ -190,7 +194,9 @@ class RoundRank:
         round_schedule, due = self._round_schedule, self._round_schedule.at_boundary
         if not due and not round_schedule.may_be_early:
             return None
-        left = round_schedule.choices(self._lease.steps_left(self._peer.run.data.batch))
+        data = self._peer.run.data
+        steps_left = self._lease.steps_left(data.batch) if data.is_leased else STEPS_WITHOUT_LEASE
+        left = round_schedule.choices(steps_left)
         if due and len(left) == 1:
             return left[0]
         return self._client.ask_boundary(self.steps, due=due, left=left)

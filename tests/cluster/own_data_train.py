@@ -7,10 +7,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import lowcomm
 
@@ -39,20 +40,25 @@ def batches(peer: Any, kind: str, accumulate: int, workers: int) -> Any:
         return peer.batches(Points(), collate_fn=joined, num_workers=workers, accumulate=accumulate)
     if kind == "undeclared":
         return peer.batches(Points(), collate_fn=joined)
-    raise AssertionError(kind)
+    assert kind == "loader"
+    return DataLoader(cast(Any, Points()), batch_size=4, shuffle=True, collate_fn=joined)
 
 
 def main(out: Path, kind: str, accumulate: int, workers: int) -> None:
     torch.manual_seed(3)
     peer = lowcomm.attach()
-    model = nn.Linear(1, 1)
+    model = nn.Sequential(nn.Linear(1, 8), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = lowcomm.DiLoCo(model, optimizer, peer)
+    streaming = peer.run.method.name == "streaming_diloco"
+    make = lowcomm.StreamingDiLoCo if streaming else lowcomm.DiLoCo
+    method = make(model, optimizer, peer)
     items: list[int] = []
     with out.open("a", encoding="ascii") as file:
         for number, (x_B1, index_B) in enumerate(batches(peer, kind, accumulate, workers), 1):
             (model(x_B1) - 2 * x_B1).square().mean().div(accumulate).backward()
             items += index_B
+            if method.finished:
+                break
             if number % accumulate == 0:
                 optimizer.step()
                 optimizer.zero_grad()

@@ -76,3 +76,54 @@ def test_a_loop_that_accumulates_without_a_word_is_told_how_to_say_it(
     assert "peer.batches(..., accumulate=K)" in line
     assert len(of(RanksLost, tmp_path / "alpha")) <= 1
     commits_until(tmp_path / "alpha", 1)
+
+
+@pytest.mark.deadline(60)
+def test_a_loop_that_draws_no_batches_is_refused_at_its_second_step(
+    shell: Shell, tmp_path: Path
+) -> None:
+    write_config(tmp_path, peers=1, rounds=ROUNDS, inner=INNER)
+    command = node(shell, "alpha", "--new", program=("loader",))
+    assert command.wait(within_s=40) == 2, command.err
+    (line,) = [line for line in command.err.splitlines() if line.startswith("lowcomm: ")]
+    for words in ("draws no batches of the run", "peer.batches(dataset)", '"private"'):
+        assert words in line
+    assert len(trained(tmp_path, "alpha")) == 2
+    assert not of(RanksLost, tmp_path / "alpha")
+
+
+@pytest.mark.deadline(100)
+def test_nodes_with_private_data_share_only_numbers_of_tokens(shell: Shell, tmp_path: Path) -> None:
+    """The joiner has no file of the run, and no text."""
+    method = f'name = "streaming_diloco"\ninner_steps = {INNER}\nfragments = 2\noverlap_steps = 1'
+    write_config(tmp_path, peers=2, rounds=ROUNDS, method=method)
+    private = ("--set", 'run.data.source="private"')
+    alpha = tmp_path / "alpha"
+    nodes = [node(shell, "alpha", "--new", *private, program=("loader",))]
+    token = token_of(alpha)
+    other = shell.peer("gamma", "--join", token)
+    assert other.wait(within_s=30) != 0
+    assert "this run has no text for the built-in program" in other.err
+    nodes.append(node(shell, "beta", *private, "--join", token, program=("loader",)))
+    for each in nodes:
+        assert each.wait(within_s=60) == 0, each.err
+    commits = [of(Commit, tmp_path / name) for name in ("alpha", "beta")]
+    digests = [{(x.fragment, x.round): x.state_digest for x in each} for each in commits]
+    assert digests[0] == digests[1]
+    assert len(digests[0]) >= ROUNDS
+    assert all(commit.counted for commit in commits[1][2:])
+    assert not of(RanksLost, tmp_path)
+    assert not [*tmp_path.glob("*/corpus")]
+
+
+@pytest.mark.deadline(60)
+def test_a_run_of_programs_with_their_own_dataset_has_no_text(shell: Shell, tmp_path: Path) -> None:
+    """So no difference between two texts that they do not use can refuse a node."""
+    write_config(tmp_path, peers=2, rounds=2, inner=INNER)
+    unnamed = ("--set", 'run.data.source=""')
+    alpha = tmp_path / "alpha"
+    nodes = [node(shell, "alpha", "--new", *unnamed, program=("items",))]
+    nodes.append(node(shell, "beta", "--join", token_of(alpha), *unnamed, program=("items",)))
+    for each in nodes:
+        assert each.wait(within_s=40) == 0, each.err
+    assert not [*tmp_path.glob("*/corpus")]
