@@ -8,7 +8,7 @@ variables. Must NOT import torch before a batch is made, nor touch a parameter
 import atexit
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -109,7 +109,7 @@ class Peer:
     @overload
     def batches(
         self,
-        dataset: "Dataset",
+        dataset: "Dataset | Iterable[Any]",
         *,
         collate_fn: "Collate | None" = None,
         num_workers: int = 0,
@@ -118,7 +118,7 @@ class Peer:
     ) -> Iterator[Any]: ...
     def batches(
         self,
-        dataset: "Dataset | None" = None,
+        dataset: "Dataset | Iterable[Any] | None" = None,
         *,
         collate_fn: "Collate | None" = None,
         num_workers: int = 0,
@@ -132,6 +132,12 @@ class Peer:
         `window` are the targets. With a dataset: `rows` of its items, joined by `collate_fn`
         (torch's default_collate). No two nodes, and no two ranks, get the same sample in one pass
         over the data, even if nodes join and leave.
+
+        A map-style dataset is shuffled. An iterable one, which may have no length or no end, must
+        yield the same items in the same order on all nodes, ranks and workers; its items come in
+        that order. Each process that loads reads it from its beginning, and passes over items of
+        other nodes, unless the dataset has `skip(n)`, which returns an iterable without the first n
+        items, as in Hugging Face `datasets`.
 
         `num_workers`: processes that load items; 0: this one does. `prefetch`: batches that each of
         them loads ahead (2). `accumulate`: batches for each optimizer step and `method.step()`, the
@@ -148,14 +154,18 @@ class Peer:
                     raise ConfigError("collate_fn, num_workers and prefetch are for a dataset")
                 self.reserve(accumulate=accumulate)
                 return self._until_finished(map(self._text(), self._draws()))
-            from lowcomm.training.item_batches import ItemOrder, Loading
+            from lowcomm.training.item_batches import ItemOrder, Loading, StreamItems, is_stream
 
             loading = Loading(collate_fn=collate_fn, num_workers=num_workers, prefetch=prefetch)
-            order = ItemOrder(len(dataset), seed=self.run.seed)
+            draws = self._draws()
+            if is_stream(dataset):
+                items: Any = StreamItems(cast("Iterable[Any]", dataset))
+            else:
+                items = cast("Dataset", dataset)
+                draws = map(ItemOrder(len(items), seed=self.run.seed).items, draws)
             self.reserve(accumulate=accumulate, ahead=loading.ahead)
-        draws = map(order.items, self._draws())
         rounds = isinstance(self.run.method, RoundMethod)
-        return self._until_finished(loading.batches(dataset, draws, predictable=rounds))
+        return self._until_finished(loading.batches(items, draws, predictable=rounds))
 
     def reserve(self, *, accumulate: int = 1, ahead: int = 0) -> None:
         """Before batches are drawn: each inner step uses `accumulate` of them, and up to `ahead`

@@ -1,6 +1,7 @@
 """Loops with data of their own, between real daemons: each sample once, and its tokens counted."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,14 +9,19 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Commit, RanksLost
+from lowcomm.startup.startup import open_log
+from protocols.messages import log_entries as e
+from protocols.types import Samples
 from tests.cluster import own_data_train
 from tests.cluster.running import (
     Command,
     Shell,
+    commits,
     commits_until,
     new_shell,
     of,
     token_of,
+    until,
     write_config,
 )
 
@@ -63,6 +69,76 @@ def test_nodes_that_accumulate_other_numbers_of_batches_train_each_item_once(
     assert len(set(every)) == len(every) == ROUNDS * INNER * 13 * BATCH
     tokens = [commit.tokens for commit in of(Commit, alpha)]
     assert tokens == [INNER * 13 * BATCH * WINDOW] * ROUNDS
+
+
+@pytest.mark.deadline(80)
+def test_a_sampler_brings_the_runs_samples_to_a_loader_of_the_program(
+    shell: Shell, tmp_path: Path
+) -> None:
+    write_config(tmp_path, peers=2, rounds=ROUNDS, inner=INNER)
+    nodes = [node(shell, "alpha", "--new", program=("sampler", 1, 2))]
+    token = token_of(tmp_path / "alpha")
+    nodes.append(node(shell, "beta", "--join", token, program=("sampler",)))
+    for each in nodes:
+        assert each.wait(within_s=60) == 0, each.err
+    assert not of(RanksLost, tmp_path)
+    steps = [step for name in ("alpha", "beta") for step in trained(tmp_path, name)]
+    assert [len(step) for step in steps] == [BATCH] * 2 * ROUNDS * INNER
+    assert len({item for step in steps for item in step}) == len(steps) * BATCH
+
+
+def committed(directory: Path) -> dict[str, list[Samples]]:
+    """By the name of a node, the samples of its committed contributions, from a log."""
+    wal, saved = open_log(directory)
+    wal.close()
+    assert saved is not None
+    assert saved.snapshot is None, "the log is whole"
+    found: dict[str, list[Samples]] = {}
+    for entry in saved.entries:
+        if isinstance(entry.body, e.Commit) and entry.body.fragment == 0:
+            for contributor, samples in zip(
+                entry.body.contributors, entry.body.samples, strict=True
+            ):
+                found.setdefault(contributor.peer.partition(".")[0], []).append(samples)
+    return found
+
+
+@pytest.mark.deadline(120)
+def test_items_of_a_stream_are_trained_once_under_kills_and_a_join(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """alpha's ranks are killed, gamma joins, and beta is killed as a whole. Two processes load the
+    items of each node."""
+    method = f'name = "streaming_diloco"\ninner_steps = {INNER}\nfragments = 2\noverlap_steps = 1'
+    write_config(tmp_path, peers=2, rounds=10_000, method=method)
+    alpha, beta, gamma = (tmp_path / name for name in ("alpha", "beta", "gamma"))
+    stream = ("stream", 1, 2)
+    nodes = [node(shell, "alpha", "--new", program=(*stream, 13))]
+    token = token_of(alpha)
+    nodes += [node(shell, name, "--join", token, program=stream) for name in ("beta", "gamma")]
+    until(lambda: of(RanksLost, alpha), within_s=40, what="alpha losing its ranks")
+    for name in (beta, gamma):
+        until(
+            lambda name=name: sum(x.counted for x in of(Commit, name)) >= 6,
+            within_s=40,
+            what=f"contributions of {name.name}",
+        )
+    shell.kill(beta)
+    commits_until(gamma, commits(gamma)[-1] + 30, within_s=60)
+    for each in (nodes[0], nodes[2]):
+        each.signal(signal.SIGTERM)
+        each.wait(within_s=30)
+    found = committed(alpha)
+    assert found.keys() == {"alpha", "beta", "gamma"}
+    ranges = [each for counted in found.values() for samples in counted for each in samples]
+    items = {item for each in ranges for item in range(each.start, each.stop)}
+    assert len(items) == sum(each.stop - each.start for each in ranges), "none is counted twice"
+    for name, counted in found.items():
+        used = {item for step in trained(tmp_path, name) for item in step}
+        counts = {n for samples in counted for x in samples for n in range(x.start, x.stop)}
+        assert counts <= used, f"{name} has trained what is counted for it"
+    lost = {item for step in trained(tmp_path, "beta") for item in step}
+    assert lost <= items, "the other nodes have trained what beta did not finish"
 
 
 @pytest.mark.deadline(60)

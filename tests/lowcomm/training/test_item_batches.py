@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch.utils.data as torch_data
 
-from lowcomm.training.item_batches import ItemOrder, Loading
+from lowcomm.training.item_batches import SKIPPED_MIN, ItemOrder, Loading, StreamItems, is_stream
 from protocols.types.errors import ConfigError
 
 DRAWS = [[3, 1], [0, 2], [7, 7], [4, 6], [5, 9]]
@@ -71,3 +71,81 @@ def test_each_pass_visits_every_item_once() -> None:
     passes = [order.items(range(start, start + 10)) for start in (0, 10)]
     assert sorted(passes[0]) == sorted(passes[1]) == list(range(10))
     assert passes[0] != passes[1]
+
+
+class Stream:
+    """Numbers from 0, without a length. `read`: how many were read."""
+
+    def __init__(self, items: int) -> None:
+        self.items, self.read = items, 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self.after(0)
+
+    def after(self, first: int) -> Iterator[int]:
+        for item in range(first, self.items):
+            self.read += 1
+            yield item
+
+
+class SkippingStream(Stream):
+    """A stream that need not be read from its beginning."""
+
+    def skip(self, items: int) -> Iterator[int]:
+        return self.after(items)
+
+
+@pytest.mark.parametrize("kind", [Stream, SkippingStream])
+def test_the_items_of_a_stream_are_found_by_their_numbers_in_any_pass(kind: type[Stream]) -> None:
+    items = StreamItems(kind(7))
+    numbers = [0, 1, 4, 5, 2, 3, 6, 7, 8, 20, 14, 13, 700]
+    assert [items[number] for number in numbers] == [number % 7 for number in numbers]
+    late = StreamItems(kind(7))
+    assert [late[30], late[31]] == [2, 3]
+
+
+def test_a_stream_is_read_once_as_long_as_numbers_grow() -> None:
+    stream = Stream(100)
+    items = StreamItems(stream)
+    assert [items[number] for number in (3, 4, 50, 99)] == [3, 4, 50, 99]
+    assert stream.read == 100
+    skipping = SkippingStream(10 * SKIPPED_MIN)
+    items = StreamItems(skipping)
+    far = 5 * SKIPPED_MIN
+    assert [items[number] for number in (0, far, far + 3, 1)] == [0, far, far + 3, 1]
+    assert skipping.read == 1 + 4 + 1
+
+
+def test_streams_that_cannot_be_read_again_are_refused() -> None:
+    with pytest.raises(ConfigError, match="is a generator, which can be read only once"):
+        StreamItems(number for number in range(4))
+    with pytest.raises(ConfigError, match="the dataset has no items"):
+        StreamItems(Stream(0))[5]
+    shrinks = Stream(9)
+    items = StreamItems(shrinks)
+    assert items[16] == 7
+    shrinks.items = 5
+    assert items[9] == 0
+    with pytest.raises(ConfigError, match="had 9 items before, and ends at 5 now"):
+        items[17]
+
+
+def test_a_loading_process_reads_a_stream_of_its_own() -> None:
+    items = StreamItems(Stream(40))
+    assert items[6] == 6
+    loading = Loading(collate_fn=list, num_workers=2)
+    found = list(loading.batches(items, iter([[1, 2], [0, 9], [41]]), predictable=True))
+    assert found == [[1, 2], [0, 9], [1]]
+
+
+def test_what_is_a_stream() -> None:
+    class Iterable(torch_data.IterableDataset[int]):
+        """A dataset of torch without numbers."""
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(())
+
+    assert is_stream(Stream(3))
+    assert is_stream(Iterable())
+    assert not is_stream(Squares())
+    assert not is_stream([1, 2])
