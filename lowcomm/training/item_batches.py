@@ -89,8 +89,8 @@ class StreamItems:
             assert self._stream is not None
             try:
                 while self._position < item:
-                    self._take()
-                return self._take()
+                    self._read_next()
+                return self._read_next()
             except StopIteration:
                 self._ended()
 
@@ -105,7 +105,7 @@ class StreamItems:
         else:
             self._stream, self._position = iter(skip(item)), item
 
-    def _take(self) -> Any:
+    def _read_next(self) -> Any:
         assert self._stream is not None
         taken = next(self._stream)
         self._position += 1
