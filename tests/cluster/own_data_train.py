@@ -73,9 +73,9 @@ def main(out: Path, kind: str, accumulate: int, workers: int, dies_at: int) -> N
     peer = lowcomm.attach()
     model = nn.Sequential(nn.Linear(1, 8), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    streaming = peer.run.method.name == "streaming_diloco"
-    make = lowcomm.StreamingDiLoCo if streaming else lowcomm.DiLoCo
-    method = make(model, optimizer, peer)
+    made_by = {"streaming_diloco": lowcomm.StreamingDiLoCo, "flexdemo": lowcomm.FlexDeMo}
+    method: Any = made_by.get(peer.run.method.name, lowcomm.DiLoCo)(model, optimizer, peer)
+    per_step = isinstance(method, lowcomm.FlexDeMo)
     items: list[int] = []
     with out.open("a", encoding="ascii") as file:
         for number, (x_B1, index_B) in enumerate(batches(peer, kind, accumulate, workers), 1):
@@ -88,9 +88,10 @@ def main(out: Path, kind: str, accumulate: int, workers: int, dies_at: int) -> N
             if kind == "stream":
                 time.sleep(STREAM_STEP_S)
             if number % accumulate == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-                file.write(json.dumps([os.getpid(), method.steps, items]) + "\n")
+                if not per_step:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                file.write(json.dumps([os.getpid(), number, items]) + "\n")
                 file.flush()
                 items = []
                 method.step()

@@ -141,6 +141,28 @@ def test_items_of_a_stream_are_trained_once_under_kills_and_a_join(
     assert lost <= items, "the other nodes have trained what beta did not finish"
 
 
+@pytest.mark.deadline(90)
+def test_items_of_a_stream_are_trained_in_steps_that_all_nodes_make_together(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """The ranks of alpha are killed, and its next ones train on its batch of that step."""
+    steps = 60
+    method = 'name = "flexdemo"\nstep = "sgd"\ncommit_every_steps = 4\nsnapshot_every_steps = 8'
+    write_config(tmp_path, peers=2, rounds=steps, method=method)
+    nodes = [node(shell, "alpha", "--new", program=("stream", 1, 2, 13))]
+    token = token_of(tmp_path / "alpha")
+    nodes.append(node(shell, "beta", "--join", token, program=("stream", 1, 2)))
+    for each in nodes:
+        assert each.wait(within_s=70) == 0, each.err
+    items = [
+        item for name in ("alpha", "beta") for step in trained(tmp_path, name) for item in step
+    ]
+    assert set(items) == set(range(max(items) + 1)), "there is no gap"
+    again = len(items) - len(set(items))
+    assert again <= 2 * BATCH, "only a step that was lost is made again"
+    assert len(set(items)) >= 2 * steps * BATCH - steps * BATCH
+
+
 @pytest.mark.deadline(60)
 def test_a_loop_that_accumulates_without_a_word_is_told_how_to_say_it(
     shell: Shell, tmp_path: Path
