@@ -200,10 +200,10 @@ class Peer:
         if not grows or self.finished:
             return
         step_samples, more = accumulate * run.data.batch, lease.ahead * run.data.batch
-        if (longest_round(run) + run.method.overlap_steps) * step_samples + more > SAMPLES_MAX // 4:
+        if (longest_round(run) + run.method.overlap_steps) * step_samples + more > SAMPLES_MAX // 8:
             raise ConfigError(
                 f"accumulate={accumulate} and {lease.ahead} batches ahead are over "
-                f"{SAMPLES_MAX // 4:,} samples in a round"
+                f"{SAMPLES_MAX // 8:,} samples in a round"
             )
         lease.renew(self.client.demand_samples(step_samples=step_samples, ahead=more))
 

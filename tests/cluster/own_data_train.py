@@ -2,8 +2,8 @@
 
 own_data_train.py OUT KIND [ACCUMULATE [WORKERS [STEP]]]
 
-It writes the items that it trains on to OUT; at inner step STEP of its first start it ends itself
-by SIGKILL.
+It writes the items that it trains on to a file, OUT with its rank. At inner step STEP of its first
+start it ends itself by SIGKILL.
 """
 
 import json
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import lowcomm
@@ -72,6 +74,9 @@ def main(out: Path, kind: str, accumulate: int, workers: int, dies_at: int) -> N
     torch.manual_seed(3)
     peer = lowcomm.attach()
     model = nn.Sequential(nn.Linear(1, 8), nn.Linear(8, 1))
+    if peer.world_size > 1:
+        dist.init_process_group("gloo")
+        fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     made_by = {"streaming_diloco": lowcomm.StreamingDiLoCo, "flexdemo": lowcomm.FlexDeMo}
     method: Any = made_by.get(peer.run.method.name, lowcomm.DiLoCo)(model, optimizer, peer)
@@ -95,9 +100,11 @@ def main(out: Path, kind: str, accumulate: int, workers: int, dies_at: int) -> N
                 file.flush()
                 items = []
                 method.step()
+    if peer.world_size > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     given = [int(text) for text in sys.argv[3:]]
     numbers = (*given, *(1, 0, 0)[len(given) :])
-    main(Path(sys.argv[1]), sys.argv[2], *numbers)
+    main(Path(sys.argv[1] + os.environ.get("RANK", "0")), sys.argv[2], *numbers)

@@ -39,13 +39,16 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 def node(shell: Shell, name: str, *arguments: str, program: tuple[object, ...]) -> Command:
     out = str(shell.directory / f"{name}.jsonl")
     where = ["--set", f"node.name={name}", "--set", f'node.directory="{name}"']
-    loop = (sys.executable, own_data_train.__file__, out, *map(str, program))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    python = torchrun if "node.ranks=2" in arguments else (sys.executable,)
+    loop = (*python, own_data_train.__file__, out, *map(str, program))
     return shell.start("peer", "run.toml", *where, *arguments, "--", *loop)
 
 
 def trained(directory: Path, name: str) -> list[list[int]]:
-    """The items of each step of a node."""
-    lines = (directory / f"{name}.jsonl").read_text(encoding="ascii").splitlines()
+    """The items of each step of each rank of a node."""
+    files = directory.glob(f"{name}.jsonl*")
+    lines = [line for file in files for line in file.read_text(encoding="ascii").splitlines()]
     return [json.loads(line)[2] for line in lines]
 
 
@@ -69,6 +72,20 @@ def test_nodes_that_accumulate_other_numbers_of_batches_train_each_item_once(
     assert len(set(every)) == len(every) == ROUNDS * INNER * 13 * BATCH
     tokens = [commit.tokens for commit in of(Commit, alpha)]
     assert tokens == [INNER * 13 * BATCH * WINDOW] * ROUNDS
+
+
+@pytest.mark.deadline(90)
+def test_ranks_share_the_batches_of_a_step_that_accumulates(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # torchrun leaves a directory of logs there.
+    write_config(tmp_path, peers=1, rounds=3, inner=INNER)
+    command = node(shell, "alpha", "--new", "--set", "node.ranks=2", program=("items", 12, 1))
+    assert command.wait(within_s=80) == 0, command.err
+    assert not of(RanksLost, tmp_path)
+    steps = trained(tmp_path, "alpha")
+    assert [len(step) for step in steps] == [12 * BATCH // 2] * 2 * 3 * INNER
+    assert len({item for step in steps for item in step}) == 12 * BATCH * 3 * INNER
 
 
 @pytest.mark.deadline(80)
