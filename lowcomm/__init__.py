@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lowcomm.loop_state.kept_objects import RandomState
     from lowcomm.loop_state.run_scheduler import lr_scheduler
     from lowcomm.training.attach import attach
+    from lowcomm.training.item_batches import Sampler
     from lowcomm.training.round_methods import (
         DecoupledDiLoCo,
         DiLoCo,
@@ -34,6 +35,7 @@ __all__ = [
     "LocalSGD",
     "NoLoCo",
     "RandomState",
+    "Sampler",
     "SparseLoCo",
     "StreamingDiLoCo",
     "__version__",
@@ -46,6 +48,7 @@ _EXPORTS = {
     "attach": "lowcomm.training.attach",
     "lr_scheduler": "lowcomm.loop_state.run_scheduler",
     "RandomState": "lowcomm.loop_state.kept_objects",
+    "Sampler": "lowcomm.training.item_batches",
     "AllReduce": "lowcomm.training.step_methods",
     "DecoupledDiLoCo": "lowcomm.training.round_methods",
     "DiLoCo": "lowcomm.training.round_methods",

@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
@@ -19,6 +19,7 @@ from protocols.types import ConfigError, ProtocolConfig
 
 BYTE_VALUES = 256
 """Number of different tokens: every source of data is text, and each of its bytes is a token."""
+Source = Literal["", "stdlib", "files", "own", "private"]
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _ABSENT = object()
 
@@ -128,8 +129,12 @@ class MuonConfig(OptimizerConfig):
 class DataConfig:
     """The corpus, its samples for training and its held-out text."""
 
-    source: Literal["stdlib", "files"] = "stdlib"
-    """`stdlib`: the sources of Python's standard library. `files`: the folder `[node] corpus`."""
+    source: Source = ""
+    """`stdlib`: the sources of Python's standard library. `files`: the folder `[node] corpus`.
+    `own`: no text; the programs of all nodes have the same dataset, and each item is leased to one
+    node. `private`: no text, and no samples are leased: the program of each node has other data
+    than other nodes, and only numbers of tokens are shared. Empty: `stdlib` if the founding node
+    runs the built-in program, `own` if it runs a program of its own."""
     window: int = 256
     """Number of tokens that a sample predicts."""
     batch: int = 16
@@ -143,6 +148,16 @@ class DataConfig:
     eval_window: int = 256
     """Number of predicted tokens in each of these windows. It does not depend on `window`, so that
     the losses of runs with different windows can be compared."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the run has a text, which must be the same on all nodes that use it."""
+        return self.source not in ("own", "private")
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether each sample is leased to one node."""
+        return self.source != "private"
 
     @property
     def step_tokens(self) -> int:
@@ -228,6 +243,10 @@ class RunConfig:
                 f"run.model.vocab_size must be at least {BYTE_VALUES}, for every byte of the text, "
                 f"got {self.model.vocab_size}"
             )
+
+    def with_source(self, source: Source) -> "RunConfig":
+        """This configuration, with that source of data if it names none."""
+        return self if self.data.source else replace(self, data=replace(self.data, source=source))
 
     @property
     def total_inner_steps(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS
 from lowcomm.config.schema import RunConfig, check_node
-from lowcomm.data.corpus import build_corpus
+from lowcomm.data.corpus import build_corpus, manifest_digest
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
@@ -21,7 +21,7 @@ from peers.processes import available_memory_bytes
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.messages import log_entries as e
-from protocols.types import RefusedError, TensorSpec
+from protocols.types import ConfigError, RefusedError, TensorSpec
 
 REFUSING_S = 3.0
 """Seconds for which a failed founder still answers; joiners dial each second (REDIAL_DELAYS_S,
@@ -32,10 +32,14 @@ async def found_run(
     context: DaemonContext, ranks: RankControl, record: RunningRecord, admission: NodeAdmission
 ) -> None:
     """Found the configured run with the initial state of this node's ranks. Raises ConfigError."""
-    run = context.run_config
-    assert run is not None
+    configured, program = context.run_config, record.record.command
+    assert configured is not None
+    run = context.run_config = configured.with_source("own" if program else "stdlib")
     check_node(run, context.config.node)
-    digest, me = await _corpus(context, run), context.core.me
+    if not run.data.has_text and not program:
+        raise ConfigError(_no_text(run))
+    me = context.core.me
+    digest = await _corpus(context, run) if run.data.has_text else manifest_digest(())
     ranks.configure(run)
     layout, ranks.frozen = await ranks.initial_layout()
     _hold(context, ranks, run, layout)
@@ -71,8 +75,13 @@ async def enter_run(
     check_node(agreed, context.config.node)
     kept = await asyncio.to_thread(startup.own_rank_state, context.path)
     context.checkpoint_schedule.kept_rank_state = kept
-    digest = await _corpus(context, agreed)
-    if digest != run.corpus_digest:
+    program = record.record.command
+    if not agreed.data.has_text and not program:
+        raise RefusedError(_no_text(agreed))
+    # A program with a dataset of its own needs no folder of text.
+    unused = agreed.data.source == "files" and program and not context.node.corpus
+    uses_text = agreed.data.has_text and not unused
+    if uses_text and await _corpus(context, agreed) != run.corpus_digest:
         raise RefusedError(
             "this node's text is not the run's (another Python version, or other files): "
             "every node needs the same bytes"
@@ -83,6 +92,13 @@ async def enter_run(
     _hold(context, ranks, agreed, layout)
     ranks.configure(agreed)
     context.driver.feed(agreement.accepted(agreed))
+
+
+def _no_text(run: RunConfig) -> str:
+    return (
+        f"run.data.source is {run.data.source!r}, so this run has no text for the built-in "
+        "program: start the node with a training program after --"
+    )
 
 
 def _hold(

@@ -104,7 +104,7 @@ def is_held_out(sha256: str, held_out_below: int) -> bool:
 
 
 def _root(config: DataConfig, folder: str, directory: Path) -> Path:
-    if config.source == "stdlib":
+    if config.source != "files":
         return Path(sysconfig.get_path("stdlib")).resolve()
     if not folder:
         raise ConfigError(
@@ -124,7 +124,7 @@ def _root(config: DataConfig, folder: str, directory: Path) -> Path:
 
 def _walk(root: Path, config: DataConfig) -> Iterator[_Found]:
     """Yield the regular files below `root`. Links are not followed: they may lead outside."""
-    stdlib = config.source == "stdlib"
+    stdlib = config.source != "files"
     for folder, subfolders, names in os.walk(root, onerror=_reraise):
         if stdlib:
             subfolders[:] = [name for name in subfolders if name not in STDLIB_SKIPPED]

@@ -7,7 +7,7 @@ leases, since they draw the same numbers in the same order. Must NOT know the co
 
 from collections import deque
 
-from protocols.types import LowcommError, Samples, count, first, subtract, union
+from protocols.types import ConfigError, LowcommError, Samples, count, first, subtract, union
 
 
 class NodeLease:
@@ -15,6 +15,12 @@ class NodeLease:
     steps."""
 
     def __init__(self) -> None:
+        self.per_step = 1
+        """Batches that each inner step uses."""
+        self.ahead = 0
+        """Batches that a loader may draw before their steps."""
+        self.undrawn_steps = 0
+        """Inner steps in a row for which no batch was drawn; the method counts them."""
         self._left: Samples = ()
         self._drawn: deque[Samples] = deque()
         """Samples of each drawn batch that no step has used yet, the oldest first."""
@@ -32,24 +38,28 @@ class NodeLease:
         self._left = subtract(self._without_drawn(samples), self._seen)
 
     def draw(self, wanted: int) -> list[int]:
-        """Return the numbers of the next `wanted` samples. Raises LowcommError if fewer are
-        left."""
+        """Return the numbers of the next `wanted` samples. Raises LowcommError if fewer are left;
+        ConfigError if the loop has drawn more than its steps use, since it would do so again."""
         taken = first(self._left, wanted, ranges_max=len(self._left))
         if count(taken) < wanted and self._last:
             self._seen, self._left = (), self._without_drawn(self._last)
             taken = first(self._left, wanted, ranges_max=len(self._left))
         if count(taken) < wanted:
-            raise LowcommError(
-                f"this node's lease has no {wanted} samples left, and no step has used "
-                f"{len(self._drawn)} drawn batches: draw one batch for each method.step()"
+            waiting, said = len(self._drawn), self.per_step + self.ahead
+            error = ConfigError if waiting > said else LowcommError
+            raise error(
+                f"this node's lease has no {wanted} samples left, and no step has used {waiting} "
+                f"drawn batches: draw {self.per_step} for each method.step(); if K batches make "
+                "one step, call peer.batches(..., accumulate=K)"
             )
         self._left = subtract(self._left, taken)
         self._drawn.append(taken)
         return [sample for one in taken for sample in range(one.start, one.stop)]
 
     def step(self) -> None:
-        """An inner step has used the oldest drawn batch; without one, it used other data."""
-        if self._drawn:
+        """An inner step has used the oldest `per_step` drawn batches; without any, it used other
+        data."""
+        for _ in range(min(self.per_step, len(self._drawn))):
             self._seen = union(self._seen, self._drawn.popleft())
 
     def forget(self) -> None:
@@ -62,6 +72,15 @@ class NodeLease:
         """Number of samples that no step has used yet. All ranks have the same number after the
         same steps, however far ahead their loaders draw."""
         return count(self._left) + sum(map(count, self._drawn))
+
+    def steps_left(self, batch: int) -> int:
+        """Number of inner steps for which `unused` suffices, with batches of so many samples."""
+        return self.unused // (batch * self.per_step)
+
+    @property
+    def has_drawn(self) -> bool:
+        """Whether a drawn batch waits for the step that uses it."""
+        return bool(self._drawn)
 
     def contribute(self) -> Samples:
         """Return the samples that steps have used since the last call."""

@@ -176,6 +176,8 @@ class RankControl:
                     shell.obeyed(number)
             case r.RankContribution():
                 self._contribution(event)
+            case r.RanksDemand():
+                self.rounds.demanded(event)
             case r.RankMetrics():
                 if event.rank == 0:
                     context.figures.measured(event)

@@ -8,10 +8,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from lowcomm.config.round_length import early_steps, round_steps
+from lowcomm.methods import RoundMethod
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.round_clock import RoundClock
-from lowcomm.startup.agreement import interval_samples
+from lowcomm.startup.agreement import Demand, accepted, interval_samples
 from lowcomm.training.round_schedule import ANCHOR
 from peers.ipc import NONE, Answer, Boundary, Result
 from peers.ranks import RankGroup
@@ -35,6 +36,8 @@ class _Attempt:
     """Results that the ranks get once enough samples are leased."""
     over: set[int] = field(default_factory=set[int])
     """Fragments of which the ranks have the last result of the run."""
+    awaits_lease: bool = False
+    """The ranks have asked for a lease, and wait for it."""
     chosen: dict[int, int] = field(default_factory=dict[int, int])
     """By fragment to which the ranks were told to contribute, the round that was open then."""
 
@@ -50,12 +53,37 @@ class RankRounds:
         self._group = group
         self._lease: Samples = ()
         """Samples that the ranks may draw."""
+        self._demand: Demand | None = None
+        """Samples that the ranks draw, if they have said it: also of later attempts."""
         self._attempt = _Attempt()
 
     def leased(self, command: c.Leased) -> None:
         """The set of samples that the ranks may draw has changed."""
         self._lease = command.samples
+        self._grant()
         self._resume_waiting()
+
+    def demanded(self, event: r.RanksDemand) -> None:
+        """The ranks ask for a lease, and say how many samples they draw."""
+        run = self._context.run_config
+        assert run is not None
+        if not isinstance(run.method, RoundMethod):
+            self._group.restart("they ask for a lease, which a stepwise run does not have")
+            return
+        self._demand = Demand(event.step_samples, event.ahead)
+        self._attempt.awaits_lease = True
+        self._context.driver.feed(accepted(run, self._demand))
+        self._grant()
+
+    def _grant(self) -> None:
+        """Give the ranks the lease for which they wait, once it suffices for a round."""
+        run = self._context.run_config
+        if run is None or not self._attempt.awaits_lease:
+            return
+        steps = round_steps(run, self._run_state.inner_step)
+        if count(self._lease) >= interval_samples(run, steps, self._demand):
+            self._attempt.awaits_lease = False
+            self._group.grant(self._lease)
 
     def _resume_waiting(self) -> None:
         """Give the ranks the waiting results that need not wait any more."""
@@ -72,7 +100,7 @@ class RankRounds:
         run_state, attempt = self._run_state, self._attempt
         inner_step = run_state.inner_step
         steps = round_steps(run, inner_step)
-        needed = interval_samples(run, steps)
+        needed = interval_samples(run, steps, self._demand)
         rounds = self._core.rounds
         last = command.finish and all(x.needs_no_steps for x in rounds if x.fragment != ANCHOR)
         if anchor and count(self._lease) < needed and not last:

@@ -6,6 +6,7 @@ Must NOT read or write a file, nor hold connections or processes.
 import json
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from lowcomm.config.round_length import longest_round, planned_rounds
 from lowcomm.config.schema import (
@@ -149,6 +150,7 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
                 f"the run's log and its configuration disagree about run.{key}: {text}"
             )
     if mine is not None:
+        mine = mine.with_source(agreed.data.source)
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
         if difference:
             raise RefusedError(
@@ -191,19 +193,32 @@ def known_rules(saved: Saved | None) -> ProtocolConfig | None:
         return None  # `agreed_run` reports the error later.
 
 
-def interval_samples(run: RunConfig, steps: int) -> int:
+class Demand(NamedTuple):
+    """The samples that the ranks of one node draw."""
+
+    step_samples: int
+    """Samples of an inner step."""
+    ahead: int = 0
+    """Samples that a loader draws before their steps."""
+
+
+def interval_samples(run: RunConfig, steps: int, demand: Demand | None = None) -> int:
     """Number of samples that the ranks of a node draw between two anchor results that are `steps`
-    inner steps apart, plus those drawn since they contributed to the first of them (overlap)."""
+    inner steps apart, plus those drawn since they contributed to the first of them (overlap), and
+    those that a loader draws ahead. `demand` None: a batch in each step. None of private data."""
     assert isinstance(run.method, RoundMethod)
-    return (steps + run.method.overlap_steps) * run.data.batch
+    if not run.data.is_leased:
+        return 0
+    step_samples, ahead = demand or Demand(run.data.batch)
+    return (steps + run.method.overlap_steps) * step_samples + ahead
 
 
-def accepted(run: RunConfig) -> v.RunAccepted:
+def accepted(run: RunConfig, demand: Demand | None = None) -> v.RunAccepted:
     """The event that this node takes part, with the number of samples to lease. A stepwise run
-    leases none."""
-    if isinstance(run.method, StepMethod):
+    or one of private data leases none."""
+    if isinstance(run.method, StepMethod) or not run.data.is_leased:
         return v.RunAccepted(run.protocol, 0)
-    most = interval_samples(run, longest_round(run))
+    most = interval_samples(run, longest_round(run), demand)
     return v.RunAccepted(run.protocol, min(INTERVALS_AHEAD * most, 4 * SAMPLES_MAX))
 
 

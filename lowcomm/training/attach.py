@@ -9,15 +9,16 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcomm.config.round_length import longest_round
 from lowcomm.config.schema import NodeConfig, run_from_json, validate
 from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
@@ -25,21 +26,14 @@ from lowcomm.data.lease import NodeLease
 from lowcomm.methods import AnyMethod, RoundMethod
 from lowcomm.training.own_daemon import TOKEN_VARIABLE, OwnDaemon, start_daemon
 from peers.ipc import Attached, RankClient, TensorPlace
-from protocols.types import ConfigError, LowcommError
+from protocols.types import SAMPLES_MAX, ConfigError, LowcommError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lowcomm.loop_state.kept_objects import KeptObjects, Stateful
     from lowcomm.tensors.frozen import FrozenPart
-
-
-class Dataset(Protocol):
-    """A map-style dataset, as in torch: items are numbered from 0."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
+    from lowcomm.training.item_batches import Collate, Dataset
 
 
 class Peer:
@@ -66,14 +60,20 @@ class Peer:
         used."""
         self._kept: KeptObjects | None = None
         self._corpus_directory = Path(configured.corpus)
-        self._joined = False
+        self._joined = self._reserved = False
         # If ranks cannot share the batch, all raise here, before any waits for another.
-        self._data = self.run.data
-        rank_rows(np.empty((self._data.batch, 0), np.int64), rank, world_size)
+        rank_rows(np.empty((self.run.data.batch, 0), np.int64), rank, world_size)
 
     @property
     def corpus(self) -> Corpus:
-        """The run's text, memory-mapped. Raises ConfigError if the daemon has not stored it."""
+        """The run's text, memory-mapped. Raises ConfigError if the run has none, or the daemon has
+        not stored it."""
+        source = self.run.data.source
+        if not self.run.data.has_text:
+            raise ConfigError(
+                f"run.data.source is {source!r}, so this run has no text: pass a dataset to "
+                'peer.batches, or set run.data.source to "stdlib" or "files" when a run is founded'
+            )
         return Corpus.open(self._corpus_directory)
 
     @property
@@ -107,27 +107,107 @@ class Peer:
             self.kept.include(name, thing)
 
     @overload
-    def batches(self) -> Iterator["Tensor"]: ...
+    def batches(self, *, accumulate: int = 1) -> Iterator["Tensor"]: ...
     @overload
-    def batches(self, dataset: Dataset) -> Iterator[Any]: ...
-    def batches(self, dataset: Dataset | None = None) -> Iterator[Any]:
-        """Batches for this rank, one for each inner step, until the run is finished.
+    def batches(
+        self,
+        dataset: "Dataset | Iterable[Any]",
+        *,
+        collate_fn: "Collate | None" = None,
+        num_workers: int = 0,
+        prefetch: int | None = None,
+        accumulate: int = 1,
+    ) -> Iterator[Any]: ...
+    def batches(
+        self,
+        dataset: "Dataset | Iterable[Any] | None" = None,
+        *,
+        collate_fn: "Collate | None" = None,
+        num_workers: int = 0,
+        prefetch: int | None = None,
+        accumulate: int = 1,
+    ) -> Iterator[Any]:
+        """Batches for this rank, `accumulate` for each inner step, until the run is finished.
 
         Without a dataset: the run's text, int64 [rows, window + 1] on the CPU, where `rows` is this
         rank's share of `run.data.batch`; the first `window` tokens of a row are the input, its last
-        `window` are the targets. With a dataset: `rows` of its items, joined by torch's
-        default_collate. No two nodes, and no two ranks, get the same sample in one pass over the
-        data, even if nodes join and leave. Take one batch for each `method.step()`; a loader may
-        run some ahead.
+        `window` are the targets. With a dataset: `rows` of its items, joined by `collate_fn`
+        (torch's default_collate). No two nodes, and no two ranks, get the same sample in one pass
+        over the data, even if nodes join and leave.
+
+        A map-style dataset is shuffled. An iterable one, which may have no length or no end, must
+        yield the same items in the same order on all nodes, ranks and workers; its items come in
+        that order. Each process that loads reads it from its beginning, and passes over items of
+        other nodes, unless the dataset has `skip(n)`, which returns an iterable without the first n
+        items, as in Hugging Face `datasets`.
+
+        `num_workers`: processes that load items; 0: this one does. `prefetch`: batches that each of
+        them loads ahead (2). `accumulate`: batches for each optimizer step and `method.step()`, the
+        same on all ranks of the node; the node's contribution weighs so many times more. A loader
+        of your own may run some batches ahead, the same number on all ranks.
 
         Raises LowcommError if the method is not made yet, because the daemon assigns data to this
-        node when the method joins the run; ConfigError if there is not enough data.
+        node when the method joins the run; ConfigError if there is not enough data, or a value does
+        not fit.
         """
+        with self.fitting():
+            if dataset is None:
+                if collate_fn is not None or num_workers or prefetch is not None:
+                    raise ConfigError("collate_fn, num_workers and prefetch are for a dataset")
+                self.reserve(accumulate=accumulate)
+                return self._until_finished(map(self._text(), self._draws()))
+            from lowcomm.training.item_batches import ItemOrder, Loading, StreamItems, is_stream
+
+            loading = Loading(collate_fn=collate_fn, num_workers=num_workers, prefetch=prefetch)
+            draws = self._draws()
+            if is_stream(dataset):
+                items: Any = StreamItems(cast("Iterable[Any]", dataset))
+            else:
+                items = cast("Dataset", dataset)
+                draws = map(ItemOrder(len(items), seed=self.run.seed).items, draws)
+            self.reserve(accumulate=accumulate, ahead=loading.ahead)
+        rounds = isinstance(self.run.method, RoundMethod)
+        return self._until_finished(loading.batches(items, draws, predictable=rounds))
+
+    def reserve(self, *, accumulate: int = 1, ahead: int = 0) -> None:
+        """Before batches are drawn: each inner step uses `accumulate` of them, and up to `ahead`
+        are drawn before their steps. Blocks until the daemon has leased that many. Raises
+        LowcommError before the method is made; ConfigError if it cannot be."""
         if not self._joined:
             raise LowcommError("make the method before the batches: it gets this node's data")
-        with self.fitting():
-            make = self._text() if dataset is None else self._items(dataset)
-        return self._until_finished(make)
+        if not self.run.data.is_leased:
+            raise ConfigError(
+                'run.data.source is "private", so no samples are leased: take batches from a '
+                "DataLoader of your own until method.finished"
+            )
+        if accumulate < 1:
+            raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
+        lease, run = self.lease, self.run
+        if self._reserved and lease.per_step != accumulate:
+            raise ConfigError(
+                f"accumulate is {accumulate} here, and {lease.per_step} for batches of before: "
+                "keep it"
+            )
+        if not isinstance(run.method, RoundMethod):
+            if accumulate > 1:
+                raise ConfigError(
+                    f"accumulate={accumulate} is for methods of rounds: with run.method.name = "
+                    f"{run.method.name!r} all nodes make each step together, on one batch each; "
+                    "raise run.data.batch, and call backward on parts of a batch"
+                )
+            return
+        grows = accumulate > lease.per_step or ahead > lease.ahead
+        self._reserved, lease.per_step = True, accumulate
+        lease.ahead = max(lease.ahead, ahead)
+        if not grows or self.finished:
+            return
+        step_samples, more = accumulate * run.data.batch, lease.ahead * run.data.batch
+        if (longest_round(run) + run.method.overlap_steps) * step_samples + more > SAMPLES_MAX // 8:
+            raise ConfigError(
+                f"accumulate={accumulate} and {lease.ahead} batches ahead are over "
+                f"{SAMPLES_MAX // 8:,} samples in a round"
+            )
+        lease.renew(self.client.demand_samples(step_samples=step_samples, ahead=more))
 
     def method(self, name: str, *, program: str) -> AnyMethod:
         """For a method: the run's configuration of the method `name`. Raises ConfigError if the run
@@ -199,29 +279,42 @@ class Peer:
         crashed = getattr(sys, "last_value", None) is not None  # Python sets it before exit calls.
         self.client.close(done=not crashed)
 
-    def _until_finished(self, make: Callable[[list[int]], Any]) -> Iterator[Any]:
+    def check_drawn(self) -> None:
+        """For a method, at each of its steps. Raises ConfigError at the second step in a row for
+        which the loop has drawn no batch: the run would count its tokens, though other nodes may
+        train on the same samples."""
+        lease = self.lease
+        lease.undrawn_steps = 0 if lease.has_drawn else lease.undrawn_steps + 1
+        if lease.undrawn_steps < 2 or not self.run.data.is_leased:
+            return
+        with self.fitting():
+            raise ConfigError(
+                "this loop draws no batches of the run, so nodes may train on the same samples: "
+                "take its batches from peer.batches(dataset), or give lowcomm.Sampler(peer, "
+                "dataset) to its DataLoader; if each node has other data, found the run with "
+                'run.data.source = "private"'
+            )
+
+    def draw(self) -> list[int]:
+        """For a loader: the samples of this rank's share of the next batch."""
+        with self.fitting():  # The loop would draw as many in each attempt.
+            drawn = self.lease.draw(self.run.data.batch)
+        return self._share(np.array(drawn, np.int64)).tolist()
+
+    def _draws(self) -> Iterator[list[int]]:
         while not self.finished:
-            yield make(self.lease.draw(self._data.batch))
+            yield self.draw()
+
+    def _until_finished(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """These batches, without those that were loaded before the run was finished."""
+        while not self.finished:
+            yield next(batches)
 
     def _text(self) -> Callable[[list[int]], "Tensor"]:
         import torch
 
-        text = Batches(self.corpus.train, window=self._data.window, seed=self.run.seed)
-        return lambda samples: torch.from_numpy(self._share(text.of(samples)))
-
-    def _items(self, dataset: Dataset) -> Callable[[list[int]], Any]:
-        import torch.utils.data as torch_data
-
-        if len(dataset) == 0:
-            raise ConfigError("the dataset has no items")
-        # Items are drawn like the windows of a text with windows of one byte, one for each item.
-        # The text is a broadcast view, which stores nothing.
-        items = Batches(
-            np.broadcast_to(np.uint8(0), len(dataset) + 1), window=1, seed=self.run.seed
-        )
-        return lambda samples: torch_data.default_collate(
-            [dataset[int(index)] for index in self._share(items.windows(samples))]
-        )
+        text = Batches(self.corpus.train, window=self.run.data.window, seed=self.run.seed)
+        return lambda samples: torch.from_numpy(text.of(samples))
 
     def _share(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return rank_rows(rows, self.rank, self.world_size)

@@ -148,20 +148,21 @@ class Method:
         """Count an inner step; when it is time, exchange parameters.
 
         `tokens`: the number of tokens that the whole node trained on in this step, the weight of
-        its contribution. None: the value from `[run]`, `run.data.batch * run.data.window`. Raises
+        its contribution. None: `run.data.batch * run.data.window` for each batch of a step. Raises
         ConfigError if it is below 1, LowcommError if the run is finished already.
         """
         if self.finished:
             raise LowcommError("the run is finished: leave the loop when `method.finished` is true")
         if tokens is None:
-            run = self._peer.run
-            tokens = run.data.step_tokens
+            peer = self._peer
+            tokens = peer.run.data.step_tokens * peer.lease.per_step
         elif tokens < 1:
             raise ConfigError(
                 f"method.step(tokens={tokens}): the weight of a contribution is its tokens, so "
                 "each step needs at least 1: pass the number of tokens that the whole node trained "
                 "on, or leave it out for run.data.batch * run.data.window"
             )
+        self._peer.check_drawn()
         self._fetch()
         self._rank.step(tokens=tokens)
         self._set_rates()

@@ -45,6 +45,10 @@ class RoundPeer(Protocol):
     def finish(self, *, evaluate: bool) -> None: ...
 
 
+STEPS_WITHOUT_LEASE = 1 << 40
+"""Inner steps for which data that is not leased suffices."""
+
+
 def at_once(call: Callable[[], None]) -> None:
     """Call it now: what `write` was to write is written."""
     call()
@@ -209,7 +213,9 @@ class RoundRank:
         if not due and not round_schedule.may_be_early:
             return None
         run = self._peer.run
-        left = round_schedule.choices(self._lease.unused // run.data.batch)
+        unleased = not run.data.is_leased
+        steps_left = STEPS_WITHOUT_LEASE if unleased else self._lease.steps_left(run.data.batch)
+        left = round_schedule.choices(steps_left)
         if due and len(left) == 1:
             return left[0]
         return self._client.ask_boundary(self.steps, due=due, left=left)

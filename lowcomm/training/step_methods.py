@@ -107,6 +107,7 @@ class StepTrainer(ABC):
         gradients are needed. Raises LowcommError if the run is finished already."""
         if self.finished:
             raise LowcommError("the run is finished: leave the loop when `method.finished` is true")
+        self._peer.check_drawn()
         self._rank.hand_over()
 
     @abstractmethod

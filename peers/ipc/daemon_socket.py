@@ -25,6 +25,7 @@ from peers.ipc.messages import (
     RankMessage,
     RankReady,
     RankRefused,
+    SampleDemand,
     Snapshotted,
     StepMetrics,
     TrainsNoMore,
@@ -60,7 +61,7 @@ REFUSED_LINGER_S = 5.0
 UNIX_PATH_BYTES_MAX = 107
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _FROM_RANK = kinds_of(
-    *(RankHello, RankLayout, RankReady, Unfit, Boundary),
+    *(RankHello, RankLayout, RankReady, Unfit, Boundary, SampleDemand),
     *(Contributed, StepMetrics, RankEvaluated, Snapshotted, TrainsNoMore, Obeyed),
 )
 

@@ -103,6 +103,24 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleDemand:
+    """rank -> daemon, the same from every rank: an inner step of the node uses `step_samples`
+    samples, and its loader draws up to `ahead` more before their steps. The answer is
+    GrantedLease."""
+
+    step_samples: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedLease:
+    """daemon -> rank: the node may draw these samples until its next result of fragment 0; they
+    suffice for its SampleDemand."""
+
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contributed:
     """rank -> daemon, after its done flag; `steps` and `tokens` are the whole node's since its last
     contribution, so all ranks say the same."""
@@ -188,6 +206,7 @@ RankMessage = (
     | RankReady
     | Unfit
     | Boundary
+    | SampleDemand
     | Contributed
     | StepMetrics
     | RankEvaluated
@@ -195,4 +214,4 @@ RankMessage = (
     | TrainsNoMore
     | Obeyed
 )
-DaemonMessage = Configured | Attached | Answer | Result | Order | RankRefused
+DaemonMessage = Configured | Attached | Answer | GrantedLease | Result | Order | RankRefused

@@ -20,12 +20,14 @@ from peers.ipc.messages import (
     Boundary,
     Configured,
     Contributed,
+    GrantedLease,
     RankEvaluated,
     RankHello,
     RankLayout,
     RankReady,
     RankRefused,
     Result,
+    SampleDemand,
     Snapshotted,
     StepMetrics,
     TensorPlace,
@@ -43,9 +45,10 @@ M = TypeVar("M")
 _CONFIGURED = kinds_of(Configured, RankRefused)
 _ATTACHED = kinds_of(Attached, RankRefused)
 _ANSWER = kinds_of(Answer, Result, RankRefused)
+_LEASE = kinds_of(GrantedLease, Result, RankRefused)
 _RESULT = kinds_of(Result, RankRefused)
 _ORDER = kinds_of(Order, RankRefused)
-_ANY = kinds_of(Configured, Attached, Answer, Result, Order, RankRefused)
+_ANY = kinds_of(Configured, Attached, Answer, GrantedLease, Result, Order, RankRefused)
 
 
 class RankClient:
@@ -159,7 +162,7 @@ class RankClient:
         """Block until the daemon has published a result of this fragment."""
         waiting = self._results[fragment]
         while not waiting:
-            result: Result = self._hear(_RESULT)
+            result: Result = self._accepted(self._link.receive(_RESULT))
             self._results[result.fragment].append(result)
         return waiting.popleft()
 
@@ -198,6 +201,14 @@ class RankClient:
         self._link.send(Boundary(steps=steps, due=due, left=tuple(left)))
         answer: Answer = self._expect(_ANSWER)
         return None if answer.fragment == NONE else answer.fragment
+
+    def demand_samples(self, *, step_samples: int, ahead: int) -> Samples:
+        """Say how many samples an inner step of the node uses, and how many its loader draws before
+        their steps. Blocks until that many are leased for a round; returns the node's lease, which
+        is the same for all ranks. Every rank says the same, at the same step."""
+        self._link.send(SampleDemand(step_samples=step_samples, ahead=ahead))
+        granted: GrantedLease = self._expect(_LEASE)
+        return granted.samples
 
     @property
     def memory(self) -> StepSlots:
@@ -246,12 +257,9 @@ class RankClient:
 
     def _expect(self, kinds: Mapping[str, type[M] | type[Result] | type[RankRefused]]) -> M:
         """The next message; results that come before it are kept until they are waited for."""
-        while isinstance(message := self._hear(kinds), Result):
+        while isinstance(message := self._accepted(self._link.receive(kinds)), Result):
             self._results[message.fragment].append(message)
         return message
-
-    def _hear(self, kinds: Mapping[str, type[M] | type[RankRefused]]) -> M:
-        return self._accepted(self._link.receive(kinds))
 
     def _hear_now(self, kinds: Mapping[str, type[M] | type[RankRefused]]) -> M | None:
         """The next message; None if there is none yet."""

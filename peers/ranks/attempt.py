@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from peers.ipc.messages import Answer, Boundary, Contributed, RankHello, Result, TensorPlace
+from peers.ipc.messages import (
+    Answer,
+    Boundary,
+    Contributed,
+    RankHello,
+    Result,
+    SampleDemand,
+    TensorPlace,
+)
 from peers.ipc.step_orders import Order, following
 from protocols.types import FrozenTensor, LowcommError
 from protocols.wire import WireError, unpack_frozen, unpack_layout
@@ -74,6 +82,8 @@ class _Rank:
     """By fragment, the generation of its next contribution."""
     waits: set[int] = field(default_factory=set[int])
     """The fragments of which it awaits a result."""
+    demand: SampleDemand | None = None
+    """The lease that it awaits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +310,25 @@ class RankAttempt:
         contributed at once."""
         if self._ranks[rank].stage in BEFORE_READY:
             raise RankFault(f"rank {rank} sends {what} before it is attached")
+
+    def demanded(self, rank: int, message: SampleDemand) -> bool:
+        """True when all ranks wait for a lease, each for the same one."""
+        self.check_attached(rank, "SampleDemand")
+        self._ranks[rank].demand = message
+        self._enter(rank, Stage.IDLE)
+        demands = {other.demand for other in self._ranks}
+        if None in demands:
+            return False
+        if len(demands) > 1:
+            raise RankFault(f"ranks disagree on the samples of a step: {demands}")
+        return True
+
+    def granted(self) -> None:
+        """All ranks have the lease that they asked for: they train on."""
+        for number, rank in enumerate(self._ranks):
+            rank.demand = None
+            if not rank.waits:
+                self._enter(number, Stage.TRAINING)
 
     def contributed(self, rank: int, message: Contributed) -> bool:
         """True when all ranks have contributed this generation, with the same counts."""

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from peers.ipc.daemon_socket import DaemonSocket
-from peers.ipc.messages import Attached, Configured, Result
+from peers.ipc.messages import Attached, Configured, GrantedLease, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.process_handles import is_stopped
 from peers.processes.supervisor import NotRunnable, Spawner, SpawnError
@@ -17,7 +17,7 @@ from peers.ranks.attempt import NeverAttached, RankAttempt, RankFault, Stage
 from peers.ranks.attempt_end import AttemptEnd
 from peers.ranks.events import ProgramFailed
 from peers.ranks.stall_watch import TICK_S, StallWatch
-from protocols.types import ConfigError
+from protocols.types import ConfigError, Samples
 
 STOPPED_S = 8.0
 """Seconds after which a stopped process (SIGSTOP) is replaced, since it cannot be at work. A rank
@@ -80,6 +80,12 @@ class AttemptRunner:
         for link in self.links.values():
             link.send(result)
         self.attempt.result_sent(result)
+
+    def grant(self, samples: Samples) -> None:
+        """Send the lease that all ranks have asked for."""
+        for link in self.links.values():
+            link.send(GrantedLease(samples=samples))
+        self.attempt.granted()
 
     def closed(self, rank: int) -> None:
         """The connection of this rank is closed, and all of its messages are read."""

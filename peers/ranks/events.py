@@ -44,6 +44,15 @@ class RankContribution:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksDemand:
+    """All ranks wait for a lease of so many samples for each inner step, and `ahead` more: call
+    `grant`."""
+
+    step_samples: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
 class RanksObeyed:
     """All ranks have done their part of this order."""
 
@@ -125,6 +134,7 @@ RankEvent = (
     RanksLayout
     | GroupReady
     | RankContribution
+    | RanksDemand
     | RanksObeyed
     | RankMetrics
     | RanksEvaluated

@@ -25,6 +25,7 @@ from peers.ipc.messages import (
     RankMessage,
     RankReady,
     Result,
+    SampleDemand,
     Snapshotted,
     StepMetrics,
     TensorPlace,
@@ -47,6 +48,7 @@ from peers.ranks.events import (
     RankContribution,
     RankEvent,
     RankMetrics,
+    RanksDemand,
     RanksEvaluated,
     RanksFailed,
     RanksFinished,
@@ -59,7 +61,7 @@ from peers.ranks.group_memory import GroupMemory, HandedOver
 from peers.ranks.lasting_faults import AttemptFault
 from peers.ranks.rendezvous import Rendezvous
 from peers.ranks.restarts import Restarts
-from protocols.types import ConfigError, LowcommError
+from protocols.types import ConfigError, LowcommError, Samples
 
 
 class RankGroup:
@@ -161,6 +163,11 @@ class RankGroup:
         if running is not None and running.attempt.is_ready:
             running.post(result)
 
+    def grant(self, samples: Samples) -> None:
+        """Answer RanksDemand of this attempt."""
+        if self._running is not None:
+            self._running.grant(samples)
+
     def restart(self, why: str) -> None:
         """End the attempt: the ranks cannot go on, and new ones begin. If none of their
         contributions counted, the attempt counts as one without a contribution."""
@@ -195,7 +202,9 @@ class RankGroup:
                 async with asyncio.TaskGroup() as tasks:
                     serving = (
                         tasks.create_task(self._serve_lifelines(daemon_sockets)),
-                        tasks.create_task(serve(bus, self._answer, self._asked_to_stop)),
+                        tasks.create_task(
+                            serve(bus, self._answer, partial(self._on_event, StopAsked()))
+                        ),
                     )
                     failure = await self._run_attempts(daemon_sockets)
                     for task in serving:
@@ -301,6 +310,9 @@ class RankGroup:
         elif isinstance(message, Contributed):
             if attempt.contributed(rank, message):
                 self._take_contribution(message)
+        elif isinstance(message, SampleDemand):
+            if attempt.demanded(rank, message):
+                self._on_event(RanksDemand(message.step_samples, message.ahead))
         elif isinstance(message, StepMetrics | RankEvaluated | Snapshotted):
             self._take_report(attempt, rank, message)
         elif isinstance(message, RankLayout):

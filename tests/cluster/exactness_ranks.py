@@ -51,6 +51,7 @@ def main() -> int:
     with (Path(peer.node.directory) / HELD).open("ab", buffering=0) as held:
         while not method.finished:
             set_parameters(model, method.inner_step)
+            peer.draw()  # The samples that a batch would have.
             method.step()
             if method.inner_step % peer.run.method.inner_steps == 0:
                 reshard(model)

@@ -3,7 +3,7 @@
 import pytest
 
 from lowcomm.data.lease import NodeLease
-from protocols.types.errors import LowcommError
+from protocols.types.errors import ConfigError, LowcommError
 from protocols.types.sample_ranges import SampleRange, Samples
 
 
@@ -91,3 +91,34 @@ def test_who_draws_too_far_ahead_is_told() -> None:
     lease.draw(8)
     with pytest.raises(LowcommError, match="no 8 samples left, and no step has used 1 drawn"):
         lease.draw(8)
+
+
+def test_a_step_uses_as_many_batches_as_are_accumulated() -> None:
+    lease = NodeLease()
+    lease.per_step = 3
+    lease.renew(ranges((0, 40)))
+    assert not lease.has_drawn
+    for _ in range(7):
+        lease.draw(2)
+    assert lease.steps_left(2) == 6
+    lease.step()
+    lease.step()
+    assert lease.contribute() == ranges((0, 12))
+    assert lease.has_drawn
+    lease.step()  # One batch is there.
+    assert lease.contribute() == ranges((12, 14))
+    assert lease.steps_left(2) == 4
+
+
+@pytest.mark.parametrize(("ahead", "error"), [(4, ConfigError), (5, LowcommError)])
+def test_a_loop_that_draws_more_than_its_steps_use_would_do_so_again(
+    ahead: int, error: type[LowcommError]
+) -> None:
+    lease = NodeLease()
+    lease.ahead = ahead
+    lease.renew(ranges((0, 13)))
+    for _ in range(6):
+        lease.draw(2)
+    with pytest.raises(LowcommError, match=r"peer\.batches\(\.\.\., accumulate=K\)") as caught:
+        lease.draw(2)
+    assert caught.type is error

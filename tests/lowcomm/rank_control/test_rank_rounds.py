@@ -7,9 +7,11 @@ import pytest
 
 from lowcomm.daemon.daemon import Daemon
 from lowcomm.data.lease import NodeLease
+from lowcomm.methods import RoundMethod
 from lowcomm.outer_state.replica import Replica
+from lowcomm.startup.agreement import INTERVALS_AHEAD
 from peers.ipc.messages import Result
-from peers.ranks.events import GroupLost, RankContribution, RanksSnapshotted
+from peers.ranks.events import GroupLost, RankContribution, RanksDemand, RanksSnapshotted
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.rounds.fencing import Fence
@@ -218,3 +220,31 @@ def test_ranks_whose_contribution_has_no_weight_begin_anew(
     assert why == [
         f"they contribute {steps} steps, {tokens} tokens: a contribution needs at least one of each"
     ]
+
+
+@pytest.mark.asyncio
+async def test_ranks_get_a_lease_that_suffices_for_the_batches_of_their_steps(
+    made: Daemon, results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made.context.run_config
+    assert run is not None
+    assert isinstance(run.method, RoundMethod)
+    granted: list[Samples] = []
+    monkeypatch.setattr(made.ranks.group, "grant", granted.append)
+    rounds, driver = made.ranks.rounds, made.context.driver
+    needed = (run.method.inner_steps + run.method.overlap_steps) * 3 * run.data.batch + 5
+    scarce, whole = (SampleRange(0, needed - 1),), (SampleRange(0, needed),)
+    rounds.leased(c.Leased(scarce))
+    made.ranks._on_event(RanksDemand(3 * run.data.batch, 5))
+    event = driver._inbox.get_nowait()
+    assert event == v.RunAccepted(run.protocol, INTERVALS_AHEAD * needed)
+    assert granted == []
+    rounds.leased(c.Leased(whole))
+    rounds.leased(c.Leased(whole))
+    assert granted == [whole], "once"
+    lose(made)
+    rounds.leased(c.Leased(scarce))
+    rounds.resume(goes_on(1, "counted"))
+    assert results == [], "ranks of a later attempt draw as many"
+    rounds.leased(c.Leased(whole))
+    assert [each.samples for each in results] == [whole]

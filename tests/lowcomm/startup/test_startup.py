@@ -22,9 +22,11 @@ from lowcomm.numerics.operations import F32
 from lowcomm.numerics.state_digests import state_digest
 from lowcomm.outer_state.step_replica import StepReplica
 from lowcomm.startup.agreement import (
+    accepted,
     agreed_layout,
     agreed_run,
     common_grain,
+    interval_samples,
     known_rules,
     layout_difference,
     model_difference,
@@ -382,3 +384,19 @@ def test_whether_who_is_late_is_asked_is_said_and_must_be_the_methods() -> None:
 def test_only_a_committed_state_is_copied() -> None:
     with pytest.raises(ConfigError, match="must be a multiple of commit_every_steps"):
         AllReduceMethod(commit_every_steps=8, snapshot_every_steps=12)
+
+
+def test_a_run_without_a_source_of_data_gets_one_when_it_is_founded() -> None:
+    own = RUN.with_source("own")
+    assert (own.data.source, own.data.has_text, own.data.is_leased) == ("own", False, True)
+    assert own.with_source("stdlib") == own
+    entry = run_entry(own, run_id=9, founder=FOUNDER, corpus_digest="c" * 64, layout=LAYOUT)
+    assert agreed_run(entry, RUN) == own, "a file that names none takes the run's"
+    with pytest.raises(RefusedError, match='source is "stdlib" here and "own" in the run'):
+        agreed_run(entry, RUN.with_source("stdlib"))
+
+
+def test_private_data_is_not_leased() -> None:
+    private = RUN.with_source("private")
+    assert accepted(private).samples_ahead == 0 < accepted(RUN).samples_ahead
+    assert interval_samples(private, 50) == 0

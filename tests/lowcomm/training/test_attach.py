@@ -1,15 +1,23 @@
 """Finding the daemon by the environment, and what `import lowcomm` costs."""
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import lowcomm
-from lowcomm.training.attach import attach
+from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig, run_to_json
+from lowcomm.methods.allreduce import AllReduceMethod
+from lowcomm.training.attach import Peer, attach
+from peers.ipc.messages import Configured
 from protocols.types.errors import ConfigError, LowcommError
+from protocols.types.sample_ranges import SampleRange, Samples
 
 ROOT = Path(__file__).parents[3]
 VARIABLES = (
@@ -92,3 +100,86 @@ def test_what_lowcomm_exports() -> None:
     assert lowcomm.__version__ == version("lowcomm")
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = lowcomm.nothing  # pyright: ignore
+
+
+class Client:
+    """The daemon's answers to one rank. Implements what Peer needs of a RankClient."""
+
+    def __init__(self, run: RunConfig) -> None:
+        node = json.dumps(asdict(NodeConfig()))
+        self.configured = Configured(run=run_to_json(run), node=node, corpus="")
+        self.unfits: list[str] = []
+        self.demands: list[tuple[int, int]] = []
+
+    def attach(self, *_: Any, **__: Any) -> None: ...
+
+    def unfit(self, why: str) -> None:
+        self.unfits.append(why)
+
+    def demand_samples(self, *, step_samples: int, ahead: int) -> Samples:
+        self.demands.append((step_samples, ahead))
+        return (SampleRange(0, 1000),)
+
+
+def new_peer(run: RunConfig, *, joined: bool = True) -> tuple[Peer, Client]:
+    client = Client(run)
+    peer = Peer(cast(Any, client), rank=0, world_size=1)
+    if joined:
+        peer.join((), elements=0)
+        peer.lease.renew((SampleRange(0, 200),))
+    return peer, client
+
+
+def test_the_daemon_hears_how_many_samples_a_step_takes_before_the_first_batch() -> None:
+    peer, client = new_peer(RunConfig(data=DataConfig(batch=4)))
+    assert list(islice(peer.batches(range(50)), 2))
+    assert client.demands == [], "an ordinary loop has no demand"
+    peer, client = new_peer(RunConfig(data=DataConfig(batch=4)))
+    with pytest.raises(ConfigError, match="accumulate must be at least 1, got 0"):
+        peer.batches(range(50), accumulate=0)
+    with pytest.raises(ConfigError, match="collate_fn, num_workers and prefetch are for a dataset"):
+        peer.batches(num_workers=2)  # pyright: ignore
+    peer.reserve(accumulate=3, ahead=2)
+    peer.reserve(accumulate=3, ahead=1)
+    assert client.demands == [(12, 8)]
+    assert (peer.lease.per_step, peer.lease.ahead, peer.lease.unused) == (3, 2, 1000)
+    with pytest.raises(ConfigError, match="accumulate is 2 here, and 3 for batches of before"):
+        peer.reserve(accumulate=2)
+    with pytest.raises(ConfigError, match="samples in a round"):
+        peer.reserve(accumulate=3, ahead=1 << 30)
+    early, _ = new_peer(RunConfig(), joined=False)
+    with pytest.raises(LowcommError, match="make the method before the batches"):
+        early.batches(range(50))
+
+
+def test_a_per_step_method_takes_one_batch_in_a_step_and_none_ahead() -> None:
+    peer, client = new_peer(RunConfig(method=AllReduceMethod()))
+    with pytest.raises(ConfigError, match=r"with run\.method\.name = 'allreduce' all nodes"):
+        peer.reserve(accumulate=2)
+    peer.reserve(ahead=8)
+    assert client.demands == []
+    assert peer.lease.ahead == 0
+
+
+def test_a_loop_without_batches_of_the_run_is_refused_at_its_second_step() -> None:
+    peer, client = new_peer(RunConfig(data=DataConfig(batch=4)))
+    for _ in range(3):
+        peer.check_drawn()
+        peer.draw()
+        peer.check_drawn()
+        peer.lease.step()
+    peer.check_drawn()
+    with pytest.raises(ConfigError, match="this loop draws no batches of the run"):
+        peer.check_drawn()
+    (why,) = client.unfits
+    assert 'run.data.source = "private"' in why
+
+
+def test_private_data_is_not_drawn_and_not_missed() -> None:
+    peer, _ = new_peer(RunConfig(data=DataConfig(source="private")))
+    for _ in range(3):
+        peer.check_drawn()
+    with pytest.raises(ConfigError, match="so no samples are leased"):
+        peer.batches(range(50))
+    with pytest.raises(ConfigError, match="this run has no text: pass a dataset"):
+        _ = peer.corpus

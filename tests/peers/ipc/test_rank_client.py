@@ -22,18 +22,21 @@ from peers.ipc.messages import (
     Boundary,
     Configured,
     Contributed,
+    GrantedLease,
     RankEvaluated,
     RankHello,
     RankLayout,
     RankMessage,
     RankReady,
     Result,
+    SampleDemand,
     Snapshotted,
     StepMetrics,
     TensorPlace,
 )
 from peers.ipc.rank_client import RankClient
 from peers.ipc.shared_memory import COPIES, Slots, SlotsError, SlotsShape
+from protocols.types.sample_ranges import SampleRange
 from protocols.wire.layout import pack_layout
 
 ROOT = Path(__file__).parents[3]
@@ -180,6 +183,13 @@ async def test_everything_else_that_a_rank_says() -> None:
             assert await daemon.daemon_sockets.receive() == (link, question)
             link.send(Answer(fragment=fragment))
             assert await asking == heard
+        lease = (SampleRange(0, 12),)
+        demanding = asyncio.create_task(
+            asyncio.to_thread(client.demand_samples, step_samples=8, ahead=4)
+        )
+        assert await daemon.heard() == SampleDemand(step_samples=8, ahead=4)
+        link.send(GrantedLease(samples=lease))
+        assert await demanding == lease
         client.metrics(step=1, tokens=2, loss=3.0, tokens_per_s=4.0)
         client.evaluated(loss=1.0, windows=2, sample="s")
         client.snapshotted("d")

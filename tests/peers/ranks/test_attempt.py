@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from peers.ipc.messages import NONE, Answer, Boundary, Contributed, RankHello, Result, TensorPlace
+from peers.ipc.messages import (
+    NONE,
+    Answer,
+    Boundary,
+    Contributed,
+    RankHello,
+    Result,
+    SampleDemand,
+    TensorPlace,
+)
 from peers.ipc.step_orders import Order, OrderKind
 from peers.ranks.attempt import (
     OPEN_BOUNDARIES_MAX,
@@ -199,6 +208,24 @@ def test_a_rank_may_contribute_while_another_is_still_on_its_way() -> None:
     assert not contributed(attempt, 1, 1, steps=0)
     attempt.ready(0)
     assert contributed(attempt, 0, 1, steps=0)
+
+
+def test_ranks_wait_for_a_lease_together_and_do_not_hang_meanwhile() -> None:
+    attempt = ready_attempt()
+    train(attempt)
+    demand = SampleDemand(step_samples=8, ahead=4)
+    assert not attempt.demanded(0, demand)
+    assert attempt.in_stage(Stage.IDLE) == [0]
+    assert attempt.demanded(1, demand)
+    for _ in range(1000):
+        attempt.tick((0, 0))
+    attempt.granted()
+    assert attempt.in_stage(Stage.TRAINING) == [0, 1]
+    assert not attempt.demanded(1, demand)
+    with pytest.raises(RankFault, match="ranks disagree on the samples of a step"):
+        attempt.demanded(0, replace(demand, ahead=5))
+    with pytest.raises(RankFault, match="SampleDemand before it is attached"):
+        new_attempt().demanded(0, demand)
 
 
 def test_a_contribution_counts_when_all_ranks_are_done() -> None:
