@@ -11,11 +11,14 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from types import FrameType
 
 from peers.processes.die_with_parent import CANNOT_RUN, EXIT_CANNOT_RUN, die_with_parent
 
+LAST_WORDS_S = 0.3
+"""Seconds for processes that notice the end of the parent by themselves, and print that."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -28,12 +31,15 @@ def main(argv: Sequence[str]) -> None:
     parent, command = int(argv[0]), list(argv[1:])
     signal.signal(signal.SIGTERM, _end)
     status = signal.SIGTERM.value
-    with contextlib.suppress(_ParentGone):
+    try:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
-            raise _ParentGone  # It ended before the call above.
+            _end(signal.SIGTERM, None)  # It ended before the call above.
         status = _run(command)
+    except _ParentGone:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(LAST_WORDS_S)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     kill_all()
     _end_with(os.waitstatus_to_exitcode(status))
