@@ -3,29 +3,18 @@
 Must NOT draw an item before the method has joined the run: the daemon assigns data then.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from lowcomm.config.schema import RunConfig
+from lowcomm.training.attach import Peer
+from lowcomm.training.item_batches import Sampler
 from protocols.types import ConfigError
 
 MAP_STYLE = ("__len__", "__getitem__")
 """Methods of a dataset with numbered items."""
-
-
-class LeasingPeer(Protocol):
-    """The attributes of `lowcomm.training.attach.Peer` that are needed here."""
-
-    @property
-    def run(self) -> RunConfig: ...
-    @property
-    def world_size(self) -> int: ...
-    def batches(self, dataset: Any, /) -> Iterator[Any]: ...
-    def fitting(self) -> AbstractContextManager[None]: ...
 
 
 class LeasedBatches:
@@ -36,19 +25,18 @@ class LeasedBatches:
     iteration goes on where the first one ended.
     """
 
-    def __init__(self, peer: LeasingPeer, *, items: int, rows: int) -> None:
-        """`items`: the length of the dataset."""
-        self._peer, self._items, self._rows = peer, items, rows
+    def __init__(self, steps: Iterable[list[int]], *, rows: int) -> None:
+        """`steps`: the numbers of this rank's items for each inner step, a lowcomm.Sampler."""
+        self._steps, self._rows = steps, rows
 
     def __iter__(self) -> Iterator[list[int]]:
-        for numbers in self._peer.batches(range(self._items)):
-            share: list[int] = numbers.tolist()
+        for share in self._steps:
             for begin in range(0, len(share), self._rows):
                 yield share[begin : begin + self._rows]
 
 
 def leased_loader(
-    peer: LeasingPeer, loader: DataLoader[Any], *, rows: int | None, accumulated: int = 1
+    peer: Peer, loader: DataLoader[Any], *, rows: int | None, accumulated: int = 1
 ) -> DataLoader[Any]:
     """Return a loader like `loader`, over the same dataset, with batches of `rows` items that the
     node's leases choose. Its order, shuffling and length do not matter.
@@ -75,7 +63,9 @@ def leased_loader(
                 f"{rows}, {accumulated} accumulated, {peer.world_size} ranks), but run.data.batch "
                 f"is {wanted}: make them equal"
             )
-    batches = LeasedBatches(peer, items=len(dataset), rows=rows)
+    ahead = loader.num_workers * (loader.prefetch_factor or 0)
+    steps = Sampler(peer, dataset, ahead=-(-ahead // accumulated) + 1)
+    batches = LeasedBatches(steps, rows=rows)
     # A generator of its own: each iteration over a DataLoader draws a seed, also one that begins
     # after the ranks have started again, and the program's random numbers must not depend on that.
     generator = torch.Generator().manual_seed(peer.run.seed)

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.integrations.leased_loader import LeasedBatches, leased_loader
+from lowcomm.training.item_batches import ItemOrder
 from protocols.types.errors import ConfigError
 
 ITEMS = 40
@@ -36,40 +36,66 @@ class Endless(IterableDataset[int]):
 class Leases:
     """A peer of two ranks, to which the run gives these items, step by step."""
 
-    run = RunConfig(data=DataConfig(batch=8))
+    run = RunConfig(seed=9, data=DataConfig(batch=8))
     world_size = 2
 
     def __init__(self, *steps: list[int]) -> None:
-        self._steps = iter(steps)
+        """`steps`: this rank's samples of each."""
+        self._steps = list(steps)
+        self.ahead = -1
 
-    def batches(self, dataset: Any, /) -> Iterator[Tensor]:
-        assert list(dataset) == list(range(ITEMS))
-        for step in self._steps:
-            yield torch.tensor(step)
+    @property
+    def finished(self) -> bool:
+        return not self._steps
+
+    def draw(self) -> list[int]:
+        return self._steps.pop(0)
+
+    def reserve(self, *, accumulate: int, ahead: int) -> None:
+        assert accumulate == 1
+        self.ahead = ahead
 
     def fitting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
+def leased(peer: Leases, loader: DataLoader[int], **sizes: Any) -> DataLoader[Any]:
+    return leased_loader(cast(Any, peer), loader, **sizes)
+
+
+def items_of(samples: list[int]) -> list[int]:
+    return ItemOrder(ITEMS, seed=Leases.run.seed).items(samples)
+
+
 def test_a_step_takes_as_many_batches_as_are_accumulated() -> None:
-    batches = LeasedBatches(Leases([3, 1, 4, 9], [5, 2, 6, 0]), items=ITEMS, rows=2)
+    batches = LeasedBatches([[3, 1, 4, 9], [5, 2, 6, 0]], rows=2)
     assert list(batches) == [[3, 1], [4, 9], [5, 2], [6, 0]]
-
-
-def test_a_second_iteration_goes_on_where_the_first_one_ended() -> None:
-    batches = LeasedBatches(Leases([3, 1], [5, 2], [6, 0]), items=ITEMS, rows=2)
-    assert next(iter(batches)) == [3, 1]
-    assert list(batches) == [[5, 2], [6, 0]]
 
 
 def test_the_loader_has_the_same_dataset_and_collate_function() -> None:
     own = DataLoader(Squares(), batch_size=2, shuffle=True, collate_fn=list)
-    loader = leased_loader(Leases([3, 1, 4, 9]), own, rows=2, accumulated=2)
-    assert list(loader) == [[9, 1], [16, 81]]
+    loader = leased(Leases([3, 1, 4, 9]), own, rows=2, accumulated=2)
+    squares = [item * item for item in items_of([3, 1, 4, 9])]
+    assert list(loader) == [squares[:2], squares[2:]]
+
+
+def test_a_second_iteration_goes_on_where_the_first_one_ended() -> None:
+    loader = leased(Leases([3, 1, 4, 9], [5, 2, 6, 0]), DataLoader(Squares()), rows=4)
+    for step in [3, 1, 4, 9], [5, 2, 6, 0]:
+        squares = [item * item for item in items_of(step)]
+        assert next(iter(loader)).tolist() == squares
+
+
+def test_batches_that_worker_processes_load_ahead_are_reserved() -> None:
+    peer = Leases([3, 1, 4, 9])
+    own = DataLoader(Squares(), batch_size=2, num_workers=2, prefetch_factor=3)
+    loader = leased(peer, own, rows=2, accumulated=2)
+    next(iter(cast(Any, loader.batch_sampler)))
+    assert peer.ahead >= 3
 
 
 def test_an_iteration_draws_nothing_from_the_program_s_random_numbers() -> None:
-    loader = leased_loader(Leases([3, 1, 4, 9]), DataLoader(Squares(), batch_size=4), rows=4)
+    loader = leased(Leases([3, 1, 4, 9]), DataLoader(Squares(), batch_size=4), rows=4)
     before = torch.get_rng_state()
     assert len(list(loader)) == 1
     assert torch.equal(torch.get_rng_state(), before)
@@ -87,4 +113,4 @@ def test_data_that_cannot_be_leased_is_refused(
     dataset: Dataset[int], rows: int | None, accumulated: int, complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        leased_loader(Leases(), DataLoader(dataset), rows=rows, accumulated=accumulated)
+        leased(Leases(), DataLoader(dataset), rows=rows, accumulated=accumulated)
