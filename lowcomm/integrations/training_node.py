@@ -32,7 +32,8 @@ class TrainingNode:
         self._method: Method | None = None
         self._schedulers: list[RunScheduler] = []
         self._reported = (0, time.monotonic())
-        name = self.peer.run.method.name
+        run = self.peer.run
+        name = run.method.name
         with self.peer.fitting():
             if name not in ROUND_METHODS:
                 raise ConfigError(
@@ -54,7 +55,8 @@ class TrainingNode:
     @property
     def total_steps(self) -> int:
         """Inner steps of the whole run."""
-        return self.peer.run.total_inner_steps
+        run = self.peer.run
+        return run.total_inner_steps
 
     def join_run(
         self, model: nn.Module, optimizer: Optimizer, schedulers: Sequence[LRScheduler]
@@ -65,12 +67,12 @@ class TrainingNode:
         Schedulers follow the run's inner steps, also in a joiner and after a restart of the ranks;
         one that follows a loss is kept as it was. The random generators go on after a restart.
         """
-        peer = self.peer
+        peer, run = self.peer, self.peer.run
         followers = [each for each in schedulers if follows_steps(each)]
         for number, each in enumerate(each for each in schedulers if not follows_steps(each)):
             peer.keep(f"scheduler {number}", each)
         peer.keep("random", RandomState())
-        self._method = ROUND_METHODS[peer.run.method.name](model, optimizer, peer)
+        self._method = ROUND_METHODS[run.method.name](model, optimizer, peer)
         self._schedulers = [lr_scheduler(each, self._method) for each in followers]
         self._reported = (0, time.monotonic())
 
@@ -85,7 +87,8 @@ class TrainingNode:
         """Show the mean loss of the latest steps."""
         assert self._method is not None, "join_run() comes first"
         steps, (before, then), now = self._method.steps, self._reported, time.monotonic()
-        tokens = self.peer.run.data.step_tokens
+        run = self.peer.run
+        tokens = run.data.step_tokens
         rate = (steps - before) * tokens / max(now - then, 1e-9)
         self._reported = (steps, now)
         self.peer.metrics(step=steps, tokens=steps * tokens, loss=loss, tokens_per_s=rate)

@@ -62,14 +62,16 @@ class Peer:
         self._corpus_directory = Path(configured.corpus)
         self._joined = self._reserved = False
         # If ranks cannot share the batch, all raise here, before any waits for another.
-        rank_rows(np.empty((self.run.data.batch, 0), np.int64), rank, world_size)
+        data = self.run.data
+        rank_rows(np.empty((data.batch, 0), np.int64), rank, world_size)
 
     @property
     def corpus(self) -> Corpus:
         """The run's text, memory-mapped. Raises ConfigError if the run has none, or the daemon has
         not stored it."""
-        source = self.run.data.source
-        if not self.run.data.has_text:
+        data = self.run.data
+        source = data.source
+        if not data.has_text:
             raise ConfigError(
                 f"run.data.source is {source!r}, so this run has no text: pass a dataset to "
                 'peer.batches, or set run.data.source to "stdlib" or "files" when a run is founded'
@@ -98,10 +100,11 @@ class Peer:
         the others' steps without the loop.
         """
         with self.fitting():
-            if not isinstance(self.run.method, RoundMethod):
+            method = self.run.method
+            if not isinstance(method, RoundMethod):
                 raise ConfigError(
                     f"peer.keep({name!r}) is for methods of rounds, and run.method.name is "
-                    f"{self.run.method.name!r}: pass `schedule=` to the method instead of a "
+                    f"{method.name!r}: pass `schedule=` to the method instead of a "
                     "scheduler"
                 )
             self.kept.include(name, thing)
@@ -175,7 +178,8 @@ class Peer:
         LowcommError before the method is made; ConfigError if it cannot be."""
         if not self._joined:
             raise LowcommError("make the method before the batches: it gets this node's data")
-        if not self.run.data.is_leased:
+        data = self.run.data
+        if not data.is_leased:
             raise ConfigError(
                 'run.data.source is "private", so no samples are leased: take batches from a '
                 "DataLoader of your own until method.finished"
@@ -283,9 +287,9 @@ class Peer:
         """For a method, at each of its steps. Raises ConfigError at the second step in a row for
         which the loop has drawn no batch: the run would count its tokens, though other nodes may
         train on the same samples."""
-        lease = self.lease
+        lease, data = self.lease, self.run.data
         lease.undrawn_steps = 0 if lease.has_drawn else lease.undrawn_steps + 1
-        if lease.undrawn_steps < 2 or not self.run.data.is_leased:
+        if lease.undrawn_steps < 2 or not data.is_leased:
             return
         with self.fitting():
             raise ConfigError(
@@ -298,7 +302,8 @@ class Peer:
     def draw(self) -> list[int]:
         """For a loader: the samples of this rank's share of the next batch."""
         with self.fitting():  # The loop would draw as many in each attempt.
-            drawn = self.lease.draw(self.run.data.batch)
+            data = self.run.data
+            drawn = self.lease.draw(data.batch)
         return self._share(np.array(drawn, np.int64)).tolist()
 
     def _draws(self) -> Iterator[list[int]]:
@@ -313,7 +318,8 @@ class Peer:
     def _text(self) -> Callable[[list[int]], "Tensor"]:
         import torch
 
-        text = Batches(self.corpus.train, window=self.run.data.window, seed=self.run.seed)
+        run = self.run
+        text = Batches(self.corpus.train, window=run.data.window, seed=run.seed)
         return lambda samples: torch.from_numpy(text.of(samples))
 
     def _share(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -314,7 +314,9 @@ class RankGroup:
             if attempt.demanded(rank, message):
                 self._on_event(RanksDemand(message.step_samples, message.ahead))
         elif isinstance(message, StepMetrics | RankEvaluated | Snapshotted):
-            self._take_report(attempt, rank, message)
+            report = report_of(attempt, rank, message)
+            if report is not None:
+                self._on_event(report)
         elif isinstance(message, RankLayout):
             tensors = attempt.layout(
                 rank, layout_in(message.packed), message.elements, frozen_in(message.frozen)
@@ -348,20 +350,6 @@ class RankGroup:
         self._on_event(RanksLayout(running.attempt.number, tensors, running.attempt.frozen))
         self._memory.attach(running)
 
-    def _take_report(
-        self, attempt: RankAttempt, rank: int, message: StepMetrics | RankEvaluated | Snapshotted
-    ) -> None:
-        attempt.check_attached(rank, type(message).__name__)
-        if isinstance(message, StepMetrics):
-            self._on_event(
-                RankMetrics(rank, message.step, message.tokens, message.loss, message.tokens_per_s)
-            )
-        elif isinstance(message, Snapshotted):
-            if attempt.snapshotted(rank, message.directory):
-                self._on_event(RanksSnapshotted(message.directory))
-        elif rank == 0:
-            self._on_event(RanksEvaluated(message.loss, message.windows, message.sample))
-
     def _take_contribution(self, message: Contributed) -> None:
         fragment, generation = message.fragment, message.generation
         self._memory.contributed(fragment, generation)
@@ -372,5 +360,16 @@ class RankGroup:
         if self._running is None or not self._running.attempt.is_done:
             self._on_event(GroupStalled(attempt, why) if why else GroupMoving(attempt))
 
-    def _asked_to_stop(self) -> None:
-        self._on_event(StopAsked())
+
+def report_of(
+    attempt: RankAttempt, rank: int, message: StepMetrics | RankEvaluated | Snapshotted
+) -> RankEvent | None:
+    """The event of a rank's report; None if another rank's tells the same. Raises RankFault if the
+    rank is not attached."""
+    attempt.check_attached(rank, type(message).__name__)
+    if isinstance(message, StepMetrics):
+        return RankMetrics(rank, message.step, message.tokens, message.loss, message.tokens_per_s)
+    if isinstance(message, Snapshotted):
+        complete = attempt.snapshotted(rank, message.directory)
+        return RanksSnapshotted(message.directory) if complete else None
+    return RanksEvaluated(message.loss, message.windows, message.sample) if rank == 0 else None
