@@ -79,13 +79,18 @@ class BlockChecks:
         draw: Callable[[int, int], tuple[int, ...]] = drawn,
     ) -> None:
         """`draw(blocks, wanted)`: returns at most `wanted` of so many blocks."""
-        self._core, self._me = core, core.me.peer
+        self._core = core
         self._data_plane = data_plane
         self._send = send
         self._feed = feed
         self._draw = draw
         self._open: dict[int, Check] = {}
         """By fragment."""
+
+    @property
+    def _me(self) -> PeerId:
+        me = self._core.me
+        return me.peer
 
     # Commands -------------------------------------------------------------------------------
 

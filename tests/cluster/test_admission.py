@@ -333,6 +333,7 @@ def three_voters(run: Run) -> tuple[Path, Path]:
     return alpha, beta
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_a_former_voters_tokens_end_with_its_vote(run: Run, tmp_path: Path) -> None:
     """It was revoked, since its disk was copied; it issued a token while it voted, too."""
@@ -351,6 +352,7 @@ def test_a_former_voters_tokens_end_with_its_vote(run: Run, tmp_path: Path) -> N
     until(lambda: is_member(alpha, "epsilon"), within_s=20, what="epsilon a member")
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_a_token_that_the_run_has_logged_outlives_its_issuer(run: Run, tmp_path: Path) -> None:
     alpha, beta = three_voters(run)

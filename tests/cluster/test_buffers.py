@@ -24,7 +24,8 @@ from tests.cluster.running import (
 
 Tensors = dict[str, Tensor]
 PYTHONPATH = str(Path(__file__).parents[2])
-LONG = pytest.mark.long
+IN_LONG = ("diloco", "streaming_diloco")
+"""Methods of the long tests; the others are nightly."""
 METHODS = {
     "diloco": "inner_steps = 5",
     "streaming_diloco": "inner_steps = 5\nfragments = 2",
@@ -58,9 +59,11 @@ def digests(directory: Path) -> dict[tuple[int, int], str]:
     return {(each.fragment, each.round): each.state_digest for each in of(Commit, directory)}
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
-    "method", [name if name == "diloco" else pytest.param(name, marks=LONG) for name in METHODS]
+    "method",
+    [pytest.param(name, marks=() if name in IN_LONG else pytest.mark.nightly) for name in METHODS],
 )
 def test_all_nodes_evaluate_alike_a_joiner_gets_the_buffers_and_the_export_has_them(
     shell: Shell, tmp_path: Path, method: str

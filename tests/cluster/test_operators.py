@@ -140,6 +140,7 @@ def refuses(directory: Path) -> bool:
     return any(text in note.text for note in of(Note, directory))
 
 
+@pytest.mark.long
 @pytest.mark.deadline(180)
 def test_an_added_operator_admits_nodes_and_revokes_its_token_with_them(
     run: PacedShell, tmp_path: Path

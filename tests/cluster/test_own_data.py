@@ -52,6 +52,7 @@ def trained(directory: Path, name: str) -> list[list[int]]:
     return [json.loads(line)[2] for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_nodes_that_accumulate_other_numbers_of_batches_train_each_item_once(
     shell: Shell, tmp_path: Path
@@ -74,6 +75,7 @@ def test_nodes_that_accumulate_other_numbers_of_batches_train_each_item_once(
     assert tokens == [INNER * 13 * BATCH * WINDOW] * ROUNDS
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_ranks_share_the_batches_of_a_step_that_accumulates(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +160,7 @@ def test_items_of_a_stream_are_trained_once_under_kills_and_a_join(
     assert lost <= items, "the other nodes have trained what beta did not finish"
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_items_of_a_stream_are_trained_in_steps_that_all_nodes_make_together(
     shell: Shell, tmp_path: Path
@@ -207,6 +210,7 @@ def test_a_loop_that_draws_no_batches_is_refused_at_its_second_step(
     assert not of(RanksLost, tmp_path / "alpha")
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_nodes_with_private_data_share_only_numbers_of_tokens(shell: Shell, tmp_path: Path) -> None:
     """The joiner has no file of the run, and no text."""
@@ -231,6 +235,7 @@ def test_nodes_with_private_data_share_only_numbers_of_tokens(shell: Shell, tmp_
     assert not [*tmp_path.glob("*/corpus")]
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_a_run_of_programs_with_their_own_dataset_has_no_text(shell: Shell, tmp_path: Path) -> None:
     """So no difference between two texts that they do not use can refuse a node."""

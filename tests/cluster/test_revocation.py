@@ -166,6 +166,7 @@ def test_a_token_that_leaked_lets_nobody_in_and_who_came_with_it_stays(
     counts_together(tmp_path / "alpha", ["alpha", "beta", "delta"])
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_a_token_is_revoked_with_all_nodes_that_came_by_it(run: PacedShell, tmp_path: Path) -> None:
     nodes = {"alpha": run.node("alpha", "--new")}

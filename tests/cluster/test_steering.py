@@ -87,6 +87,7 @@ def stands_still(run: PacedShell, directory: Path, *names: str) -> None:
     assert commits(directory / names[0]) == before
 
 
+@pytest.mark.long
 @pytest.mark.deadline(240)
 def test_a_pause_outlives_its_leader_and_a_joiner_may_come(run: PacedShell, tmp_path: Path) -> None:
     nodes = steered_run(run, tmp_path, "beta", "gamma")
@@ -149,6 +150,7 @@ def test_a_removed_node_comes_back_with_its_next_start(run: PacedShell, tmp_path
     assert one["by"] == record(tmp_path / "beta")["peer"]
 
 
+@pytest.mark.long
 @pytest.mark.deadline(180)
 def test_a_run_ends_earlier_and_another_operator_may_ask_for_it(
     run: PacedShell, tmp_path: Path

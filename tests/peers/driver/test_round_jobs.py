@@ -236,7 +236,7 @@ async def test_no_event_is_taken_before_the_commands_of_the_one_before_are_done(
         shell.feeds = MADE
         shell.driver.feed(v.TrainersReady())
         log = await shell.until("StepMade")
-        assert log == ["TrainersReady", "Note", "CheckRun", "reduce", "StepMade"]
+        assert log == ["TrainersReady", "Observation", "CheckRun", "reduce", "StepMade"]
 
 
 @pytest.mark.asyncio
@@ -286,7 +286,7 @@ async def test_a_peer_whose_outbox_is_full_loses_its_connection(fits: bool) -> N
         shell.fits = fits
         shell.says(v.TrainersReady, c.Send(BETA, m.Leave("asked to")), c.Observation("test", ""))
         shell.driver.feed(v.TrainersReady())
-        log = await shell.until("Note")
+        log = await shell.until("Observation")
         assert ("drop" in log) != fits
 
 
