@@ -5,14 +5,14 @@ again. A codec keeps no state: the same values give the same bytes on every mach
 fp4 have compiled loops (_kernels.c); error feedback belongs to the method. Must NOT import torch:
 the daemon encodes and decodes. No codec imports another one.
 
-Start reading: base.py, then fp32.py and int8.py. A new codec is one file and one line here.
+Start reading: codec.py, then fp32.py and int8.py. A new codec is one file and one line here.
 """
 
 from collections.abc import Callable, Mapping
 
-from lowcomm.codecs.base import Codec
 from lowcomm.codecs.bf16 import Bf16
 from lowcomm.codecs.blocks import BlockCodec, Kernels, compiled
+from lowcomm.codecs.codec import Codec
 from lowcomm.codecs.fp4 import Fp4
 from lowcomm.codecs.fp16 import Fp16
 from lowcomm.codecs.fp32 import Fp32

@@ -7,15 +7,15 @@ infinity an infinity. Must NOT flush small numbers to zero: denormals are rounde
 
 import numpy as np
 
-from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import from_bf16, to_bf16
+from lowcomm.codecs.codec import Payload, WritablePayload, check_size
 from lowcomm.numerics.kernels import BLOCK_ELEMENTS, F32
 
 _WIRE = np.dtype("<u2")
 
 
 class Bf16:
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "bf16"
     grain = 1

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import INFINITY_WORD, MAGNITUDE, U32
+from lowcomm.codecs.codec import Payload, WritablePayload, check_size
 from lowcomm.numerics.operations import F32
 
 Array = npt.NDArray[Any]
@@ -73,8 +73,8 @@ class BlockScratch:
 
 
 class BlockCodec:
-    """Implements `lowcomm.codecs.base.Codec`. A subclass sets `name`, `grain`, `record` and `bits`,
-    may set `kernels`, and implements `encode_blocks` and `decode_blocks`.
+    """Implements `lowcomm.codecs.codec.Codec`. A subclass sets `name`, `grain`, `record` and
+    `bits`, may set `kernels`, and implements `encode_blocks` and `decode_blocks`.
 
     Values that are packed into one byte are neighbours, the first in the lowest bits. So the record
     of a last block that is not full is the beginning of a full record.

@@ -5,7 +5,7 @@ Must NOT change the result of any codec: only whether values are copied.
 
 import numpy as np
 
-from lowcomm.codecs.base import Codec, Payload, WritablePayload, check_size
+from lowcomm.codecs.codec import Codec, Payload, WritablePayload, check_size
 from lowcomm.codecs.fp32 import WIRE, Fp32
 from lowcomm.numerics.operations import F32
 

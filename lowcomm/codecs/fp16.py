@@ -8,8 +8,8 @@ CPU treats denormals: small numbers are made by adding normal numbers.
 
 import numpy as np
 
-from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import INFINITY_WORD, MAGNITUDE, U16, U32
+from lowcomm.codecs.codec import Payload, WritablePayload, check_size
 from lowcomm.numerics.kernels import BLOCK_ELEMENTS, F32
 
 _WIRE = np.dtype("<u2")
@@ -22,7 +22,7 @@ _ROUND_AND_REBASE = np.uint32((0xFFF - (112 << 23)) % 2**32)
 
 
 class Fp16:
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "fp16"
     grain = 1

@@ -5,14 +5,14 @@ Must NOT change the values: NaN payloads and signed zeros arrive as they were se
 
 import numpy as np
 
-from lowcomm.codecs.base import Payload, WritablePayload, check_size
+from lowcomm.codecs.codec import Payload, WritablePayload, check_size
 from lowcomm.numerics.operations import F32
 
 WIRE = np.dtype("<f4")
 
 
 class Fp32:
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "fp32"
     grain = 1

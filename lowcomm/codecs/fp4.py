@@ -33,7 +33,7 @@ _LARGE = np.float32(2.0**7)
 
 
 class Fp4(BlockCodec):
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "fp4"
     grain = 256

@@ -25,7 +25,7 @@ OFFSET = 8
 
 
 class Int4(BlockCodec):
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "int4"
     grain = 256

@@ -15,7 +15,7 @@ LEVELS = 127
 
 
 class Int8(BlockCodec):
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "int8"
     grain = 256

@@ -10,8 +10,8 @@ Shapes: R chunks of C values, K of each sent; S bytes of K packed places.
 import numpy as np
 import numpy.typing as npt
 
-from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.bits import MAGNITUDE
+from lowcomm.codecs.codec import CodecError
 from lowcomm.numerics.operations import F32
 
 U8 = npt.NDArray[np.uint8]

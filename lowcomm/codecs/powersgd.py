@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import bf16_of, counted_bits, from_bf16
+from lowcomm.codecs.codec import Payload, WritablePayload, check_size
 from lowcomm.numerics.operations import F32
 
 SIDE = 256
@@ -66,7 +66,7 @@ _WHOLE = _shape(SIDE * SIDE)
 
 
 class PowerSGD:
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "powersgd"
     grain = SIDE * SIDE

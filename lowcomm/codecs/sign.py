@@ -26,7 +26,7 @@ from lowcomm.numerics.operations import F32
 
 
 class Sign(BlockCodec):
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "sign"
     grain = 1024

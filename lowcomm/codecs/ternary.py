@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 import xxhash
 
-from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.bits import counted_bits
 from lowcomm.codecs.blocks import (
     Array,
@@ -26,6 +25,7 @@ from lowcomm.codecs.blocks import (
     take_values,
     value_table,
 )
+from lowcomm.codecs.codec import CodecError
 from lowcomm.numerics.operations import F32
 
 _DRAWS = 1 << 24
@@ -33,7 +33,7 @@ _DRAWS = 1 << 24
 
 
 class Ternary(BlockCodec):
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "ternary"
     grain = 1024

@@ -8,8 +8,8 @@ accept indices out of order, twice, or beyond the block.
 
 import numpy as np
 
-from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.bits import bf16_of, from_bf16
+from lowcomm.codecs.codec import Payload, WritablePayload, check_size
 from lowcomm.codecs.places import (
     CHUNK,
     Places,
@@ -25,7 +25,7 @@ _CHUNKS_AT_ONCE = 16
 
 
 class TopK:
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "topk"
     grain = CHUNK

@@ -16,8 +16,8 @@ of them are decoded as NaNs. Must NOT accept indices out of order, twice, or bey
 import numpy as np
 import numpy.typing as npt
 
-from lowcomm.codecs.base import Payload, WritablePayload, check_size
 from lowcomm.codecs.blocks import NAN, pack_quarters
+from lowcomm.codecs.codec import Payload, WritablePayload, check_size
 from lowcomm.codecs.places import (
     CHUNK,
     U8,
@@ -40,7 +40,7 @@ _NEGATIVE = np.uint8(2)
 
 
 class TopK2Bit:
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "topk2bit"
     grain = GROUP * CHUNK

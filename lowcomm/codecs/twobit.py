@@ -28,7 +28,7 @@ BORDER = 0.9816
 
 
 class TwoBit(BlockCodec):
-    """Implements `lowcomm.codecs.base.Codec`."""
+    """Implements `lowcomm.codecs.codec.Codec`."""
 
     name = "2bit"
     grain = 1024

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lowcomm.codecs import codec
-from lowcomm.codecs.base import Codec
+from lowcomm.codecs.codec import Codec
 from lowcomm.methods.step_exchange import StepExchange
 from lowcomm.numerics import operations
 from lowcomm.numerics.kernels import NORM_ELEMENTS

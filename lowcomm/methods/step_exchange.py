@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from lowcomm.codecs import direct
-from lowcomm.codecs.base import Codec, CodecError, Payload
+from lowcomm.codecs.codec import Codec, CodecError, Payload
 from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcomm.codecs.base import Codec, WritablePayload
+from lowcomm.codecs.codec import Codec, WritablePayload
 from lowcomm.numerics.arrays import zeros
 from lowcomm.numerics.kernels import F32
 
@@ -36,7 +36,7 @@ class _Encoded:
 
 
 class ErrorFeedback:
-    """Error feedback of one fragment, for a lossy codec. See `lowcomm.codecs.base.Codec`."""
+    """Error feedback of one fragment, for a lossy codec. See `lowcomm.codecs.codec.Codec`."""
 
     def __init__(self, codec: Codec, elements: int, *, decay: float = 1.0) -> None:
         """`decay`: the factor, above 0 and at most 1, for the residue in each round (SparseLoCo:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lowcomm.codecs import direct
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.methods.base import RoundMethod
 from lowcomm.methods.buffers import BufferMethod
 from lowcomm.numerics import operations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowcomm.codecs.base import CodecError, Payload
+from lowcomm.codecs.codec import CodecError, Payload
 from lowcomm.codecs.places import Places
 from lowcomm.numerics.operations import F32
 from lowcomm.replicators.replicators import Grid, Replicator, Span, Turn

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.bits import counted_bits, from_bf16, to_bf16
+from lowcomm.codecs.codec import CodecError
 from lowcomm.codecs.places import (
     U8,
     Places,

@@ -90,7 +90,7 @@ FragmentsOf = Callable[[Sequence[Parameter]], Sequence[int]]
 `lowcomm.methods.base.RoundMethod.fragments_of`."""
 
 
-def one_fragment(parameters: Sequence[Parameter]) -> Sequence[int]:
+def _one_fragment(parameters: Sequence[Parameter]) -> Sequence[int]:
     """Put all parameters into fragment 0."""
     return (0,) * len(parameters)
 
@@ -131,7 +131,7 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[TensorPlace]:
+def places(model: nn.Module, fragments_of: FragmentsOf = _one_fragment) -> list[TensorPlace]:
     """Fragment, name, full shape and offset (elements) of every exchanged parameter.
 
     They are in the order of `model.named_parameters()`, without those that need no gradient
@@ -158,7 +158,7 @@ def places(model: nn.Module, fragments_of: FragmentsOf = one_fragment) -> list[T
 
 
 def shard_views(
-    model: nn.Module, *, rank: int, fragments_of: FragmentsOf = one_fragment
+    model: nn.Module, *, rank: int, fragments_of: FragmentsOf = _one_fragment
 ) -> list[ShardView]:
     """This rank's part of each exchanged parameter, in the order of `places`.
 

@@ -23,7 +23,6 @@ from lowcomm.loop_state.rank_checkpoint import (
     load_rank_state,
 )
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
-from lowcomm.tensors.buffers import buffer_views, read_buffers, write_buffers
 from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.fsdp import (
     ShardView,
@@ -38,6 +37,7 @@ from lowcomm.tensors.fsdp import (
     write_shards,
 )
 from lowcomm.tensors.gpu_copies import SideCopies, pin
+from lowcomm.tensors.model_buffers import buffer_views, read_buffers, write_buffers
 from lowcomm.tensors.names import named_parameters
 from lowcomm.training.attach import Peer
 from lowcomm.training.interfaces import Kind

@@ -15,7 +15,6 @@ from torch.optim import AdamW, Optimizer
 
 from lowcomm.config.lr_schedule import Schedule
 from lowcomm.tensors import deterministic_ops
-from lowcomm.tensors.buffers import floating_buffer
 from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.fsdp import (
     ShardView,
@@ -30,6 +29,7 @@ from lowcomm.tensors.fsdp import (
     window,
 )
 from lowcomm.tensors.gpu_copies import pin
+from lowcomm.tensors.model_buffers import floating_buffer
 from lowcomm.tensors.placement import local_of
 from lowcomm.training.attach import Peer
 from lowcomm.training.step_rank import StepRank

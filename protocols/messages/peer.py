@@ -12,7 +12,7 @@ from protocols.messages.admission import (
     NotAdmitted,
     RequestAct,
 )
-from protocols.messages.owner_checks import Blocks, BlocksWanted, WrongResult
+from protocols.messages.blocks import Blocks, BlocksWanted, WrongResult
 from protocols.messages.raft import (
     Append,
     Appended,

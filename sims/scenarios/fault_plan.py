@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from protocols.messages import Append, Appended, ContributionOffered, Control, Hold, Restore
 from sims.checkers import World
 from sims.node.node import Node
-from sims.scenarios import multi_step_faults, revocations, steering
+from sims.scenarios import multi_step_faults, revocations, steered_worlds
 from sims.scenarios.false_claims import CLAIMS, claim
 
 FaultKind = Literal[
@@ -50,7 +50,7 @@ FaultKind = Literal[
     "liar",  # A peer falsifies results as their owner, or its contribution for peers that check it.
     "claim",  # A peer claims to lead, or newer terms: see false_claims.py.
     "revoke",  # A user revokes certificates: see revocations.py.
-    "steer",  # A user pauses the run, removes a peer, or changes a key: see steering.py.
+    "steer",  # A user pauses the run, removes a peer, or changes a key: see steered_worlds.py.
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 RARE = ("slow_disk", "hung_disk", "ranks_stall", "liar", "claim", "revoke", "steer")
@@ -415,7 +415,7 @@ ACTIONS: Mapping[FaultKind, Action] = {
     "liar": _liar,
     "claim": _claim,
     "revoke": lambda world, fault, victim: revocations.revoke(world, victim, fault.other),
-    "steer": lambda world, fault, victim: steering.steer(world, victim, fault.other),
+    "steer": lambda world, fault, victim: steered_worlds.steer(world, victim, fault.other),
 }
 
 

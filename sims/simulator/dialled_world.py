@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sims.node.node import Node
 from sims.node.world_view import WorldView
-from sims.simulator.network import Network
+from sims.simulator.virtual_network import Network
 
 
 class OperatorView(Protocol):

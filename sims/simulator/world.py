@@ -25,11 +25,11 @@ from sims.node.toy_model import Model, Modular, Training, Value
 from sims.node.world_view import Observer, PendingFaults, WorldSettings
 from sims.simulator.connections import WorldDialer
 from sims.simulator.limit_values import LimitValues
-from sims.simulator.network import Network
 from sims.simulator.operator import Operator, is_needed_to_decide
 from sims.simulator.schedule import VirtualClock
 from sims.simulator.story import Story
 from sims.simulator.twin_cores import TwinCores
+from sims.simulator.virtual_network import Network
 
 ROUNDS_AHEAD = (2, 4, 8)
 """Rounds for which a peer asks for samples in advance, by seed."""

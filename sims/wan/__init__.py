@@ -9,7 +9,7 @@ Start reading: network.py.
 
 from sims.wan.link import WanLink, all_pairs
 from sims.wan.network import Means, Place, Wan, why_not
-from sims.wan.units import RATE, SHARE, TIME, parse
+from sims.wan.quantities import RATE, SHARE, TIME, parse
 
 __all__ = [
     "RATE",

@@ -1,7 +1,7 @@
-"""`python -m sims.wan --peers 3 --rate 100mbit --delay 50ms -- COMMAND`: see commands.py."""
+"""`python -m sims.wan --peers 3 --rate 100mbit --delay 50ms -- COMMAND`: see command_line.py."""
 
 from sims.terminal import run
-from sims.wan.commands import wan
+from sims.wan.command_line import wan
 
 if __name__ == "__main__":
     run(wan)

@@ -41,6 +41,7 @@ def node(shell: Shell, name: str, *arguments: str, program: tuple[str, ...] = ()
     return shell.start("peer", "run.toml", *where, *arguments, "--", *PROGRAM, *program)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_only_adapters_are_sent_and_a_node_with_another_base_is_refused_by_the_tensors_name(
     shell: Shell, tmp_path: Path

@@ -106,6 +106,7 @@ def test_the_two_nodes_of_a_pair_evaluate_alike(shell: Shell, tmp_path: Path) ->
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+@pytest.mark.long
 def test_with_local_buffers_each_node_keeps_its_own(shell: Shell, tmp_path: Path) -> None:
     path = write_config(tmp_path, peers=2, rounds=6)
     path.write_text(path.read_text().replace("[run]", '[run]\nbuffers = "local"'))

@@ -31,11 +31,11 @@ from tests.cluster.method_runs import (
 from tests.cluster.running import marked_processes, of, write_config
 
 MARKS = {
-    **dict.fromkeys(("local_sgd", "eager", "decoupled"), LONG),
+    **dict.fromkeys(("local_sgd", "eager", "decoupled", "sparseloco"), LONG),
     **dict.fromkeys(("longer-rounds", "streaming", "decoupled-in-flight"), LONG),
     **dict.fromkeys(("eager-clipped", "streaming-int8", "streaming-waits"), NIGHTLY),
 }
-"""By method, all others being in each run: the last six are there with other options as well."""
+"""By method; all others are in each run."""
 
 
 def play_out(

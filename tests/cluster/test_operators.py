@@ -71,6 +71,7 @@ def acts(run: PacedShell, node: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in told.out.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.deadline(180)
 def test_only_the_root_key_revokes_and_through_any_node(run: PacedShell, tmp_path: Path) -> None:
     nodes = operated(run, tmp_path)

@@ -122,6 +122,7 @@ def committed(directory: Path) -> dict[str, list[Samples]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_items_of_a_stream_are_trained_once_under_kills_and_a_join(
     shell: Shell, tmp_path: Path

@@ -10,6 +10,7 @@ from sims.cluster.local_cluster import LocalCluster
 from sims.paced.cluster import start_paced
 from sims.paced.rank import RankSpeed
 from tests.cluster.running import commits_until, marked_processes, of, write_config
+from tests.marks import few
 
 NAMES = ("alpha", "beta", "gamma")
 LIE_ROUND = 4
@@ -18,7 +19,7 @@ PACE = RankSpeed(elements=800_000)
 
 
 @pytest.mark.deadline(90)
-@pytest.mark.parametrize("percent", [100, 1])
+@pytest.mark.parametrize("percent", few([1, 100], count=1))
 def test_a_lying_owner_is_removed_and_comes_back_without_a_part(
     tmp_path: Path, percent: int
 ) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xxhash
 
 from lowcomm.checkpoints.checkpoint import CheckpointCut, FragmentCut, PeerCut, write_checkpoint
-from lowcomm.codecs.base import Codec, CodecError, Payload, WritablePayload
+from lowcomm.codecs.codec import Codec, CodecError, Payload, WritablePayload
 from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica

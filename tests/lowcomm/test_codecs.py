@@ -1,4 +1,4 @@
-"""Every codec keeps the contract of lowcomm.codecs.base: size, pieces, errors, bad bytes."""
+"""Every codec keeps the contract of lowcomm.codecs.codec: size, pieces, errors, bad bytes."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcomm.codecs import codec, known_codecs
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.methods.base import GATHERED
 from lowcomm.numerics.operations import F32
 from protocols.types.errors import ConfigError

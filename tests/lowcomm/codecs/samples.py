@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from hypothesis import strategies as st
 
-from lowcomm.codecs.base import Codec
+from lowcomm.codecs.codec import Codec
 from lowcomm.codecs.places import CHUNK
 from lowcomm.codecs.twobit import BORDER
 from lowcomm.numerics.kernels import F32, F64

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowcomm.codecs import codec, direct, known_codecs
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.numerics.operations import F32
 from peers.exchange.pieces import PIECE_ELEMENTS
 from protocols.types.limits import CHUNK_BYTES_MAX

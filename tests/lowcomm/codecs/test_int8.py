@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from lowcomm.codecs.base import Codec
+from lowcomm.codecs.codec import Codec
 from lowcomm.codecs.int4 import Int4
 from lowcomm.codecs.int8 import Int8
 from lowcomm.numerics.operations import F32

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.codecs.powersgd import RANK, SIDE, PowerSGD
 from lowcomm.numerics.operations import F32
 from tests.lowcomm.codecs.samples import encoded, there_and_back

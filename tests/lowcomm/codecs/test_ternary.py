@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.codecs.ternary import Ternary
 from lowcomm.numerics.kernels import F32
 from tests.lowcomm.codecs.samples import encoded, largest, there_and_back

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcomm.codecs.base import CodecError
 from lowcomm.codecs.bf16 import Bf16
+from lowcomm.codecs.codec import CodecError
 from lowcomm.codecs.topk import CHUNK, TopK
 from tests.lowcomm.codecs.samples import encoded, there_and_back
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.codecs.topk import TopK
 from lowcomm.codecs.topk2bit import CHUNK, GROUP, TopK2Bit
 from lowcomm.numerics.kernels import F32

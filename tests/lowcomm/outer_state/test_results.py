@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lowcomm.codecs import codec
-from lowcomm.codecs.base import Codec, CodecError
+from lowcomm.codecs.codec import Codec, CodecError
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.methods import DiLoCoMethod, RoundMethod
 from lowcomm.numerics.operations import F32

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics.kernels import F32

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowcomm.codecs.base import CodecError
+from lowcomm.codecs.codec import CodecError
 from lowcomm.numerics.kernels import F32
 from lowcomm.replicators.replicators import (
     ELEMENTS_AT_ONCE,

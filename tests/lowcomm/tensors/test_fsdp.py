@@ -25,18 +25,16 @@ from peers.ipc.messages import TensorPlace
 from protocols.types.errors import ConfigError
 from tests.lowcomm import node_ranks
 from tests.lowcomm.forking import run_ranks
+from tests.marks import few
 
 CASES = [
-    *(("fsdp", 1), ("fsdp", 3), ("grid", 4)),
-    *(
-        pytest.param(case, world, marks=pytest.mark.long)
-        for case, world in (("fsdp", 2), ("mixed", 2), ("mixed", 3))
-    ),
+    *(("fsdp", 3), ("grid", 4), ("fsdp", 1)),
+    *(("fsdp", 2), ("mixed", 2), ("mixed", 3)),
 ]
 
 
 @pytest.mark.deadline(100)
-@pytest.mark.parametrize(("case", "world"), CASES)
+@pytest.mark.parametrize(("case", "world"), few(CASES, count=2))
 def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Path) -> None:
     model = node_ranks.build(case)
     original: F32 = node_ranks.flat(model).numpy()

@@ -39,6 +39,7 @@ SECOND = (SampleRange(100, 120),)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_a_users_own_loop_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))

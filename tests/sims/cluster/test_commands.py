@@ -11,6 +11,7 @@ from protocols.types.errors import ConfigError
 from sims.cluster import demo
 from sims.cluster.commands import NAMES, _ranks
 from sims.cluster.launch import fresh_run_dir
+from tests.marks import few
 
 ROOT = Path(__file__).parents[3]
 TOOLS = sorted(
@@ -21,7 +22,7 @@ TOOLS = sorted(
 )
 
 
-@pytest.mark.parametrize("module", TOOLS)
+@pytest.mark.parametrize("module", few(TOOLS, count=12))
 def test_each_tool_starts_by_itself_and_shows_examples(module: str) -> None:
     """Nothing else was imported before it."""
     command = [sys.executable, "-m", module, "--help"]

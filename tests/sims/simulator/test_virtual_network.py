@@ -5,7 +5,7 @@ import itertools
 import random
 from collections.abc import Callable
 
-from sims.simulator.network import Network
+from sims.simulator.virtual_network import Network
 from tests.protocols.scenes import A, B, C
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from protocols.types.errors import ConfigError
-from sims.wan.commands import wan
+from sims.wan.command_line import wan
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from protocols.types.errors import ConfigError
-from sims.wan.units import RATE, SHARE, TIME, Units, parse, show
+from sims.wan.quantities import RATE, SHARE, TIME, Units, parse, show
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from protocols.types import ConfigError
 from sims.wan.check import check, row, table
 from sims.wan.link import WanLink
 from sims.wan.network import MEANS, Means, Place, Wan, why_not
-from sims.wan.units import RATE, SHARE, TIME, parse, show
+from sims.wan.quantities import RATE, SHARE, TIME, parse, show
 
 STOP_TIMEOUT_S = 3.5
 """Seconds from SIGTERM to SIGKILL, as in `lowcomm sim`."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowcomm.tensors.buffers import (
+from lowcomm.tensors.model_buffers import (
     EXACT_MAX,
     BufferView,
     buffer_views,
