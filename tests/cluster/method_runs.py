@@ -12,6 +12,8 @@ from lowcomm.config.schema import RunConfig, load_config
 from lowcomm.methods import RoundMethod
 from lowcomm.reports.events import Commit, Evaluated, Finished, Ready
 from protocols.types.ids import PeerId
+from sims.cluster.local_cluster import LocalNode
+from sims.cluster.process_tree import descendants
 from sims.lockstep.nodes import LockstepNodes
 from sims.paced.moves import stand_in_loss, tensors
 from sims.paced.parameters import PacedParameters
@@ -107,7 +109,13 @@ def replay(
     return together, states
 
 
-def command_of(pid: int) -> str:
+def ranks_of(node: LocalNode) -> list[int]:
+    """The process ids of a node's paced ranks. Their reaper has the same words in its command."""
+    leaves = [pid for pid in descendants(node.child.pid) if not descendants(pid)]
+    return [pid for pid in leaves if "sims.paced.rank" in _command_of(pid)]
+
+
+def _command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
 
 

@@ -24,8 +24,6 @@ from tests.cluster.running import (
 
 Tensors = dict[str, Tensor]
 PYTHONPATH = str(Path(__file__).parents[2])
-IN_LONG = ("diloco", "streaming_diloco")
-"""Methods of the long tests; the others are nightly."""
 METHODS = {
     "diloco": "inner_steps = 5",
     "streaming_diloco": "inner_steps = 5\nfragments = 2",
@@ -63,7 +61,7 @@ def digests(directory: Path) -> dict[tuple[int, int], str]:
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(name, marks=() if name in IN_LONG else pytest.mark.nightly) for name in METHODS],
+    [pytest.param(name, marks=() if name == "diloco" else pytest.mark.nightly) for name in METHODS],
 )
 def test_all_nodes_evaluate_alike_a_joiner_gets_the_buffers_and_the_export_has_them(
     shell: Shell, tmp_path: Path, method: str

@@ -5,7 +5,9 @@ Their packages come with `make test-long`.
 
 import difflib
 import json
+import math
 import re
+import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,7 +126,10 @@ def test_nodes_of_an_example_train_together_though_one_joins_and_one_is_killed(
         losses = [float(loss) for loss in re.findall(r"val loss (\S+)", nodes[0].out)]
     else:
         losses = [each.loss for each in of(Metrics, alpha) if each.loss == each.loss]
-    assert losses[-1] < 0.8 * losses[0]
+    # Lightning's are of single batches, and its first one comes late: a model that knows nothing
+    # gives each of the 256 bytes one chance.
+    first = math.log(256) if example is LIGHTNING else losses[0]
+    assert statistics.median(losses[len(losses) // 2 :]) < 0.8 * first
     if example is LORA:
         check_traffic(gamma)
 

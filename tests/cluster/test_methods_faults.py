@@ -11,9 +11,8 @@ import pytest
 
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, SnapshotReceived
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.cluster.process_tree import descendants
 from sims.paced.cluster import start_all, start_paced
-from tests.cluster.method_runs import METHODS, NAMES, NOLOCO, PACE, check_one_state, command_of
+from tests.cluster.method_runs import METHODS, NAMES, NOLOCO, PACE, check_one_state, ranks_of
 from tests.cluster.running import (
     commits,
     commits_until,
@@ -38,9 +37,7 @@ def test_pairs_go_on_when_one_dies_and_take_in_who_comes_or_comes_back(tmp_path:
     def crash(victim: LocalNode) -> None:
         """Its ranks alone, and then all of another node."""
         commits_until(alpha, 3)
-        (rank,) = [
-            pid for pid in descendants(victim.child.pid) if "sims.paced.rank" in command_of(pid)
-        ]
+        (rank,) = ranks_of(victim)
         os.kill(rank, signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")
         last = commits(alpha)[-1]
@@ -89,9 +86,7 @@ def test_fragments_outlive_a_crash_of_ranks_and_a_joiner_falls_in(tmp_path: Path
     def crash(victim: LocalNode) -> None:
         """One of two ranks, which costs both; and their daemon goes on."""
         commits_until(beta, 3)
-        ranks = [
-            pid for pid in descendants(victim.child.pid) if "sims.paced.rank" in command_of(pid)
-        ]
+        ranks = ranks_of(victim)
         os.kill(max(ranks), signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")
         last = commits(alpha)[-1]

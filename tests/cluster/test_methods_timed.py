@@ -9,10 +9,9 @@ import pytest
 
 from lowcomm.reports.events import Commit, RanksLost, Ready
 from sims.cluster.local_cluster import LocalCluster, LocalNode
-from sims.cluster.process_tree import descendants
 from sims.paced.cluster import start_all, start_paced
 from sims.paced.rank import RankSpeed
-from tests.cluster.method_runs import ELEMENTS, NAMES, PACE, check_by_lockstep, command_of
+from tests.cluster.method_runs import ELEMENTS, NAMES, PACE, check_by_lockstep, ranks_of
 from tests.cluster.running import (
     commits,
     commits_until,
@@ -64,9 +63,7 @@ def test_who_joins_a_run_of_timed_rounds_is_soon_counted_as_are_ranks_that_come_
     def play_faults(victim: LocalNode) -> None:
         commits_until(gamma, 3)
         until(lambda: counted(gamma, after=0), within_s=20, what="gamma counted")
-        ranks = [
-            pid for pid in descendants(victim.child.pid) if "sims.paced.rank" in command_of(pid)
-        ]
+        ranks = ranks_of(victim)
         os.kill(max(ranks), signal.SIGKILL)
         until(lambda: of(RanksLost, beta), within_s=20, what="beta missing its ranks")
         last = commits(alpha)[-1]
