@@ -33,6 +33,7 @@ from tests.cluster.running import marked_processes, of, write_config
 MARKS = {
     **dict.fromkeys(("local_sgd", "eager", "decoupled", "sparseloco"), LONG),
     **dict.fromkeys(("longer-rounds", "streaming", "decoupled-in-flight"), LONG),
+    "streaming-in-flight": LONG,
     **dict.fromkeys(("eager-clipped", "streaming-int8", "streaming-waits"), NIGHTLY),
 }
 """By method; all others are in each run."""

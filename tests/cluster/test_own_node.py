@@ -20,6 +20,7 @@ def run(tmp_path: Path) -> Iterator[PacedShell]:
         yield shell
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 def test_a_node_writes_a_checkpoint_when_it_is_asked_to_and_leaves(
     run: PacedShell, tmp_path: Path

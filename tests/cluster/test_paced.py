@@ -115,6 +115,7 @@ def no_other_user_reads(run_dir: Path, token: str) -> None:
     assert [path for path in closed if path.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.long
 @pytest.mark.deadline(45)
 def test_an_owner_that_lies_changes_no_bit_and_is_named(tmp_path: Path) -> None:
     """alpha owns the only part, and leads. It falsifies the result of one round."""

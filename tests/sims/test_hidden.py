@@ -110,6 +110,7 @@ def test_whatever_happens_what_must_hold_of_steps_holds(seed: int) -> None:
     assert run_seed(seed, stepwise=True).violations == []
 
 
+@pytest.mark.long
 def test_the_command_plays_steps_too_and_says_how_to_see_a_seed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

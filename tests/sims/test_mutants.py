@@ -183,6 +183,7 @@ def test_who_imported_a_function_has_the_bug_too(monkeypatch: pytest.MonkeyPatch
     assert step_machine.step_view.__code__ != before
 
 
+@pytest.mark.long
 def test_a_mutant_of_another_author_is_planted(tmp_path: Path) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(
@@ -229,6 +230,7 @@ def test_a_plant_that_raises_is_refused_with_one_line(tmp_path: Path) -> None:
     assert by == f"{file}:theirs cannot be planted: plant() raises ValueError: not today"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_sweep_plants_the_mutant_of_a_file_in_all_its_processes(
     processes: int, tmp_path: Path

@@ -58,6 +58,7 @@ def test_no_function_is_changed_twice_by_one_mutant() -> None:
         assert mutant.also is None or mutant.also.function is not mutant.edit.function
 
 
+@pytest.mark.long
 def test_a_planted_bug_is_noticed_and_named_with_its_test() -> None:
     (mutant,) = [known for known in SHELL_MUTANTS if known.name == QUICK]
     (verdict,) = try_all([mutant], jobs=1)
