@@ -55,9 +55,9 @@ computing: $(VENV)/.installed-dev
 # long beside computations. The others mostly wait: two at a time. Computations come last.
 TWO_AT_A_TIME := --numprocesses 2 --dist load --maxschedchunk 1
 test-long: $(VENV)/.installed-extras ## the tests that take minutes; one of them is the demo
-	$(BIN)/pytest -m "long and alone" tests/cluster
+	$(BIN)/pytest -m "long and alone" tests/cluster tests/sims
 	$(BIN)/pytest -m "long and not alone and not nightly" tests/cluster $(TWO_AT_A_TIME)
-	$(BIN)/pytest -m "long and not nightly" --ignore=tests/cluster $(TWO_AT_A_TIME)
+	$(BIN)/pytest -m "long and not alone and not nightly" --ignore=tests/cluster $(TWO_AT_A_TIME)
 
 test-gpu: $(VENV)/.installed-dev ## the tests that need a GPU
 	$(BIN)/pytest -m gpu

@@ -8,7 +8,7 @@ import pytest
 from sims.false_loss import LossPlan, play
 from sims.leader_loss import ENDLESS, write_config
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.alone]  # A plan says itself how busy the machine is.
 
 
 @pytest.mark.deadline(150)
