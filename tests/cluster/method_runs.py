@@ -13,12 +13,11 @@ from lowcomm.methods import RoundMethod
 from lowcomm.reports.events import Commit, Evaluated, Finished, Ready
 from protocols.types.ids import PeerId
 from sims.cluster.local_cluster import LocalNode
-from sims.cluster.process_tree import descendants
 from sims.lockstep.nodes import LockstepNodes
 from sims.paced.moves import stand_in_loss, tensors
 from sims.paced.parameters import PacedParameters
 from sims.paced.rank import RankSpeed
-from tests.cluster.running import of
+from tests.cluster.running import leaves, of
 
 NAMES = ("alpha", "beta", "gamma")
 ROUNDS = 20
@@ -111,8 +110,7 @@ def replay(
 
 def ranks_of(node: LocalNode) -> list[int]:
     """The process ids of a node's paced ranks. Their reaper has the same words in its command."""
-    leaves = [pid for pid in descendants(node.child.pid) if not descendants(pid)]
-    return [pid for pid in leaves if "sims.paced.rank" in _command_of(pid)]
+    return [pid for pid in leaves(node.child.pid) if "sims.paced.rank" in _command_of(pid)]
 
 
 def _command_of(pid: int) -> str:

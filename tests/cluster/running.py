@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from lowcomm.reports.events import Commit, Event
 from lowcomm.reports.timeline import Follower
 from lowcomm.startup.join_tokens import new_token
 from peers.processes.processes import dying_with_us, kill_group
+from sims.cluster.process_tree import descendants
 
 LOOK_S = 0.02
 FOUND_MAX = 32
@@ -148,7 +149,11 @@ class Shell:
             environment[TOKEN_VARIABLE] = arguments[at + 1]
             arguments = arguments[:at] + arguments[at + 2 :]
         program = f"{before}\nfrom lowcomm.cli.main import main\nmain()"
-        argv = dying_with_us([sys.executable, "-c", program, *arguments])
+        return self.launch([sys.executable, "-c", program, *arguments], environment)
+
+    def launch(self, command: Sequence[str], environment: Mapping[str, str]) -> Command:
+        """Start any command, in a session of its own, with its output in files."""
+        argv = dying_with_us(command)
         number = len(self.commands)
         out, err = self.directory / f"{number}.out", self.directory / f"{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -300,6 +305,11 @@ def marked_processes() -> dict[int, str]:
         except OSError:
             continue
     return found
+
+
+def leaves(pid: int) -> list[int]:
+    """The descendants of a process that have no children: ranks, without what has started them."""
+    return [each for each in descendants(pid) if not descendants(each)]
 
 
 def alive(pids: Sequence[int] | set[int]) -> set[int]:

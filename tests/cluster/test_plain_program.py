@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from lowcomm.reports.events import Checkpoint, Commit, Finished, RanksLost, Stopped
-from peers.processes.processes import dying_with_us
 from tests.cluster.running import (
     Command,
     Shell,
@@ -54,21 +52,8 @@ class PlainShell(Shell):
     """Starts `python train.py`."""
 
     def program(self, name: str, *settings: str, join: str = "", end: str = "") -> Command:
-        argv = dying_with_us([sys.executable, "train.py", name, join, end, *settings])
-        number = len(self.commands)
-        out, err = self.directory / f"{number}.out", self.directory / f"{number}.err"
-        with out.open("wb") as stdout, err.open("wb") as stderr:
-            popen = subprocess.Popen(
-                argv,
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        self.commands.append(Command(popen, out, err))
-        return self.commands[-1]
+        argv = [sys.executable, "train.py", name, join, end, *settings]
+        return self.launch(argv, {**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from safetensors import safe_open
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.reports.events import Commit, Finished, Member, RanksLost, Start
 from lowcomm.startup.startup import own_rank_state
-from sims.cluster.process_tree import descendants
 from tests.cluster.running import (
     Shell,
     alive,
     commits,
     commits_until,
+    leaves,
     marked_processes,
     new_shell,
     of,
@@ -165,7 +165,7 @@ def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
     first = shell.peer("alpha", str(config), "--new", "--set", due)
     commits_until(alpha, every + 1)
     daemon = int(record(alpha)["pid"])
-    (rank,) = [pid for pid in descendants(daemon) if not descendants(pid)]
+    (rank,) = leaves(daemon)
     os.kill(rank, signal.SIGKILL)
     lost = until(lambda: of(RanksLost, alpha), within_s=10, what="its loss noticed")[0]
     died = sum(event.t <= lost.t for event in of(Commit, alpha))

@@ -19,6 +19,7 @@ from tests.cluster.running import (
     commits,
     commits_until,
     ending,
+    leaves,
     marked_processes,
     new_shell,
     of,
@@ -71,7 +72,7 @@ def test_two_nodes_run_lose_a_rank_and_end(shell: PacedShell, tmp_path: Path, re
     assert time.monotonic() - killed < NOTICED_S
     assert not alive(ranks)
     counts_together(alpha, ("alpha", "beta"))
-    (rank,) = [pid for pid in descendants(second.pid) if not descendants(pid)]
+    (rank,) = leaves(second.pid)
     os.kill(rank, signal.SIGSTOP)
     for node in (second, first):
         node.signal(signal.SIGINT)

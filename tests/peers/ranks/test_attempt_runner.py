@@ -244,7 +244,7 @@ async def test_what_was_contributed_is_told_nobody_when_the_node_has_ended(
         await owner.until(GroupReady)
         owner.post()
         async with asyncio.timeout(10):
-            # It tells nobody, which is the point.
+            # No message tells that, which is the point.
             while not owner.group._handed._waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert owner.task is not None
