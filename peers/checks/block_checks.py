@@ -20,8 +20,11 @@ from protocols.interface import events as v
 from protocols.messages import peer as m
 from protocols.peer import PeerCore
 from protocols.rounds import block_elements, sample_size
-from protocols.types import PIECE_BYTES_MAX, Contributor, LowcommError, PartBlocks, PeerId, Stamp
+from protocols.types import Contributor, LowcommError, PartBlocks, PeerId, Stamp
 
+ANSWER_BYTES = 8 << 10
+"""Bytes of a block answer in one message. It shares the connection with heartbeats, and each whole
+message is a sign of life while packets of later ones are lost."""
 NAMED_MAX = 8
 """Differing blocks of a part of which the owner is asked for its bytes."""
 Answer = tuple[PeerId, PeerId]
@@ -183,8 +186,8 @@ class BlockChecks:
                 return  # The round is over.
             found.append(digest_of(blocks) if self._gathers(stamp.fragment) else blocks)
         whole = b"".join(found)
-        for at in range(0, len(whole), PIECE_BYTES_MAX):
-            piece = whole[at : at + PIECE_BYTES_MAX]
+        for at in range(0, len(whole), ANSWER_BYTES):
+            piece = whole[at : at + ANSWER_BYTES]
             self._send(command.peer, m.Blocks(stamp, contributor.peer, at, len(whole), piece))
 
     # Comparing ------------------------------------------------------------------------------

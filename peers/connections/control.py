@@ -5,7 +5,7 @@ Frames are those of frames.py, without payload. Must NOT dial, retry, or know wh
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -55,6 +55,8 @@ class IncomingMessages:
         """Bytes that a message may have."""
         self.paused = False
         """No message is taken."""
+        self.stirs: Callable[[], None] | None = None
+        """Called when bytes have arrived, and no complete message with them."""
         self._taken = 0
         """Bytes of the stage that were messages, which are taken."""
 
@@ -192,9 +194,10 @@ class Link(asyncio.BufferedProtocol):
         """Limit the messages of a connection without a certificate."""
         self._incoming.head_bytes_max = head_bytes_max
 
-    def become(self, peer: str) -> None:
-        """The hello has named the peer."""
-        self.peer = peer
+    def become(self, peer: str, stirs: Callable[[], None] | None = None) -> None:
+        """The hello has named the peer. `stirs`: called when bytes have arrived, and no complete
+        message with them."""
+        self.peer, self._incoming.stirs = peer, stirs
         self._incoming.head_bytes_max = limits.CONTROL_BYTES_MAX
         if self._transport is None:
             return
@@ -251,16 +254,19 @@ class Link(asyncio.BufferedProtocol):
 
     def _parse(self) -> None:
         """Deliver the messages that are here."""
-        incoming = self._incoming
+        incoming, complete = self._incoming, False
         try:
             while self.is_open and (message := incoming.take()) is not None:
+                complete = True
                 self._owner.received(self, message)
         except WireError as error:
             self.close(f"its bytes are no message: {error}")
-        if self.is_open:
-            incoming.make_room()
-        else:
+        if not self.is_open:
             incoming.clear()
+            return
+        incoming.make_room()
+        if not complete and incoming.stirs is not None:
+            incoming.stirs()
 
 
 def _named(certificate: Mapping[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ decide which peers to dial or admit, nor what a loss means (the core).
 
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from peers.connections.acceptor import Acceptor
 from peers.connections.bulk import Bulk
@@ -28,6 +29,7 @@ from protocols.messages import (
     BulkKeys,
     Chunk,
     Control,
+    Disconnecting,
     Hello,
     NotAdmitted,
     WantBulk,
@@ -157,7 +159,9 @@ class Mesh:
         elif not link.peer:
             link.close("no hello")
         elif session is not None and session.control is link:
-            if isinstance(message, BulkKeys | WantBulk):
+            if isinstance(message, Disconnecting):
+                self._end_session(session, f"it disconnects: {message.why}", lives=True)
+            elif isinstance(message, BulkKeys | WantBulk):
                 self._bulk_connections.widen(session, message)
             elif isinstance(message, TUNNELLING):
                 self._tunnel_service.handle_message(session.hello.peer, message)
@@ -186,7 +190,7 @@ class Mesh:
         peer, control = session.hello.peer, session.control
         self.drop_session(peer, "it connected again")
         self._half_open.drop(peer, "it connected again")
-        control.become(peer)
+        control.become(peer, partial(self._owner.bytes_received, peer))
         self._acceptor.known(control)
         self.sessions[peer] = session
         session.far = is_far(bulk)
@@ -195,17 +199,20 @@ class Mesh:
         control.resume()
         self._bulk_connections.tune()
 
-    def _end_session(self, session: Session, why: str) -> None:
+    def _end_session(self, session: Session, why: str, *, lives: bool = False) -> None:
+        """`lives`: the peer has said that its process goes on."""
         peer = session.hello.peer
         if self.sessions.get(peer) is not session:
             return
         del self.sessions[peer]
         self._tickets.void(session.control)
         self._tunnel_service.disconnected(peer)
+        if not self._closing:
+            session.control.send(Disconnecting(why))  # Lost if the connection has ended.
         for each in (session.control, *session.bulks):
             each.close(why)
         if not self._closing:
-            self._owner.disconnected(peer, why)
+            self._owner.disconnected(peer, why, lives=lives)
             self._dialer.again(peer)
 
     def bulk_came(self, connection: socket.socket, ticket: bytes) -> None:

@@ -112,17 +112,21 @@ class MeshShell:
         self._snapshots.peer_connected()
         self._feed(v.PeerConnected(hello.peer, hello.incarnation, hello.address, hello.leader))
 
-    def disconnected(self, peer: PeerId, why: str) -> None:
+    def bytes_received(self, peer: PeerId) -> None:
+        self._feed(v.BytesReceived(peer))
+
+    def disconnected(self, peer: PeerId, why: str, *, lives: bool) -> None:
         self.counters.unfollow(peer)
         self._data_plane.forget(peer)
         self._transfer.forget(peer)
         if self.step_payloads is not None:
             self.step_payloads.forget(peer)
-        self._feed(v.PeerDisconnected(peer, why))
+        self._feed(v.PeerDisconnected(peer, why, lives))
 
     def received(self, peer: PeerId, message: m.Control) -> None:
         if isinstance(message, m.Blocks):
             self.block_checks.blocks_received(peer, message)  # The core knows nothing of bytes.
+            self.bytes_received(peer)
         else:
             self._feed(v.MessageReceived(peer, message))
 

@@ -48,6 +48,16 @@ class PeerDisconnected:
 
     peer: PeerId
     why: str
+    lives: bool = False
+    """The peer said before that it closes the connection: its process has not ended."""
+
+
+@record
+class BytesReceived:
+    """Bytes of a message arrived that is not complete, or that only the shell reads: a sign of
+    life."""
+
+    peer: PeerId
 
 
 @record
@@ -409,6 +419,7 @@ Event = (
     | PeerConnected
     | PeerDisconnected
     | MessageReceived
+    | BytesReceived
     | Persisted
     | PersistFailed
     | Checkpointed

@@ -14,8 +14,7 @@ from protocols.interface.commands import Command, Send
 from protocols.leader.peer_accounts import keep_only
 from protocols.leader.reports import Reports
 from protocols.links.connections import Connections
-from protocols.messages.peer import LogSigned, PassedReports, Relay, Report, Via
-from protocols.raft.mandate import LogStatement
+from protocols.messages.peer import PassedReports, Relay, Report, Via
 from protocols.raft.node import Raft
 from protocols.state.run_state import RunState
 from protocols.types.clock import NEVER
@@ -64,8 +63,6 @@ class RelayPlan:
     _failed: dict[PeerId, set[PeerId]] = field(default_factory=dict[PeerId, set[PeerId]])
     """By learner, the relays in this term that did not bring it the log: they may be liars."""
     _look_at: float = 0.0
-    _signed: int = 0
-    """Index up to which the relays have our signature of the log; 0: one of them may have none."""
 
     # Events ---------------------------------------------------------------------------------
 
@@ -119,18 +116,7 @@ class RelayPlan:
         if not self._has_many:
             self._look_at = 0.0
             return []
-        changes = self._changes(now) if now >= self._look_at else []
-        return changes + self._sign_log()
-
-    def _sign_log(self) -> list[Command]:
-        """Our signature of the log up to the newest committed entry, for the relays to pass on."""
-        raft = self.raft
-        index, relays = raft.commit_index, raft.up.intersection(self.via.values())
-        if index == self._signed or not relays or not raft.proofs.required:
-            return []
-        self._signed = index
-        signature = raft.proofs.sign(LogStatement(raft.term, index, raft.log.hash_at(index)))
-        return [Send(relay, LogSigned(raft.term, index, signature)) for relay in sorted(relays)]
+        return self._changes(now) if now >= self._look_at else []
 
     def _changes(self, now: float) -> list[Command]:
         rules, log, replication = self.raft.rules, self.raft.log, self.raft.replication
@@ -152,7 +138,7 @@ class RelayPlan:
         raft, before = self.raft, self.via
         told = {x for table in (before, wanted) for p in changed if (x := table.get(p))}
         index = min((raft.replication.match(peer) for peer in changed & wanted.keys()), default=0)
-        self.via, self._signed = wanted, 0
+        self.via = wanted
         for learner, relay in wanted.items():
             self._ever.setdefault(learner, set()).add(relay)
         raft.relay(wanted)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from protocols.interface.commands import Command, Connect, Disconnect, Observation, Send
-from protocols.interface.events import PeerConnected
+from protocols.interface.events import PeerConnected, PeerDisconnected
 from protocols.links.failure_detector import FailureDetector, LostPeer
 from protocols.links.leader_discovery import LeaderDiscovery
 from protocols.links.tunnel_choice import relays
@@ -140,8 +140,9 @@ class Connections:
         """The peer has left the run: it closes the connection itself when it has read that."""
         self.peers[peer].leaving = True
 
-    def disconnected(self, peer: PeerId, why: str, now: float) -> list[Command]:
-        self.failure_detector.disconnected(peer, why, now)
+    def disconnected(self, event: PeerDisconnected, now: float) -> list[Command]:
+        peer, why = event.peer, event.why
+        self.failure_detector.disconnected(peer, why, now, lives=event.lives)
         self.ended = peer, why
         known = self.peers.get(peer)
         return [self.gone(peer, "left")] if known is not None and known.leaving else []

@@ -52,7 +52,7 @@ class FailureDetector:
         self._turn_at = -NEVER
         """When `_longest` becomes `_longest_before`."""
         self._down: dict[PeerId, tuple[float, str]] = {}
-        """By peer, when its connection was lost, and why."""
+        """By peer without a connection, until when it may reconnect, and why it has none."""
         self._beat_at = NEVER
         self._silence_at = NEVER
         """No silence is too long before this time; `heard` can only make it later."""
@@ -97,10 +97,13 @@ class FailureDetector:
         self._heard[peer] = now
         self._look_ahead(now)
 
-    def disconnected(self, peer: PeerId, why: str, now: float) -> None:
+    def disconnected(self, peer: PeerId, why: str, now: float, *, lives: bool = False) -> None:
+        """`lives`: its process has not ended. Then it may be slow to reconnect: the path between us
+        may be bad, or it did not hear us."""
+        grace_s = self._timeout_s(peer, now) if lives else self.rules.reconnect_grace_s
         self.up.discard(peer)
         self._heard.pop(peer, None)
-        self._down.setdefault(peer, (now, why))
+        self._down.setdefault(peer, (now + grace_s, why))
 
     def heard(self, peer: PeerId, now: float) -> None:
         before = self._heard.get(peer)
@@ -138,12 +141,15 @@ class FailureDetector:
         if self._is_late(now):
             # That silence was ours, and no peer could reconnect meanwhile.
             self._heard = dict.fromkeys(self._heard, now)
-            self._down = {peer: (now, why) for peer, (_, why) in self._down.items()}
+            grace_s = self.rules.reconnect_grace_s
+            self._down = {
+                peer: (max(until, now + grace_s), why) for peer, (until, why) in self._down.items()
+            }
             self._look_ahead(now)
         found = [
             LostPeer(peer, why, silent=False)
-            for peer, (since, why) in self._down.items()
-            if now >= since + self.rules.reconnect_grace_s
+            for peer, (until, why) in self._down.items()
+            if now >= until
         ]
         if now >= self._silence_at:
             found += [
@@ -161,7 +167,7 @@ class FailureDetector:
         deadline = min(self._beat_at, self._silence_at) if self.up else NEVER
         if self._down:
             first, _ = min(self._down.values())
-            deadline = min(deadline, first + self.rules.reconnect_grace_s)
+            deadline = min(deadline, first)
         return deadline
 
     def _timeout_s(self, peer: PeerId, now: float) -> float:

@@ -13,7 +13,6 @@ from protocols.messages.peer import (
     Append,
     Control,
     Hold,
-    LogSigned,
     PassedReports,
     Relay,
     Relayed,
@@ -23,6 +22,7 @@ from protocols.messages.peer import (
     WaitsForPeers,
     WrongResult,
 )
+from protocols.messages.raft import Acknowledgement
 from protocols.raft.node import Raft
 from protocols.state.log_applier import LogApplier
 from protocols.types.clock import NEVER
@@ -58,8 +58,6 @@ class LogRelay:
     _pending_bytes: int = 0
     _urgent: set[PeerId] = field(default_factory=set[PeerId])
     """Learners with a pending urgent report."""
-    _signed: LogSigned | None = None
-    """The leader's newest signature of the log, which is sent on to the learners."""
 
     # Events ---------------------------------------------------------------------------------
 
@@ -72,7 +70,7 @@ class LogRelay:
     def handle_message(self, peer: PeerId, message: Control, now: float) -> None:
         """Handle a message of the leader, of our relay or of one of our learners; drop those of
         other peers."""
-        if isinstance(message, Relay | Via | LogSigned):
+        if isinstance(message, Relay | Via):
             self._told(peer, message)
         elif isinstance(message, Relayed):
             if peer == self.via and self._current:
@@ -89,12 +87,9 @@ class LogRelay:
             self.via = None
             raise
 
-    def _told(self, peer: PeerId, message: Relay | Via | LogSigned) -> None:
+    def _told(self, peer: PeerId, message: Relay | Via) -> None:
         """The part of the leader's plan that concerns this peer."""
         if peer != self.raft.leader or message.term != self.raft.term:
-            return
-        if isinstance(message, LogSigned):
-            self._signed = message
             return
         self._term = message.term
         if isinstance(message, Via):
@@ -157,31 +152,27 @@ class LogRelay:
         commands: list[Command] = []
         made: dict[int, Relayed | None] = {}
         """By first index: mostly the same message for all learners."""
-        last, signature = self._end()
+        end = self.raft.commit_index
+        if all(first > end for first in self.share.values()):
+            return []
+        held = self.raft.commitment.proof(end)
+        if self.raft.proofs.required and not held:
+            return []
         for learner, first in self.share.items():
-            if first > last or learner not in self.raft.up:
+            if first > end or learner not in self.raft.up:
                 continue
             if first not in made:
-                made[first] = self._piece(first, last, signature)
+                made[first] = self._piece(first, end, held)
             if (message := made[first]) is not None:
                 commands.append(Send(learner, message))
-            self.share[learner] = last + 1
+            self.share[learner] = end + 1
         return commands
 
-    def _end(self) -> tuple[int, bytes]:
-        """(index up to which entries are passed on, the leader's signature of the log there); (0,
-        b"") if there is none yet."""
-        raft, signed = self.raft, self._signed
-        if not raft.proofs.required:
-            return raft.commit_index, b""
-        if signed is None or not raft.log.base <= signed.index <= raft.commit_index:
-            return 0, b""
-        return (signed.index, signed.signature) if signed.term == raft.term else (0, b"")
-
-    def _piece(self, first: int, last: int, signature: bytes) -> Relayed | None:
-        """A message with the committed entries from an index on; None if one message cannot carry
-        them: the leader serves the learner."""
-        raft = self.raft
+    def _piece(self, first: int, end: int, held: tuple[Acknowledgement, ...]) -> Relayed | None:
+        """A message with the committed entries from `first` to `end`, and those after them that
+        the longest acknowledgement is about; None if one message cannot carry them: the leader
+        serves the learner."""
+        raft, last = self.raft, max((end, *(each.index for each in held)))
         first = max(
             first, raft.log.base + 1
         )  # A learner that lacks earlier entries gets them from the leader.
@@ -191,7 +182,8 @@ class LogRelay:
         entries = tuple(x for x in raft.log.after(previous) if x.index <= last)
         if previous + len(entries) < last:
             return None
-        return Relayed(Append(raft.run, raft.term, previous, term, entries, last), signature)
+        append = Append(raft.run, raft.term, previous, term, entries, end, held=held)
+        return Relayed(append)
 
     def _flushed(self) -> None:
         self._pending.clear()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ContributionChunk,
         ContributionOffered,
         Control,
+        Disconnecting,
         Hello,
         Hold,
         Install,
@@ -67,6 +68,7 @@ __all__ = [
     "Chunk",
     "ContributionChunk",
     "Control",
+    "Disconnecting",
     "Hello",
     "Hold",
     "Install",
@@ -113,9 +115,9 @@ __getattr__ = lazy_exports(
         ),
         "peer": (
             "Admit Admitted Append Appended BulkKeys Chunk ContributionChunk ContributionOffered "
-            "Control Hello Hold Install Kept Message NoTunnel NotAdmitted Padding PieceChunk "
-            "Refused Relay ResultChunk StateChunk StepChunk StepsHalted TunnelTicket WantBulk "
-            "WantTunnel"
+            "Control Disconnecting Hello Hold Install Kept Message NoTunnel NotAdmitted Padding "
+            "PieceChunk Refused Relay ResultChunk StateChunk StepChunk StepsHalted TunnelTicket "
+            "WantBulk WantTunnel"
         ),
         "persisted": "Saved Snapshot",
         "step_progress": "TENTATIVE_COMMITS",

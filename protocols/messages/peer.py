@@ -19,7 +19,6 @@ from protocols.messages.raft import (
     HandOver,
     Install,
     Leads,
-    LogSigned,
     OnBranch,
     ReadLog,
     Relay,
@@ -49,6 +48,14 @@ class Hello:
     address: str
     leader: str
     """Address of the leader as far as the sender knows; its own `address` if it leads."""
+
+
+@record
+class Disconnecting:
+    """The last message on a control connection: the sender closes it, lives on, and may connect
+    again. The connection of a process that ends is closed without it."""
+
+    why: str
 
 
 @record
@@ -344,6 +351,7 @@ Control = (
     | BulkKeys
     | WantBulk
     | Refused
+    | Disconnecting
     | Heartbeat
     | ReadLog
     | FindLeader
@@ -384,7 +392,6 @@ Control = (
     | Relay
     | Via
     | Relayed
-    | LogSigned
     | PassedReports
     | WantSamples
     | Stepped

@@ -55,6 +55,19 @@ class Leads:
 
 
 @record
+class Acknowledgement:
+    """A voter's signed word that its disk holds the leader's log up to an index."""
+
+    voter: PeerId
+    index: int
+    log_hash: bytes
+    """Of the whole log up to `index`, 32 bytes (raft/log.py): a leader may have sent other entries
+    to other peers."""
+    signature: bytes
+    """Of a HeldStatement of the leader's term (raft/mandate.py)."""
+
+
+@record
 class Append:
     """From the leader: entries after one that the receiver should have; without entries it is the
     leader's heartbeat."""
@@ -67,6 +80,9 @@ class Append:
     commit_index: int
     durable_index: int = 0
     """Index up to which the leader's own disk has the log; 0 from a relay."""
+    held: tuple[Acknowledgement, ...] = ()
+    """The voters' newest acknowledgements, which prove what is committed; () if the reader has them
+    already, or the run is not encrypted."""
 
 
 @record
@@ -78,6 +94,11 @@ class Appended:
     index: int
     """If `matches`: up to this index the log equals the leader's and is on disk. Otherwise: it may
     be equal up to this index."""
+    held: Acknowledgement | None = None
+    """If `matches`, of a voter in an encrypted run."""
+    doubts: bool = False
+    """What the sender has acknowledged after `index` may be no log of the leader's: send it
+    again."""
 
 
 @record
@@ -122,22 +143,10 @@ class Via:
 
 @record
 class Relayed:
-    """From a relay: committed entries of the leader's log. It is not answered."""
+    """From a relay: entries of the leader's log, and the acknowledgements of a majority, so that a
+    learner need not trust its relay. It is not answered."""
 
     append: Append
-    signature: bytes = b""
-    """The leader's, of the log up to `append.commit_index`, the last of these entries."""
-
-
-@record
-class LogSigned:
-    """From the leader to its relays: the log up to this index is committed. They pass the signature
-    on, so that a learner need not trust its relay."""
-
-    term: int
-    index: int
-    signature: bytes
-    """Of a LogStatement (raft/mandate.py)."""
 
 
 @record
@@ -160,5 +169,5 @@ class OnBranch:
 
 RAFT = (Vote, Voted, Leads, Append, Appended, HandOver)
 """Messages that raft/node.py handles."""
-RELAY = (Relay, Via, Relayed, LogSigned)
+RELAY = (Relay, Via, Relayed)
 """Messages that links/log_relay.py handles."""

@@ -76,9 +76,9 @@ class Connectivity:
 
     def disconnected(self, event: PeerDisconnected, now: float) -> list[Command]:
         self._part.recovery.disconnected(event.peer)
-        self._raft.disconnected(event.peer, now)
+        self._raft.disconnected(event.peer, now, lives=event.lives)
         self._leadership.disconnected(event.peer)
-        return self._links.disconnected(event.peer, event.why, now)
+        return self._links.disconnected(event, now)
 
     def closed(self, peer: PeerId, why: str, now: float) -> Command:
         """Close the connection of a peer that breaks the rules."""

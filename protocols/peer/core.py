@@ -95,6 +95,9 @@ class PeerCore(Passes):
             case v.MessageReceived():
                 self.failure_detector.heard(event.peer, now)
                 self._message(event.peer, event.message, now)
+            case v.BytesReceived():
+                self.failure_detector.heard(event.peer, now)
+                self.raft.sign_of_life(event.peer, now)
             case v.StepMade() | v.StepApplied() | v.BaseLoaded():
                 self.part.stepped(event, now)
             case v.Bootstrap():

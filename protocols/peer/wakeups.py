@@ -84,6 +84,7 @@ AFTER: Mapping[type[object], int] = {
     v.ContributionReady: OUR_ROUND,
     **dict.fromkeys((v.StepMade, v.StepApplied), NEXT_STEP),
     v.CellReceived: TRANSFERRED,
+    v.BytesReceived: RAFT,
     v.Persisted: RAFT,
     **dict.fromkeys((v.Secured, v.AdmitAsked, v.Proved, v.NotProved, v.ActAsked), CERTIFICATES),
 }

@@ -11,6 +11,7 @@ from protocols.messages.log_entries import Ballot
 from protocols.messages.peer import Vote
 from protocols.raft.mandate import HeirStatement, LeaderProofs, VoteStatement
 from protocols.raft.term_state import TermState
+from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId
 
 PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 600.0
@@ -89,10 +90,12 @@ class Claims:
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
         return True
 
-    def doubt(self, peer: PeerId) -> bool:
-        """An Append of a peer that has not proved that it leads. True if there were too many."""
+    def doubt(self, peer: PeerId, term: int) -> None:
+        """An Append of a peer that has not proved that it leads. Raises RemoteProtocolError if
+        there were too many."""
         self._doubts[peer] = self._doubts.get(peer, 0) + 1
-        return self._doubts[peer] > DOUBTS_MAX
+        if self._doubts[peer] > DOUBTS_MAX:
+            raise RemoteProtocolError(peer, f"claims to lead term {term} and shows no votes")
 
     def proved(self, peer: PeerId) -> None:
         self._doubts.pop(peer, None)

@@ -211,8 +211,8 @@ class Election:
         elif self.state.role is Role.CANDIDATE and peer in self._log.voters:
             self._ask([peer], pre=False)  # Our question may have been lost.
 
-    def disconnected(self, peer: PeerId, now: float) -> None:
-        if peer == self.state.leader and not self.state.leader_down:
+    def disconnected(self, peer: PeerId, now: float, *, lives: bool) -> None:
+        if peer == self.state.leader and not lives and not self.state.leader_down:
             self.state.leader_down, grace_s = True, self.rules.reconnect_grace_s
             self._arm(now, least=grace_s, spread=grace_s)
 

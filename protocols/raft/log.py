@@ -76,6 +76,9 @@ class Log:
         """Index of the last held entry that changed the voters."""
         self._forked = 0
         """Index of the last held entry that opened a fork."""
+        self.doubted = False
+        """A leader has sent us other entries than all other peers: those of equal term may differ.
+        The next entries that we are sent replace them."""
 
     @property
     def last_index(self) -> int:
@@ -88,6 +91,10 @@ class Log:
     @property
     def voters(self) -> Voters:
         return self._voters[-1]
+
+    def voters_at(self, index: int) -> Voters:
+        """The voters after the entry at an index that is held, or up to the snapshot."""
+        return self._voters[index - self.base]
 
     def forks_after(self, index: int) -> tuple[int, ...]:
         """The forks that entries after `index` open."""
@@ -204,11 +211,12 @@ class Log:
             if entry.index != index or not 0 < entry.term <= header.term:
                 raise RemoteProtocolError(sender, f"sends entry {entry.index} instead of {index}")
         new = [entry for entry in entries if entry.index > self.base]
-        while new and self.term_at(new[0].index) == new[0].term:
+        while new and self._has(new[0]):
             del new[0]
         # First all checks: a half-changed log would not be written to the disk.
         packed = [packed_entry(entry) for entry in new]
         if not new:
+            self.doubted = self.doubted and not entries
             return None
         first = new[0].index
         if first <= min(floor, self.last_index):
@@ -217,9 +225,17 @@ class Log:
             raise RemoteProtocolError(sender, f"sends an invalid log: {why}")
         if first <= self.last_index:
             self.cut_off(first)
+        self.doubted = False
         for entry, encoded in zip(new, packed, strict=True):
             self._add(entry, encoded)
         return first
+
+    def _has(self, entry: LogEntry) -> bool:
+        """Do we hold this entry of the leader? Of one term, an index has one entry."""
+        if self.term_at(entry.index) != entry.term:
+            return False
+        held = self.entries[entry.index - self.base - 1]
+        return not self.doubted or held == entry
 
     def compact(self, index: int) -> None:
         """Drop the entries up to `index`, which is committed: a snapshot has their state."""
@@ -237,6 +253,7 @@ class Log:
             self.compact(index)
             return
         self.base, self.base_term, self.reconfigured, self._forked = index, term, 0, 0
+        self.doubted = False
         self.entries, self._sizes, self._voters, self._hashes = [], [], [voters], [log_hash]
 
     def after(self, index: int) -> Sequence[LogEntry]:

@@ -30,7 +30,7 @@ from protocols.types.limits import MANDATE_MAX
 from protocols.wire.codec import encode_entry
 
 VOTE, CHANGE, HEIR = b"lowcomm vote 1\0", b"lowcomm voters 1\0", b"lowcomm heir 1\0"
-COMMITTED = b"lowcomm log 1\0"
+HELD = b"lowcomm held 1\0"
 """Beginnings of signed bytes: a signature of one kind is none of another."""
 
 Verify = Callable[[str, bytes, bytes], bool]
@@ -118,8 +118,8 @@ class ChangeStatement:
 
 
 @dataclass(frozen=True, slots=True)
-class LogStatement:
-    """A leader signs: the log of its term up to an index is committed, and has this hash."""
+class HeldStatement:
+    """A voter signs: in this term its disk holds the log with this hash up to an index."""
 
     term: int
     index: int
@@ -127,10 +127,10 @@ class LogStatement:
     """Of the whole log up to `index`, 32 bytes (raft/log.py)."""
 
     def content(self, run: int) -> bytes:
-        return COMMITTED + _packed(run, self.term, self.index, self.log_hash)
+        return HELD + _packed(run, self.term, self.index, self.log_hash)
 
 
-Statement = VoteStatement | HeirStatement | ChangeStatement | LogStatement
+Statement = VoteStatement | HeirStatement | ChangeStatement | HeldStatement
 
 
 def extended(known: Mandate, entry: LogEntry, *, changes: bool) -> Mandate:

@@ -11,7 +11,7 @@ from protocols.interface.commands import Command, Send
 from protocols.messages.log_entries import Elected, Entry, LogEntry, Restore
 from protocols.messages.peer import Append, Appended, Control, HandOver, Leads, Vote, Voted
 from protocols.messages.persisted import Saved, Snapshot
-from protocols.raft import commitment
+from protocols.raft.commitment import Commitment
 from protocols.raft.durability import Durability
 from protocols.raft.election import Election
 from protocols.raft.log import EMPTY_HASH, Log, Voters
@@ -48,6 +48,7 @@ class Raft:
         self.election = Election(*shared, up=self.up, out=self._out)
         self.term_state = self.election.state
         """The same object; code that runs with each event reads it, not the properties below."""
+        self.commitment = Commitment(self.replication, self.disk, self.term_state)
         if saved is None:
             return
         self.term_state.begin_term(saved.term, saved.vote)
@@ -116,10 +117,16 @@ class Raft:
         else:
             self.election.connected(peer, now)
 
-    def disconnected(self, peer: PeerId, now: float) -> None:
+    def disconnected(self, peer: PeerId, now: float, *, lives: bool = False) -> None:
+        """`lives`: its process has not ended."""
         self.up.discard(peer)
         self.replication.restart(peer)
-        self.election.disconnected(peer, now)
+        self.election.disconnected(peer, now, lives=lives)
+
+    def sign_of_life(self, peer: PeerId, now: float) -> None:
+        """Something arrived of this peer that is no message of Raft yet."""
+        if peer == self.leader and not self.leads:
+            self.election.heard(peer, now)
 
     def receive(self, peer: PeerId, message: Control, now: float) -> None:
         """Handle a message of another peer. Raises RemoteProtocolError if it breaks the rules."""
@@ -146,6 +153,7 @@ class Raft:
             case Appended():
                 if self.leads and message.term == self.term:
                     self._out += self.replication.answered(peer, message, self._header)
+                    self.commitment.answered(peer, message, self.commit_index)
                     if self.commit_index < self.log.last_index:
                         self._commit(now)
             case HandOver():
@@ -200,7 +208,7 @@ class Raft:
             self.commit_index = snapshot.index
             self.replication.snapshot = snapshot
             self.disk.snapshot_taken(snapshot)
-        self.disk.promise(peer, Appended(self.term, True, self.commit_index))
+        self.disk.promise(peer, self.commitment.answer(self.commit_index, self.commit_index))
 
     @property
     def term(self) -> int:
@@ -247,7 +255,8 @@ class Raft:
             self.election.step_down(now)  # A candidate, too: its own vote may be late by hours.
 
     def _header(self) -> Append:
-        return Append(self.run, self.term, 0, 0, (), self.commit_index, self.disk.durable_index)
+        ends, held = (self.commit_index, self.disk.durable_index), self.commitment.shown()
+        return Append(self.run, self.term, 0, 0, (), *ends, held)
 
     def _shown(self, peer: PeerId, leads: Leads, now: float) -> None:
         """A peer shows that it leads. Raises RemoteProtocolError if that proves nothing."""
@@ -270,9 +279,7 @@ class Raft:
     def _doubt(self, peer: PeerId, append: Append) -> None:
         """Ask a peer for the proof that it leads. Raises RemoteProtocolError if it never comes."""
         claims = self.election.claims
-        if claims.doubt(peer):
-            why = f"claims to lead term {append.term} and shows no votes"
-            raise RemoteProtocolError(peer, why)
+        claims.doubt(peer, append.term)
         self._out.append(Send(peer, Appended(append.term, False, self.log.last_index)))
 
     def _append(self, peer: PeerId, append: Append, now: float) -> None:
@@ -291,29 +298,25 @@ class Raft:
             return
         try:
             first = self.log.merge(append.entries, peer, append, floor=self.commit_index)
+            if first is not None:
+                self.disk.log_changed(first)
+            self.commitment.merged(peer, append, self.commit_index)
         except (LogError, RemoteProtocolError):
             claims = self.election.claims
             claims.lied(peer, now)
             self.term_state.refused = peer
             self.election.step_down(now)
             raise
-        if first is not None:
-            self.disk.log_changed(first)
         last = append.previous_index + len(append.entries)
-        self.commit_index = max(self.commit_index, min(append.commit_index, last))
-        state = self.term_state
-        state.leader_durable = max(state.leader_durable, min(append.durable_index, last))
         self._commit(now)
-        self.disk.promise(peer, Appended(self.term, True, last))
+        self.disk.promise(peer, self.commitment.answer(last, self.commit_index))
 
     def _commit(self, now: float) -> None:
         """Commit the entries that may be committed now, and send the news as leader."""
-        ends = (self.disk.durable_index, self.commit_index)
+        index = self.commitment.committed(self.commit_index)
         if not self.leads:
-            state = self.term_state
-            self.commit_index = commitment.as_follower(self.log, state, self.me, *ends)
+            self.commit_index = index
             return
-        index = commitment.as_leader(self.log, self.replication, self.term, *ends)
         if index > self.commit_index:
             self.commit_index = index
             self._out += self.replication.tell_commit(self._header(), self.up)

@@ -12,6 +12,7 @@ from protocols.interface.commands import Command, Send
 from protocols.messages.log_entries import LogEntry
 from protocols.messages.peer import Append, Appended, Leads
 from protocols.messages.persisted import Snapshot
+from protocols.messages.raft import Acknowledgement
 from protocols.raft.log import Log
 from protocols.raft.mandate import LeaderProofs, NoProofs
 from protocols.raft.snapshot_chunks import pieces
@@ -19,6 +20,9 @@ from protocols.types.ids import PeerId
 
 Header = Callable[[], Append]
 """Makes the fields that are the same in all messages of the leader; called only if one is sent."""
+TOLD_BEATS = 8
+"""Acknowledgements are sent once, and again with every so many heartbeats: the reader may have
+dropped them, as one that follows another leader does."""
 WINDOW = 8
 """Unanswered messages with entries to one reader, so that a long log does not fill the outbox."""
 
@@ -39,6 +43,10 @@ class Progress:
     """Index up to which its relay should have brought the log by the next heartbeat."""
     shown: bool = False
     """It has got the proof that we lead, on this connection."""
+    told: tuple[Acknowledgement, ...] = ()
+    """The acknowledgements that it has got last, on this connection."""
+    beats: int = 0
+    """Heartbeats since it has got them."""
 
 
 @dataclass(slots=True)
@@ -117,7 +125,7 @@ class Replication:
         self.relayed.discard(peer)
         if progress is not None:
             progress.next, progress.under_way, progress.probing = progress.match + 1, 0, True
-            progress.shown = False
+            progress.shown, progress.told = False, ()
             if not progress.match:
                 progress.next = self.log.last_index + 1
 
@@ -139,6 +147,9 @@ class Replication:
         if peer in self.relayed:
             progress.next = max(progress.expected, progress.match) + 1
             progress.expected = header.commit_index
+        progress.beats += 1
+        if progress.beats >= TOLD_BEATS:
+            progress.told, progress.beats = (), 0
         # Entries that are under way on the same connection arrive before the heartbeat.
         # The answer tells whether it needs the snapshot: few do.
         previous = max(progress.next - 1, self.log.base)
@@ -146,7 +157,7 @@ class Replication:
         assert term is not None, "no reader is ahead of the leader"
         return [
             *self._show(peer, progress, header),
-            Send(peer, _following(header, previous, term, ())),
+            Send(peer, _following(progress, header, previous, term, ())),
         ]
 
     def tell_durable(self, header: Append, up: set[PeerId]) -> list[Command]:
@@ -190,8 +201,11 @@ class Replication:
             progress.next = max(progress.next, progress.match + 1)
             progress.probing = False
         else:
+            if answer.doubts:
+                progress.match = min(progress.match, answer.index)
             progress.next = max(progress.match, min(answer.index, progress.next - 1)) + 1
-            progress.probing, progress.under_way, progress.shown = True, 0, False
+            progress.probing, progress.under_way = True, 0
+            progress.shown, progress.told = False, ()
             if peer in self.relayed:
                 self.relayed.discard(peer)
                 self._strayed.add(peer)
@@ -233,7 +247,7 @@ class Replication:
                 return commands + self._install(peer, progress, header)
             progress.under_way += 1
             progress.next = entries[-1].index + 1
-            commands.append(Send(peer, _following(header, previous, term, entries)))
+            commands.append(Send(peer, _following(progress, header, previous, term, entries)))
         return commands
 
     def _show(self, peer: PeerId, progress: Progress, header: Append) -> list[Command]:
@@ -250,6 +264,13 @@ class Replication:
         return [Send(peer, piece) for piece in pieces(self.snapshot, header.run, header.term)]
 
 
-def _following(header: Append, index: int, term: int, entries: Iterable[LogEntry]) -> Append:
-    """A message with the entries that follow the entry with this index and term."""
-    return replace(header, previous_index=index, previous_term=term, entries=tuple(entries))
+def _following(
+    progress: Progress, header: Append, index: int, term: int, entries: Iterable[LogEntry]
+) -> Append:
+    """A message with the entries that follow the entry with this index and term, and with the
+    acknowledgements that the reader does not have."""
+    held = header.held if header.held != progress.told else ()
+    progress.told = header.held
+    return replace(
+        header, previous_index=index, previous_term=term, entries=tuple(entries), held=held
+    )

@@ -13,7 +13,7 @@ from protocols.messages import peer as m
 from protocols.messages.persisted import Saved, Snapshot
 from protocols.messages.snapshot import RunStateSnapshot
 from protocols.raft.log import EMPTY_HASH, Log, Voters, voters_after
-from protocols.raft.mandate import Electorate, LeaderProofs, LogStatement, last_election
+from protocols.raft.mandate import Electorate, LeaderProofs, last_election
 from protocols.raft.node import Raft
 from protocols.raft.snapshot_chunks import IncomingSnapshot
 from protocols.state import transitions
@@ -87,37 +87,27 @@ class LogApplier:
             raise RemoteProtocolError(peer, str(error)) from error
 
     def relayed(self, peer: PeerId, message: m.Relayed) -> None:
-        """Committed entries through a relay, with the leader's signature of the log up to the last
-        one. They are no sign of life of the leader and are not answered: the leader's heartbeat
-        asks for the position. Raises RemoteProtocolError."""
+        """Entries through a relay, with the acknowledgements of a majority. They are no sign of
+        life of the leader and are not answered: the leader's heartbeat asks for the position.
+        Raises RemoteProtocolError."""
         raft, append = self.raft, message.append
-        previous, last = append.previous_index, append.previous_index + len(append.entries)
+        previous, end = append.previous_index, append.previous_index + len(append.entries)
         fits = previous < raft.log.base or raft.log.term_at(previous) == append.previous_term
         if append.term != raft.term or append.run != raft.run or not fits:
             return
-        if last > raft.commit_index and not self._is_signed(message):
-            raise RemoteProtocolError(peer, "passes on entries that the leader did not sign")
+        if raft.proofs.required:
+            if append.commit_index > raft.commit_index and not raft.commitment.is_proved(append):
+                why = "passes on entries that no majority of the voters has acknowledged"
+                raise RemoteProtocolError(peer, why)
+            end = min(end, append.commit_index)  # A single voter vouches for later entries.
+        new = append.entries[: max(0, end - previous)]
         try:
-            first = raft.log.merge(append.entries, peer, append, floor=raft.commit_index)
+            first = raft.log.merge(new, peer, append, floor=raft.commit_index)
         except LogError as error:
             raise RemoteProtocolError(peer, str(error)) from error
         if first is not None:
             raft.disk.log_changed(first)
-        raft.commit_index = max(raft.commit_index, min(append.commit_index, last))
-
-    def _is_signed(self, message: m.Relayed) -> bool:
-        """Has the leader signed our log up to the last of these entries? True if the run needs no
-        proofs."""
-        raft, append = self.raft, message.append
-        if not raft.proofs.required:
-            return True
-        index = append.commit_index
-        reaches = index == append.previous_index + len(append.entries)
-        if not reaches or raft.leader is None or raft.leader != raft.term_state.proved:
-            return False
-        log_hash = raft.log.hash_with(append.previous_index, append.entries)
-        said = LogStatement(raft.term, index, log_hash)
-        return raft.proofs.is_signed(raft.leader, said, message.signature)
+        raft.commit_index = max(raft.commit_index, min(append.commit_index, end))
 
     def install(self, peer: PeerId, piece: m.Install, now: float) -> bool:
         """Add a piece of a snapshot; True if it was the last one and moved this peer forward."""

@@ -39,7 +39,7 @@ class ProtocolConfig:
     """Seconds. The shortest silence timeout (see `silence_timeout_s`)."""
     reconnect_grace_s: float = 0.25
     """Seconds that a peer has to reconnect, in the same incarnation, after its connection closed;
-    then it is lost."""
+    then it is lost. The silence timeout if it closed the connection itself and lives."""
     round_grace_s: float = 30.0
     """Seconds. Once `quorum` peers have contributed to a round, wait at most this long for the
     others."""

@@ -29,6 +29,7 @@ MEETING: Mapping[type, Mapping[str, Check]] = {
     },
     m.BulkKeys: {"secret": octets(SECRET_BYTES, SECRET_BYTES)},
     m.WantBulk: {},
+    m.Disconnecting: {"why": _words},
     m.WantTunnel: {"peer": peer_id, "number": _u63},
     m.TunnelTicket: {
         "peer": peer_id,

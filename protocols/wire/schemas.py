@@ -11,6 +11,7 @@ from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages import snapshot as i
 from protocols.messages import transfer as t
+from protocols.messages.raft import Acknowledgement
 from protocols.messages.step_progress import StepProgress
 from protocols.types import ids
 from protocols.types import sample_ranges as s
@@ -269,8 +270,21 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "entries": many(struct(e.LogEntry), ENTRIES_MAX),
         "commit_index": _u63,
         "durable_index": _u63,
+        "held": many(struct(Acknowledgement), BALLOTS_MAX),
     },
-    m.Appended: {"term": _u63, "matches": flag, "index": _u63},
+    Acknowledgement: {
+        "voter": peer_id,
+        "index": _u63,
+        "log_hash": octets(32, 32),
+        "signature": _signature,
+    },
+    m.Appended: {
+        "term": _u63,
+        "matches": flag,
+        "index": _u63,
+        "held": optional(struct(Acknowledgement)),
+        "doubts": flag,
+    },
     m.Install: {
         "run": _u64,
         "term": _u63,
@@ -348,8 +362,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
     m.HeartbeatReply: {},
     m.Relay: {"term": _u63, "learners": _peers, "index": _u63},
     m.Via: {"term": _u63, "relay": _name},
-    m.Relayed: {"append": struct(m.Append), "signature": _signature},
-    m.LogSigned: {"term": _u63, "index": _u63, "signature": _signature},
+    m.Relayed: {"append": struct(m.Append)},
     m.Report: {"peer": peer_id, "incarnation": _u32, "message": _report},
     m.PassedReports: {"term": _u63, "reports": many(struct(m.Report), LIST_MAX)},
     m.ContributeNow: {"stamp": _stamp},

@@ -69,7 +69,7 @@ MESSAGES: Mapping[int, type] = {
     68: m.Blocks,
     69: m.WrongResult,
     70: m.Leads,
-    71: m.LogSigned,
+    72: m.Disconnecting,
     32: m.ContributionChunk,
     33: m.ResultChunk,
     34: m.StateChunk,

@@ -206,7 +206,7 @@ COMPANY_MUTANTS = (
     Mutant(
         "a-learner-believes-its-relay",
         "A relay makes entries of its own, and its learners commit them.",
-        Edit(LogApplier.relayed, "not self._is_signed(message)", "False"),
+        Edit(LogApplier.relayed, "not raft.commitment.is_proved(append)", "False"),
         tests=("tests/sims/scenarios/test_false_claims.py",),
     ),
     Mutant(

@@ -4,6 +4,7 @@ Must NOT run anything (mutants.py).
 """
 
 from protocols.raft import commitment
+from protocols.raft.commitment import Commitment
 from protocols.raft.durability import Durability
 from protocols.raft.election import Election
 from protocols.raft.log import Log
@@ -17,7 +18,7 @@ TRUNCATE = """\
 if last < self.log.last_index:
         self.log.cut_off(last + 1)
         self.disk.log_changed(last + 1)
-    self.commit_index = max("""
+    self._commit(now)"""
 
 LOG_MUTANTS = (
     Mutant(
@@ -45,11 +46,37 @@ LOG_MUTANTS = (
         "Both halves of a partition elect a leader, and commit.",
         Edit(Log.is_majority, "> len(voters)", ">= len(voters)"),
         Edit(Replication.held, "found[len(found) // 2]", "found[(len(found) - 1) // 2]"),
+        Edit(commitment._majority_index, "found[len(found) // 2]", "found[(len(found) - 1) // 2]"),
     ),
     Mutant(
         "commits-older-terms-by-counting",
         "Raft paper, figure 8: a leader of a term in between may still overwrite the entry.",
-        Edit(commitment.as_leader, " and log.term_at(index) == term", ""),
+        Edit(commitment.as_leader, " and log.term_at(held_index) == term", ""),
+    ),
+    Mutant(
+        "counts-false-acknowledgements",
+        "A leader makes the voters' acknowledgements itself, and commits what only it has.",
+        Edit(Commitment._check, "not self._is_signed(held)", "False"),
+        tests=of("raft/commitment"),
+    ),
+    Mutant(
+        "counts-acknowledgements-of-another-log",
+        "A leader sends two logs, and both count as committed.",
+        Edit(Commitment._check, "held.log_hash == self._log.hash_at(held.index)", "True"),
+        tests=of("raft/commitment"),
+    ),
+    Mutant(
+        "believes-the-leader-about-commits",
+        "A leader says that entries are committed which no other peer has.",
+        Edit(Commitment.committed, "if self._proofs.required:", "if False:"),
+        Edit(Commitment.merged, "if not self._proofs.required:", "if True:"),
+        tests=of("raft/commitment"),
+    ),
+    Mutant(
+        "keeps-a-log-of-its-own",
+        "A peer to which a leader sent other entries than to all others follows no leader again.",
+        Edit(Commitment.merged, "self._log.doubted = commit_index, True", "_ = commit_index, True"),
+        tests=of("raft/commitment"),
     ),
     Mutant(
         "promises-before-the-disk",
@@ -61,9 +88,9 @@ LOG_MUTANTS = (
         "An entry counts as held by a peer that loses it in a crash.",
         Edit(
             Raft._append,
-            "self.disk.promise(peer, Appended(self.term, True, last))",
+            "self.disk.promise(peer, self.commitment.answer(last, self.commit_index))",
             "from protocols.interface.commands import Send; "
-            "self._out.append(Send(peer, Appended(self.term, True, last)))",
+            "self._out.append(Send(peer, self.commitment.answer(last, self.commit_index)))",
         ),
     ),
     Mutant(
@@ -123,7 +150,7 @@ LOG_MUTANTS = (
     Mutant(
         "truncates-what-it-acknowledged",
         "A heartbeat cuts off entries that were counted as held.",
-        Edit(Raft._append, "self.commit_index = max(", TRUNCATE),
+        Edit(Raft._append, "self._commit(now)", TRUNCATE),
     ),
     Mutant(
         "follows-an-old-leader",

@@ -115,7 +115,7 @@ class Node:
             self.transfers.disconnected(event.peer)
         if isinstance(event, v.MessageReceived) and isinstance(event.message, m.Blocks):
             self.data_plane.blocks_received(event.peer, event.message)
-            return  # The core knows nothing of bytes.
+            event = v.BytesReceived(event.peer)  # The core knows nothing of bytes.
         self.turns.feed(event, value)
 
     def handle_event(self, event: v.Event, value: Value) -> None:

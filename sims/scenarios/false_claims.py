@@ -22,7 +22,7 @@ CLAIMS = ("append", "votes", "old votes", "terms", "urgent", "branch")
 """Claims of a peer. append: it leads, without a proof. votes: with its own vote in place of a
 majority's. old votes: with the election of another leader. terms: in answers, newer terms.
 urgent: the leader hands over to it. branch: it leads another branch, with many tokens. While it
-leads, it sends invalid entries instead."""
+leads, it says that more is committed than is, and sends invalid entries."""
 
 
 def claim(world: World, liar: Node, how: str, duration_s: float) -> None:
@@ -55,10 +55,11 @@ def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
     if run is None or other.core.leader_id is None:
         return  # Without a leader any voter may ask for votes, so its claims are no lies.
     if liar.core.leads:
-        yield _invalid(liar, other, run.run)
+        yield from _untrue(liar, other, run.run)
         return
-    term, last = other.raft.term + 1, other.raft.log.last_index
-    append = m.Append(run.run, term, last, other.raft.log.last_term, (), last + 3, last + 3)
+    log, term = other.raft.log, other.raft.term + 1
+    last = log.last_index
+    append = m.Append(run.run, term, last, log.last_term, (), last + 3, last + 3)
     evil = tuple(
         e.LogEntry(last + 1 + number, term, e.Lost(voter, "said a liar"))
         for number, voter in enumerate(sorted(set(raft.log.voters) - {liar.peer}))
@@ -83,13 +84,11 @@ def _claims(liar: Node, other: Node, how: str) -> Iterator[m.Control]:
         yield m.Vote(term, last + 9, term, pre=False, urgent=True, signature=b"s" * 64)
 
 
-def _invalid(liar: Node, other: Node, run: int) -> m.Append:
-    """An entry of the leader that follows the log of this peer, and contradicts it. What it says
-    about commits is true: no peer could tell that its leader says too much."""
-    log, term, ends = (
-        other.raft.log,
-        liar.raft.term,
-        (liar.raft.commit_index, liar.raft.disk.durable_index),
-    )
+def _untrue(liar: Node, other: Node, run: int) -> Iterator[m.Append]:
+    """As leader: entries that follow the log of this peer are committed, which no majority has
+    acknowledged; and an entry that contradicts its log."""
+    log, term = other.raft.log, liar.raft.term
+    last, ends = (log.last_index, log.last_term), (log.last_index + 3, log.last_index + 3)
+    yield m.Append(run, term, *last, (), *ends)
     entry = e.LogEntry(log.last_index + 1, term, e.Lost(STRANGER, "said a liar"))
-    return m.Append(run, term, log.last_index, log.last_term, (entry,), *ends)
+    yield m.Append(run, term, *last, (entry,), *ends)

@@ -105,8 +105,8 @@ ORDER_MUTANTS = (
         "The last messages of a peer are taken for those of an unknown peer.",
         Edit(
             MeshShell.disconnected,
-            "self._feed(v.PeerDisconnected(peer, why))",
-            "self._feed.__self__._handle_event(v.PeerDisconnected(peer, why))",
+            "self._feed(v.PeerDisconnected(peer, why, lives))",
+            "self._feed.__self__._handle_event(v.PeerDisconnected(peer, why, lives))",
         ),
         tests=_DRIVER,
     ),

@@ -65,14 +65,15 @@ class WorldDialer:
         peer = nodes.get(other)
         if peer is not None:
             node.contacts.dials.discard(_key(peer))
-            self.cut_connection(node, peer)
+            self.cut_connection(node, peer, says=self._reaches(node, peer))
 
-    def cut_connection(self, one: Node, other: Node) -> None:
-        """End the connection between two peers; the side that dialled dials again."""
+    def cut_connection(self, one: Node, other: Node, *, says: bool = False) -> None:
+        """End the connection between two peers; the side that dialled dials again. `says`: the
+        first one does it, and says so before."""
         if not self._network.disconnect(one.peer, other.peer):
             return
-        for me, them in ((one, other), (other, one)):
-            self._ended(me, them)
+        self._ended(one, other)
+        self._ended(other, one, lives=says)
         self._joined_no_more(one.peer, other.peer)
 
     def is_stranded(self, node: Node) -> bool:
@@ -118,15 +119,15 @@ class WorldDialer:
 
         _when_awake(node, tell)
 
-    def _ended(self, node: Node, other: Node) -> None:
+    def _ended(self, node: Node, other: Node, *, lives: bool = False) -> None:
         """Tell a node that a connection has ended, unless it has a new one by then. If the node
-        dialled, it dials again."""
+        dialled, it dials again. `lives`: the other one said that it closes the connection."""
         line = self._network.line(node.peer, other.peer)
         connection = line.connection
 
         def tell() -> None:
             if not line.up or line.connection == connection:
-                node.give(v.PeerDisconnected(other.peer, "end of stream"))
+                node.give(v.PeerDisconnected(other.peer, "end of stream", lives))
 
         _when_awake(node, tell)
         if _key(other) in node.contacts.dials:

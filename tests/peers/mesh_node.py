@@ -81,6 +81,10 @@ class Node:
         self.revoked: set[PeerId] = set()
         self.members: set[PeerId] | None = None
         """None: everybody."""
+        self.living: list[PeerId] = []
+        """Those that said before the end of their connection that they live."""
+        self.stirred = 0
+        """How often bytes came without a message."""
         self.accepts = True
         self.padding = 0
         """How much is worth sending to anybody to know a line ..."""
@@ -106,7 +110,11 @@ class Node:
         self._arrived.pop(hello.peer, None)
         self._see(Up(hello.peer))
 
-    def disconnected(self, peer: PeerId, why: str) -> None:
+    def bytes_received(self, peer: PeerId) -> None:
+        self.stirred += 1
+
+    def disconnected(self, peer: PeerId, why: str, *, lives: bool) -> None:
+        self.living += [peer] if lives else []
         self._outgoing.pop(peer, None)
         self._see(Down(peer, why))
 

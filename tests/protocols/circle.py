@@ -11,14 +11,15 @@ from protocols.interface import commands as c
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.persisted import Snapshot
-from protocols.raft.log import EMPTY_HASH, Voters
+from protocols.raft.log import EMPTY_HASH, Log, Voters
+from protocols.raft.mandate import LeaderProofs, NoProofs, Statement
 from protocols.raft.node import Raft
 from protocols.raft.snapshot_chunks import IncomingSnapshot
 from protocols.types.ids import PeerId
 from protocols.types.rules import ProtocolConfig
 from tests.protocols.carried import carried
 from tests.protocols.disk import Disk
-from tests.protocols.scenes import A, info, run
+from tests.protocols.scenes import A, info, run, sealed
 
 RULES = ProtocolConfig()
 STEP_S = RULES.heartbeat_interval_s
@@ -41,10 +42,37 @@ def voters_of(image: bytes) -> Voters:
     return tuple(PeerId(peer) for peer in image.decode().split())
 
 
+class Sealed:
+    """The proofs of an encrypted run. Each peer may lead; what it signs can be checked."""
+
+    required = True
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+
+    def read(self, log: Log) -> None:
+        pass
+
+    def sign(self, what: Statement) -> bytes:
+        return sealed(self._me, what.content(1))
+
+    def is_signed(self, peer: PeerId, what: Statement, signature: bytes) -> bool:
+        return signature == sealed(peer, what.content(1))
+
+    def mandate(self) -> e.Mandate:
+        return e.Mandate()
+
+    def proves(self, mandate: e.Mandate, leader: PeerId, term: int) -> bool:
+        return True
+
+
 class Circle:
     """All of them are connected; A founds the run when it is told to."""
 
-    def __init__(self, *peers: PeerId) -> None:
+    def __init__(
+        self, *peers: PeerId, prove: Callable[[PeerId], LeaderProofs] = lambda _: NoProofs()
+    ) -> None:
+        """`prove`: makes the proofs of a peer."""
         self.now = 0.0
         self.disks = {peer: Disk() for peer in peers}
         self.wire: list[tuple[PeerId, PeerId, m.Control]] = []
@@ -60,10 +88,11 @@ class Circle:
         self.incoming = {peer: IncomingSnapshot() for peer in peers}
         """The snapshot that a peer is receiving."""
         self.rafts: dict[PeerId, Raft] = {}
+        self.prove = prove
         self.said: Callable[[PeerId, m.Control], None] = lambda peer, message: None
         """Called with each message as it leaves a peer."""
         for peer in peers:
-            self.rafts[peer] = Raft(peer)
+            self.rafts[peer] = Raft(peer, proofs=prove(peer))
         for peer in peers:
             self._connect(peer)
 
@@ -212,7 +241,8 @@ class Circle:
     def restart(self, peer: PeerId) -> None:
         saved = self.disks[peer].saved
         snapshot = saved.snapshot if saved else None
-        raft = Raft(peer, saved, (voters_of(snapshot.image) if snapshot else (), EMPTY_HASH))
+        base = (voters_of(snapshot.image) if snapshot else (), EMPTY_HASH)
+        raft = Raft(peer, saved, base, self.prove(peer))
         self.rafts[peer], self.incoming[peer] = raft, IncomingSnapshot()
         raft.election.wait(self.now)
         self.back(peer)
@@ -246,9 +276,11 @@ class Circle:
         return [x.body for x in raft.log.entries if x.index <= raft.commit_index]
 
 
-def voting(*peers: PeerId) -> Circle:
+def voting(
+    *peers: PeerId, prove: Callable[[PeerId], LeaderProofs] = lambda _: NoProofs()
+) -> Circle:
     """All of them vote; A leads in term 1 and everything is committed."""
-    circle = Circle(*peers)
+    circle = Circle(*peers, prove=prove)
     circle.begin()
     for peer in peers[1:]:
         circle.append(A, votes(peer))

@@ -34,7 +34,8 @@ def listens(node: Node, sizes: list[int]) -> None:
     take = node.driver.mesh_shell.block_checks.blocks_received
 
     def noted(peer: PeerId, message: m.Blocks) -> None:
-        sizes.append(message.total_bytes)
+        if message.offset_bytes == 0:
+            sizes.append(message.total_bytes)
         take(peer, message)
 
     node.driver.mesh_shell.block_checks.blocks_received = noted

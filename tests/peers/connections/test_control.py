@@ -52,6 +52,19 @@ def test_messages_arrive_in_order_however_the_stream_is_cut(
     assert link.received_bytes == len(stream)
 
 
+def test_bytes_without_a_complete_message_are_told() -> None:
+    """They are a sign of life: the rest of a long message may wait for lost packets."""
+    owner, stirs = Recorder(), list[int]()
+    link = Link(owner, accepted=True)
+    link.connection_made(NoNetwork())
+    link.become(PEER, lambda: stirs.append(link.received_bytes))
+    message = frame(Leave("x" * 100))
+    for piece in (message[:5], message[5:90], message[90:] + message[:20], message[20:]):
+        feed(link, piece)
+    assert stirs == [5, 90]
+    assert owner.messages == [Leave("x" * 100)] * 2
+
+
 @pytest.mark.asyncio
 async def test_a_message_longer_than_the_stage_arrives() -> None:
     run = Run(1, "x" * (64 << 10), "", 1, 1, 1, b"", (1,), PeerId("alpha.1"))

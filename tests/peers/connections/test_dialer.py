@@ -54,7 +54,7 @@ async def test_a_disconnected_peer_is_dialled_no_more() -> None:
     async with pair() as (alpha, beta):
         beta.mesh.disconnect(ALPHA, "gone")
         await beta.until_seen(Down(ALPHA, "gone"))
-        await alpha.until_seen(Down(BETA, "end of stream"))
+        await alpha.until_seen(Down(BETA, "it disconnects: gone"))
         assert not beta.mesh._dialer._tasks
         beta.mesh.connect(alpha.address, peer=ALPHA)
         await beta.until_seen(Up(ALPHA))

@@ -148,3 +148,20 @@ async def test_nobody_speaks_with_whose_certificate_was_revoked_whoever_dials(
             await alpha.until(lambda: alpha.mesh.sessions or beta.mesh.sessions, within_s=0.5)
         alpha.revoked = set()
         await alpha.until_seen(Up(BETA))
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_closes_a_connection_says_that_it_lives() -> None:
+    async with pair() as (alpha, beta):
+        alpha.mesh.drop_session(BETA, "silent for 3.0 s")
+        await beta.until_seen(Down(ALPHA, "it disconnects: silent for 3.0 s"))
+        assert beta.living == [ALPHA]
+        assert alpha.living == []
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_ends_does_not_say_so() -> None:
+    async with pair() as (alpha, beta):
+        await alpha.mesh.close()
+        await beta.until_seen(Down(ALPHA, "end of stream"))
+        assert beta.living == []

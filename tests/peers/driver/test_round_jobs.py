@@ -275,7 +275,7 @@ async def test_the_bytes_of_a_payload_are_there_when_it_is_summed() -> None:
 async def test_a_peer_is_gone_after_what_it_said() -> None:
     async with running() as shell:
         shell.driver.mesh_shell.received(BETA, m.Leave("asked to"))
-        shell.driver.mesh_shell.disconnected(BETA, "end of stream")
+        shell.driver.mesh_shell.disconnected(BETA, "end of stream", lives=False)
         assert await shell.until("PeerDisconnected") == ["MessageReceived", "PeerDisconnected"]
 
 

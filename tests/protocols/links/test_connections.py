@@ -5,7 +5,7 @@ from dataclasses import replace
 from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.interface.commands import Connect, Disconnect, Send
-from protocols.interface.events import PeerConnected
+from protocols.interface.events import PeerConnected, PeerDisconnected
 from protocols.links.connections import Connection, Connections
 from protocols.links.failure_detector import LostPeer
 from protocols.messages import peer as m
@@ -83,9 +83,10 @@ def test_who_left_by_itself_hangs_up_itself() -> None:
     """It has to read first that it is out; dialling it any longer would be in vain."""
     links = linked()
     links.left(A)
-    assert links.disconnected(C, "end of stream", 1.0) == []
-    assert links.disconnected(A, "end of stream", 1.0) == [Disconnect(A, "left")]
-    assert links.disconnected(A, "end of stream", 10.0) == [], "once"
+    assert links.disconnected(PeerDisconnected(C, "end of stream"), 1.0) == []
+    ended = PeerDisconnected(A, "end of stream")
+    assert links.disconnected(ended, 1.0) == [Disconnect(A, "left")]
+    assert links.disconnected(ended, 10.0) == [], "once"
 
 
 def test_whom_we_miss_is_looked_for_once_per_heartbeat() -> None:

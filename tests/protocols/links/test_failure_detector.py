@@ -99,6 +99,19 @@ def test_an_end_of_stream_has_a_short_grace() -> None:
     assert failure_detector.lost(1.25) == [LostPeer(B, "end of stream", silent=False)]
 
 
+def test_a_peer_that_closed_the_connection_itself_may_be_slow_to_come_back() -> None:
+    """It did not hear us over a bad path, and its process lives."""
+    failure_detector, said = watched(), "it disconnects: silent for 5.0 s"
+    tick(failure_detector, 2.0, alive=(A, B))
+    failure_detector.disconnected(B, said, 2.0, lives=True)
+    failure_detector.disconnected(B, "refused", 2.5)  # A try to connect again has failed.
+    for now in (3.0, 4.0, 5.0, 6.0, 6.9):
+        failure_detector.heard(A, now)
+        assert failure_detector.lost(now) == []
+        failure_detector.due_heartbeats(now)
+    assert failure_detector.lost(7.0) == [LostPeer(B, said, silent=False)]
+
+
 def test_who_comes_back_in_time_is_not_lost() -> None:
     failure_detector = watched()
     failure_detector.disconnected(B, "end of stream", 1.0)

@@ -1,7 +1,10 @@
 """How far a peer believes what it cannot check."""
 
+import pytest
+
 from protocols.raft.claims import DISTRUST_S, DOUBTS_MAX, PAUSE_MAX_S, PAUSE_MIN_S, Claims
 from protocols.raft.mandate import NoProofs
+from protocols.types.errors import RemoteProtocolError
 from tests.protocols.scenes import A, B
 
 
@@ -25,10 +28,13 @@ def test_after_a_quiet_time_the_next_claim_counts_at_once() -> None:
 
 def test_of_a_peer_that_proves_nothing_only_some_messages_are_borne() -> None:
     claims = Claims(NoProofs())
-    assert [claims.doubt(A) for _ in range(DOUBTS_MAX + 1)] == [False] * DOUBTS_MAX + [True]
-    assert not claims.doubt(B)
+    for _ in range(DOUBTS_MAX):
+        claims.doubt(A, 7)
+    with pytest.raises(RemoteProtocolError, match="claims to lead term 7 and shows no votes"):
+        claims.doubt(A, 7)
+    claims.doubt(B, 7)
     claims.proved(A)
-    assert not claims.doubt(A)
+    claims.doubt(A, 7)
 
 
 def test_a_leader_that_lied_gets_no_vote_for_some_time() -> None:

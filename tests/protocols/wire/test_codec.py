@@ -30,7 +30,7 @@ def of(hint: Any, name: str) -> st.SearchStrategy[Any]:
         return SMALL
     if hint is bool:
         return st.booleans()
-    if hint is bytes and name in ("key", "secret", "digests"):
+    if hint is bytes and name in ("key", "secret", "digests", "log_hash"):
         return st.binary(min_size=32, max_size=32)
     if hint is bytes and name == "ticket":
         return st.binary(min_size=16, max_size=16)

@@ -89,7 +89,7 @@ def test_a_learner_reads_no_entry_that_only_its_relay_made(monkeypatch: pytest.M
         world.clock.at(2.0, lambda: joiners.append(world.add_peer()))
     world.run(until_s=FROM_S + FOR_S)
     assert world.liar
-    named = f"{world.liar}: passes on entries that the leader did not sign"
+    named = f"{world.liar}: passes on entries that no majority of the voters has acknowledged"
     assert {x for x in world.checkers.violations if named not in x} == set()
     bodies = [entry.body for node in world.live for entry in node.raft.log.entries]
     assert not any(isinstance(x, e.Lost) for x in bodies)

@@ -73,6 +73,7 @@ def examples(entries: list[e.LogEntry]) -> dict[type, list[e.Entry]]:
     found[e.Restore] += [back, replace(back, live=True), replace(back, voters=(donor,), fork=7)]
     found[e.Revoked].append(e.Revoked(peer, donor, "for once"))
     found[e.TokenRevoked].append(e.TokenRevoked("0f" * 16, donor, "leaked"))
+    found[e.Steered].append(e.Steered("pause", "", "", 1, 0, donor, "for once"))
     found[e.BranchDropped].append(e.BranchDropped(peer, (7,), 9))
     return {kind: bodies or [blank(kind)] for kind, bodies in found.items()}
 
