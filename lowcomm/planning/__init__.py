@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from lowcomm.planning.forecast import NodeLine, share_on
+    from lowcomm.planning.line_load import NodeLine, load_of
     from lowcomm.planning.model_shapes import layout_of
     from lowcomm.planning.traffic import NodeTraffic, traffic_of
 
-__all__ = ["NodeLine", "NodeTraffic", "layout_of", "share_on", "traffic_of"]
+__all__ = ["NodeLine", "NodeTraffic", "layout_of", "load_of", "traffic_of"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "forecast": "NodeLine share_on",
+        "line_load": "NodeLine load_of",
         "model_shapes": "layout_of",
         "traffic": "NodeTraffic traffic_of",
     },

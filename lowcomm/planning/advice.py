@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowcomm.methods.base import RoundMethod
-from lowcomm.planning.forecast import Forecast, NodeLine, Workload, forecast
+from lowcomm.planning.forecast import Forecast, Workload, forecast
+from lowcomm.planning.line_load import NodeLine
 from lowcomm.planning.variants import Variant
 from protocols.types import ConfigError
 

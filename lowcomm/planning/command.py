@@ -15,7 +15,8 @@ from protocols.types import ConfigError
 if TYPE_CHECKING:
     from lowcomm.config.schema import RunConfig
     from lowcomm.methods.base import Parameter
-    from lowcomm.planning.forecast import NodeLine, Workload
+    from lowcomm.planning.forecast import Workload
+    from lowcomm.planning.line_load import NodeLine
     from lowcomm.planning.run_figures import RunFigures
     from lowcomm.planning.variants import Variant
 
@@ -199,7 +200,7 @@ class _Asked:
         return configured_parameters(run.model)
 
     def links(self, measured: "RunFigures | None") -> "NodeLine":
-        from lowcomm.planning.forecast import NodeLine
+        from lowcomm.planning.line_load import NodeLine
         from lowcomm.quantities import RATE, TIME, parse
 
         if self.line:

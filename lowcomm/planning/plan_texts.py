@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lowcomm.planning.advice import Advice
-from lowcomm.planning.forecast import Forecast, NodeLine, Workload
+from lowcomm.planning.forecast import Forecast, Workload
+from lowcomm.planning.line_load import NodeLine
 from lowcomm.planning.loss_costs import CONDITIONS
 from lowcomm.planning.run_figures import RunFigures
 from lowcomm.planning.variants import settings_of, toml_of

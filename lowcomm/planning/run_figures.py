@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from lowcomm.config.schema import RunConfig
 from lowcomm.methods.base import Parameter, RoundMethod
-from lowcomm.planning.forecast import PAYLOAD_SHARE
+from lowcomm.outer_state.fragment_layout import fragment_elements
+from lowcomm.planning.line_load import PAYLOAD_SHARE, busy_bytes
 from lowcomm.planning.model_shapes import configured_parameters, layout_of, stated_parameters
-from lowcomm.planning.traffic import traffic_of
 from lowcomm.reports import Commit, Event, Ready, read_timeline
 from lowcomm.reports.events import Layout, Reduced, Start, Traffic
 from lowcomm.startup.identity import is_node, recorded_config
@@ -118,13 +118,14 @@ def _rate(
         if isinstance(each, Reduced):
             key = (each.fragment, each.round)
             took[key] = min(each.seconds, took.get(key, each.seconds))
-    sent = traffic_of(method, layout_of(parameters, method), nodes=nodes).sent
+    sizes = fragment_elements(layout_of(parameters, method))
+    busy = [busy_bytes(method, each, nodes=nodes) for each in sizes]
     rates = [
-        8 * sent[fragment] / PAYLOAD_SHARE / (seconds - round_trip_s)
+        8 * busy[fragment] / PAYLOAD_SHARE / (seconds - round_trip_s)
         for (fragment, _), seconds in took.items()
-        if seconds > round_trip_s and fragment < len(sent)
+        if seconds > round_trip_s and fragment < len(busy)
     ]
-    return statistics.median(rates) if rates and sum(sent) else None
+    return statistics.median(rates) if rates and sum(busy) else None
 
 
 def _parameters(run: RunConfig, size: int, *, layers: int) -> list[Parameter]:

@@ -6,9 +6,9 @@ Must NOT estimate: the forecast gives each point.
 import math
 from collections.abc import Sequence
 
-from lowcomm.planning.forecast import NodeLine, Workload, share_on
+from lowcomm.planning.forecast import Workload
+from lowcomm.planning.line_load import NodeLine, load_of
 from lowcomm.planning.model_shapes import layout_of
-from lowcomm.planning.traffic import traffic_of
 from lowcomm.planning.variants import Variant
 from lowcomm.quantities import RATE, show
 from lowcomm.reports import LINE_STYLE, Series, line_chart, line_style, svg_file
@@ -26,12 +26,11 @@ def share_chart(variants: Sequence[Variant], work: Workload, line: NodeLine) -> 
     series: list[Series] = []
     for number, variant in enumerate(variants):
         layout = layout_of(work.parameters, variant.method)
-        traffic = traffic_of(variant.method, layout, nodes=work.nodes)
+        load = load_of(variant.method, layout, nodes=work.nodes)
         points: list[tuple[float, float]] = []
         for place in places:
             here = NodeLine(rate_bps=10 ** (first + place), round_trip_s=line.round_trip_s)
-            share = share_on(variant.method, traffic, here, step_s=work.step_s)
-            points.append((place, 100 * share))
+            points.append((place, 100 * load.share_on(here, step_s=work.step_s)))
         series.append(Series(variant.name, f"m{number}", points))
     at = math.log10(line.rate_bps) - first
     own = Series(f"this line, {show(line.rate_bps, RATE)}", "own", [(at, 0.0), (at, 100.0)], False)

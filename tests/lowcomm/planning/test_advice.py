@@ -4,7 +4,8 @@ import pytest
 
 from lowcomm.methods import RoundMethod
 from lowcomm.planning.advice import LONGER, Advice, advise
-from lowcomm.planning.forecast import NodeLine, Workload, forecast
+from lowcomm.planning.forecast import Workload, forecast
+from lowcomm.planning.line_load import NodeLine
 from lowcomm.planning.model_shapes import stated_parameters
 from lowcomm.planning.variants import INNER_STEPS, compared_variants
 from protocols.types.errors import ConfigError

@@ -6,7 +6,8 @@ import tomllib
 import pytest
 
 from lowcomm.planning.advice import advise
-from lowcomm.planning.forecast import NodeLine, Workload, forecast
+from lowcomm.planning.forecast import Workload, forecast
+from lowcomm.planning.line_load import NodeLine
 from lowcomm.planning.model_shapes import stated_parameters
 from lowcomm.planning.plan_texts import RunPlan, plan_as_json, print_plan, row
 from lowcomm.planning.variants import compared_variants

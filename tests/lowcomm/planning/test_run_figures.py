@@ -6,7 +6,7 @@ import pytest
 
 from lowcomm.config.schema import ModelConfig
 from lowcomm.methods import AllReduceMethod, DiLoCoMethod, StreamingDiLoCoMethod
-from lowcomm.planning.forecast import PAYLOAD_SHARE
+from lowcomm.planning.line_load import PAYLOAD_SHARE
 from lowcomm.planning.model_shapes import configured_parameters
 from lowcomm.planning.run_figures import run_figures
 from protocols.types.errors import ConfigError

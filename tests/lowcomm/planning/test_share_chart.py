@@ -2,7 +2,8 @@
 
 import xml.etree.ElementTree as ET
 
-from lowcomm.planning.forecast import NodeLine, Workload
+from lowcomm.planning.forecast import Workload
+from lowcomm.planning.line_load import NodeLine
 from lowcomm.planning.model_shapes import stated_parameters
 from lowcomm.planning.share_chart import share_chart
 from lowcomm.planning.variants import compared_variants
