@@ -88,9 +88,9 @@ RUNS = (
     ),
     EmulatedRun(
         name="sparseloco, 3 nodes",
-        method='name = "sparseloco"\ninner_steps = 5',
+        method='name = "sparseloco"\ninner_steps = 10',
         peers=3,
-        rate_bps=1e6,
+        rate_bps=2e6,
         round_trip_s=0.1,
     ),
 )

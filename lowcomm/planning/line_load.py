@@ -90,16 +90,15 @@ def busy_bytes(method: RoundMethod, elements: int, *, nodes: int) -> int:
     """Bytes on the line of the busiest node in an exchange of one fragment.
 
     Of a small fragment only some nodes own a part. All slices of a part go to its owner, and then
-    its mean to all nodes. The two overlap as far as the part has several pieces.
+    its mean, or by gather all the slices of the others, to each node. The two overlap as far as
+    the part has several pieces.
     """
     payload, mean, others = method.codec.encoded_bytes(elements), method.mean_codec, nodes - 1
     if not method.replicas_equal:
         return payload
-    if mean is None:
-        return others * payload
     peers = [PeerId(str(number)) for number in range(nodes)]
     owners = len(cut_parts(elements, peers, grain=method.codec.grain).owners)
-    result = mean.encoded_bytes(elements)
+    result = others * payload if mean is None else mean.encoded_bytes(elements)
     one_after_other = others * (payload + result) / owners
     received = (others * payload + (owners - 1) * result) / owners
     sent = ((owners - 1) * payload + others * result) / owners

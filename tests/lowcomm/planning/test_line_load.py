@@ -41,12 +41,18 @@ def test_many_pieces_go_to_an_owner_and_back_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "copies"), [(SparseLoCoMethod(), 3), (NoLoCoMethod(outer_lr=1.0), 1)]
+    ("method", "elements", "copies"),
+    [
+        (SparseLoCoMethod(), 64 * PIECE_ELEMENTS, 3),  # All four own a part: straight to each.
+        (SparseLoCoMethod(), 4096, 3 + 3 * 3),  # To the owner, which passes three on to each.
+        (NoLoCoMethod(outer_lr=1.0), 4096, 1),
+    ],
 )
 def test_payloads_that_are_not_summed_go_to_each_node_or_to_one(
-    method: RoundMethod, copies: int
+    method: RoundMethod, elements: int, copies: int
 ) -> None:
-    assert busy_bytes(method, 4096, nodes=4) == copies * method.codec.encoded_bytes(4096)
+    payload = method.codec.encoded_bytes(elements)
+    assert busy_bytes(method, elements, nodes=4) == copies * payload
 
 
 def test_a_step_sends_its_payload_to_all_others() -> None:
