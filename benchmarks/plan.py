@@ -83,8 +83,8 @@ RUNS = (
         peers=2,
         rate_bps=2e7,
         round_trip_s=0.04,
-        step_s=0.2,
-        elements=1 << 16,
+        step_s=0.4,
+        elements=1 << 17,
     ),
     EmulatedRun(
         name="sparseloco, 3 nodes",

@@ -74,15 +74,15 @@ def load_of(
 ) -> LineLoad:
     """The load of a method. `layout`: of the model. Raises LayoutError."""
     traffic = traffic_of(method, layout, nodes=nodes)
-    is_round = isinstance(method, RoundMethod)
-    busy = traffic.sent
-    if is_round:
-        busy = tuple(busy_bytes(method, each, nodes=nodes) for each in fragment_elements(layout))
+    busy, round_trips = traffic.sent, STEP_TRIPS
+    if isinstance(method, RoundMethod):
+        sizes, round_trips = fragment_elements(layout), ROUND_TRIPS
+        busy = tuple(busy_bytes(method, each, nodes=nodes) for each in sizes)
     return LineLoad(
         steps=traffic.round_steps,
         hidden_steps=traffic.hidden_steps,
         busy=busy,
-        round_trips=ROUND_TRIPS if is_round else STEP_TRIPS,
+        round_trips=round_trips,
     )
 
 

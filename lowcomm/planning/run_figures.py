@@ -68,8 +68,7 @@ def run_figures(directory: Path, *, layers: int) -> RunFigures:
         raise ConfigError(f"--from {directory}: no node contributed in consecutive rounds: {ASK}")
     mean_round_s = (ends[max(ends)] - ends[min(ends)]) / (max(ends) - min(ends))
     step_s = max(steps_s.values())
-    trips = [max(each.round_trip_s, default=0.0) for each in events if isinstance(each, Traffic)]
-    round_trip_s = max(trips, default=0.0) or None
+    round_trip_s = _round_trip(events)
     size = max((each.params for each in events if isinstance(each, Start | Layout)), default=0)
     parameters = _parameters(run, size, layers=layers)
     nodes = max(len(each.roster) for each in commits)
@@ -111,21 +110,37 @@ def _rate(
     nodes: int,
     round_trip_s: float,
 ) -> float | None:
-    """The median rate of the rounds. Of each, the node counts that took least time: it contributed
-    last, and waited for no other."""
-    took: dict[tuple[int, int], float] = {}
+    """The median rate of the exchanges. Each lasts from the last node's contribution to the last
+    node's result, because earlier nodes wait for that one."""
+    began = {(e.fragment, e.round, e.peer): e.t for e in events if isinstance(e, Ready)}
+    spans: dict[tuple[int, int], tuple[float, float]] = {}
     for each in events:
-        if isinstance(each, Reduced):
-            key = (each.fragment, each.round)
-            took[key] = min(each.seconds, took.get(key, each.seconds))
+        if isinstance(each, Reduced) and (each.fragment, each.round, each.peer) in began:
+            begin = began[each.fragment, each.round, each.peer]
+            last = spans.get((each.fragment, each.round), (begin, begin))
+            end = begin + each.seconds
+            spans[each.fragment, each.round] = max(last[0], begin), max(last[1], end)
     sizes = fragment_elements(layout_of(parameters, method))
     busy = [busy_bytes(method, each, nodes=nodes) for each in sizes]
     rates = [
-        8 * busy[fragment] / PAYLOAD_SHARE / (seconds - round_trip_s)
-        for (fragment, _), seconds in took.items()
-        if seconds > round_trip_s and fragment < len(busy)
+        8 * busy[fragment] / PAYLOAD_SHARE / (end - begin - round_trip_s)
+        for (fragment, _), (begin, end) in spans.items()
+        if end - begin > round_trip_s and fragment < len(busy)
     ]
     return statistics.median(rates) if rates and sum(busy) else None
+
+
+def _round_trip(events: Sequence[Event]) -> float | None:
+    """That of the farthest two nodes. Of each two the shortest counts: in others packets waited
+    behind those of a payload."""
+    shortest: dict[tuple[str, str], float] = {}
+    for each in events:
+        if isinstance(each, Traffic):
+            for other, trip in zip(each.peers, each.round_trip_s, strict=False):
+                if trip:
+                    key = (each.peer, other)
+                    shortest[key] = min(trip, shortest.get(key, trip))
+    return max(shortest.values(), default=None)
 
 
 def _parameters(run: RunConfig, size: int, *, layers: int) -> list[Parameter]:
