@@ -79,7 +79,7 @@ RUNS = (
     ),
     EmulatedRun(
         name="allreduce",
-        method='name = "allreduce"',
+        method='name = "allreduce"\ncommit_every_steps = 8\nsnapshot_every_steps = 32',
         peers=2,
         rate_bps=2e7,
         round_trip_s=0.04,
