@@ -17,6 +17,7 @@ BENCHMARKS = {
     "steps": "one step of a per-step method, beside gloo",
     "joining": "the time of a join, and its cost for the members",
     "waiting": "how long nodes of different speeds wait for each other",
+    "plan": "the shares of `lowcomm plan` beside those of runs on emulated lines",
     "memory": "bytes that a daemon needs for an exchange, or in runs of whole methods",
     "codecs": "bytes, time and error of each codec",
     "arithmetic": "the compiled loops beside numpy",

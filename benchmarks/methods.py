@@ -42,10 +42,10 @@ from benchmarks.comparing.table import (
     markdown,
     rows,
 )
-from benchmarks.comparing.traffic import traffic_of
 from benchmarks.exchanging.venvs import cache_directory
 from benchmarks.machine import machine
 from lowcomm.data import Corpus, build_corpus
+from lowcomm.planning import traffic_of
 from protocols.types import LowcommError
 from sims.terminal import run
 

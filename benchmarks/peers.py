@@ -15,9 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.machine import machine
-from benchmarks.svg import svg_file
 from lowcomm.codecs import codec as codec_of
-from lowcomm.reports import Series, line_chart
+from lowcomm.reports import Series, line_chart, svg_file
 from peers.processes import dying_with_us
 from protocols.types import ConfigError, LowcommError
 from sims.terminal import bar, run

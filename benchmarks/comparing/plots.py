@@ -4,19 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.comparing.table import RATES_BPS, Finding, step_seconds
-from benchmarks.svg import svg_file
-from lowcomm.reports import Series, line_chart
+from lowcomm.reports import LINE_STYLE, Series, line_chart, line_style, svg_file
 
 WIDTH, HEIGHT = 760, 380
 RATE = "100 Mbit/s"
 FILES = ("methods-steps.svg", "methods-seconds.svg")
-COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a")
-"""Colours that are easily distinguished, also by colour-blind people. Further lines repeat them in
-dashes."""
-STYLE = (
-    "text{font:12px sans-serif;fill:#777}.end{text-anchor:end}.mid{text-anchor:middle}"
-    ".grid{stroke:#bbb}.line{fill:none;stroke-width:1.6}"
-)
 
 
 def write_plots(directory: Path, findings: Mapping[str, Finding]) -> None:
@@ -55,13 +47,5 @@ def chart(
         y_label="held-out loss, nats per byte",
         samples=True,
     )
-    lines = "".join(_line_style(number) for number in range(len(findings)))
-    return svg_file(drawn, style=STYLE + lines)
-
-
-def _line_style(number: int) -> str:
-    """CSS of a line and its label: no other number has the same colour and dashes."""
-    turn, at = divmod(number, len(COLOURS))
-    dashes = f";stroke-dasharray:{4 * turn} {2 + turn}" if turn else ""
-    colour = COLOURS[at]
-    return f".line.m{number}{{stroke:{colour}{dashes}}}text.m{number}{{fill:{colour}}}"
+    lines = "".join(line_style(number) for number in range(len(findings)))
+    return svg_file(drawn, style=LINE_STYLE + lines)

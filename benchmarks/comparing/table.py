@@ -1,7 +1,7 @@
 """Results of the comparison: figures of each row, verdicts on the bars, and both as markdown.
 
 Seconds are computed, not measured: from the steps to a loss, the fastest inner step of all runs
-with such steps, and the bytes that `traffic.py` counts on a line of a rate. Must NOT train, nor
+with such steps, and the bytes that lowcomm/planning counts on a line of a rate. Must NOT train, nor
 omit a failure.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.comparing.kept import Outcome
 from benchmarks.comparing.rows import BASELINE, Bar, Point, Row, base_of
 from benchmarks.comparing.settings import said
-from benchmarks.comparing.traffic import NodeTraffic
 from lowcomm.methods import FlexDeMoMethod
+from lowcomm.planning import NodeTraffic
 from lowcomm.reports import decimal_bytes_text, seconds_text
 
 TARGET_ABOVE = 0.05

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from lowcomm.cli import init, log_lists, own_node, recover, revoke, steer
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
+from lowcomm.planning.command import plan
 from peers.processes import AdoptedProgram, adopted_program
 from protocols.types import ConfigError, LowcommError, RefusedError
 
@@ -311,6 +312,7 @@ def witness(
     _run_witness(loaded, directory, address=address, token=token)
 
 
+app.command()(plan)
 app.command()(recover.recover)
 app.command()(revoke.revoke)
 app.command()(log_lists.audit)

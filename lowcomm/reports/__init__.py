@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from lowcomm.reports.chart_file import LINE_STYLE, line_style, svg_file
     from lowcomm.reports.event_log import EVENTS
     from lowcomm.reports.events import (
         Commit,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EVENTS",
+    "LINE_STYLE",
     "Commit",
     "Elected",
     "Event",
@@ -46,9 +48,11 @@ __all__ = [
     "build_summary",
     "decimal_bytes_text",
     "line_chart",
+    "line_style",
     "print_end",
     "read_timeline",
     "seconds_text",
+    "svg_file",
     "write_report",
     "write_summary",
 ]
@@ -56,6 +60,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "chart_file": "LINE_STYLE line_style svg_file",
         "event_log": "EVENTS",
         "events": "Commit Elected Event Finished Lost RanksLost RanksStalled Ready",
         "html_report": "write_report",

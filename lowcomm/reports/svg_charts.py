@@ -91,10 +91,11 @@ def line_chart(
     x_label: str,
     y_label: str,
     samples: bool = False,
+    x_text: Callable[[float], str] = count_text,
 ) -> Markup:
     """Draw lines with their labels at the right end; "" if there are fewer than two points.
     `samples`: every label is at the right edge beside a piece of its line, for many lines with
-    different ends."""
+    different ends. `x_text`: the text of a tick of the x axis."""
     points = [point for line in series for point in line.points]
     if len(points) < 2:
         return Markup("")
@@ -118,7 +119,7 @@ def line_chart(
     for tick in nice_ticks(0, x_max, count=max(2, width // 130)):
         x = place(tick, low)[0]
         parts.append(_line("grid", x, bottom, x, bottom + 4))
-        parts.append(_text("tick mid", x, bottom + 18, count_text(tick)))
+        parts.append(_text("tick mid", x, bottom + 18, x_text(tick)))
     parts.append(_text("tick", 4, 12, y_label))
     parts.append(_text("tick end", right, height - 5, x_label))
     for line in series:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protocols.state.entry_validation import cannot_act, may_not_ask
     from protocols.state.gossip_pairs import pairs_of
     from protocols.state.log_applier import LogApplier
-    from protocols.state.parts import ELEMENT_BYTES, OWNERS_MAX
+    from protocols.state.parts import ELEMENT_BYTES, OWNERS_MAX, cut_parts
     from protocols.state.run_state import RunState
     from protocols.state.step_entries import drawn_at, step_view
     from protocols.state.tokens import (
@@ -51,6 +51,7 @@ __all__ = [
     "cannot_act",
     "checkpoint_progress",
     "claim",
+    "cut_parts",
     "decode_token",
     "drawn_at",
     "encode_token",
@@ -73,7 +74,7 @@ __getattr__ = lazy_exports(
         "entry_validation": "cannot_act may_not_ask",
         "gossip_pairs": "pairs_of",
         "log_applier": "LogApplier",
-        "parts": "ELEMENT_BYTES OWNERS_MAX",
+        "parts": "ELEMENT_BYTES OWNERS_MAX cut_parts",
         "run_state": "RunState",
         "step_entries": "drawn_at step_view",
         "tokens": (

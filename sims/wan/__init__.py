@@ -7,9 +7,9 @@ NOT send anything but to loopback, or inside namespaces that the run itself made
 Start reading: network.py.
 """
 
+from lowcomm.quantities import RATE, SHARE, TIME, parse
 from sims.wan.link import WanLink, all_pairs
 from sims.wan.network import Means, Place, Wan, why_not
-from sims.wan.quantities import RATE, SHARE, TIME, parse
 
 __all__ = [
     "RATE",

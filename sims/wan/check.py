@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lowcomm.quantities import RATE, TIME, show
 from peers.processes import dying_with_us, own_module
 from sims.wan.link import WanError, WanLink
 from sims.wan.network import MEANS, Means, Place, Wan, why_not
 from sims.wan.probe import READY
-from sims.wan.quantities import RATE, TIME, show
 
 PINGS = 20
 DATAGRAMS = 5000

@@ -13,12 +13,12 @@ from typing import Annotated
 
 import typer
 
+from lowcomm.quantities import RATE, SHARE, TIME, parse, show
 from peers.processes import SIGNALLED, Child, dying_with_us, shell_status, start_child
 from protocols.types import ConfigError
 from sims.wan.check import check, row, table
 from sims.wan.link import WanLink
 from sims.wan.network import MEANS, Means, Place, Wan, why_not
-from sims.wan.quantities import RATE, SHARE, TIME, parse, show
 
 STOP_TIMEOUT_S = 3.5
 """Seconds from SIGTERM to SIGKILL, as in `lowcomm sim`."""

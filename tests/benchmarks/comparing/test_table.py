@@ -21,9 +21,9 @@ from benchmarks.comparing.table import (
     steps_to,
     words,
 )
-from benchmarks.comparing.traffic import NodeTraffic
 from lowcomm.config.schema import MuonConfig
 from lowcomm.methods import AllReduceMethod, DiLoCoMethod, FlexDeMoMethod
+from lowcomm.planning.traffic import NodeTraffic
 from tests.benchmarks.comparing.tiny import outcome
 
 BASE = Row(name="allreduce", points=[Point(method=AllReduceMethod())])

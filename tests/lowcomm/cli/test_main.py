@@ -26,6 +26,7 @@ COMMANDS = (
     "operator",
     "pause",
     "peer",
+    "plan",
     "recover",
     "resume",
     "revoke",
@@ -131,6 +132,33 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "resume of nothing": ("resume nowhere", ("nowhere does not exist", "runs/NAME")),
     "resume of no run": ("resume text", ("text holds no node", "runs/NAME")),
     "too few ranks": ("sim run.toml --peers 3 --ranks 1,2", ("--ranks '1,2'", "3 counts")),
+    "a plan of no size": ("plan --step 1s --nodes 2 --line 1mbit", ("--params 1.3b", "--from")),
+    "a plan without steps": ("plan --params 1m --nodes 2 --line 1mbit", ("--step 350ms",)),
+    "a plan for no nodes": ("plan --params 1m --step 1s --line 1mbit", ("--nodes 4",)),
+    "a plan for one node": (
+        "plan --params 1m --step 1s --line 1mbit --nodes 1",
+        ("a plan for 1 nodes", "2 or more"),
+    ),
+    "a plan without a line": ("plan --params 1m --step 1s --nodes 2", ("--line 100mbit",)),
+    "a plan of steps without time": (
+        "plan --params 1m --step 0 --nodes 2 --line 1mbit",
+        ("a step of 0 s", "above 0"),
+    ),
+    "a plan of no run": ("plan --from nowhere", ("--from nowhere", "no node", "runs/NAME")),
+    "a plan in bytes": (
+        "plan --params 1m --step 1s --nodes 2 --line 100MB",
+        ("--line '100MB'", "mbit"),
+    ),
+    "a plan of a tiny model": (
+        "plan --params 20 --step 1s --nodes 2 --line 1mbit",
+        ("20 parameters in 24 layers",),
+    ),
+    "a plan of an impossible share": ("plan --share 100%", ("--share 100%", "90%")),
+    "a plan for no memory": (
+        "plan --params 1b --step 1s --nodes 2 --line 1mbit --memory 1gib",
+        ("fits into 1.00 GiB", "the least"),
+    ),
+    "a plot of another kind": ("plan --plot plan.png", ("--plot plan.png", ".svg")),
     "a full directory": ("demo --directory text", ("--directory text is not empty", "another")),
     "a directory below a file": ("demo --directory run.toml/x", ("run.toml/x", "--directory")),
 }

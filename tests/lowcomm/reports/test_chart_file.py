@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 from markupsafe import Markup
 
-from benchmarks.svg import NAMESPACE, svg_file
+from lowcomm.reports.chart_file import NAMESPACE, svg_file
 
 
 def test_it_has_the_namespace_and_the_style() -> None:

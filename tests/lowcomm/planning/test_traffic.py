@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.comparing.traffic import NodeTraffic, traffic_of
 from lowcomm.methods import (
     AllReduceMethod,
     DiLoCoMethod,
@@ -13,6 +12,7 @@ from lowcomm.methods import (
     NoLoCoMethod,
     SparseLoCoMethod,
 )
+from lowcomm.planning.traffic import NodeTraffic, traffic_of
 from protocols.types.ids import TensorSpec
 from sims.lockstep.exchange import LocalContribution, Lockstep
 

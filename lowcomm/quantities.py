@@ -20,6 +20,23 @@ RATE = Units({"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}, "100mbit")
 """To bits per second. As in `tc`, without its `bps`, which means bytes."""
 TIME = Units({"us": 1e-6, "ms": 1e-3, "s": 1.0}, "50ms")
 SHARE = Units({"%": 0.01}, "1%")
+SIZE = Units(
+    {
+        "b": 1.0,
+        "kb": 1e3,
+        "mb": 1e6,
+        "gb": 1e9,
+        "tb": 1e12,
+        "kib": 2.0**10,
+        "mib": 2.0**20,
+        "gib": 2.0**30,
+        "tib": 2.0**40,
+    },
+    "64gib",
+)
+"""To bytes."""
+COUNT = Units({"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}, "1.3b")
+"""Of a model's parameters."""
 
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z%]*)", re.ASCII)
 
@@ -35,7 +52,7 @@ def parse(text: str, units: Units, *, what: str) -> float:
         return float(number) * units.factors[unit]
     if match and not unit and float(number) == 0:
         return 0.0
-    known = ", ".join(units.factors)
+    known = ", ".join(unit for unit in units.factors if unit)
     raise ConfigError(
         f"{what} {text!r}: write a number and its unit ({known}), such as {units.example}"
     )

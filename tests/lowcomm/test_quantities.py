@@ -2,8 +2,8 @@
 
 import pytest
 
+from lowcomm.quantities import COUNT, RATE, SHARE, SIZE, TIME, Units, parse, show
 from protocols.types.errors import ConfigError
-from sims.wan.quantities import RATE, SHARE, TIME, Units, parse, show
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,9 @@ from sims.wan.quantities import RATE, SHARE, TIME, Units, parse, show
         (".5s", TIME, 0.5),
         ("1%", SHARE, 0.01),
         ("0", TIME, 0.0),
+        ("64GiB", SIZE, 64 * 2**30),
+        ("1.3B", COUNT, 1.3e9),
+        ("857216", COUNT, 857216.0),
         ("0.0", SHARE, 0.0),
     ],
 )

@@ -1,0 +1,83 @@
+"""The parameters of a model, and their layout in fragments, without the model.
+
+Must NOT import torch.
+"""
+
+import math
+from collections.abc import Sequence
+
+from lowcomm.config.schema import ModelConfig
+from lowcomm.methods.base import Parameter, RoundMethod, StepMethod
+from protocols.types import ConfigError, TensorSpec
+
+BLOCK_ELEMENTS_MIN = 48
+"""Fewest parameters of a block of `stated_parameters`: matrices of two columns."""
+
+
+def configured_parameters(model: ModelConfig) -> list[Parameter]:
+    """The parameters of the built-in model (lowcomm/models/llama.py), in its order; a tied output
+    layer counts once."""
+    hidden, wide = model.hidden_size, model.intermediate_size
+    kv = model.kv_heads * (hidden // model.heads)
+    found = [Parameter("model.embed_tokens.weight", (model.vocab_size, hidden))]
+    block = (
+        ("self_attn.q_proj", (hidden, hidden)),
+        ("self_attn.k_proj", (kv, hidden)),
+        ("self_attn.v_proj", (kv, hidden)),
+        ("self_attn.o_proj", (hidden, hidden)),
+        ("mlp.gate_proj", (wide, hidden)),
+        ("mlp.up_proj", (wide, hidden)),
+        ("mlp.down_proj", (hidden, wide)),
+        ("input_layernorm", (hidden,)),
+        ("post_attention_layernorm", (hidden,)),
+    )
+    for layer in range(model.layers):
+        found += [Parameter(f"model.layers.{layer}.{name}.weight", size) for name, size in block]
+    found.append(Parameter("model.norm.weight", (hidden,)))
+    if not model.tied_embeddings:
+        found.append(Parameter("lm_head.weight", (model.vocab_size, hidden)))
+    return found
+
+
+def stated_parameters(count: int, *, layers: int) -> list[Parameter]:
+    """The parameters of a transformer of which only their number and the number of its blocks are
+    known: equal blocks of about 12 times the width squared. Raises ConfigError."""
+    if layers < 1 or count < BLOCK_ELEMENTS_MIN * layers:
+        raise ConfigError(
+            f"{count} parameters in {layers} layers: give at least one layer, and at least "
+            f"{BLOCK_ELEMENTS_MIN} parameters for each"
+        )
+    found: list[Parameter] = []
+    for layer in range(layers):
+        size = count * (layer + 1) // layers - count * layer // layers
+        width = math.isqrt(size // 12)
+        rows, rest = divmod(size, width)
+        name = f"model.layers.{layer}"
+        found += [
+            Parameter(f"{name}.self_attn.weight", (rows // 3, width)),
+            Parameter(f"{name}.mlp.weight", (rows - rows // 3, width)),
+        ]
+        if rest:
+            found.append(Parameter(f"{name}.norm.weight", (rest,)))
+    return found
+
+
+def layout_of(
+    parameters: Sequence[Parameter], method: RoundMethod | StepMethod
+) -> tuple[TensorSpec, ...]:
+    """The layout of these parameters in a run of this method. Raises ConfigError if the method
+    cannot divide them."""
+    divided = isinstance(method, RoundMethod)
+    fragments = method.fragments_of(parameters) if divided else (0,) * len(parameters)
+    found, ends = list[TensorSpec](), dict[int, int]()
+    for fragment, each in zip(fragments, parameters, strict=True):
+        offset = ends.get(fragment, 0)
+        found.append(TensorSpec(fragment, each.name, each.shape, offset))
+        ends[fragment] = offset + each.elements
+    return tuple(found)
+
+
+def count_blocks(parameters: Sequence[Parameter]) -> int:
+    """The number of blocks into which `streaming_diloco` can divide the model."""
+    numbered = {each.name.split(".")[2] for each in parameters if ".layers." in each.name}
+    return max(len(numbered), 1)
