@@ -6,12 +6,15 @@ user's own attribute of the same name is. Must NOT decide which tensors are exch
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
 from protocols.types import ConfigError
 
+Model = nn.Module | Sequence[nn.Module]
+"""A model, or the parts of it that a rank has (stages of a pipeline), in the model's order: each
+tensor has the name that it has in the whole model."""
 WRAPPERS = (
     ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
     (
@@ -30,7 +33,12 @@ WRAPPERS = (
 """(module of torch, class in it, attribute that holds the wrapped module)."""
 
 
-def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def parts_of(model: Model) -> Sequence[nn.Module]:
+    """The parts of a model; a model is its only part."""
+    return [model] if isinstance(model, nn.Module) else model
+
+
+def named_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
     """Name and parameter, in the order of `model.named_parameters()`; a tied one is listed once, by
     its first name.
 
@@ -38,7 +46,7 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """
     found: dict[nn.Parameter, str] = {}
     paths: dict[str, str] = {}
-    for place, path, module in _modules(model, "", "", set()):
+    for place, path, module in _all_modules(model):
         # A wrapper's own `named_parameters` edits names, of this module none.
         for own, parameter in nn.Module.named_parameters(module, recurse=False):
             if parameter in found:
@@ -53,7 +61,7 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for parameter, name in found.items()]
 
 
-def named_buffers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
+def named_buffers(model: Model) -> list[tuple[str, nn.Module, str]]:
     """Name, module that has it and its name there, of each persistent buffer, in the order of
     `model.named_buffers()`; a tied one is listed once, by its first name. Its module may replace
     the tensor at any time, so look it up when you need it.
@@ -62,7 +70,7 @@ def named_buffers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
     """
     found: dict[str, tuple[str, nn.Module, str]] = {}
     seen: set[Tensor] = set()
-    for place, _, module in _modules(model, "", "", set()):
+    for place, _, module in _all_modules(model):
         for own, buffer in nn.Module.named_buffers(module, recurse=False):
             if own in module._non_persistent_buffers_set or buffer in seen:
                 continue
@@ -73,6 +81,13 @@ def named_buffers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
                 )
             found[place + own] = (place + own, module, own)
     return list(found.values())
+
+
+def _all_modules(model: Model) -> Iterator[tuple[str, str, nn.Module]]:
+    """Each module of all parts once, as `_modules` yields it."""
+    seen: set[nn.Module] = set()
+    for part in parts_of(model):
+        yield from _modules(part, "", "", seen)
 
 
 def _modules(
