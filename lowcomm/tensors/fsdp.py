@@ -219,10 +219,10 @@ def check_sharded(parts: NodeShards) -> None:
         if tensor.plain_on > 1:
             raise ConfigError(
                 f"parameter {name} is not sharded, so of the {tensor.plain_on} ranks only the work "
-                "of the first would count: shard the model with fully_shard before you make the "
-                "optimizer, or start one rank (node.ranks = 1); what all ranks train alike becomes "
-                "a DTensor by distribute_tensor with Replicate; stages of a pipeline keep the "
-                "names of the whole model"
+                f"of rank {min(tensor.writers.values())} would count: shard the model with "
+                "fully_shard before you make the optimizer, or start one rank (node.ranks = 1); "
+                "what all ranks train alike becomes a DTensor by distribute_tensor with Replicate; "
+                "stages of a pipeline keep the names of the whole model"
             )
 
 

@@ -6,6 +6,7 @@ uneven or empty. Must NOT copy a value, nor know what a tensor is for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def box_of(name: str, tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]
     for at, count, placement in zip(coordinate, mesh.shape, placements, strict=True):
         if isinstance(placement, Shard | _StridedShard):
             factor = int(getattr(placement, "split_factor", 1))
-            dimension = int(placement.dim)
+            dimension = cast("int", placement.dim)
             held[dimension] = _share(held[dimension], factor, count, at)
         elif not isinstance(placement, Replicate):
             raise ConfigError(
