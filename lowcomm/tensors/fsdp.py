@@ -309,9 +309,9 @@ def _exchanged(model: Model) -> list[tuple[str, nn.Parameter]]:
 
 
 def _shard_view(place: TensorPlace, parameter: nn.Parameter, found: Placement) -> ShardView:
-    local = local_of(parameter)
-    exact = local.dtype == torch.float32
-    remainder = None if exact else torch.zeros_like(local, dtype=torch.float32)
+    remainder = None
+    if parameter.dtype != torch.float32:
+        remainder = torch.zeros_like(local_of(parameter), dtype=torch.float32)
     sizes, writes = found.sizes, found.writes
     return ShardView(place, parameter, found.offsets, sizes, writes=writes, remainder=remainder)
 

@@ -48,8 +48,8 @@ def named_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
     paths: dict[str, str] = {}
     for place, path, module in _all_modules(model):
         # A wrapper's own `named_parameters` edits names, of this module none.
-        for own, parameter in nn.Module.named_parameters(module, recurse=False):
-            if parameter in found:
+        for own, parameter in module._parameters.items():
+            if parameter is None or parameter in found:
                 continue
             name = found[parameter] = place + own
             if name in paths:
@@ -71,8 +71,8 @@ def named_buffers(model: Model) -> list[tuple[str, nn.Module, str]]:
     found: dict[str, tuple[str, nn.Module, str]] = {}
     seen: set[Tensor] = set()
     for place, _, module in _all_modules(model):
-        for own, buffer in nn.Module.named_buffers(module, recurse=False):
-            if own in module._non_persistent_buffers_set or buffer in seen:
+        for own, buffer in module._buffers.items():
+            if buffer is None or own in module._non_persistent_buffers_set or buffer in seen:
                 continue
             seen.add(buffer)
             if place + own in found:
@@ -87,29 +87,37 @@ def _all_modules(model: Model) -> Iterator[tuple[str, str, nn.Module]]:
     """Each module of all parts once, as `_modules` yields it."""
     seen: set[nn.Module] = set()
     for part in parts_of(model):
-        yield from _modules(part, "", "", seen)
+        yield from _modules(part, seen)
 
 
-def _modules(
-    module: nn.Module, place: str, path: str, seen: set[nn.Module]
-) -> Iterator[tuple[str, str, nn.Module]]:
+def _modules(whole: nn.Module, seen: set[nn.Module]) -> Iterator[tuple[str, str, nn.Module]]:
     """Each module once, in the order of `named_modules()`, with the prefix of its tensors' names
     without wrappers and with them."""
-    if module in seen:
-        return
-    seen.add(module)
-    yield place, path, module
-    wrapped = _wrapped_attribute(module)
-    for name, child in nn.Module.named_children(module):
-        inner = place if name == wrapped else f"{place}{name}."
-        yield from _modules(child, inner, f"{path}{name}.", seen)
+    wrappers = _loaded_wrappers()
+    attributes: dict[type, str] = {}  # A model has few classes.
+    waiting = [("", "", whole)]
+    while waiting:
+        place, path, module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        yield place, path, module
+        made = type(module)
+        if made not in attributes:
+            found = (name for kind, name in wrappers if issubclass(made, kind))
+            attributes[made] = next(found, "")
+        wrapped = attributes[made]
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                inner = place if name == wrapped else f"{place}{name}."
+                waiting.append((inner, f"{path}{name}.", child))
 
 
-def _wrapped_attribute(module: nn.Module) -> str:
-    """The attribute in which this module keeps a module that it wraps; "" if it is no wrapper."""
-    for source, kind, attribute in WRAPPERS:
-        # A module of such a class exists only if its source is imported, which takes seconds.
-        loaded = sys.modules.get(source)
-        if loaded is not None and isinstance(module, getattr(loaded, kind)):
-            return attribute
-    return ""
+def _loaded_wrappers() -> list[tuple[type[nn.Module], str]]:
+    """The classes of wrappers, each with the attribute in which it keeps the wrapped module. A
+    module of such a class exists only if its source is imported, which takes seconds."""
+    return [
+        (getattr(sys.modules[source], kind), attribute)
+        for source, kind, attribute in WRAPPERS
+        if source in sys.modules
+    ]

@@ -6,11 +6,13 @@ uneven or empty. Must NOT copy a value, nor know what a tensor is for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement as TorchPlacement
 from torch.distributed.tensor.placement_types import (
     _StridedShard,  # pyright: ignore[reportPrivateUsage] - FSDP2 makes it of tensor-parallel ones.
 )
@@ -51,31 +53,44 @@ def box_of(name: str, tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]
             f"tensor {name} is on a mesh without this rank: give each rank a model of its own "
             "tensors only"
         )
-    held: list[list[range]] = [[range(size)] for size in whole]
-    for at, count, placement in zip(coordinate, mesh.shape, placements, strict=True):
-        if isinstance(placement, Shard | _StridedShard):
-            factor = int(getattr(placement, "split_factor", 1))
-            dimension = cast("int", placement.dim)
-            held[dimension] = _share(held[dimension], factor, count, at)
-        elif not isinstance(placement, Replicate):
-            raise ConfigError(
-                f"tensor {name} is placed as {placements}: each rank has a summand of it, and "
-                "nodes exchange values; redistribute it to Shard or Replicate"
-            )
-    if any(len(ranges) > 1 for ranges in held):
-        raise ConfigError(
-            f"tensor {name} is placed as {placements}: this rank's part lies in several pieces, "
-            "which have no one place; shard it with Shard, or with fully_shard and "
-            "parallelize_module"
-        )
-    sizes = tuple(sum(map(len, ranges)) for ranges in held)
-    local = tuple(local_of(tensor).shape)
+    try:
+        offsets, sizes = _box(whole, tuple(mesh.shape), tuple(coordinate), placements)
+    except ConfigError as error:
+        raise ConfigError(f"tensor {name} is placed as {placements}: {error}") from error
+    local = tuple(tensor._local_tensor.shape)
     if local != sizes:
         raise ConfigError(
             f"tensor {name} {list(whole)} is placed as {placements}, which gives this rank "
             f"{list(sizes)}, but it holds {list(local)}: make its first dimensions divisible by "
             "the mesh"
         )
+    return offsets, sizes
+
+
+@lru_cache(maxsize=4096)  # A model has few shapes; 50,000 boxes would take seconds.
+def _box(
+    whole: tuple[int, ...],
+    mesh: tuple[int, ...],
+    coordinate: tuple[int, ...],
+    placements: tuple[TorchPlacement, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    held: list[list[range]] = [[range(size)] for size in whole]
+    for at, count, placement in zip(coordinate, mesh, placements, strict=True):
+        if isinstance(placement, Shard | _StridedShard):
+            factor = int(getattr(placement, "split_factor", 1))
+            dimension = cast("int", placement.dim)
+            held[dimension] = _share(held[dimension], factor, count, at)
+        elif not isinstance(placement, Replicate):
+            raise ConfigError(
+                "each rank has a summand of it, and nodes exchange values; redistribute it to "
+                "Shard or Replicate"
+            )
+    if any(len(ranges) > 1 for ranges in held):
+        raise ConfigError(
+            "this rank's part lies in several pieces, which have no one place; shard it with "
+            "Shard, or with fully_shard and parallelize_module"
+        )
+    sizes = tuple(sum(map(len, ranges)) for ranges in held)
     return tuple(ranges[0].start if ranges else 0 for ranges in held), sizes
 
 
