@@ -45,6 +45,11 @@ class FlexDeMo(StepTrainer):
 
     def _prepare(self) -> None:
         shards, peer, method = self._shards, self._peer, self._method
+        if len(shards) < len(self._layout):
+            raise ConfigError(
+                "this rank has a part of the model only: FlexDeMo needs the whole model on each "
+                "rank, sharded by fully_shard; take a method of rounds for a pipeline"
+            )
         parameters = [Parameter(shard.place.name, shard.place.shape) for shard in shards]
         self._compression = MomentumExchange(
             method.make_exchange(parameters, seed=peer.run.seed),

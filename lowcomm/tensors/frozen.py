@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from lowcomm.tensors.names import named_parameters
-from lowcomm.tensors.placement import Placement, local_of, placement_of
+from lowcomm.tensors.names import Model, named_parameters
+from lowcomm.tensors.node_tensors import HeldPart, held_part, node_tensors
+from lowcomm.tensors.placement import Placement, local_of
 from protocols.types import ConfigError, FrozenTensor
 from protocols.wire import FROZEN_TYPES
 
@@ -57,11 +58,14 @@ _TYPES = {
 assert set(_TYPES.values()) == set(FROZEN_TYPES)
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes of an element, the type as which its bits are read."""
+_NOTHING = torch.empty(0)
+_NOWHERE = Placement((0,), (0,), writes=False)
+"""Of a tensor that other ranks have."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenPart:
-    """The part of one frozen tensor that this rank holds."""
+    """The part of one frozen tensor that this rank holds; maybe nothing of it."""
 
     spec: FrozenTensor
     """The whole tensor, with the summand of its digest that this rank gives."""
@@ -69,18 +73,26 @@ class FrozenPart:
     placement: Placement
 
 
-def frozen_parts(model: nn.Module, *, rank: int) -> list[FrozenPart]:
-    """This rank's parts of all parameters that need no gradient, in the order of
-    `model.named_parameters()`. Reads all of them once.
+def frozen_parts(model: Model, *, rank: int, world_size: int | None = None) -> list[FrozenPart]:
+    """This rank's parts of all parameters of the node that need no gradient, in the node's order.
+    Reads all of them once. All ranks call it together (node_tensors.py).
 
     A parameter that consists of several tensors, as quantized ones do, is listed as these. Raises
-    ConfigError for a type that safetensors files do not have.
+    ConfigError for a type that safetensors files do not have, and as `node_tensors` does.
     """
-    parts: list[FrozenPart] = []
+    mine: dict[str, tuple[HeldPart, Tensor]] = {}
     for name, parameter in named_parameters(model):
         if not parameter.requires_grad and parameter.numel():
-            placement = placement_of(name, parameter, rank)
-            parts += _parts(name, tuple(parameter.shape), local_of(parameter), placement)
+            found = held_part(name, parameter)
+            mine |= {held.name: (held, each) for held, each in _tensors(found, parameter)}
+    node = node_tensors([held for held, _ in mine.values()], rank=rank, world_size=world_size)
+    parts: list[FrozenPart] = []
+    for name, tensor in node.tensors.items():
+        held, local = mine.get(name, (tensor.first, _NOTHING))
+        place = node.placement(held) if name in mine else _NOWHERE
+        digest = _summand(local, held.offsets) if place.writes else 0
+        spec = FrozenTensor(name, held.kind, held.shape, digest)
+        parts.append(FrozenPart(spec, local, place))
     return parts
 
 
@@ -108,31 +120,29 @@ def write_frozen(path: str, parts: Sequence[FrozenPart]) -> None:
             memory.flush()
 
 
-def _parts(
-    name: str, shape: tuple[int, ...], local: Tensor, placement: Placement
-) -> list[FrozenPart]:
+def _tensors(held: HeldPart, parameter: Tensor) -> list[tuple[HeldPart, Tensor]]:
+    """The tensors of which the parameter consists, as this rank holds them."""
+    local, name = local_of(parameter), held.name
     inner = getattr(local, "__tensor_flatten__", None)
     if inner is not None:
-        if tuple(local.shape) != shape:
+        if tuple(local.shape) != held.shape:
             raise ConfigError(
                 f"frozen parameter {name} is a sharded {type(local).__name__}, of which the parts "
                 "have no places: leave it out of fully_shard (ignored_params)"
             )
-        found: list[FrozenPart] = []
+        found: list[tuple[HeldPart, Tensor]] = []
         for attribute in inner()[0]:
             each: Tensor = getattr(local, attribute)
             whole = tuple(each.shape)
-            place = Placement((0,) * len(whole), whole, writes=placement.writes)
+            part = HeldPart(f"{name}.{attribute}", whole, (0,) * len(whole), whole, "", held.plain)
             if each.numel():
-                found += _parts(f"{name}.{attribute}", whole, each.detach(), place)
+                found += _tensors(part, each.detach())
         return found
     if local.dtype not in _TYPES:
         raise ConfigError(
             f"frozen parameter {name} is {local.dtype}, which has no place in a safetensors file"
         )
-    local = local.as_subclass(Tensor)
-    digest = _summand(local, placement.offsets) if placement.writes else 0
-    return [FrozenPart(FrozenTensor(name, _TYPES[local.dtype], shape, digest), local, placement)]
+    return [(held._replace(kind=_TYPES[local.dtype]), local.as_subclass(Tensor))]
 
 
 @torch.no_grad()

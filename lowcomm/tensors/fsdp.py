@@ -1,8 +1,9 @@
 """FSDP2 inside one node, and the position of each rank's shards in the node's shared memory.
 
-The layout of a fragment is its exchanged parameters in the order of `model.named_parameters()`,
-unsharded, C-contiguous, fp32, densely packed. So nodes with any number of ranks, and any sharding,
-share one layout. Must NOT know rounds or results, nor keep a copy of a parameter.
+The layout of a fragment is its exchanged parameters in the order of `model.named_parameters()` of
+the whole model, unsharded, C-contiguous, fp32, densely packed. So nodes with any number of ranks,
+any sharding and any stages of a pipeline share one layout. Must NOT know rounds or results, nor
+keep a copy of a parameter.
 """
 
 import atexit
@@ -18,13 +19,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
 from lowcomm.tensors.gpu_copies import wait_for_copies
-from lowcomm.tensors.names import named_parameters
-from lowcomm.tensors.placement import local_of, placement_of
+from lowcomm.tensors.names import Model, named_parameters, parts_of
+from lowcomm.tensors.node_tensors import NodeTensors, held_part, node_tensors
+from lowcomm.tensors.placement import Placement, local_of
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 
@@ -119,69 +120,110 @@ def shard_model(model: nn.Module, blocks: Iterable[nn.Module], *, mesh: DeviceMe
     fully_shard(model, mesh=mesh)
 
 
-def reshard(model: nn.Module) -> None:
+def reshard(model: Model) -> None:
     """Replace gathered parameters by FSDP2's shards.
 
     A forward pass without a backward pass leaves the root's parameters gathered. They would hide
     the shards from `named_parameters()`, and the next forward pass would use them although the
     shards have changed.
     """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    for part in parts_of(model):
+        for module in part.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
 
-def places(model: nn.Module, fragments_of: FragmentsOf = _one_fragment) -> list[TensorPlace]:
-    """Fragment, name, full shape and offset (elements) of every exchanged parameter.
+@dataclass(frozen=True, slots=True)
+class NodeShards:
+    """The exchanged parameters of a node, and one rank's parts of them."""
 
-    They are in the order of `model.named_parameters()`, without those that need no gradient
-    (lowcomm/tensors/frozen.py) or have no element. A tied parameter is listed once, by its first
-    name, and `fragments_of` gets only that name. Raises ConfigError if there is none, if one has a
-    type that is not in TRAINED_TYPES, or if two have the same name.
+    layout: list[TensorPlace]
+    """Fragment, name, full shape and offset (elements) of every exchanged parameter of the node."""
+    shards: list[ShardView]
+    """The rank's own parts, in the same order; those that it holds nothing of are there too, but
+    for tensors that only other ranks have."""
+    node: NodeTensors
+
+    @property
+    def device(self) -> torch.device:
+        """That of the rank's parts."""
+        return self.shards[0].local.device if self.shards else torch.device("cpu")
+
+
+def places(model: Model, fragments_of: FragmentsOf = _one_fragment) -> list[TensorPlace]:
+    """The layout of a node with one rank. Raises ConfigError as `node_shards` does."""
+    return node_shards(model, rank=0, world_size=1, fragments_of=fragments_of).layout
+
+
+def shard_views(
+    model: Model, *, rank: int, fragments_of: FragmentsOf = _one_fragment
+) -> list[ShardView]:
+    """This rank's parts, as `node_shards` finds them."""
+    return node_shards(model, rank=rank, fragments_of=fragments_of).shards
+
+
+def node_shards(
+    model: Model,
+    *,
+    rank: int,
+    world_size: int | None = None,
+    fragments_of: FragmentsOf = _one_fragment,
+) -> NodeShards:
+    """All exchanged parameters of the node, and this rank's parts. All ranks call it together
+    (node_tensors.py).
+
+    They are in the order of `model.named_parameters()` of the whole model, without those that need
+    no gradient (lowcomm/tensors/frozen.py) or have no element. A tied parameter is listed once, by
+    its first name, and `fragments_of` gets only that name. Of the ranks that hold the same part the
+    first one writes it; a plain tensor is whole on every rank. Raises ConfigError if there is none,
+    if one has a type that is not in TRAINED_TYPES, if two have the same name, or as `box_of` and
+    `node_tensors` do.
     """
-    named = _exchanged(model)
-    fragments = fragments_of([Parameter(name, tuple(each.shape)) for name, each in named])
-    found: list[TensorPlace] = []
-    ends: dict[int, int] = {}
-    for (name, parameter), fragment in zip(named, fragments, strict=True):
+    reshard(model)
+    named = dict(_exchanged(model))
+    for name, parameter in named.items():
         if parameter.dtype not in TRAINED_TYPES:
             raise ConfigError(
                 f"parameter {name} is {parameter.dtype}: only fp32, bf16 and fp16 parameters can "
                 "be trained (requires_grad_(False) freezes others)"
             )
-        offset = ends.get(fragment, 0)
-        found.append(TensorPlace(fragment, name, tuple(parameter.shape), offset))
-        ends[fragment] = offset + parameter.numel()
-    if not found:
+    mine = {name: held_part(name, parameter) for name, parameter in named.items()}
+    node = node_tensors(list(mine.values()), rank=rank, world_size=world_size)
+    layout = _layout(node, fragments_of)
+    shards = [
+        _shard_view(place, named[place.name], node.placement(mine[place.name]))
+        for place in layout
+        if place.name in named
+    ]
+    return NodeShards(layout, shards, node)
+
+
+def _layout(node: NodeTensors, fragments_of: FragmentsOf) -> list[TensorPlace]:
+    shapes = {name: each.first.shape for name, each in node.tensors.items()}
+    if not shapes:
         raise ConfigError("the model has no parameters that need a gradient")
+    fragments = fragments_of([Parameter(name, shape) for name, shape in shapes.items()])
+    found: list[TensorPlace] = []
+    ends: dict[int, int] = {}
+    for (name, shape), fragment in zip(shapes.items(), fragments, strict=True):
+        place = TensorPlace(fragment, name, shape, ends.get(fragment, 0))
+        found.append(place)
+        ends[fragment] = place.offset + place.elements
     return found
 
 
-def shard_views(
-    model: nn.Module, *, rank: int, fragments_of: FragmentsOf = _one_fragment
-) -> list[ShardView]:
-    """This rank's part of each exchanged parameter, in the order of `places`.
-
-    Plain tensors are whole on every rank: rank 0 writes them. Each part of a DTensor is written by
-    the first rank along the mesh dimensions that replicate it. Raises ConfigError for the same
-    reasons as `places`, and for a placement that is neither Shard nor Replicate.
-    """
-    reshard(model)
-    parameters = dict(_exchanged(model))
-    found = places(model, fragments_of)
-    return [_shard_view(place, parameters[place.name], rank) for place in found]
-
-
-def check_sharded(shards: Sequence[ShardView], *, world_size: int) -> None:
+def check_sharded(parts: NodeShards) -> None:
     """Raise ConfigError for a plain parameter on several ranks: each would train a copy of its own,
-    and rank 0 alone writes."""
-    plain = [shard.place.name for shard in shards if not isinstance(shard.parameter, DTensor)]
-    if world_size > 1 and plain:
-        raise ConfigError(
-            f"parameter {plain[0]} is not sharded, so of the {world_size} ranks only the work of "
-            "rank 0 would count: shard the model with fully_shard before you make the optimizer, "
-            "or start one rank (node.ranks = 1)"
-        )
+    and the first one alone writes."""
+    for name, tensor in parts.node.tensors.items():
+        if tensor.plain_on > 1:
+            raise ConfigError(
+                f"parameter {name} is not sharded, so of the {tensor.plain_on} ranks only the work "
+                f"of rank {min(tensor.writers.values())} would count: shard the model with "
+                "fully_shard before you make the optimizer, or start one rank (node.ranks = 1); "
+                "what all ranks train alike becomes a DTensor by distribute_tensor with Replicate; "
+                "stages of a pipeline keep the names of the whole model"
+            )
 
 
 @torch.no_grad()
@@ -260,17 +302,16 @@ def _copy(source: Tensor, target: Tensor, *, of_bytes: int) -> None:
         target.copy_(source, non_blocking=True)
 
 
-def _exchanged(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def _exchanged(model: Model) -> list[tuple[str, nn.Parameter]]:
     """The parameters that nodes exchange, with their names: those that need a gradient."""
     named = named_parameters(model)
     return [(name, each) for name, each in named if each.requires_grad and each.numel()]
 
 
-def _shard_view(place: TensorPlace, parameter: nn.Parameter, rank: int) -> ShardView:
-    found = placement_of(place.name, parameter, rank)
-    local = local_of(parameter)
-    exact = local.dtype == torch.float32
-    remainder = None if exact else torch.zeros_like(local, dtype=torch.float32)
+def _shard_view(place: TensorPlace, parameter: nn.Parameter, found: Placement) -> ShardView:
+    remainder = None
+    if parameter.dtype != torch.float32:
+        remainder = torch.zeros_like(local_of(parameter), dtype=torch.float32)
     sizes, writes = found.sizes, found.writes
     return ShardView(place, parameter, found.offsets, sizes, writes=writes, remainder=remainder)
 

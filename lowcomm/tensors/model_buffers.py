@@ -2,10 +2,10 @@
 
 They are the persistent ones, as in a state_dict, and lie in a fragment of their own, fp32, densely
 packed (lowcomm/methods/buffers.py). FSDP2 leaves buffers plain on every rank, where each rank's own
-samples change them. Rank 0's are contributed, as DistributedDataParallel takes them too: ranks need
-not wait for each other, and a mean over ranks would be no better estimate of statistics that nodes
-average anyway. All ranks get the result. Must NOT know rounds, nor keep a tensor: modules may
-replace theirs.
+samples change them. Those of the first rank that has them are contributed, as
+DistributedDataParallel takes rank 0's: ranks need not wait for each other, and a mean over ranks
+would be no better estimate of statistics that nodes average anyway. All ranks get the result. Must
+NOT know rounds, nor keep a tensor: modules may replace theirs.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from lowcomm.tensors.fsdp import whole, window
 from lowcomm.tensors.gpu_copies import wait_for_copies
-from lowcomm.tensors.names import named_buffers
-from lowcomm.tensors.placement import local_of, placement_of
+from lowcomm.tensors.names import Model, named_buffers
+from lowcomm.tensors.node_tensors import HeldPart, held_part, node_tensors
+from lowcomm.tensors.placement import local_of
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError, TensorKind
 
@@ -51,29 +52,42 @@ class BufferView:
         return self.place.elements if self.writes else 0
 
 
-def buffer_views(model: nn.Module, *, rank: int, fragment: int) -> list[BufferView]:
-    """This rank's parts of all persistent buffers that have elements, in the order of
-    `model.named_buffers()`, which lie in this fragment.
+def node_buffers(
+    model: Model, *, rank: int, fragment: int, world_size: int | None = None
+) -> tuple[list[TensorPlace], list[BufferView]]:
+    """The places in this fragment of all persistent buffers of the node that have elements, in the
+    node's order, and this rank's parts. All ranks call it together (node_tensors.py).
 
     Raises ConfigError for a buffer that is sharded, complex, or now not finite (a mask), and for
     integers beyond 2**24.
     """
-    views: list[BufferView] = []
-    end = 0
+    mine: dict[str, tuple[HeldPart, nn.Module, str]] = {}
     for name, owner, own_name in named_buffers(model):
         tensor: Tensor = getattr(owner, own_name)
         if not tensor.numel():
             continue
-        found = placement_of(name, tensor, rank)
-        if found.sizes != tuple(tensor.shape):
+        held = held_part(name, tensor, _kind(name, tensor))
+        if held.sizes != held.shape:
             raise ConfigError(f"buffer {name} is sharded, so nodes cannot average it: {_INSTEAD}")
-        place = TensorPlace(fragment, name, tuple(tensor.shape), end, _kind(name, tensor))
-        end += tensor.numel()
-        views.append(BufferView(place, owner, own_name, found.offsets, found.sizes, found.writes))
-    return views
+        mine[name] = held, owner, own_name
+    node = node_tensors([held for held, *_ in mine.values()], rank=rank, world_size=world_size)
+    layout: list[TensorPlace] = []
+    views: list[BufferView] = []
+    end = 0
+    for name, each in node.tensors.items():
+        kind: TensorKind = "counter" if each.first.kind == "counter" else "buffer"
+        place = TensorPlace(fragment, name, each.first.shape, end, kind)
+        layout.append(place)
+        end += place.elements
+        if name in mine:
+            held, owner, own_name = mine[name]
+            found = node.placement(held)
+            view = BufferView(place, owner, own_name, found.offsets, found.sizes, found.writes)
+            views.append(view)
+    return layout, views
 
 
-def floating_buffer(model: nn.Module) -> str:
+def floating_buffer(model: Model) -> str:
     """The name of the first persistent floating buffer that has elements; "" if there is none."""
     named = ((name, getattr(owner, own)) for name, owner, own in named_buffers(model))
     return next((n for n, each in named if each.is_floating_point() and each.numel()), "")

@@ -6,12 +6,15 @@ user's own attribute of the same name is. Must NOT decide which tensors are exch
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
 from protocols.types import ConfigError
 
+Model = nn.Module | Sequence[nn.Module]
+"""A model, or the parts of it that a rank has (stages of a pipeline), in the model's order: each
+tensor has the name that it has in the whole model."""
 WRAPPERS = (
     ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
     (
@@ -30,7 +33,12 @@ WRAPPERS = (
 """(module of torch, class in it, attribute that holds the wrapped module)."""
 
 
-def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def parts_of(model: Model) -> Sequence[nn.Module]:
+    """The parts of a model; a model is its only part."""
+    return [model] if isinstance(model, nn.Module) else model
+
+
+def named_parameters(model: Model) -> list[tuple[str, nn.Parameter]]:
     """Name and parameter, in the order of `model.named_parameters()`; a tied one is listed once, by
     its first name.
 
@@ -38,10 +46,10 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """
     found: dict[nn.Parameter, str] = {}
     paths: dict[str, str] = {}
-    for place, path, module in _modules(model, "", "", set()):
+    for place, path, module in _all_modules(model):
         # A wrapper's own `named_parameters` edits names, of this module none.
-        for own, parameter in nn.Module.named_parameters(module, recurse=False):
-            if parameter in found:
+        for own, parameter in module._parameters.items():
+            if parameter is None or parameter in found:
                 continue
             name = found[parameter] = place + own
             if name in paths:
@@ -53,7 +61,7 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for parameter, name in found.items()]
 
 
-def named_buffers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
+def named_buffers(model: Model) -> list[tuple[str, nn.Module, str]]:
     """Name, module that has it and its name there, of each persistent buffer, in the order of
     `model.named_buffers()`; a tied one is listed once, by its first name. Its module may replace
     the tensor at any time, so look it up when you need it.
@@ -62,9 +70,9 @@ def named_buffers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
     """
     found: dict[str, tuple[str, nn.Module, str]] = {}
     seen: set[Tensor] = set()
-    for place, _, module in _modules(model, "", "", set()):
-        for own, buffer in nn.Module.named_buffers(module, recurse=False):
-            if own in module._non_persistent_buffers_set or buffer in seen:
+    for place, _, module in _all_modules(model):
+        for own, buffer in module._buffers.items():
+            if buffer is None or own in module._non_persistent_buffers_set or buffer in seen:
                 continue
             seen.add(buffer)
             if place + own in found:
@@ -75,26 +83,41 @@ def named_buffers(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
     return list(found.values())
 
 
-def _modules(
-    module: nn.Module, place: str, path: str, seen: set[nn.Module]
-) -> Iterator[tuple[str, str, nn.Module]]:
+def _all_modules(model: Model) -> Iterator[tuple[str, str, nn.Module]]:
+    """Each module of all parts once, as `_modules` yields it."""
+    seen: set[nn.Module] = set()
+    for part in parts_of(model):
+        yield from _modules(part, seen)
+
+
+def _modules(whole: nn.Module, seen: set[nn.Module]) -> Iterator[tuple[str, str, nn.Module]]:
     """Each module once, in the order of `named_modules()`, with the prefix of its tensors' names
     without wrappers and with them."""
-    if module in seen:
-        return
-    seen.add(module)
-    yield place, path, module
-    wrapped = _wrapped_attribute(module)
-    for name, child in nn.Module.named_children(module):
-        inner = place if name == wrapped else f"{place}{name}."
-        yield from _modules(child, inner, f"{path}{name}.", seen)
+    wrappers = _loaded_wrappers()
+    attributes: dict[type, str] = {}  # A model has few classes.
+    waiting = [("", "", whole)]
+    while waiting:
+        place, path, module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        yield place, path, module
+        made = type(module)
+        if made not in attributes:
+            found = (name for kind, name in wrappers if issubclass(made, kind))
+            attributes[made] = next(found, "")
+        wrapped = attributes[made]
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                inner = place if name == wrapped else f"{place}{name}."
+                waiting.append((inner, f"{path}{name}.", child))
 
 
-def _wrapped_attribute(module: nn.Module) -> str:
-    """The attribute in which this module keeps a module that it wraps; "" if it is no wrapper."""
-    for source, kind, attribute in WRAPPERS:
-        # A module of such a class exists only if its source is imported, which takes seconds.
-        loaded = sys.modules.get(source)
-        if loaded is not None and isinstance(module, getattr(loaded, kind)):
-            return attribute
-    return ""
+def _loaded_wrappers() -> list[tuple[type[nn.Module], str]]:
+    """The classes of wrappers, each with the attribute in which it keeps the wrapped module. A
+    module of such a class exists only if its source is imported, which takes seconds."""
+    return [
+        (getattr(sys.modules[source], kind), attribute)
+        for source, kind, attribute in WRAPPERS
+        if source in sys.modules
+    ]

@@ -13,6 +13,7 @@ import numpy as np
 import torch.utils.data as torch_data
 
 from lowcomm.data.batches import Batches
+from lowcomm.data.lease import Share
 from protocols.types import ConfigError
 
 if TYPE_CHECKING:
@@ -209,22 +210,29 @@ class Sampler(torch_data.Sampler[list[int]]):
     """
 
     def __init__(
-        self, peer: "Peer", dataset: Dataset, *, accumulate: int = 1, ahead: int = AHEAD
+        self,
+        peer: "Peer",
+        dataset: Dataset,
+        *,
+        accumulate: int = 1,
+        ahead: int = AHEAD,
+        share: Share = None,
     ) -> None:
         """`peer` may have no method yet; it needs one before the first batch. `dataset`: only its
         length is used. `accumulate`: batches for each `method.step()`. `ahead`: batches that the
         loader draws before their steps, at least `num_workers * prefetch_factor` of the DataLoader;
-        with a per-step method none, so that it needs `num_workers=0`. Raises ConfigError if the
-        dataset has no items."""
+        with a per-step method none, so that it needs `num_workers=0`. `share` is as in
+        `peer.batches`. Raises ConfigError if the dataset has no items."""
         with peer.fitting():
             self._order = ItemOrder(len(dataset), seed=peer.run.seed)
         self._peer, self._accumulate, self._ahead = peer, accumulate, ahead
+        self._share = share
 
     def __iter__(self) -> Iterator[list[int]]:
         """Raises LowcommError before the method is made, ConfigError if a value does not fit."""
         peer = self._peer
         with peer.fitting():
-            peer.reserve(accumulate=self._accumulate, ahead=self._ahead)
+            peer.reserve(accumulate=self._accumulate, ahead=self._ahead, share=self._share)
         while not peer.finished:
             yield self._order.items(peer.draw())
 

@@ -7,6 +7,7 @@ communicate with a peer.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,17 +29,17 @@ from lowcomm.tensors.fsdp import (
     ShardView,
     apply,
     check_sharded,
+    node_shards,
     pause_at_exit,
     read_shards,
     reshard,
-    shard_views,
     whole,
     window,
     write_shards,
 )
 from lowcomm.tensors.gpu_copies import SideCopies, pin
-from lowcomm.tensors.model_buffers import buffer_views, read_buffers, write_buffers
-from lowcomm.tensors.names import named_parameters
+from lowcomm.tensors.model_buffers import node_buffers, read_buffers, write_buffers
+from lowcomm.tensors.names import Model, named_parameters
 from lowcomm.training.attach import Peer
 from lowcomm.training.interfaces import Kind
 from lowcomm.training.round_rank import RoundRank
@@ -64,7 +65,7 @@ class Method:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         optimizer: Optimizer,
         peer: Peer,
         *,
@@ -72,8 +73,10 @@ class Method:
     ) -> None:
         """Join the run and wait for its parameters: when this returns, `model` holds them.
 
-        `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
-        rank may be plain. Its parameters that need a gradient are fp32, bf16 or fp16. With a
+        `model`: a module, or a list of the parts that this rank has of it (stages of a pipeline),
+        in which each parameter has its name in the whole model. `optimizer` was made from it after
+        `fully_shard` had sharded it; a parameter that only one rank has may be plain. Its
+        parameters that need a gradient are fp32, bf16 or fp16. With a
         `schedule`, the learning rate of each group is its present value times the schedule's factor
         (and that of `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises
         ConfigError if the model, the optimizer or the agreed method does not fit.
@@ -82,17 +85,21 @@ class Method:
         with peer.fitting():
             agreed = peer.method(self.name, program=type(self).__name__)
             assert isinstance(agreed, RoundMethod)
-            shards = shard_views(model, rank=peer.rank, fragments_of=agreed.fragments_of)
-            check_sharded(shards, world_size=peer.world_size)
-            averages, last = peer.run.buffers == "average", max(s.place.fragment for s in shards)
-            views = buffer_views(model, rank=peer.rank, fragment=last + 1) if averages else []
+            ranks = {"rank": peer.rank, "world_size": peer.world_size}
+            parts = node_shards(model, fragments_of=agreed.fragments_of, **ranks)
+            check_sharded(parts)
+            last = max(place.fragment for place in parts.layout)
+            averages = peer.run.buffers == "average"
+            stored, views = (
+                node_buffers(model, fragment=last + 1, **ranks) if averages else ([], [])
+            )
             stepped = _stepped(model, optimizer)
-            frozen = frozen_parts(model, rank=peer.rank)
-        self._shards: dict[int, list[ShardView]] = {}
+            frozen = frozen_parts(model, **ranks)
+        self._shards = defaultdict[int, list[ShardView]](list)
         """This rank's shards by fragment."""
-        for shard in shards:
-            self._shards.setdefault(shard.place.fragment, []).append(shard)
-        self._buffers = {last + 1: views} if views else {}
+        for shard in parts.shards:
+            self._shards[shard.place.fragment].append(shard)
+        self._buffers = {last + 1: views} if stored else {}
         """This rank's parts of the buffers that nodes exchange, which are a fragment of their
         own."""
         self._model = model
@@ -100,10 +107,9 @@ class Method:
         self._peer = peer
         self._schedule = schedule
         self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
-        layout = [part.place for part in (*shards, *views)]
-        elements = sum(part.elements for part in (*shards, *views))
-        attached = peer.join(layout, elements=elements, frozen=frozen)
-        device = shards[0].local.device
+        elements = sum(part.elements for part in (*parts.shards, *views))
+        attached = peer.join([*parts.layout, *stored], elements=elements, frozen=frozen)
+        device = parts.device
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
         is_there = bool(attached.rank_state) and file.is_of_all
@@ -116,7 +122,7 @@ class Method:
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
         """With a GPU, if the loop goes on while a result is awaited. Its keys are the fragments:
         what is fetched is the next result."""
-        buffers = last + 1 if views else None
+        buffers = last + 1 if stored else None
         self._rank = RoundRank(
             peer, self, attached, buffers=buffers, when_written=self._when_written
         )
@@ -284,7 +290,7 @@ ROUND_METHODS = {each.name: each for each in Method.__subclasses__()}
 """The classes by `run.method.name`."""
 
 
-def _stepped(model: nn.Module, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+def _stepped(model: Model, optimizer: Optimizer) -> dict[str, nn.Parameter]:
     """The parameters that the optimizer steps, by name. Raises ConfigError for one that is not in
     the model."""
     names = {parameter: name for name, parameter in named_parameters(model)}

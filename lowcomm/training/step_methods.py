@@ -19,17 +19,17 @@ from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.fsdp import (
     ShardView,
     check_sharded,
+    node_shards,
     on_device,
     pause_at_exit,
-    places,
     reshard,
-    shard_views,
     wait_for,
     whole,
     window,
 )
 from lowcomm.tensors.gpu_copies import pin
 from lowcomm.tensors.model_buffers import floating_buffer
+from lowcomm.tensors.names import Model, named_parameters
 from lowcomm.tensors.placement import local_of
 from lowcomm.training.attach import Peer
 from lowcomm.training.step_rank import StepRank
@@ -52,7 +52,7 @@ class StepTrainer(ABC):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         optimizer: Optimizer,
         peer: Peer,
         *,
@@ -60,8 +60,7 @@ class StepTrainer(ABC):
     ) -> None:
         """Join the run and wait for its state: when this returns, `model` holds it.
 
-        `optimizer` was made from `model` after `fully_shard` had sharded it; the model of a single
-        rank may be plain. Its parameters that need a gradient are fp32, bf16 or fp16. With a
+        `model` and `optimizer` are as in `lowcomm.training.round_methods.Method`. With a
         `schedule`, the learning rate of each group is its present value times the schedule's
         factor. Raises ConfigError if the model, the optimizer or the agreed method does not fit.
         """
@@ -70,14 +69,16 @@ class StepTrainer(ABC):
         self._peer = peer
         with peer.fitting():
             method = peer.method(self.name, program=type(self).__name__)
-            self._shards = shard_views(model, rank=peer.rank)
+            parts = node_shards(model, rank=peer.rank, world_size=peer.world_size)
+            self._layout, self._shards = parts.layout, parts.shards
             check_buffers(model, self.name, kept=peer.run.buffers == "local")
-            check_sharded(self._shards, world_size=peer.world_size)
+            check_sharded(parts)
             self._check_optimizer(optimizer)
-            self._groups = group_numbers(self._shards, optimizer, others=model.parameters())
+            others = [each for _, each in named_parameters(model)]
+            self._groups = group_numbers(self._shards, optimizer, others=others)
             """Index of each parameter's group in the optimizer."""
             self._prepare()
-            frozen = frozen_parts(model, rank=peer.rank)
+            frozen = frozen_parts(model, rank=peer.rank, world_size=peer.world_size)
         self._options: list[dict[str, Any]] = optimizer.param_groups
         self._model = model
         self._schedule = schedule
@@ -90,8 +91,8 @@ class StepTrainer(ABC):
         ]
         """For each parameter, the run's other state arrays."""
         elements = sum(shard.elements for shard in self._shards)
-        attached = peer.join(places(model), elements=elements, frozen=frozen)
-        pin(peer.client.lasting_memory, self._shards[0].local.device)
+        attached = peer.join(self._layout, elements=elements, frozen=frozen)
+        pin(peer.client.lasting_memory, parts.device)
         if attached.rank_state:
             self._recall(attached.rank_state)
         self._rank = StepRank(peer, self)
@@ -227,7 +228,7 @@ class AllReduce(StepTrainer):
         wait_for(self._shards)
 
 
-def check_buffers(model: nn.Module, method: str, *, kept: bool) -> None:
+def check_buffers(model: Model, method: str, *, kept: bool) -> None:
     """Raise ConfigError if the model has floating buffers, unless each node keeps its own."""
     name = floating_buffer(model)
     if name and not kept:

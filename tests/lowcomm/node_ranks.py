@@ -9,8 +9,10 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import safetensors.torch
 import torch
@@ -19,7 +21,13 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.optim import Optimizer
 
@@ -30,12 +38,15 @@ from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.tensors.frozen import frozen_parts, write_frozen
 from lowcomm.tensors.fsdp import (
     check_sharded,
+    node_shards,
     read_shards,
     reshard,
     shard_model,
     shard_views,
     write_shards,
 )
+from lowcomm.tensors.model_buffers import node_buffers
+from lowcomm.tensors.placement import box_of
 from protocols.types.errors import ConfigError
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
@@ -95,8 +106,15 @@ class Grid(nn.Module):
         (Shard(1), Shard(0)),
         (Shard(0), Shard(0)),
         (Replicate(), Replicate()),
+        (_StridedShard(0, split_factor=2), Shard(0)),
+        (_StridedShard(0, split_factor=2), Shard(0)),
+        (_StridedShard(1, split_factor=2), Shard(1)),
+        (_StridedShard(2, split_factor=3), Replicate()),
     )
-    SHAPES = ((7, 5), (3, 7), (5, 3), (2, 3, 5), (5, 2), (1, 1))
+    SHAPES = (
+        *((7, 5), (3, 7), (5, 3), (2, 3, 5), (5, 2), (1, 1)),
+        *((9, 3), (3, 2), (2, 8, 3), (2, 1, 2)),
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,10 +122,45 @@ class Grid(nn.Module):
         self.all = nn.ParameterList(tensors)
 
 
+class Block(nn.Module):
+    """Two layers for tensor parallelism."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(7, 9)
+        self.down = nn.Linear(9, 7)
+
+
+class Deep(nn.Module):
+    """Blocks, and tensors between which a pipeline may be cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(3, 7, bias=False)
+        self.layers = nn.ModuleDict({str(number): Block() for number in range(4)})
+        self.norm = nn.BatchNorm1d(7)
+        self.head = nn.Linear(7, 3)
+
+    PLAN: ClassVar[dict[str, ParallelStyle]] = {
+        "layers.*.up": ColwiseParallel(),
+        "layers.*.down": RowwiseParallel(),
+    }
+
+
+MESHES = {
+    "hsdp": ("replicate", "shard"),
+    "tensors": ("shard", "tensors"),
+    "hsdp-tensors": ("replicate", "shard", "tensors"),
+}
+"""The names of the mesh dimensions, each of size 2 but for `shard` in a mesh of three."""
 MODELS = {
     "fsdp": Odd,
     "mixed": Mixed,
     "grid": Grid,
+    "hsdp": Odd,
+    "tensors": Deep,
+    "hsdp-tensors": Deep,
+    "stages": Deep,
     "state": Odd,
     "muon": Odd,
     "frozen": Odd,
@@ -142,7 +195,9 @@ def spread(case: str, model: nn.Module, world: int) -> None:
     """Shard the model over the ranks as its case says."""
     mesh = join_node(CPU, world_size=world)
     assert (mesh is None) == (world == 1)
-    if isinstance(model, Odd):
+    if case in MESHES:
+        spread_over(MESHES[case], model)
+    elif isinstance(model, Odd):
         shard_model(model, model.blocks, mesh=mesh)
     elif isinstance(model, Mixed) and mesh is not None:
         fully_shard(model.rows, mesh=mesh)
@@ -150,8 +205,22 @@ def spread(case: str, model: nn.Module, world: int) -> None:
     elif isinstance(model, Grid):
         grid = init_device_mesh("cpu", (2, 2))
         for index, placements in enumerate(Grid.PLACEMENTS):
-            tensor = distribute_tensor(model.all[index].detach(), grid, placements)
+            values = model.all[index].detach()
+            tensor = distribute_tensor(values, grid, placements, src_data_rank=None)
             model.all[index] = nn.Parameter(tensor)
+
+
+def spread_over(names: tuple[str, ...], model: nn.Module) -> None:
+    """Shard the model over a mesh of 4 ranks with these dimensions."""
+    sizes = (2, 1, 2) if len(names) > 2 else (2, 2)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    if "tensors" in names:
+        parallelize_module(model, mesh["tensors"], Deep.PLAN)
+    data = mesh["replicate", "shard"] if "replicate" in names else mesh["shard"]
+    layers = model.layers.values() if isinstance(model, Deep) else ()
+    for layer in layers:
+        fully_shard(layer, mesh=data)
+    fully_shard(model, mesh=data)
 
 
 def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None:
@@ -175,16 +244,22 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
         (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
         leave_node()
         return
+    if case == "stages":
+        seen = keep_stages(model, rank, (written, full))
+        (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
+        leave_node()
+        return
     if case == "muon":
         stepped = flat(step_by_muon(model))
         (directory / f"rank-{rank}.json").write_text(json.dumps(stepped.tolist()))
         leave_node()
         return
-    shards = shard_views(model, rank=rank)
+    parts = node_shards(model, rank=rank, world_size=world)
+    shards = parts.shards
     seen["elements"] = sum(shard.elements for shard in shards)
     seen["not_sharded"] = ""
     try:
-        check_sharded(shards, world_size=world)
+        check_sharded(parts)
     except ConfigError as error:
         seen["not_sharded"] = str(error)
     write_shards(shards, written)
@@ -193,19 +268,20 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
     seen["gathered"] = flat(model).numpy().tobytes().hex()
 
     inputs_B7 = torch.arange(21.0).reshape(3, 7) / 21
-    if case != "grid":
+    runs = isinstance(model, Odd | Mixed)
+    if runs:
         with torch.no_grad():
             model(inputs_B7)  # Leaves the root's parameters gathered.
     for name, buffer in (("full", full), ("delta", delta)):
         reshard(model)
         read_shards(shards, buffer.toreadonly(), "full" if name == "full" else "delta")
-        if case != "grid":
+        if runs:
             with torch.no_grad():
                 seen[f"{name}_output"] = model(inputs_B7).tolist()
         reshard(model)
         seen[name] = flat(model).numpy().tobytes().hex()
     if case == "grid":
-        seen["refused"] = refuse_strided(model, rank)
+        seen["refused"] = refused(model)
     (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
     leave_node()
 
@@ -269,6 +345,63 @@ def keep_frozen(model: nn.Module, directory: Path, rank: int) -> dict[str, objec
     return {"specs": [part.spec for part in parts], "exchanged": exchanged}
 
 
+STAGES = (
+    (("embedding", "layers.0"), ("layers.3", "norm", "head")),
+    (("layers.1", "layers.2"),),
+)
+"""By rank, the modules of each of its parts, as a schedule in the form of a V has them."""
+
+
+def part_of(model: Deep, names: Sequence[str]) -> nn.Module:
+    """These modules of the model, with their names."""
+    part = nn.Module()
+    for name in names:
+        path, _, own = name.rpartition(".")
+        if path and not hasattr(part, path):
+            part.add_module(path, nn.ModuleDict())
+        part.get_submodule(path).add_module(own, model.get_submodule(name))
+    return part
+
+
+def keep_stages(
+    model: nn.Module, rank: int, buffers: tuple[memoryview, memoryview]
+) -> dict[str, object]:
+    """Write this rank's stages to the first buffer, read them from the second one."""
+    assert isinstance(model, Deep)
+    model.get_parameter("layers.2.up.bias").requires_grad = False
+    written, full = buffers
+    parts = [part_of(model, names) for names in STAGES[rank]]
+    node = node_shards(parts, rank=rank, world_size=2)
+    check_sharded(node)
+    write_shards(node.shards, written)
+    dist.barrier()
+    with torch.no_grad():
+        for shard in node.shards:
+            full_P = torch.frombuffer(full, dtype=torch.float32)
+            full_P[shard.place.offset :][: shard.place.elements].fill_(shard.place.offset)
+    read_shards(node.shards, full.toreadonly(), "full")
+    places, views = node_buffers(parts, rank=rank, fragment=1, world_size=2)
+    return {
+        "layout": [asdict(place) for place in node.layout],
+        "read": all((x.local == x.place.offset).all().item() for x in node.shards),
+        "elements": sum(x.elements for x in (*node.shards, *views)),
+        "own": [shard.place.name for shard in node.shards],
+        "buffers": [asdict(place) for place in places],
+        "frozen": [part.spec for part in frozen_parts(parts, rank=rank, world_size=2)],
+        "twice": twice(model, rank),
+    }
+
+
+def twice(model: Deep, rank: int) -> str:
+    """The error of stages that have parameters of the same names."""
+    stage = nn.Sequential(model.layers[str(rank)])
+    try:
+        check_sharded(node_shards([stage], rank=rank, world_size=2))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def step_by_muon(model: nn.Module) -> nn.Module:
     """Three steps with gradients that everybody can make again."""
     parameters = list(model.parameters())
@@ -287,17 +420,25 @@ def step_by_muon(model: nn.Module) -> nn.Module:
     return model
 
 
-def refuse_strided(model: nn.Module, rank: int) -> str:
-    grid = init_device_mesh("cpu", (2, 2))
-    placements = (_StridedShard(0, split_factor=2), Shard(0))
-    tensor = DTensor.from_local(torch.ones(2, 2), grid, placements, run_check=False)
+def refused(model: nn.Module) -> list[str]:
+    """The errors of placements that have no one place."""
     assert isinstance(model, Grid)
-    model.all[0] = nn.Parameter(tensor)
-    try:
-        shard_views(model, rank=rank)
-    except ConfigError as error:
-        return str(error)
-    return ""
+    grid = init_device_mesh("cpu", (2, 2))
+    whole = torch.ones(8, 2)
+    found: list[str] = []
+    for local, placements in (
+        (whole, (Partial(), Shard(1))),
+        (whole[:4], (_StridedShard(0, split_factor=2), Replicate())),
+        (whole[:3], (Shard(0), Replicate())),
+    ):
+        tensor = DTensor.from_local(
+            local, grid, placements, run_check=False, shape=whole.shape, stride=whole.stride()
+        )
+        try:
+            box_of("x", tensor)
+        except ConfigError as error:
+            found.append(str(error))
+    return found
 
 
 if __name__ == "__main__":
@@ -306,7 +447,7 @@ if __name__ == "__main__":
     shared = [mmap.mmap(-1, size) for _ in range(3)]
     shared[0].write(b"\xff" * size)  # NaN wherever nobody writes.
     for buffer, name in zip(shared[1:], ("full", "delta"), strict=True):
-        if case not in ("state", "muon", "frozen"):
+        if case not in ("state", "muon", "frozen", "stages"):
             buffer.write((directory / f"{name}.bin").read_bytes())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -28,13 +28,13 @@ from tests.lowcomm.forking import run_ranks
 from tests.marks import few
 
 CASES = [
-    *(("fsdp", 3), ("grid", 4), ("fsdp", 1)),
-    *(("fsdp", 2), ("mixed", 2), ("mixed", 3)),
+    *(("fsdp", 3), ("grid", 4), ("tensors", 4)),
+    *(("fsdp", 1), ("fsdp", 2), ("mixed", 2), ("mixed", 3), ("hsdp", 4), ("hsdp-tensors", 4)),
 ]
 
 
 @pytest.mark.deadline(100)
-@pytest.mark.parametrize(("case", "world"), few(CASES, count=2))
+@pytest.mark.parametrize(("case", "world"), few(CASES, count=3))
 def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Path) -> None:
     model = node_ranks.build(case)
     original: F32 = node_ranks.flat(model).numpy()
@@ -56,7 +56,12 @@ def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Pat
         assert rank["full"] == full.tobytes().hex()
         assert rank["delta"] == (full + delta).tobytes().hex()
         if case == "grid":
-            assert "only Shard and Replicate" in rank["refused"]
+            partial, pieces, other = rank["refused"]
+            assert "each rank has a summand of it" in partial
+            assert "redistribute it to Shard or Replicate" in partial
+            assert "lies in several pieces" in pieces
+            assert "which gives this rank [4, 2], but it holds [3, 2]" in other
+        if "full_output" not in rank:
             continue
         inputs_B7 = torch.arange(21.0).reshape(3, 7) / 21
         for name, values in (("full_output", full), ("delta_output", full + delta)):

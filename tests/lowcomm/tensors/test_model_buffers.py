@@ -8,8 +8,8 @@ from torch import nn
 from lowcomm.tensors.model_buffers import (
     EXACT_MAX,
     BufferView,
-    buffer_views,
     floating_buffer,
+    node_buffers,
     read_buffers,
     write_buffers,
 )
@@ -34,7 +34,7 @@ def test_persistent_buffers_have_places_without_gaps_and_go_out_and_back() -> No
     one, other = model(), model()
     one.get_buffer("1.running_var").copy_(torch.tensor([4.0, 5.0, 6.0]))
     one.get_buffer("1.num_batches_tracked").fill_(7)
-    views = buffer_views(one, rank=0, fragment=2)
+    _, views = node_buffers(one, rank=0, fragment=2)
     found = [(view.place.name, view.place.offset, view.place.kind) for view in views]
     assert found == [
         ("mask", 0, "counter"),
@@ -48,7 +48,7 @@ def test_persistent_buffers_have_places_without_gaps_and_go_out_and_back() -> No
     write_buffers(views, values_P.data.cast("B"))
     assert values_P.tolist() == [1, 0, 1.5, 0, 0, 0, 4, 5, 6, 7]
     other.scale = torch.zeros(1, dtype=torch.bfloat16)  # Another tensor of the same module.
-    others = buffer_views(other, rank=1, fragment=2)
+    _, others = node_buffers(other, rank=1, fragment=2)
     values_P[3] = 0.25
     read_buffers(others, values_P.data.cast("B").toreadonly())
     assert other.get_buffer("1.running_mean").tolist() == [0.25, 0, 0]
@@ -59,7 +59,7 @@ def test_persistent_buffers_have_places_without_gaps_and_go_out_and_back() -> No
 
 def test_a_tensor_that_its_module_replaces_is_the_one_that_counts() -> None:
     made = model()
-    views = buffer_views(made, rank=0, fragment=1)
+    _, views = node_buffers(made, rank=0, fragment=1)
     made[1].running_mean = torch.tensor([1.0, 2.0, 3.0])
     values_P = np.zeros(elements(views), np.float32)
     write_buffers(views, values_P.data.cast("B"))
@@ -68,13 +68,13 @@ def test_a_tensor_that_its_module_replaces_is_the_one_that_counts() -> None:
 
 def test_only_rank_0_writes_and_integers_stop_where_fp32_is_exact() -> None:
     made = model()
-    views = buffer_views(made, rank=0, fragment=1)
+    _, views = node_buffers(made, rank=0, fragment=1)
     made.get_buffer("1.num_batches_tracked").fill_(EXACT_MAX + 5)
     values_P = np.zeros(elements(views), np.float32)
     write_buffers(views, values_P.data.cast("B"))
     assert values_P[9] == EXACT_MAX
     made.get_buffer("1.num_batches_tracked").fill_(1)
-    others = buffer_views(made, rank=1, fragment=1)
+    _, others = node_buffers(made, rank=1, fragment=1)
     values_P[:] = -1
     write_buffers(others, values_P.data.cast("B"))
     assert (values_P == -1).all()
@@ -93,7 +93,7 @@ def test_what_cannot_be_exchanged_is_refused_by_name(tensor: torch.Tensor, compl
     made = nn.Linear(1, 1)
     made.register_buffer("odd", tensor)
     with pytest.raises(ConfigError, match=complaint) as caught:
-        buffer_views(made, rank=0, fragment=1)
+        node_buffers(made, rank=0, fragment=1)
     assert 'run.buffers = "local"' in str(caught.value)
 
 

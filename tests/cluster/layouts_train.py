@@ -1,0 +1,160 @@
+"""A user's program whose ranks share a model in different ways: test_layouts.py starts it.
+
+layouts_train.py SHAPE [STEP]
+
+SHAPE: `whole` (one rank), `tensors` (4 ranks, tensor parallelism of 2 below FSDP2 of 2) or `stages`
+(2 ranks, a pipeline). At inner step STEP of its first start, rank 1 ends itself by SIGKILL. Each
+rank leaves the number of optimizer steps with which it began, and its last loss, in the current
+directory: `NAME-RANK.json`.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+import lowcomm
+from lowcomm.training.round_methods import ROUND_METHODS
+
+WIDTH, INNER = 8, 10
+"""Two ranks of tensor parallelism have 5 rows each, which two ranks of FSDP2 share unevenly."""
+PACE_S = 0.02
+"""Seconds of a step, so that a joiner comes before the end."""
+PLAN: dict[str, ParallelStyle] = {
+    "layers.*.up": ColwiseParallel(),
+    "layers.*.down": RowwiseParallel(),
+}
+Train = Callable[[Sequence[nn.Module], Tensor], float]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+
+    def forward(self, x_BW: Tensor) -> Tensor:
+        return x_BW + self.down(torch.tanh(self.up(x_BW)))
+
+
+class Stage(nn.Module):
+    """The blocks of a model with these numbers; the last one has the head."""
+
+    def __init__(self, numbers: range, *, last: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): Block() for number in numbers})
+        self.norm = nn.BatchNorm1d(WIDTH) if last else None
+        self.head = nn.Linear(WIDTH, WIDTH) if last else None
+
+    def forward(self, x_BW: Tensor) -> Tensor:
+        for layer in self.layers.values():
+            x_BW = layer(x_BW)
+        return x_BW if self.head is None or self.norm is None else self.head(self.norm(x_BW))
+
+
+class Points:
+    """Random vectors."""
+
+    def __len__(self) -> int:
+        return 1 << 16
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+
+
+def loss_of(out_BW: Tensor, x_BW: Tensor) -> Tensor:
+    return (out_BW - x_BW.flip(1)).square().mean()
+
+
+def train_whole(parts: Sequence[nn.Module], x_BW: Tensor) -> float:
+    loss = loss_of(parts[0](x_BW), x_BW)
+    loss.backward()
+    return loss.item()
+
+
+def train_first(parts: Sequence[nn.Module], x_BW: Tensor) -> float:
+    """Forward, and backward with the gradient that the next rank returns."""
+    out_BW: Tensor = parts[1](parts[0](x_BW))
+    dist.send(out_BW.detach(), 1)
+    grad_BW = torch.empty_like(out_BW)
+    dist.recv(grad_BW, 1)
+    out_BW.backward(grad_BW)
+    return 0.0
+
+
+def train_last(parts: Sequence[nn.Module], x_BW: Tensor) -> float:
+    in_BW = torch.empty_like(x_BW)
+    dist.recv(in_BW, 0)
+    loss = loss_of(parts[0](in_BW.requires_grad_()), x_BW)
+    loss.backward()
+    assert in_BW.grad is not None
+    dist.send(in_BW.grad, 0)
+    return loss.item()
+
+
+def freeze(part: Stage) -> None:
+    part.get_parameter("layers.0.up.bias").requires_grad = False
+
+
+def build(shape: str, rank: int) -> tuple[list[Stage], Train, tuple[int, int]]:
+    """The parts of the model that this rank has, its training step, and its share of a batch."""
+    if shape == "stages":
+        dist.init_process_group("gloo")
+        if rank == 1:
+            return [Stage(range(2, 3), last=True)], train_last, (0, 1)
+        parts = [Stage(range(number, number + 1), last=False) for number in range(2)]
+        freeze(parts[0])
+        return parts, train_first, (0, 1)
+    model = Stage(range(3), last=True)
+    share = (0, 1)
+    if shape == "tensors":
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensors"))
+        parallelize_module(model, mesh["tensors"], PLAN)
+        freeze(model)
+        for part in (*model.layers.values(), model):
+            fully_shard(part, mesh=mesh["data"])
+        share = (mesh["data"].get_local_rank(), 2)
+    freeze(model)
+    return [model], train_whole, share
+
+
+def main(shape: str, dies_at: int = 0) -> None:
+    peer = lowcomm.attach()
+    torch.manual_seed(7)
+    parts, train, share = build(shape, peer.rank)
+    parameters = chain.from_iterable(part.parameters() for part in parts)
+    # Tensors on several meshes have no step in one call.
+    optimizer = torch.optim.AdamW(parameters, lr=0.01, foreach=False)
+    method = ROUND_METHODS[peer.run.method.name](parts, optimizer, peer)
+    began = max((int(state["step"]) for state in optimizer.state.values()), default=0)
+    left = Path(f"{peer.node.name}-{peer.rank}.json")
+    for step, x_BW in enumerate(peer.batches(Points(), share=share), 1):
+        loss = train(parts, x_BW)
+        optimizer.step()
+        optimizer.zero_grad()
+        left.write_text(json.dumps({"began": began, "step": step, "loss": loss}))
+        if step == dies_at and peer.rank == 1 and os.environ["LOWCOMM_ATTEMPT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        method.step()
+        time.sleep(PACE_S)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
