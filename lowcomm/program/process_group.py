@@ -31,13 +31,16 @@ def rank_device(device: Literal["cpu", "cuda"], *, local_rank: int) -> torch.dev
     return torch.device("cuda", local_rank)
 
 
-def join_node(device: torch.device, *, world_size: int) -> DeviceMesh | None:
-    """Join the node's own process group; None if there is only one rank, and so no group.
+def join_node(
+    device: torch.device, *, world_size: int, also_alone: bool = False
+) -> DeviceMesh | None:
+    """Join the node's own process group; None if there is only one rank, and so no group, unless
+    one rank shall be a group `also_alone`.
 
     All other settings come from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
     Blocks until all ranks have joined; call `leave_node` at the end.
     """
-    if world_size == 1:
+    if world_size == 1 and not also_alone:
         return None
     # A node is one machine (its ranks share memory). By default gloo uses the interface of the
     # host's name: slower to look up, and open to the network.
