@@ -15,12 +15,12 @@ from lowcomm.config.lr_schedule import CosineSchedule
 from lowcomm.config.schema import MuonConfig, RunConfig
 from lowcomm.exit_codes import EXIT_CONFIG
 from lowcomm.flexdemo.method import FlexDeMo
-from lowcomm.models.llama import Llama, build_model, next_token_loss
+from lowcomm.models.llama import Llama
 from lowcomm.program.evaluate import generate, held_out_loss
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.program.progress_meter import ProgressMeter
-from lowcomm.tensors.fsdp import shard_model
+from lowcomm.program.trained_model import add_gradients, make_model
 from lowcomm.training.attach import Peer, attach
 from lowcomm.training.round_methods import ROUND_METHODS, Method
 from lowcomm.training.step_methods import AllReduce
@@ -51,9 +51,11 @@ def _train() -> int:
     # One thread by default, which also makes a CPU trajectory repeat bit by bit.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(run.seed)
-    mesh = join_node(device, world_size=peer.world_size)
-    model = build_model(run.model, seed=run.seed).to(device)
-    shard_model(model, model.model.layers, mesh=mesh)
+    node = peer.node
+    is_mixed = node.compute != "fp32"  # FSDP2 mixes types, also for one rank.
+    mesh = join_node(device, world_size=peer.world_size, also_alone=is_mixed)
+    with peer.fitting():
+        model = make_model(run, node, mesh=mesh, device=device, rank=peer.rank)
     optimizer = make_optimizer(model, run)
     schedule = CosineSchedule.of(run)
     make = STEP_METHODS.get(run.method.name)
@@ -65,8 +67,7 @@ def _train() -> int:
     progress_meter = ProgressMeter(peer, device)
     evaluate_if_due(model, peer)
     for tokens_BT1 in peer.batches():
-        loss = next_token_loss(model, tokens_BT1.to(device))
-        loss.backward()
+        loss = add_gradients(model, tokens_BT1, at_once=node.micro_batch, device=device)
         # AllReduce clips the mean of all nodes' gradients.
         if run.optimizer.grad_clip > 0 and not isinstance(method, AllReduce):
             clip_grad_norm_(model.parameters(), run.optimizer.grad_clip)
@@ -74,7 +75,7 @@ def _train() -> int:
             optimizer.step()
             optimizer.zero_grad()
         method.step()  # A per-step method makes the optimizer step itself, from all nodes' data.
-        progress_meter.count(loss.detach())
+        progress_meter.count(loss)
         evaluate_if_due(model, peer)
     progress_meter.report()
     leave_node()
@@ -83,8 +84,8 @@ def _train() -> int:
 
 
 def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
-    """The optimizer that `[run.optimizer]` and the method describe. Call this after `shard_model`,
-    which replaces the parameters."""
+    """The optimizer that `[run.optimizer]` and the method describe. Sharding replaces
+    the parameters, so call this afterwards."""
     config = run.optimizer
     if isinstance(run.method, methods.FlexDeMoMethod) and run.method.step == "sgd":
         return SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
@@ -111,8 +112,8 @@ def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
 
 
 def evaluate_if_due(model: Llama, peer: Peer) -> None:
-    """If the daemon asked for it, report the held-out loss and a sample. All ranks run this in
-    lockstep."""
+    """If the daemon asked for it, report the held-out loss, and at the end a sample. All ranks run
+    this in lockstep."""
     if not peer.evaluation_due:
         return
     run = peer.run
@@ -123,8 +124,10 @@ def evaluate_if_due(model: Llama, peer: Peer) -> None:
         window=run.data.eval_window,
         seed=run.seed,
     )
-    written = generate(
-        model, PROMPT, tokens=SAMPLE_TOKENS, temperature=SAMPLE_TEMPERATURE, seed=run.seed
-    )
-    sample = (PROMPT + written).decode("utf-8", errors="replace")
+    sample = ""
+    if peer.finished or not run.data.eval_every_rounds:  # A text takes longer than the loss.
+        written = generate(
+            model, PROMPT, tokens=SAMPLE_TOKENS, temperature=SAMPLE_TEMPERATURE, seed=run.seed
+        )
+        sample = (PROMPT + written).decode("utf-8", errors="replace")
     peer.evaluated(loss=loss, windows=run.data.eval_windows, sample=sample)

@@ -230,6 +230,16 @@ def pack_log(snapshot: Snapshot, term: int) -> bytes:
     return cast(bytes, msgpack.packb(fields))
 
 
+def model_file(path: Path) -> Path:
+    """The file with the parameters of a complete checkpoint, verified byte by byte, with the names
+    and shapes of the model. Raises CheckpointError."""
+    try:
+        _inspect(path, digests=True)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return path / MODEL
+
+
 def read_log(path: Path) -> tuple[Snapshot, int]:
     """Read the arguments of `pack_log` back from a checkpoint. Raises CheckpointError if the
     checkpoint is not complete, or its log cannot be read."""

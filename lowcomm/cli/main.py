@@ -244,6 +244,14 @@ def peer(
 def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a run or one of its nodes.")],
     join: Join = "",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="run.outer_steps=N",
+            help="Train a finished run on, up to N outer steps.",
+        ),
+    ] = None,
 ) -> None:
     """Go on from the newest checkpoint in DIRECTORY.
 
@@ -253,9 +261,13 @@ def resume(
 
     A token is only needed if the nodes of the run have other addresses now.
 
+    A finished run goes on with --set run.outer_steps=N, from one node with its last checkpoint, and
+    at the last learning rate; the other nodes join that node with --join.
+
     \b
     Examples:
       lowcomm resume runs/demo
+      lowcomm resume runs/demo --set run.outer_steps=200
       lowcomm resume runs/demo/beta --join @token
     """
     from lowcomm.cli.status import finished, node_directories
@@ -263,6 +275,8 @@ def resume(
     from lowcomm.startup.start_options import StartOptions
 
     word = take_token(join)
+    if settings:
+        recover.train_on(directory, settings)
     record = read_record(directory)
     if record is None:
         node_directories(directory)  # Raises when there is none.
@@ -270,7 +284,7 @@ def resume(
             entry.load()(directory)
             return
         raise ConfigError(f"{directory} is a run's directory: give that of one of its nodes")
-    if over := finished([directory]):
+    if not word and (over := finished([directory])):
         print(f"{record.name} {over}")  # noqa: T201
         return
     check_resumable(directory, record, way=bool(word or record.join))

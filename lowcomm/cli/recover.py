@@ -4,6 +4,7 @@ Must NOT decide which node goes on (a person does), nor change the node's files 
 (recover_forced.py, recover_from_checkpoint.py).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -68,3 +69,21 @@ def _begin_anew(directory: Path, *, force: bool) -> None:
             )
         plan.write()
     print(f"done; start it with: lowcomm resume {plan.directory}")  # noqa: T201
+
+
+def train_on(directory: Path, settings: Sequence[str]) -> None:
+    """Let a finished run go on: the best node in the directory alone, up to the number of outer
+    steps that `settings` names. Raises ConfigError."""
+    import time
+
+    from lowcomm.cli.recover_forced import OUTER_STEPS, recovery
+
+    key, _, value = settings[0].partition("=")
+    if len(settings) > 1 or key.strip() != OUTER_STEPS:
+        raise ConfigError(
+            f"--set {' '.join(settings)}: only {OUTER_STEPS}=N can change when a run is resumed, "
+            "and only of a finished run; `lowcomm set` changes a running one"
+        )
+    with recovery(directory) as plan:
+        plan.prolong(value.strip(), unix_s=int(time.time()))
+    print(f"{plan.directory} trains on, up to outer step {value.strip()}")  # noqa: T201

@@ -1,28 +1,35 @@
 """`lowcomm recover --force`: one node goes on if a majority of the voters is gone for good.
 
 To the node's log, committed or not, it appends a Restore that names the node as the only voter and
-opens a new lineage (protocol.md section 8); `lowcomm resume` then starts the node as usual. Must
-NOT decide which node goes on: a person does.
+opens a new lineage (protocol.md section 8); `lowcomm resume` then starts the node as usual. A
+finished run goes on in the same way, with more outer steps. Must NOT decide which node goes on: a
+person does.
 """
 
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_cut
+from lowcomm.cli.acts_command import Signer
 from lowcomm.cli.status import node_directories
+from lowcomm.config.schema import run_from_json
+from lowcomm.daemon.acts import operators_of
 from lowcomm.daemon.event_writer import fork_fields
+from lowcomm.methods import RoundMethod
 from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import startup
 from lowcomm.startup.identity import NodeDirectory, read_record
 from peers.storage import Wal
+from protocols.acts import SET, parsed_setting
 from protocols.interface import Persist
-from protocols.messages import Kept, Restore, Saved
+from protocols.messages import Kept, Restore, Saved, Steered
 from protocols.peer import fork_of
-from protocols.state import LogApplier
+from protocols.state import LogApplier, cannot_act
 from protocols.types import ConfigError, LogError, PeerId
 
+OUTER_STEPS = "run.outer_steps"
 STOPPED = "leave it running: a node needs no recovery unless other voters are gone for good"
 
 
@@ -64,6 +71,50 @@ class ForcedRecovery:
         """Append the fork to the log and fsync it. Raises WalError."""
         fork = fork_of(self._log_applier.run_state, self._me, self._kept, lonely=False)
         seize(self.directory, self._wal, self._me, self._log_applier, fork)
+
+    def prolong(self, outer_steps: str, *, unix_s: int) -> None:
+        """Append a fork at the run's end to the log, and the act that sets `run.outer_steps`; fsync
+        both. Raises ConfigError if the run is not finished or cannot go on, WalError."""
+        me, run_state, raft = self._me, self._log_applier.run_state, self._log_applier.raft
+        run = run_state.run
+        if run is None or not run_state.is_over:
+            raise ConfigError(
+                f"the run of {self.directory} is not finished: start it with `lowcomm resume "
+                f"{self.directory}`, then `lowcomm set {self.directory} run.outer_steps=N`"
+            )
+        steps = run_state.committed(0)
+        for version in self._kept.versions:
+            last = run_state.committed(version.fragment)
+            if version.round < last:
+                why = f"its checkpoint is of round {version.round}, and the last is {last}"
+                raise cannot(self.directory, why)
+        method = run_from_json(run.run_json).method
+        if isinstance(method, RoundMethod) and method.qsr_alpha:
+            raise ConfigError("run.outer_steps cannot change with run.method.qsr_alpha")
+        value = parsed_setting(OUTER_STEPS, outer_steps)
+        if int(value) <= steps:
+            raise ConfigError(f"the run has {steps} outer steps already: set more than {value}")
+        signer = Signer.of(self.directory, None)
+        if not (run.voters_steer or signer.counts(operators_of(run_state))):
+            raise ConfigError(
+                'run.steering is "operators": go on where the key of an operator of the run is'
+            )
+        self.write()
+        raft.commit_index = raft.log.last_index
+        while self._log_applier.next_entry() is not None:
+            pass
+        number, lineage = run_state.orders.number + 1, run_state.lineage
+        act = Steered(SET, OUTER_STEPS, value, number, lineage, me, "", unix_s=unix_s)
+        keys = operators_of(run_state)
+        if signer.counts(keys):
+            act = replace(act, key=signer.named(keys))
+            act = replace(act, signature=bytes.fromhex(signer.signature(keys[0], act)))
+        if why := cannot_act(run_state, act):
+            raise ConfigError(f"{self.directory} cannot go on: {why}")
+        raft.append(act)
+        for command in raft.take_commands(0.0):
+            if isinstance(command, Persist):
+                self._wal.write(command)
 
 
 def seize(directory: Path, wal: Wal, me: PeerId, log_applier: LogApplier, fork: Restore) -> None:

@@ -74,25 +74,31 @@ def _line(directory: Path) -> dict[str, object]:
 
 
 def finished(directories: Sequence[Path]) -> str:
-    """A sentence, if the last daemon of one of these nodes reached the end of the run; else ""."""
-    from lowcomm.reports.events import Checkpoint, Finished, Start
+    """A sentence, if the last daemon of one of these nodes reached the end of the run; else "".
+    Also "" if a node was told to train a finished run on, and has not reached the new end."""
+    from lowcomm.reports.events import Checkpoint, Finished, Forked, Start
     from lowcomm.reports.timeline import read_timeline
 
+    over = ""
     for directory in directories:
-        outer_steps, kept = 0, ""
+        outer_steps, kept, goes_on = 0, "", False
         for event in read_timeline(directory).events:
             match event:
                 case Start():
                     outer_steps = 0
                 case Finished():
-                    outer_steps = event.outer_steps
+                    outer_steps, goes_on = event.outer_steps, False
+                case Forked() if outer_steps:
+                    outer_steps, goes_on = 0, True
                 case Checkpoint():
                     kept = f"; its last checkpoint is {event.path}"
                 case _:
                     pass
-        if outer_steps:
-            return f"finished after {outer_steps} outer steps: nothing to resume{kept}"
-    return ""
+        if goes_on:
+            return ""
+        if outer_steps and not over:
+            over = f"finished after {outer_steps} outer steps: nothing to resume{kept}"
+    return over
 
 
 def print_tables(answers: Sequence[Mapping[str, object]]) -> None:

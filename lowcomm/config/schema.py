@@ -50,6 +50,11 @@ class ModelConfig:
     """The output layer uses the matrix of the input embeddings."""
     embedding_std: float = 0.3
     """Standard deviation of the initial embeddings; that of other matrices is 1 / sqrt(fan_in)."""
+    init_from: str = ""
+    """Folder with the initial parameters, which only the node that founds the run reads. A
+    checkpoint of lowcomm (`checkpoints/round-000100`), a node's directory (its newest
+    checkpoint), or a Hugging Face checkpoint of a Llama with these sizes, in safetensors files.
+    Empty: random values by `run.seed`."""
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "intermediate_size")
@@ -148,6 +153,10 @@ class DataConfig:
     eval_window: int = 256
     """Number of predicted tokens in each of these windows. It does not depend on `window`, so that
     the losses of runs with different windows can be compared."""
+    eval_every_rounds: int = 0
+    """One of the nodes that contributed measures the held-out loss each time after so many rounds,
+    and at the end of the run; the report draws it. 0, and with per-step methods: only at the
+    end."""
 
     @property
     def has_text(self) -> bool:
@@ -165,7 +174,8 @@ class DataConfig:
         return self.batch * self.window
 
     def __post_init__(self) -> None:
-        check_values("run.data", self, positive=("window", "batch", "eval_windows", "eval_window"))
+        sizes = ("window", "batch", "eval_windows", "eval_window")
+        check_values("run.data", self, positive=sizes, not_negative=("eval_every_rounds",))
         if not 1 <= self.held_out_below <= 255:
             raise ConfigError(
                 f"run.data.held_out_below must be in [1, 255], got {self.held_out_below}: "
@@ -244,6 +254,11 @@ class RunConfig:
                 f"got {self.model.vocab_size}"
             )
 
+    def for_joiners(self) -> "RunConfig":
+        """This configuration for ranks that get their parameters from the run: without a folder of
+        initial ones."""
+        return replace(self, model=replace(self.model, init_from=""))
+
     def with_source(self, source: Source) -> "RunConfig":
         """This configuration, with that source of data if it names none."""
         return self if self.data.source else replace(self, data=replace(self.data, source=source))
@@ -270,6 +285,18 @@ class NodeConfig:
     device: Literal["cpu", "cuda"] = "cpu"
     """Device on which the built-in program trains. With `cuda`, each rank takes one GPU. A program
     of your own chooses its device by itself."""
+    compute: Literal["fp32", "bf16"] = "fp32"
+    """Type in which the built-in program computes. With `bf16`, parameters, sums of gradients and
+    the optimizer stay fp32."""
+    micro_batch: int = 0
+    """Number of samples that a rank of the built-in program computes at once; it adds up the
+    gradients of its part of `run.data.batch`. Fewer need less memory. 0: the whole part."""
+    activation_checkpointing: bool = False
+    """The built-in program keeps only the input of each block for the backward pass, and computes
+    the rest again there: less memory, and a third more computation."""
+    compile: bool = False
+    """The built-in program compiles the blocks with torch.compile, for training only. The first
+    step of each process then takes a minute or longer: see `first_step_timeout_s`."""
     listen: str = ""
     """HOST:PORT that this node listens on; port 0: a free one. Empty: a free port of 127.0.0.1 or,
     if the node joins a run on another machine, of the address from which it reaches that machine.
@@ -329,7 +356,7 @@ class NodeConfig:
                 *("ranks", "checkpoint_every_rounds"),
                 *("attach_timeout_s", "first_step_timeout_s", "hang_timeout_s"),
             ),
-            not_negative=("memory_max_bytes", "rank_restarts_max"),
+            not_negative=("memory_max_bytes", "micro_batch", "rank_restarts_max"),
         )
         low, high = self.port_range
         if not 1024 <= low <= high <= 65535:

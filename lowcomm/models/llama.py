@@ -7,31 +7,33 @@ an export is a copy. Must NOT know nodes, ranks or sharding: `fully_shard` wraps
 Legend: B samples, T positions, C hidden size, H heads, K kv heads, D head size, V vocabulary.
 """
 
-import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name.
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 from lowcomm.config.schema import ModelConfig
+from lowcomm.models.initial_values import SeededValues
 
 
 class Attention(nn.Module):
     """Causal self-attention; each kv head serves `heads / kv_heads` query heads."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, device: str) -> None:
         super().__init__()
         self.head_size = config.hidden_size // config.heads
         self.grouped = config.kv_heads < config.heads
         kv_size = config.kv_heads * self.head_size
-        self.q_proj = _linear(config.hidden_size, config.hidden_size)
-        self.k_proj = _linear(config.hidden_size, kv_size)
-        self.v_proj = _linear(config.hidden_size, kv_size)
-        self.o_proj = _linear(config.hidden_size, config.hidden_size)
+        self.q_proj = _linear(config.hidden_size, config.hidden_size, device)
+        self.k_proj = _linear(config.hidden_size, kv_size, device)
+        self.v_proj = _linear(config.hidden_size, kv_size, device)
+        self.o_proj = _linear(config.hidden_size, config.hidden_size, device)
 
     def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        """Attend over positions: fp32 [B, T, C] to fp32 [B, T, C]."""
+        """Attend over positions: [B, T, C] to [B, T, C]."""
         q_BHTD = _rotate(self._heads(self.q_proj(x_BTC)), cos_TD, sin_TD)
         k_BKTD = _rotate(self._heads(self.k_proj(x_BTC)), cos_TD, sin_TD)
         v_BKTD = self._heads(self.v_proj(x_BTC))
@@ -47,31 +49,52 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """The SwiGLU layer: down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, device: str) -> None:
         super().__init__()
-        self.gate_proj = _linear(config.hidden_size, config.intermediate_size)
-        self.up_proj = _linear(config.hidden_size, config.intermediate_size)
-        self.down_proj = _linear(config.intermediate_size, config.hidden_size)
+        self.gate_proj = _linear(config.hidden_size, config.intermediate_size, device)
+        self.up_proj = _linear(config.hidden_size, config.intermediate_size, device)
+        self.down_proj = _linear(config.intermediate_size, config.hidden_size, device)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        """Transform each position independently: fp32 [B, T, C] to fp32 [B, T, C]."""
+        """Transform each position independently: [B, T, C] to [B, T, C]."""
         return self.down_proj(F.silu(self.gate_proj(x_BTC)) * self.up_proj(x_BTC))
 
 
 class DecoderLayer(nn.Module):
     """One transformer block: the unit that `fully_shard` wraps."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, device: str) -> None:
         super().__init__()
-        self.self_attn = Attention(config)
-        self.mlp = Mlp(config)
-        self.input_layernorm = _norm(config)
-        self.post_attention_layernorm = _norm(config)
+        self.self_attn = Attention(config, device)
+        self.mlp = Mlp(config, device)
+        self.input_layernorm = _norm(config, device)
+        self.post_attention_layernorm = _norm(config, device)
+        self.in_training: Callable[[Tensor, Tensor, Tensor], Tensor] = self.transform
+        """The function that takes the place of `transform` if a backward pass follows."""
 
     def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        """Add attention and MLP to the residual stream: fp32 [B, T, C] to fp32 [B, T, C]."""
+        """Add attention and MLP to the residual stream: [B, T, C] to [B, T, C]."""
+        block = self.in_training if torch.is_grad_enabled() else self.transform
+        return block(x_BTC, cos_TD, sin_TD)
+
+    def transform(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        """Do the work of `forward` as it is written."""
         x_BTC = x_BTC + self.self_attn(self.input_layernorm(x_BTC), cos_TD, sin_TD)
         return x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+
+    def _recomputed(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        options = {"use_reentrant": False, "preserve_rng_state": False}  # Nothing here is random.
+        repeated = cast("Callable[..., Tensor]", checkpoint.checkpoint)  # Has no annotations.
+        return repeated(self.transform, x_BTC, cos_TD, sin_TD, **options)
+
+    def train_by(self, *, recompute: bool, compiled: bool) -> None:
+        """Choose how training computes this block. `recompute`: only its input is kept for the
+        backward pass. `compiled`: torch.compile translates it at its first call.
+
+        Hooks of `fully_shard` stay outside of what is compiled or repeated.
+        """
+        block = self._recomputed if recompute else self.transform
+        self.in_training = torch.compile(block, fullgraph=True) if compiled else block
 
 
 class Backbone(nn.Module):
@@ -80,21 +103,21 @@ class Backbone(nn.Module):
     rope_cos: Tensor
     rope_sin: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, device: str) -> None:
         super().__init__()
         embedding = nn.utils.skip_init(
-            nn.Embedding, config.vocab_size, config.hidden_size, device="cpu"
+            nn.Embedding, config.vocab_size, config.hidden_size, device=device
         )
         self.embed_tokens = cast(nn.Embedding, embedding)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
-        self.norm = _norm(config)
+        self.layers = nn.ModuleList(DecoderLayer(config, device) for _ in range(config.layers))
+        self.norm = _norm(config, device)
         cos_TD, sin_TD = _rope_tables(config)
         # Not persistent: these buffers follow the model to its device, but not into its state_dict.
         self.register_buffer("rope_cos", cos_TD, persistent=False)
         self.register_buffer("rope_sin", sin_TD, persistent=False)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Map tokens to hidden states: int64 [B, T] to fp32 [B, T, C]."""
+        """Map tokens to hidden states: int64 [B, T] to [B, T, C]."""
         length = tokens_BT.shape[1]
         cos_TD, sin_TD = self.rope_cos[:length], self.rope_sin[:length]
         x_BTC = self.embed_tokens(tokens_BT)
@@ -106,42 +129,48 @@ class Backbone(nn.Module):
 class Llama(nn.Module):
     """The language model. `build_model` makes one and initializes its parameters."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, device: str = "cpu") -> None:
+        """The parameters have no values yet; on the device "meta", no storage either: shard the
+        model, then call `to_storage`."""
         super().__init__()
         self.config = config
-        self.model = Backbone(config)
-        self.lm_head = _linear(config.hidden_size, config.vocab_size)
-        if config.tied_embeddings:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.model = Backbone(config, device)
+        self.lm_head = _linear(config.hidden_size, config.vocab_size, device)
+        self._tie()
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Return next-token logits: int64 [B, T], T <= config.context, to fp32 [B, T, V]."""
         assert tokens_BT.shape[1] <= self.config.context, "longer than the model's context"
         return self.lm_head(self.model(tokens_BT))
 
+    def train_by(self, *, recompute: bool, compiled: bool) -> None:
+        """Choose how training computes the blocks, as `DecoderLayer.train_by` says."""
+        for layer in self.model.layers:
+            assert isinstance(layer, DecoderLayer)
+            layer.train_by(recompute=recompute, compiled=compiled)
+
+    def to_storage(self, device: torch.device) -> None:
+        """Allocate the parameters on this device, without values."""
+        self.to_empty(device=device)
+        cos_TD, sin_TD = _rope_tables(self.config)
+        self.model.rope_cos, self.model.rope_sin = cos_TD.to(device), sin_TD.to(device)
+        self._tie()  # `to_empty` has made two of a parameter with two names.
+
+    def _tie(self) -> None:
+        if self.config.tied_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
 
 def build_model(config: ModelConfig, *, seed: int) -> Llama:
     """Make a model on the CPU in fp32; equal seeds give equal bits with any number of threads.
-
-    Embeddings are normal with standard deviation `embedding_std`, and so is the head if they are
-    tied. Other matrices have standard deviation 1 / sqrt(fan_in), divided by sqrt(2 * layers) if
-    they write into the residual stream, so that its variance does not grow with depth. torch's
-    global generator is not used.
-    """
+    torch's global generator is not used."""
     model = Llama(config)
-    # One serial stream in the order of named_parameters(): independent of threads.
-    generator = torch.Generator().manual_seed(seed)
+    parameters = dict(model.named_parameters())
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    values = SeededValues(config, shapes, seed=seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
-                parameter.fill_(1.0)
-                continue
-            std = 1 / math.sqrt(parameter.shape[1])
-            if name == "model.embed_tokens.weight":
-                std = config.embedding_std
-            elif name.endswith(("o_proj.weight", "down_proj.weight")):
-                std /= math.sqrt(2 * config.layers)
-            parameter.normal_(0.0, std, generator=generator)
+        for name, parameter in parameters.items():
+            parameter.copy_(values.part(name, ()))
     return model
 
 
@@ -155,14 +184,14 @@ def next_token_loss(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
     return F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT1[:, 1:].flatten())
 
 
-def _linear(fan_in: int, fan_out: int) -> nn.Linear:
-    # Not initialized: `build_model` does it; torch's default would use the global generator.
-    linear = nn.utils.skip_init(nn.Linear, fan_in, fan_out, bias=False, device="cpu")
+def _linear(fan_in: int, fan_out: int, device: str) -> nn.Linear:
+    # Not initialized: SeededValues are its values; torch's default would use the global generator.
+    linear = nn.utils.skip_init(nn.Linear, fan_in, fan_out, bias=False, device=device)
     return cast(nn.Linear, linear)
 
 
-def _norm(config: ModelConfig) -> nn.RMSNorm:
-    return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, device="cpu")
+def _norm(config: ModelConfig, device: str) -> nn.RMSNorm:
+    return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, device=device)
 
 
 def _rope_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,9 @@
 """Muon, evaluation, progress meter.
 
-They are parts of the built-in training program. In: the model and batches of lowcomm/worker.py.
-Out: optimizer steps, held-out loss, samples of text, and tokens per second. A user's own program
-needs none of it. Must NOT be needed by lowcomm/training.
+They are parts of the built-in training program, like its model and process group. In: `[run]`,
+`[node]`, batches. Out: a sharded model with its values and gradients, optimizer steps, held-out
+loss, samples of text, and tokens per second. A user's own program needs none of it. Must NOT be
+needed by lowcomm/training.
 
 Start reading: lowcomm/worker.py, which puts them together.
 """

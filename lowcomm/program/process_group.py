@@ -3,6 +3,7 @@
 Must NOT shard a model (lowcomm/tensors/fsdp.py), nor speak with other nodes.
 """
 
+import ctypes
 import os
 from datetime import timedelta
 from typing import Literal
@@ -16,6 +17,9 @@ from protocols.types import ConfigError
 COLLECTIVE_TIMEOUT_S = 600.0
 """Seconds. Ranks of one node may load and compile for very different times. The daemon detects
 hangs much earlier."""
+M_MMAP_THRESHOLD = -3
+"""Of mallopt(3)."""
+LARGE_BYTES = 1 << 20
 
 
 def rank_device(device: Literal["cpu", "cuda"], *, local_rank: int) -> torch.device:
@@ -31,17 +35,22 @@ def rank_device(device: Literal["cpu", "cuda"], *, local_rank: int) -> torch.dev
     return torch.device("cuda", local_rank)
 
 
-def join_node(device: torch.device, *, world_size: int) -> DeviceMesh | None:
-    """Join the node's own process group; None if there is only one rank, and so no group.
+def join_node(
+    device: torch.device, *, world_size: int, also_alone: bool = False
+) -> DeviceMesh | None:
+    """Join the node's own process group; None if there is only one rank, and so no group, unless
+    one rank shall be a group `also_alone`.
 
     All other settings come from torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
     Blocks until all ranks have joined; call `leave_node` at the end.
     """
-    if world_size == 1:
+    if world_size == 1 and not also_alone:
         return None
     # A node is one machine (its ranks share memory). By default gloo uses the interface of the
     # host's name: slower to look up, and open to the network.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if device.type == "cpu":
+        _return_large_blocks()
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
@@ -54,3 +63,12 @@ def leave_node() -> None:
     """Leave the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _return_large_blocks() -> None:
+    """Have the C library give large blocks back to the system as soon as they are freed. FSDP2
+    gathers and frees the parameters of each block; by default they would leave holes in the heap,
+    of a model of 101 MB in all 350 MB, more than the sharding saves."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # Of glibc.
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)

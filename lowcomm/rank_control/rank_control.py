@@ -102,6 +102,9 @@ class RankControl:
         """Give the ranks the configuration, with which they build their model."""
         if isinstance(run.method, RoundMethod):
             self.rounds.clock = RoundClock(run.method.round_s)
+        self._give_configuration(run if self._context.founds else run.for_joiners())
+
+    def _give_configuration(self, run: RunConfig) -> None:
         self.group.configure(
             run=run_to_json(run),
             node=json.dumps(asdict(self._context.node)),
@@ -182,7 +185,8 @@ class RankControl:
                 if event.rank == 0:
                     context.figures.measured(event)
             case r.RanksEvaluated(loss=loss, windows=windows, sample=sample):
-                context.event_log.write("evaluated", loss=loss, windows=windows, sample=sample)
+                found = {"loss": loss, "windows": windows, "sample": sample}
+                context.event_log.write("evaluated", round=self.rounds.evaluated_round, **found)
             case r.RanksSnapshotted(directory=directory):
                 context.checkpoint_schedule.kept_rank_state = Path(directory)
             case r.GroupLost(attempt=attempt, why=why):
@@ -238,7 +242,9 @@ class RankControl:
         """The ranks have made the initial state, with these digests by fragment."""
         assert self._initial is not None, "another peer began the run"
         self._initial.set_result(digests)
-        driver = self._context.driver
+        driver, run = self._context.driver, self._context.run_config
+        assert run is not None
+        self._give_configuration(run.for_joiners())  # For ranks that replace these.
         driver.feed(v.TrainersReady())
 
     # Ending ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from lowcomm.config.round_length import early_steps, round_steps
+from lowcomm.config.schema import RunConfig
 from lowcomm.methods import RoundMethod
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
@@ -49,6 +50,8 @@ class RankRounds:
         self.clock = RoundClock(0.0)
         self.finishing = False
         """The ranks have the last result of every fragment, and end by themselves."""
+        self.evaluated_round = 0
+        """The round after which the ranks were told last to evaluate."""
         self._context, self._core, self._run_state = context, context.core, context.core.run_state
         self._group = group
         self._lease: Samples = ()
@@ -129,6 +132,11 @@ class RankRounds:
         if command.finish:
             attempt.over.add(fragment)
         self.finishing = len(attempt.over) == len(replica.sizes)
+        evaluates = self.finishing and makes_evaluation(self._core)
+        if anchor and not command.finish:
+            evaluates = _evaluates_now(self._core, run, placed.version)
+        if evaluates:
+            self.evaluated_round = placed.version
         self.clock.begin_round(asyncio.get_running_loop().time(), joins=command.first)
         self._group.post_result(
             Result(
@@ -141,7 +149,7 @@ class RankRounds:
                 inner_step=inner_step,
                 boundary_steps=early_steps(run, steps, joins=command.first),
                 finish=command.finish,
-                evaluate=self.finishing and makes_evaluation(self._context.core),
+                evaluate=evaluates,
                 snapshot=snapshot,
                 samples=self._lease if anchor else (),
             )
@@ -216,6 +224,15 @@ class RankRounds:
             return Answer(fragment=NONE)
         self._attempt.chosen[fragment] = works[fragment].next_round
         return Answer(fragment=fragment)
+
+
+def _evaluates_now(core: PeerCore, run: RunConfig, round_: int) -> bool:
+    """Whether this node evaluates the state after a round that is not the last one: the peer with
+    the lowest id of those that contributed to it does, if it is due."""
+    every, commit = run.data.eval_every_rounds, core.run_state.commit(ANCHOR, round_)
+    if not every or round_ % every or commit is None:
+        return False
+    return core.me.peer == min(each.peer for each in commit.contributors)
 
 
 def makes_evaluation(core: PeerCore) -> bool:

@@ -299,6 +299,8 @@ class Evaluated(Event):
     loss: float
     windows: int
     sample: str
+    round: int = 0
+    """The round of fragment 0 after which it was; 0 in a stepwise run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

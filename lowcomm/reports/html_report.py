@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import resources
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from markupsafe import Markup
 
 from lowcomm.reports.events import (
     Commit,
+    Evaluated,
     Event,
     Metrics,
     RanksLost,
@@ -139,7 +141,7 @@ def loss_series(events: Sequence[Event], summary: Summary) -> list[Series]:
 
     Between two commits, tokens are interpolated linearly in time. The line "all peers" has a point
     for each round: the mean of the losses that the peers of its roster measured since the round
-    before.
+    before. If the run was evaluated more than once, the line "held-out" has these losses.
     """
     commits = [commit for commit in first_commits(events) if commit.fragment == ANCHOR]
     metrics = [e for e in events if isinstance(e, Metrics) and math.isfinite(e.loss)]
@@ -162,7 +164,21 @@ def loss_series(events: Sequence[Event], summary: Summary) -> list[Series]:
             tokens = sum(tokens_at(e.t) for e in here) / len(here)
             run.append((tokens, sum(e.loss for e in here) / len(here)))
             before = commit.t
-    return [line for line in (*series, Series("all peers", "run", run)) if line.points]
+    held_out = Series("held-out", "evaluated", _evaluations(events, commits))
+    return [x for x in (*series, Series("all peers", "run", run), held_out) if x.points]
+
+
+def _evaluations(events: Sequence[Event], commits: Sequence[Commit]) -> list[tuple[float, float]]:
+    """Return (committed tokens, held-out loss) of each evaluation; none if there was only one."""
+    totals = accumulate(commit.tokens for commit in commits)
+    tokens = dict(zip((commit.round for commit in commits), totals, strict=True))
+    tokens.pop(0, None)  # An event of an earlier version does not name its round.
+    found = {
+        tokens[event.round]: event.loss
+        for event in events
+        if isinstance(event, Evaluated) and math.isfinite(event.loss) and event.round in tokens
+    }
+    return sorted(found.items()) if len(found) > 1 else []
 
 
 def traffic_series(events: Sequence[Event]) -> tuple[list[Series], str]:
@@ -248,7 +264,7 @@ def _charts(events: Sequence[Event], summary: Summary) -> dict[str, dict[str, Ma
     for name, width in WIDTHS.items():
         height = 340 if name == "wide" else 280
         charts["loss"][name] = line_chart(
-            series, width=width, height=height, x_label="tokens committed", y_label="training loss"
+            series, width=width, height=height, x_label="tokens committed", y_label="loss"
         )
         charts["traffic"][name] = line_chart(
             sent,

@@ -11,14 +11,14 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from lowcomm.methods.base import Parameter
 from lowcomm.numerics import operations
@@ -107,17 +107,29 @@ def pause_at_exit() -> None:
         atexit.register(time.sleep, EXIT_PAUSE_S)
 
 
-def shard_model(model: nn.Module, blocks: Iterable[nn.Module], *, mesh: DeviceMesh | None) -> None:
+def shard_model(
+    model: nn.Module,
+    blocks: Iterable[nn.Module],
+    *,
+    mesh: DeviceMesh | None,
+    compute: torch.dtype = torch.float32,
+) -> None:
     """Shard each block and then the rest of `model` over the mesh, in place; None: do nothing.
 
-    Everything stays fp32. Make the optimizer afterwards, because sharding makes new parameter
-    objects.
+    `compute`: the type of gathered parameters and of activations. Parameters, sums of gradients and
+    the results of `model` stay fp32. Make the optimizer afterwards, because sharding makes new
+    parameter objects.
     """
     if mesh is None:
+        assert compute == torch.float32, "another type needs a mesh, also of one rank"
         return
+    inner = outer = MixedPrecisionPolicy()
+    if compute != torch.float32:
+        inner = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+        outer = replace(inner, output_dtype=torch.float32)
     for block in blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=inner)
+    fully_shard(model, mesh=mesh, mp_policy=outer)
 
 
 def reshard(model: Model) -> None:

@@ -141,10 +141,11 @@ class Slots:
         """Map `fd`, which this object owns from now on. Call `create` or `attach` instead."""
         self.fd = fd
         self.shape = shape
-        # A rank touches all that lasts now (a first touch costs ten times a copy). The daemon does
-        # so piece by piece, as it writes there: all at once would hold up whatever else it does.
+        # A lone rank touches all that lasts now (a first touch costs ten times a copy). One of
+        # several would count parts of others as its own memory. The daemon does so piece by piece,
+        # as it writes there: all at once would hold up whatever else it does.
         both, present = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
-        if not writes_results and shape.is_lasting:
+        if not writes_results and shape.is_lasting and shape.ranks == 1:
             present |= mmap.MAP_POPULATE
         # A program that writes past its own arrays does not hit what the daemon goes on with.
         theirs = both if writes_results else mmap.PROT_READ

@@ -416,7 +416,7 @@ def _cannot_steer(run_state: RunState, act: e.Steered) -> str:
     orders, of = run_state.orders, act.subject
     if (act.number, act.lineage) != (orders.number + 1, run_state.lineage):
         return LATE
-    if run_state.is_over:
+    if run_state.is_over and not _prolongs(run_state, act):
         return "the run is finished"
     match act.what:
         case "pause":
@@ -432,6 +432,14 @@ def _cannot_steer(run_state: RunState, act: e.Steered) -> str:
             return _cannot_change_operators(run_state, act)
         case _:
             return f"there is no act {act.what}"
+
+
+def _prolongs(run_state: RunState, act: e.Steered) -> bool:
+    """Does the act follow at once a Restore to the end of the run (and its Elected)? Then no peer
+    has seen the end in this lineage and left. `lowcomm resume --set` writes both."""
+    sets = act.what == "set" and act.subject == "run.outer_steps"
+    restored = run_state.restored is not None and bool(run_state.restored.fork)
+    return sets and restored and run_state.index <= run_state.restored_index + 1
 
 
 def _cannot_kick(run_state: RunState, act: e.Steered) -> str:

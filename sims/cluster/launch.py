@@ -200,6 +200,8 @@ async def resume_all(run_dir: Path, *, console: Console) -> int:
     run = next((config.run for config in configs if config.run is not None), None)
     if run is None:
         raise ConfigError(f"no node in {run_dir} recorded the [run] configuration: start a new run")
+    # A node that was told to train a finished run on goes first: the others join it.
+    names.sort(key=lambda name: bool(finished([run_dir / name])))
 
     async def start(watch: Watch) -> None:
         cluster = watch.cluster

@@ -4,6 +4,7 @@ On one thread the two must agree bit by bit: sharding, shared memory, snapshots 
 changes that change nothing.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
 from lowcomm.config.lr_schedule import CosineSchedule
@@ -379,3 +381,30 @@ def test_fragments_are_streamed_as_a_plain_loop_says(
     rank_driver.drive(
         lambda: worker(tmp_path / "corpus", ranks, STREAMED, decide_boundary=decide), play
     )
+
+
+@pytest.mark.deadline(100)
+@pytest.mark.parametrize("ranks", few([2, 1], count=1))
+def test_a_run_may_begin_with_the_parameters_of_a_folder(
+    ranks: int, corpus: Corpus, tmp_path: Path
+) -> None:
+    """Each rank reads its own part."""
+    model = build_model(RUN.model, seed=77)
+    tensors = {name: each.detach() for name, each in model.named_parameters()}
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    sizes = {"vocab_size": 256, "hidden_size": 12, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 23}
+    others = {"model_type": "llama", "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps({**sizes, **heads, **others}))
+    save_file(tensors, folder / "model.safetensors")
+    run = replace(RUN, model=replace(RUN.model, init_from=str(folder)))
+
+    async def play(driver: Any) -> None:
+        await driver.attach(initial=True, slot=SLOT)
+        _, values = await driver.contribution()
+        assert values.tobytes() == parameters_to_vector(tensors.values()).numpy().tobytes()
+        driver.post(values, "full", inner_step=4 * H, finish=True)
+        await driver.expect(RanksFinished)
+
+    rank_driver.drive(lambda: worker(tmp_path / "corpus", ranks, run), play)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lowcomm.config.schema import RunConfig
 from lowcomm.daemon.daemon import Daemon
 from lowcomm.data.lease import NodeLease
 from lowcomm.methods import RoundMethod
@@ -14,10 +15,13 @@ from peers.ipc.messages import Result
 from peers.ranks.events import GroupLost, RankContribution, RanksDemand, RanksSnapshotted
 from protocols.interface import commands as c
 from protocols.interface import events as v
+from protocols.messages import log_entries as e
 from protocols.rounds.fencing import Fence
 from protocols.rounds.fragment_rounds import FragmentRounds
+from protocols.types.ids import PeerId
 from protocols.types.sample_ranges import SampleRange, Samples
 from tests.lowcomm.replicas import stamp
+from tests.protocols.scenes import BORDERS, contributor, part_digest, state_digest
 
 
 def given(made: Daemon) -> str:
@@ -248,3 +252,44 @@ async def test_ranks_get_a_lease_that_suffices_for_the_batches_of_their_steps(
     assert results == [], "ranks of a later attempt draw as many"
     rounds.leased(c.Leased(whole))
     assert [each.samples for each in results] == [whole]
+
+
+def committed(made: Daemon, round_: int, *roster: PeerId) -> None:
+    """These peers have committed a round of fragment 0, and this one has applied it."""
+    replica = made.context.replica
+    assert isinstance(replica, Replica)
+    replica.apply(stamp(0, round_), (0, 6), [np.ones(6, np.float32).tobytes()], ())
+    terms = tuple(contributor(peer, round_) for peer in roster)
+    digests = part_digest(round_), state_digest(round_ - 1)
+    commit = e.Commit(1, 0, round_, 0, terms, BORDERS, *digests)
+    made.context.core.run_state.commits[0] = [commit]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("every", "due"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
+async def test_the_run_is_evaluated_each_time_after_so_many_rounds(
+    every: int, due: list[int], made: Daemon, results: list[Result]
+) -> None:
+    run = RunConfig()
+    made.context.run_config = replace(run, data=replace(run.data, eval_every_rounds=every))
+    enough(made)
+    for round_ in range(1, 5):
+        committed(made, round_, made.context.core.me.peer)
+        made.ranks.rounds.resume(goes_on(round_, "counted"))
+        if results[-1].evaluate:
+            assert made.ranks.rounds.evaluated_round == round_
+    assert [number for number, result in enumerate(results, 1) if result.evaluate] == due
+
+
+@pytest.mark.asyncio
+async def test_only_one_of_the_nodes_that_contributed_evaluates(
+    made: Daemon, results: list[Result]
+) -> None:
+    run, me = RunConfig(), made.context.core.me.peer
+    made.context.run_config = replace(run, data=replace(run.data, eval_every_rounds=1))
+    enough(made)
+    first, last = PeerId(f"A{me}"), PeerId(f"~{me}")
+    for round_, roster in enumerate([(me, last), (first, me), (last,)], 1):
+        committed(made, round_, *roster)
+        made.ranks.rounds.resume(goes_on(round_, "counted"))
+    assert [result.evaluate for result in results] == [True, False, False]

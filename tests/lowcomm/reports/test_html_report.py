@@ -339,3 +339,15 @@ def test_the_page_is_written_beside_the_nodes(tmp_path: Path) -> None:
     path = write_report(tmp_path, summarize(Timeline(()), run={"name": "one \udcff"}))
     assert path == tmp_path / "report.html"
     assert "<title>one ? - lowcomm report</title>" in path.read_text("utf-8")
+
+
+def test_evaluations_on_the_way_are_a_line_at_the_tokens_of_their_rounds() -> None:
+    timeline = run()
+    one = Evaluated(t=41.0, peer=A, name="alpha", loss=0.0, windows=64, sample="")
+    later = [replace(one, t=41.0 + n, round=n, loss=9.0 - n) for n in (1, 3)]
+    events = sorted([*timeline.events, *later], key=lambda event: event.t)
+    summary = summarize(timeline, run={})
+    (line,) = [each for each in loss_series(events, summary) if each.label == "held-out"]
+    # Rounds 0 to 3 have 3000, 3000, 2000 and 3000 tokens.
+    assert line.points == [(6000, 8.0), (11000, 6.0)]
+    assert "held-out" not in {each.label for each in loss_series(timeline.events, summary)}

@@ -160,6 +160,34 @@ def test_a_run_gets_longer_or_shorter_and_its_rules_change() -> None:
             reads(one, steered("set", "run.outer_steps", "9"))
 
 
+def test_a_finished_run_goes_on_right_after_a_fork_at_its_end() -> None:
+    """`lowcomm resume --set run.outer_steps` writes both to a log that no daemon reads."""
+    longer = steered("set", "run.outer_steps", "9")
+    end = (Version(0, 2, state_digest(2)),)
+    settled = begun(steered("set", "run.outer_steps", "2"), commit(1, 1, A, B), commit(2, 1, A, B))
+    fork = e.Restore(settled.lineage, end, 2, 20, (A,), 7, lonely=False, salt=1)
+    reads(settled, fork, e.Elected(A))
+    late = copied(settled)
+    for one in (settled, late):
+        for other in (PAUSE, steered("set", "run.protocol.quorum", "2")):
+            with pytest.raises(LogError, match="the run is finished"):
+                reads(one, other)
+        reads(one, longer)
+        assert not one.is_over
+        assert one.run is not None
+        assert one.run.outer_steps == 9
+    assert settled == late
+
+
+def test_others_may_have_seen_the_end_that_a_fork_left_long_ago() -> None:
+    end = (Version(0, 2, state_digest(2)),)
+    settled = begun(steered("set", "run.outer_steps", "2"), commit(1, 1, A, B), commit(2, 1, A, B))
+    fork = e.Restore(settled.lineage, end, 2, 20, (A,), 7, lonely=False, salt=1)
+    reads(settled, fork, e.Elected(A), e.Elected(A))
+    with pytest.raises(LogError, match="the run is finished"):
+        reads(settled, steered("set", "run.outer_steps", "9"))
+
+
 def test_old_acts_are_forgotten_but_not_those_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders_module, "STEERED_MAX", 4)
     grace = "run.protocol.round_grace_s"
