@@ -21,6 +21,9 @@ class NodeLease:
         """Batches that a loader may draw before their steps."""
         self.undrawn_steps = 0
         """Inner steps in a row for which no batch was drawn; the method counts them."""
+        self.share: tuple[int, int] = (0, 1)
+        """This rank trains the first of these numbers of so many equal parts of each batch, counted
+        from 0. Ranks that train the same samples (tensor-parallel ones) have the same."""
         self._left: Samples = ()
         self._drawn: deque[Samples] = deque()
         """Samples of each drawn batch that no step has used yet, the oldest first."""

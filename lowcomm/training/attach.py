@@ -64,6 +64,7 @@ class Peer:
         # If ranks cannot share the batch, all raise here, before any waits for another.
         data = self.run.data
         rank_rows(np.empty((data.batch, 0), np.int64), rank, world_size)
+        self.lease.share = rank, world_size
 
     @property
     def corpus(self) -> Corpus:
@@ -323,7 +324,7 @@ class Peer:
         return lambda samples: torch.from_numpy(text.of(samples))
 
     def _share(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rank_rows(rows, self.rank, self.world_size)
+        return rank_rows(rows, *self.lease.share)
 
 
 def attach(run: str | Path | None = None, *, join: str = "", overrides: Sequence[str] = ()) -> Peer:

@@ -183,3 +183,10 @@ def test_private_data_is_not_drawn_and_not_missed() -> None:
         peer.batches(range(50))
     with pytest.raises(ConfigError, match="this run has no text: pass a dataset"):
         _ = peer.corpus
+
+
+def test_ranks_that_train_the_same_samples_take_the_same_part_of_a_batch() -> None:
+    peer, _ = new_peer(RunConfig(data=DataConfig(batch=4)))
+    assert peer.draw() == [0, 1, 2, 3]
+    peer.lease.share = 1, 2
+    assert peer.draw() == [6, 7]
