@@ -11,6 +11,7 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 
 class Kernels(ModuleType):
@@ -30,6 +31,16 @@ torch.cpu.empty_cache = torch.cpu.reset_peak_memory_stats = lambda device=None: 
 barrier = torch.distributed.barrier
 torch.distributed.barrier = lambda group=None, async_op=False, device_ids=None: barrier(group)
 torch.distributed.set_timeout = lambda timeout, group=None: None
+
+divide = FSDPModule.set_gradient_divide_factor
+
+
+def divide_outside(self, factor):
+    divide(self, factor)
+    self.set_force_sum_reduction_for_comms(True)  # gloo only sums.
+
+
+FSDPModule.set_gradient_divide_factor = divide_outside
 
 kernels = "torchtitan.distributed.minimal_async_ep.kernels"
 sys.modules[kernels] = Kernels(kernels)

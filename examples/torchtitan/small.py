@@ -56,5 +56,6 @@ def debugmodel():
         mixed_precision_param="float32",
         disable_cuda_graphs=True,
     )
+    job.parallelism.spmd_backend = "partial_dtensor"  # Others need a torch above 2.13.
     job.metrics.log_freq = 5
     return job
