@@ -9,6 +9,10 @@ from collections import deque
 
 from protocols.types import ConfigError, LowcommError, Samples, count, first, subtract, union
 
+Share = tuple[int, int] | None
+"""(number, count): a rank gets that one of so many equal parts of each batch. None: each rank of
+the node gets another one."""
+
 
 class NodeLease:
     """The samples leased to a node from one result to the next. A data loader may draw ahead of the
@@ -19,11 +23,10 @@ class NodeLease:
         """Batches that each inner step uses."""
         self.ahead = 0
         """Batches that a loader may draw before their steps."""
+        self.share: Share = None
+        """This rank's part of each batch."""
         self.undrawn_steps = 0
         """Inner steps in a row for which no batch was drawn; the method counts them."""
-        self.share: tuple[int, int] = (0, 1)
-        """This rank trains the first of these numbers of so many equal parts of each batch, counted
-        from 0. Ranks that train the same samples (tensor-parallel ones) have the same."""
         self._left: Samples = ()
         self._drawn: deque[Samples] = deque()
         """Samples of each drawn batch that no step has used yet, the oldest first."""

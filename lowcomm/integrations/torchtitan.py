@@ -14,7 +14,7 @@ so its objects have the type Any. Must NOT change a class of theirs.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, make_dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -36,24 +36,22 @@ class LeasedDataLoader(_BaseDataLoader):
     over those of other ranks and nodes. A sample is one sequence of `training.seq_len` tokens.
     """
 
-    @dataclass(kw_only=True, slots=True)
-    class Config(_BaseDataLoader.Config):
-        """That of the stock loader."""
-
-        stock: Any
+    # `stock`: the configuration of the job's own loader.
+    Config = make_dataclass(
+        "Config", [("stock", Any)], bases=(_BaseDataLoader.Config,), kw_only=True, slots=True
+    )
 
     def __init__(self, config: Any, *, dp_world_size: int, dp_rank: int, **made: Any) -> None:
-        """`dp_world_size` and `dp_rank`: the ranks that train different samples, and which of them
-        this one is; `made`: what the stock loader needs besides."""
-        self.shares, self.share, self.rows = dp_world_size, dp_rank, made["local_batch_size"]
+        """`dp_world_size` and `dp_rank`: the number of ranks that train different samples, and
+        which of them this one is; `made`: what the job's own loader needs besides."""
+        self._share, self._rows = (dp_rank, dp_world_size), made["local_batch_size"]
         self._make = partial(config.stock.build, dp_world_size=1, dp_rank=0, **made)
         self._peer: Peer | None = None
 
     def lease(self, peer: Peer, *, accumulated: int) -> None:
         """Take the samples of this peer's leases; an optimizer step uses `accumulated` batches.
         Raises ConfigError if these do not make up `run.data.batch`."""
-        check_batch(peer, rows=self.rows, accumulated=accumulated, shares=self.shares)
-        peer.lease.share = self.share, self.shares
+        check_batch(peer, rows=self._rows, accumulated=accumulated, shares=self._share[1])
         self._peer = peer
 
     def __iter__(self) -> Iterator[Any]:
@@ -63,9 +61,10 @@ class LeasedDataLoader(_BaseDataLoader):
         numbered = hasattr(stock.dataset, "__getitem__") and hasattr(stock.dataset, "__len__")
         steps = self._peer.batches(
             stock.dataset if numbered else RemadeStream(lambda: self._make().dataset),
-            collate_fn=Parts(stock.collate_fn, rows=self.rows),
+            collate_fn=Parts(stock.collate_fn, rows=self._rows),
             num_workers=stock.num_workers,
             prefetch=stock.prefetch_factor if stock.num_workers else None,
+            share=self._share,
         )
         for batches in steps:
             yield from batches
@@ -87,9 +86,7 @@ class NodeTrainer(_Trainer):
     returns, the model has the run's final parameters.
     """
 
-    @dataclass(kw_only=True, slots=True)
-    class Config(_Trainer.Config):
-        """That of the stock trainer."""
+    Config = make_dataclass("Config", [], bases=(_Trainer.Config,), kw_only=True, slots=True)
 
     def __init__(self, config: Any) -> None:
         """Attaches to the daemon. Raises ConfigError if the job does not fit the run."""
@@ -99,10 +96,11 @@ class NodeTrainer(_Trainer):
         training = replace(config.training, steps=node.total_steps)
         dataloader = LeasedDataLoader.Config(stock=config.dataloader)
         super().__init__(replace(config, training=training, dataloader=dataloader))
-        with node.peer.fitting():
-            self._check()
+        peer = node.peer
+        with peer.fitting():
+            self._check(peer)
             accumulated = self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches
-            self.dataloader.lease(node.peer, accumulated=accumulated)
+            self.dataloader.lease(peer, accumulated=accumulated)
         self.checkpointer.load = _followed(self.checkpointer.load, self._join_run)
         self.metrics_processor.log = _followed(self.metrics_processor.log, self._keep_loss)
 
@@ -118,17 +116,25 @@ class NodeTrainer(_Trainer):
     def should_continue_training(self) -> bool:
         return not self._node.finished
 
-    def _check(self) -> None:
-        window = self._node.peer.run.data.window
-        if self.config.training.seq_len != window:
+    def _check(self, peer: Peer) -> None:
+        """Raise ConfigError if the job does not fit the run."""
+        run, training = peer.run, self.config.training
+        data, optimizers = run.data, self.optimizers.optimizers
+        if training.seq_len != data.window:
             raise ConfigError(
-                f"training.seq_len is {self.config.training.seq_len}, but run.data.window, the "
-                f"number of tokens in a sample, is {window}: make them equal"
+                f"training.seq_len is {training.seq_len}, but run.data.window, the number of "
+                f"tokens in a sample, is {data.window}: make them equal"
             )
         if len(self.model_parts) != 1:
             raise ConfigError(
-                f"this rank has {len(self.model_parts)} pipeline stages, but a node's rank has one "
-                "model: choose a schedule with one stage for each rank"
+                f"this rank has {len(self.model_parts)} stages of a pipeline, but a node's rank "
+                "has one: choose a schedule with one stage for each rank"
+            )
+        if len(optimizers) != 1:
+            kinds = ", ".join(type(each).__name__ for each in optimizers)
+            raise ConfigError(
+                f"this job has several optimizers ({kinds}), but a node's rank has one: use the "
+                "same kind for all parameter groups"
             )
 
     def _join_run(self, *_call: Any, **_options: Any) -> None:

@@ -22,7 +22,7 @@ from lowcomm.config.round_length import longest_round
 from lowcomm.config.schema import NodeConfig, run_from_json, validate
 from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
-from lowcomm.data.lease import NodeLease
+from lowcomm.data.lease import NodeLease, Share
 from lowcomm.methods import AnyMethod, RoundMethod
 from lowcomm.training.own_daemon import TOKEN_VARIABLE, OwnDaemon, start_daemon
 from peers.ipc import Attached, RankClient, TensorPlace
@@ -64,7 +64,6 @@ class Peer:
         # If ranks cannot share the batch, all raise here, before any waits for another.
         data = self.run.data
         rank_rows(np.empty((data.batch, 0), np.int64), rank, world_size)
-        self.lease.share = rank, world_size
 
     @property
     def corpus(self) -> Corpus:
@@ -111,7 +110,7 @@ class Peer:
             self.kept.include(name, thing)
 
     @overload
-    def batches(self, *, accumulate: int = 1) -> Iterator["Tensor"]: ...
+    def batches(self, *, accumulate: int = 1, share: Share = None) -> Iterator["Tensor"]: ...
     @overload
     def batches(
         self,
@@ -121,6 +120,7 @@ class Peer:
         num_workers: int = 0,
         prefetch: int | None = None,
         accumulate: int = 1,
+        share: Share = None,
     ) -> Iterator[Any]: ...
     def batches(
         self,
@@ -130,6 +130,7 @@ class Peer:
         num_workers: int = 0,
         prefetch: int | None = None,
         accumulate: int = 1,
+        share: Share = None,
     ) -> Iterator[Any]:
         """Batches for this rank, `accumulate` for each inner step, until the run is finished.
 
@@ -148,7 +149,9 @@ class Peer:
         `num_workers`: processes that load items; 0: this one does. `prefetch`: batches that each of
         them loads ahead (2). `accumulate`: batches for each optimizer step and `method.step()`, the
         same on all ranks of the node; the node's contribution weighs so many times more. A loader
-        of your own may run some batches ahead, the same number on all ranks.
+        of your own may run some batches ahead, the same number on all ranks. `share`: (number,
+        count): the rows are that one of `count` equal parts of a batch, the same on all ranks that
+        work on the same rows (tensor parallelism, pipelines). None: (rank, world_size).
 
         Raises LowcommError if the method is not made yet, because the daemon assigns data to this
         node when the method joins the run; ConfigError if there is not enough data, or a value does
@@ -158,7 +161,7 @@ class Peer:
             if dataset is None:
                 if collate_fn is not None or num_workers or prefetch is not None:
                     raise ConfigError("collate_fn, num_workers and prefetch are for a dataset")
-                self.reserve(accumulate=accumulate)
+                self.reserve(accumulate=accumulate, share=share)
                 return self._until_finished(map(self._text(), self._draws()))
             from lowcomm.training.item_batches import ItemOrder, Loading, StreamItems, is_stream
 
@@ -169,14 +172,14 @@ class Peer:
             else:
                 items = cast("Dataset", dataset)
                 draws = map(ItemOrder(len(items), seed=self.run.seed).items, draws)
-            self.reserve(accumulate=accumulate, ahead=loading.ahead)
+            self.reserve(accumulate=accumulate, ahead=loading.ahead, share=share)
         rounds = isinstance(self.run.method, RoundMethod)
         return self._until_finished(loading.batches(items, draws, predictable=rounds))
 
-    def reserve(self, *, accumulate: int = 1, ahead: int = 0) -> None:
+    def reserve(self, *, accumulate: int = 1, ahead: int = 0, share: Share = None) -> None:
         """Before batches are drawn: each inner step uses `accumulate` of them, and up to `ahead`
-        are drawn before their steps. Blocks until the daemon has leased that many. Raises
-        LowcommError before the method is made; ConfigError if it cannot be."""
+        are drawn before their steps; `share` as in `batches`. Blocks until the daemon has leased
+        that many. Raises LowcommError before the method is made; ConfigError if it cannot be."""
         if not self._joined:
             raise LowcommError("make the method before the batches: it gets this node's data")
         data = self.run.data
@@ -188,6 +191,12 @@ class Peer:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
         lease, run = self.lease, self.run
+        lease.share = share
+        if share is not None and (not 0 <= share[0] < share[1] or data.batch % share[1]):
+            raise ConfigError(
+                f"share={share}: it is (number, count) of equal parts of run.data.batch "
+                f"({data.batch}), which count from 0"
+            )
         if self._reserved and lease.per_step != accumulate:
             raise ConfigError(
                 f"accumulate is {accumulate} here, and {lease.per_step} for batches of before: "
@@ -324,7 +333,7 @@ class Peer:
         return lambda samples: torch.from_numpy(text.of(samples))
 
     def _share(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rank_rows(rows, *self.lease.share)
+        return rank_rows(rows, *(self.lease.share or (self.rank, self.world_size)))
 
 
 def attach(run: str | Path | None = None, *, join: str = "", overrides: Sequence[str] = ()) -> Peer:

@@ -152,6 +152,24 @@ def test_the_daemon_hears_how_many_samples_a_step_takes_before_the_first_batch()
         early.batches(range(50))
 
 
+def test_ranks_that_work_on_the_same_rows_say_which_share_they_take() -> None:
+    client = Client(RunConfig(data=DataConfig(batch=4)))
+    peer = Peer(cast(Any, client), rank=1, world_size=4)
+    shares = {None: [1], (0, 1): [0, 1, 2, 3], (1, 2): [2, 3]}
+    for share, rows in shares.items():
+        peer = Peer(cast(Any, client), rank=1, world_size=4)
+        peer.join((), elements=0)
+        peer.lease.renew((SampleRange(0, 200),))
+        peer.reserve(share=share)
+        assert peer.draw() == rows
+    for wrong in ((1, 1), (-1, 2), (0, 3), (0, 0)):
+        with pytest.raises(
+            ConfigError, match=r"\(number, count\) of equal parts of run.data.batch"
+        ):
+            peer.reserve(share=wrong)
+    assert len(client.unfits) == 0
+
+
 def test_a_per_step_method_takes_one_batch_in_a_step_and_none_ahead() -> None:
     peer, client = new_peer(RunConfig(method=AllReduceMethod()))
     with pytest.raises(ConfigError, match=r"with run\.method\.name = 'allreduce' all nodes"):
@@ -183,10 +201,3 @@ def test_private_data_is_not_drawn_and_not_missed() -> None:
         peer.batches(range(50))
     with pytest.raises(ConfigError, match="this run has no text: pass a dataset"):
         _ = peer.corpus
-
-
-def test_ranks_that_train_the_same_samples_take_the_same_part_of_a_batch() -> None:
-    peer, _ = new_peer(RunConfig(data=DataConfig(batch=4)))
-    assert peer.draw() == [0, 1, 2, 3]
-    peer.lease.share = 1, 2
-    assert peer.draw() == [6, 7]
