@@ -99,13 +99,14 @@ def node(
     return shell.start("peer", file, *sets, *arguments, "--", *program)
 
 
-def titan_node(shell: Shell, name: str, *arguments: str) -> Command:
-    """A node that trains the job of examples/torchtitan."""
+def titan_node(shell: Shell, name: str, *arguments: str, options: Sequence[str] = ()) -> Command:
+    """A node that trains the job of examples/torchtitan, with more `options` of torchtitan's."""
     program = [
         *(sys.executable, "-m", "torch.distributed.run"),
         str(EXAMPLES / "torchtitan" / "on_cpu.py"),
         *("--module", "lowcomm.integrations.torchtitan", "--config", "small.debugmodel"),
         *("--metrics.log_freq", "2"),
+        *options,
     ]
     run = ("--set", "run.method.name=streaming_diloco", "--set", "run.data.batch=4")
     return node(shell, name, TITAN, *run, *arguments, program=program)
@@ -188,6 +189,24 @@ def test_nodes_of_torchtitan_train_together_though_one_joins_and_a_rank_is_kille
         assert any(each.counted for each in of(Commit, directory))
     losses = losses_of(alpha)
     assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.long
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--training.seq_len", "32"), "training.seq_len is 32, but run.data.window, the number"),
+        (("--training.global_batch_size", "8"), "has 8 items (batches of 2, 4 accumulated, 1"),
+    ],
+)
+def test_a_job_of_torchtitan_that_does_not_fit_the_run_ends_its_node_at_once(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], why: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TITAN_PACKAGES), prepend=os.pathsep)
+    command = titan_node(shell, "alpha", "--new", options=options)
+    assert command.wait(within_s=WITHIN_S) == 2, command.err
+    assert why in " ".join(command.err.split())
 
 
 @pytest.mark.long
