@@ -95,9 +95,12 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP_INSTALL) -e ".[dev]"
 	@touch $@
 
-# Large packages that only the long tests of examples/ need.
-$(VENV)/.installed-extras: $(VENV)/.installed-dev
+# Large packages that only the long tests of examples/ need. torchtitan wants older ones than hf.
+$(VENV)/.installed-extras: $(VENV)/.installed-dev constraints-titan.txt
 	$(PIP_INSTALL) -e ".[dev,hf,lightning]"
+	rm -rf build/titan
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/titan \
+	    -r constraints-titan.txt
 	@touch $@
 
 $(BIN)/python:

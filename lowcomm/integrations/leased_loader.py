@@ -3,7 +3,7 @@
 Must NOT draw an item before the method has joined the run: the daemon assigns data then.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -35,6 +35,31 @@ class LeasedBatches:
                 yield share[begin : begin + self._rows]
 
 
+class RemadeStream:
+    """A stream that each iteration reads from its beginning, of a dataset that would go on where
+    its last iteration has ended: it is made anew for each."""
+
+    def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
+        """`make`: returns the dataset, of which no item has been read."""
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._make()
+
+
+class Parts:
+    """A collate function that makes of a rank's items of one inner step a list of batches of `rows`
+    items each."""
+
+    def __init__(self, collate_fn: Callable[[list[Any]], Any], *, rows: int) -> None:
+        """`collate_fn`: joins the items of one batch."""
+        self._collate_fn, self._rows = collate_fn, rows
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        starts = range(0, len(items), self._rows)
+        return [self._collate_fn(items[start : start + self._rows]) for start in starts]
+
+
 def leased_loader(
     peer: Peer, loader: DataLoader[Any], *, rows: int | None, accumulated: int = 1
 ) -> DataLoader[Any]:
@@ -56,13 +81,7 @@ def leased_loader(
                 "the training data's loader has a batch_sampler of its own, but the leases choose "
                 "the batches: give it a batch_size instead"
             )
-        wanted = peer.run.data.batch
-        if rows * accumulated * peer.world_size != wanted:
-            raise ConfigError(
-                f"an optimizer step has {rows * accumulated * peer.world_size} items (batches of "
-                f"{rows}, {accumulated} accumulated, {peer.world_size} ranks), but run.data.batch "
-                f"is {wanted}: make them equal"
-            )
+        check_batch(peer, rows=rows, accumulated=accumulated, shares=peer.world_size)
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
     steps = Sampler(peer, dataset, ahead=-(-ahead // accumulated) + 1)
     batches = LeasedBatches(steps, rows=rows)
@@ -82,3 +101,15 @@ def leased_loader(
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )
+
+
+def check_batch(peer: Peer, *, rows: int, accumulated: int, shares: int) -> None:
+    """Raise ConfigError if `accumulated` batches of `rows` items, on so many ranks with data of
+    their own, do not make up `run.data.batch`."""
+    wanted = peer.run.data.batch
+    if rows * accumulated * shares != wanted:
+        raise ConfigError(
+            f"an optimizer step has {rows * accumulated * shares} items (batches of {rows}, "
+            f"{accumulated} accumulated, {shares} ranks), but run.data.batch is {wanted}: make "
+            "them equal"
+        )

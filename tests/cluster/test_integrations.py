@@ -6,10 +6,12 @@ Their packages come with `make test-long`.
 import difflib
 import json
 import math
+import os
 import re
+import signal
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,19 @@ from tests.cluster.running import (
     Command,
     Shell,
     commits_until,
+    leaves,
+    marked_processes,
     new_shell,
     of,
+    record,
     token_of,
     until,
     write_config,
 )
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+TITAN_PACKAGES = EXAMPLES.parent / "build" / "titan"
+"""They come with `make test-long`, and cannot be where those of the other examples are."""
 ADDED_MAX = 10
 WITHIN_S = 100.0
 WIDTH, INNER_WIDTH, LAYERS, RANK = 64, 172, 2, 8
@@ -56,7 +63,11 @@ NANOGPT = Example("nanogpt", 30, 10, inner=6)
 TRAINER = Example("hf_trainer", 24, 3, inner=5)
 LORA = Example("peft_lora", 50, 3, inner=3)  # An attempt that the kill ends is 1 % of its bytes.
 LIGHTNING = Example("lightning", 60, 5)
-ALL = (NANOGPT, TRAINER, LORA, LIGHTNING)
+ACCELERATE = Example("accelerate", 30, 8, inner=6)
+ALL = (NANOGPT, TRAINER, LORA, LIGHTNING, ACCELERATE)
+PRINTING = (NANOGPT, ACCELERATE)
+"""Their programs only print their losses."""
+TITAN = Example("torchtitan", 10, 0, inner=4)
 
 
 @pytest.fixture
@@ -68,7 +79,10 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
         yield made
 
 
-def node(shell: Shell, name: str, example: Example, *arguments: str) -> Command:
+def node(
+    shell: Shell, name: str, example: Example, *arguments: str, program: Sequence[str] = ()
+) -> Command:
+    """`program`: by default its node.py."""
     run = {
         "run.peers_min": 2,
         "run.outer_steps": example.rounds,
@@ -80,9 +94,22 @@ def node(shell: Shell, name: str, example: Example, *arguments: str) -> Command:
         "node.name": name,
     }
     sets = [word for key, value in run.items() for word in ("--set", f"{key}={value}")]
-    program = [sys.executable, str(EXAMPLES / example.name / "node.py")]
+    program = program or (sys.executable, str(EXAMPLES / example.name / "node.py"))
     file = str(EXAMPLES / "run.toml")
     return shell.start("peer", file, *sets, *arguments, "--", *program)
+
+
+def titan_node(shell: Shell, name: str, *arguments: str, options: Sequence[str] = ()) -> Command:
+    """A node that trains the job of examples/torchtitan, with more `options` of torchtitan's."""
+    program = [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        str(EXAMPLES / "torchtitan" / "on_cpu.py"),
+        *("--module", "lowcomm.integrations.torchtitan", "--config", "small.debugmodel"),
+        *("--metrics.log_freq", "2"),
+        *options,
+    ]
+    run = ("--set", "run.method.name=streaming_diloco", "--set", "run.data.batch=4")
+    return node(shell, name, TITAN, *run, *arguments, program=program)
 
 
 @pytest.mark.parametrize("example", ALL, ids=lambda each: each.name)
@@ -122,16 +149,64 @@ def test_nodes_of_an_example_train_together_though_one_joins_and_one_is_killed(
         assert each.wait(within_s=WITHIN_S) == 0, each.err
     check_digests(alpha, beta, gamma)
     assert max(commit.round for commit in of(Commit, gamma)) == example.rounds
-    if example is NANOGPT:  # It only prints its losses.
-        losses = [float(loss) for loss in re.findall(r"val loss (\S+)", nodes[0].out)]
+    if example in PRINTING:
+        losses = [float(loss) for loss in re.findall(r"loss (\S+)", nodes[0].out)]
     else:
-        losses = [each.loss for each in of(Metrics, alpha) if each.loss == each.loss]
+        losses = losses_of(alpha)
     # Lightning's are of single batches, and its first one comes late: a model that knows nothing
     # gives each of the 256 bytes one chance.
     first = math.log(256) if example is LIGHTNING else losses[0]
     assert statistics.median(losses[len(losses) // 2 :]) < 0.8 * first
     if example is LORA:
         check_traffic(gamma)
+
+
+@pytest.mark.long
+@pytest.mark.deadline(240)
+def test_nodes_of_torchtitan_train_together_though_one_joins_and_a_rank_is_killed(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stock debug model of torchtitan; one of the nodes has two ranks, sharded by FSDP2."""
+    monkeypatch.setenv("PYTHONPATH", str(TITAN_PACKAGES), prepend=os.pathsep)
+    alpha, beta, gamma = (tmp_path / name for name in ("alpha", "beta", "gamma"))
+    nodes = [titan_node(shell, "alpha", "--new", "--set", "node.ranks=2")]
+    token = token_of(alpha)
+    nodes.append(titan_node(shell, "beta", "--join", token))
+    commits_until(alpha, 2, within_s=WITHIN_S)
+    # The run waits for gamma, which begins slowly, and for the ranks that start again.
+    assert shell.run("pause", str(alpha)).popen.returncode == 0
+    nodes.append(titan_node(shell, "gamma", "--join", token))
+    until(lambda: of(RanksReady, gamma), within_s=WITHIN_S, what="gamma's ranks ready")
+    _, rank = leaves(int(record(alpha)["pid"]))
+    assert "on_cpu.py" in marked_processes()[rank]
+    os.kill(rank, signal.SIGKILL)
+    until(lambda: len(of(RanksReady, alpha)) == 2, within_s=WITHIN_S, what="alpha's ranks again")
+    assert shell.run("continue", str(alpha)).popen.returncode == 0
+    for each in nodes:
+        assert each.wait(within_s=WITHIN_S) == 0, each.err
+    check_digests(alpha, beta, gamma)
+    for directory in alpha, beta, gamma:
+        assert any(each.counted for each in of(Commit, directory))
+    losses = losses_of(alpha)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.long
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--training.seq_len", "32"), "training.seq_len is 32, but run.data.window, the number"),
+        (("--training.global_batch_size", "8"), "has 8 items (batches of 2, 4 accumulated, 1"),
+    ],
+)
+def test_a_job_of_torchtitan_that_does_not_fit_the_run_ends_its_node_at_once(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], why: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TITAN_PACKAGES), prepend=os.pathsep)
+    command = titan_node(shell, "alpha", "--new", options=options)
+    assert command.wait(within_s=WITHIN_S) == 2, command.err
+    assert why in " ".join(command.err.split())
 
 
 @pytest.mark.long
@@ -162,6 +237,11 @@ def test_a_killed_trainer_ends_with_the_same_bits(
     assert undisturbed["rate"] == pytest.approx(RATE * DECAY ** (5 * KEPT_ROUNDS))
     assert undisturbed["first"] == 0 < killed["first"]
     assert {**killed, "first": 0} == undisturbed
+
+
+def losses_of(directory: Path) -> list[float]:
+    """Those that a node reported, by time."""
+    return [each.loss for each in of(Metrics, directory) if each.loss == each.loss]
 
 
 def check_digests(*directories: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lowcomm.config.schema import DataConfig, RunConfig
-from lowcomm.integrations.leased_loader import LeasedBatches, leased_loader
+from lowcomm.integrations.leased_loader import (
+    LeasedBatches,
+    Parts,
+    RemadeStream,
+    leased_loader,
+)
 from lowcomm.training.item_batches import ItemOrder
 from protocols.types.errors import ConfigError
 
@@ -114,3 +120,26 @@ def test_data_that_cannot_be_leased_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         leased(Leases(), DataLoader(dataset), rows=rows, accumulated=accumulated)
+
+
+class Ticker(IterableDataset[int]):
+    """Goes on where its last iteration has ended, as datasets that save their place do."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self._seen += 1
+            yield self._seen
+
+
+def test_a_stream_that_keeps_its_place_is_read_from_its_beginning_each_time() -> None:
+    stream = RemadeStream(Ticker)
+    for _ in range(3):
+        assert list(islice(stream, 3)) == [1, 2, 3]
+
+
+def test_the_items_of_a_step_become_batches() -> None:
+    parts = Parts(tuple, rows=2)
+    assert parts([3, 1, 4, 9]) == [(3, 1), (4, 9)]

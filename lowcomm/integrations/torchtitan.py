@@ -1,0 +1,182 @@
+"""A node of torchtitan. A stock job becomes one by its arguments alone: what was
+
+    torchrun -m torchtitan.train --module llama3 --config llama3_8b OPTIONS
+
+is started by
+
+    lowcomm peer run.toml --new -- torchrun -m torchtitan.train \\
+        --module lowcomm.integrations.torchtitan --config llama3.llama3_8b OPTIONS
+
+torchtitan looks for the function `llama3.llama3_8b` in this module: see `__getattr__`. The job says
+the model, its parallelism, the optimizer and the data; the run says the length, and which samples
+this node trains. Needs the extra `titan`. Its package is not there where this project is checked,
+so its objects have the type Any. Must NOT change a class of theirs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, make_dataclass, replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from lowcomm.integrations.leased_loader import Parts, RemadeStream, check_batch
+from lowcomm.integrations.training_node import TrainingNode
+from lowcomm.training.attach import Peer
+from protocols.types import ConfigError
+
+_Trainer: Any = import_module("torchtitan.trainer").Trainer
+_BaseDataLoader: Any = import_module("torchtitan.components.dataloader").BaseDataLoader
+_ConfigManager: Any = import_module("torchtitan.config").ConfigManager
+
+
+class LeasedDataLoader(_BaseDataLoader):
+    """Batches of the job's own dataset, with the samples that the node's leases choose.
+
+    Each rank reads the whole stream of samples that a stock job of one rank would train, and passes
+    over those of other ranks and nodes. A sample is one sequence of `training.seq_len` tokens.
+    """
+
+    # `stock`: the configuration of the job's own loader.
+    Config = make_dataclass(
+        "Config", [("stock", Any)], bases=(_BaseDataLoader.Config,), kw_only=True, slots=True
+    )
+
+    def __init__(self, config: Any, *, dp_world_size: int, dp_rank: int, **made: Any) -> None:
+        """`dp_world_size` and `dp_rank`: the number of ranks that train different samples, and
+        which of them this one is; `made`: what the job's own loader needs besides."""
+        self._share, self._rows = (dp_rank, dp_world_size), made["local_batch_size"]
+        self._make = partial(config.stock.build, dp_world_size=1, dp_rank=0, **made)
+        self._peer: Peer | None = None
+
+    def lease(self, peer: Peer, *, accumulated: int) -> None:
+        """Take the samples of this peer's leases; an optimizer step uses `accumulated` batches.
+        Raises ConfigError if these do not make up `run.data.batch`."""
+        check_batch(peer, rows=self._rows, accumulated=accumulated, shares=self._share[1])
+        self._peer = peer
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches until the run is finished. Call it once the method has joined the run."""
+        assert self._peer is not None, "lease() comes first"
+        stock = self._make()
+        numbered = hasattr(stock.dataset, "__getitem__") and hasattr(stock.dataset, "__len__")
+        steps = self._peer.batches(
+            stock.dataset if numbered else RemadeStream(lambda: self._make().dataset),
+            collate_fn=Parts(stock.collate_fn, rows=self._rows),
+            num_workers=stock.num_workers,
+            prefetch=stock.prefetch_factor if stock.num_workers else None,
+            share=self._share,
+        )
+        for batches in steps:
+            yield from batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the run knows which samples were trained."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """A stock job's place in its data means nothing to the run."""
+
+
+class NodeTrainer(_Trainer):
+    """torchtitan's trainer as one rank of a node.
+
+    The run decides the length: `training.steps` becomes its number of inner steps, and the
+    trainer's step is the run's, also in a joiner and in ranks that start again. A checkpoint of the
+    job is loaded first, so that the first node of a run brings its parameters. When `train`
+    returns, the model has the run's final parameters.
+    """
+
+    Config = make_dataclass("Config", [], bases=(_Trainer.Config,), kw_only=True, slots=True)
+
+    def __init__(self, config: Any) -> None:
+        """Attaches to the daemon. Raises ConfigError if the job does not fit the run."""
+        self._node = node = TrainingNode()
+        self._loss: float | None = None
+        """Mean loss of the latest step, if the job has logged it."""
+        training = replace(config.training, steps=node.total_steps)
+        dataloader = LeasedDataLoader.Config(stock=config.dataloader)
+        super().__init__(replace(config, training=training, dataloader=dataloader))
+        peer = node.peer
+        with peer.fitting():
+            self._check(peer)
+            accumulated = self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches
+            self.dataloader.lease(peer, accumulated=accumulated)
+        self.checkpointer.load = _followed(self.checkpointer.load, self._join_run)
+        self.metrics_processor.log = _followed(self.metrics_processor.log, self._keep_loss)
+
+    def train_step(self, data_iterator: Iterator[Any]) -> None:
+        """One inner step of the run, and the exchange if it is time."""
+        self._loss = None
+        super().train_step(data_iterator)
+        self._node.end_step()
+        self.step = self._node.run_step  # The job's own, unless steps of this node do not count.
+        if self._loss is not None and self._loss >= 0:  # A stage without the loss logs -1.
+            self._node.report(self._loss)
+
+    def should_continue_training(self) -> bool:
+        return not self._node.finished
+
+    def _check(self, peer: Peer) -> None:
+        """Raise ConfigError if the job does not fit the run."""
+        run, training = peer.run, self.config.training
+        data, optimizers = run.data, self.optimizers.optimizers
+        if training.seq_len != data.window:
+            raise ConfigError(
+                f"training.seq_len is {training.seq_len}, but run.data.window, the number of "
+                f"tokens in a sample, is {data.window}: make them equal"
+            )
+        if len(self.model_parts) != 1:
+            raise ConfigError(
+                f"this rank has {len(self.model_parts)} stages of a pipeline, but a node's rank "
+                "has one: choose a schedule with one stage for each rank"
+            )
+        if len(optimizers) != 1:
+            kinds = ", ".join(type(each).__name__ for each in optimizers)
+            raise ConfigError(
+                f"this job has several optimizers ({kinds}), but a node's rank has one: use the "
+                "same kind for all parameter groups"
+            )
+
+    def _join_run(self, *_call: Any, **_options: Any) -> None:
+        """A checkpoint of the job is loaded, if there is one, and no batch has been drawn."""
+        (model,), (optimizer,) = self.model_parts, self.optimizers.optimizers
+        self._node.join_run(model, optimizer, self.lr_schedulers.schedulers)
+        self.step = self._node.run_step
+
+    def _keep_loss(self, _step: int, loss: float, *_others: Any, **_more: Any) -> None:
+        self._loss = loss
+
+
+def node_config(stock: Any) -> Any:
+    """The configuration of a node that trains the job of a stock one, a `Trainer.Config`. Raises
+    TypeError if the job has a trainer of its own."""
+    if type(stock) is not _Trainer.Config:
+        raise TypeError(
+            f"this job has a trainer of its own, {type(stock).__qualname__.split('.')[0]}: only "
+            "torchtitan's Trainer can be a node"
+        )
+    return NodeTrainer.Config(**{each.name: getattr(stock, each.name) for each in fields(stock)})
+
+
+def __getattr__(name: str) -> Callable[[], Any]:
+    """A function of torchtitan's kind that returns the configuration of a node: that of the job
+    `--module MODULE --config FUNCTION`, if `name` is MODULE.FUNCTION."""
+    module, _, function = name.rpartition(".")
+    if not module:
+        raise AttributeError(
+            f"no configuration {name!r}: for `--module llama3 --config llama3_8b` write "
+            f"`--module {__name__} --config llama3.llama3_8b`"
+        )
+    stock, _ = _ConfigManager._load_config(None, ["--module", module, "--config", function])
+    return lambda: node_config(stock)
+
+
+def _followed(call: Callable[..., Any], then: Callable[..., None]) -> Callable[..., Any]:
+    """`call`, with `then` called after it with the same arguments."""
+
+    def both(*arguments: Any, **options: Any) -> Any:
+        returned = call(*arguments, **options)
+        then(*arguments, **options)
+        return returned
+
+    return both
