@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_cut
-from lowcomm.cli.status import node_directories
 from lowcomm.daemon.event_writer import fork_fields
 from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import startup
-from lowcomm.startup.identity import NodeDirectory, read_record
+from lowcomm.startup.identity import NodeDirectory, node_directories, read_record
 from peers.storage import Wal
 from protocols.interface import Persist
 from protocols.messages import Kept, Restore, Saved
