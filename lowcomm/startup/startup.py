@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
@@ -43,14 +42,6 @@ from protocols.wire import WireError, decode_image
 
 DROPPED = "dropped"
 """The directory, in a node's directory, for files of branches that were given up."""
-
-
-class LastVoters(NamedTuple):
-    """The voters of a run by one node's log."""
-
-    log_index: int
-    """Index of the log's last entry."""
-    voters: tuple[PeerId, ...]
 
 
 def new_run_id() -> int:
@@ -201,16 +192,15 @@ def whole_log(me: PeerId, saved: Saved) -> LogApplier:
     return log_applier
 
 
-def last_voters(directory: Path) -> LastVoters:
+def last_voters(directory: Path) -> tuple[PeerId, ...]:
     """The voters of the run by the log of a node that does not run; none if the log is empty.
     Raises WalError and LogError."""
     record = read_record(directory)
     wal, saved = open_log(directory)
     wal.close()
     if record is None or saved is None:
-        return LastVoters(0, ())
-    run_state = whole_log(PeerId(record.peer), saved).run_state
-    return LastVoters(run_state.index, tuple(run_state.voters))
+        return ()
+    return tuple(whole_log(PeerId(record.peer), saved).run_state.voters)
 
 
 def kept_in(cut: CheckpointCut) -> Kept:

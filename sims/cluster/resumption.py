@@ -85,18 +85,18 @@ async def resume_all(
 
 
 def _check_majority(run_dir: Path, names: Sequence[str]) -> None:
-    """Raise ConfigError if these nodes cannot go on, since they are a minority of the voters."""
-    logs = [last_voters(run_dir / name) for name in names]
-    newest = max(logs)
+    """Raise ConfigError if these nodes cannot go on: by none of their logs they are a majority of
+    the voters."""
     records = [read_record(run_dir / name) for name in names]
     own = {record.peer for record in records if record is not None}
-    here = sum(voter in own for voter in newest.voters)
-    if 2 * here <= len(newest.voters):
-        raise ConfigError(
-            f"these {len(names)} nodes are {here} of the run's {len(newest.voters)} voters, and "
-            "a majority has to go on: start more of them; or let one begin a branch of its own, "
-            f"`lowcomm recover --force {run_dir / names[0]}`, and repeat this command"
-        )
+    logs = [last_voters(run_dir / name) for name in names]
+    if any(2 * len(own & set(voters)) > len(voters) for voters in logs):
+        return
+    raise ConfigError(
+        f"{', '.join(names)}: {len(own & set(logs[0]))} of the run's {len(logs[0])} voters, and a "
+        "majority has to go on: start more of them; or let one begin a branch of its own, "
+        f"`lowcomm recover --force {run_dir / names[0]}`, and repeat this command"
+    )
 
 
 def _keys_of(node: NodeConfig) -> list[str]:
