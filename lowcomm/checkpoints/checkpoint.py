@@ -217,6 +217,16 @@ def read_checkpoint(path: Path) -> tuple[CheckpointCut, Layout, tuple[FragmentAr
     return record.cut, record.layout, arrays
 
 
+def inspect_checkpoint(path: Path) -> tuple[CheckpointCut, Layout]:
+    """Verify every byte of a checkpoint, and return its cut and layout without its arrays. Raises
+    CheckpointError if the checkpoint is not complete."""
+    try:
+        record = _inspect(path, digests=True)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return record.cut, record.layout
+
+
 def read_cut(path: Path) -> CheckpointCut:
     """Read a checkpoint's cut, without its arrays. Raises CheckpointError if the checkpoint is not
     complete."""

@@ -121,7 +121,7 @@ def running(directory: Path) -> "NodeRecord":
 def ask_any(directory: Path, question: "Question", field: str) -> list[Mapping[str, object]]:
     """This field of the answer of the first daemon that answers, of a run's or a node's directory.
     Raises ConfigError if none does."""
-    from lowcomm.cli.status import node_directories
+    from lowcomm.startup.identity import node_directories
     from peers.ipc import LinkError, ask_daemon
 
     for node in node_directories(directory):

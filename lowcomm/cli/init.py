@@ -123,7 +123,7 @@ def issue(directory: Path, word: str) -> str:
     """Have the run log a new token of a voter in `directory`, so that it counts whatever becomes of
     its issuer. Returns why that did not succeed; "" if it did, or if an operator has signed the
     token."""
-    from lowcomm.cli.status import node_directories
+    from lowcomm.startup.identity import node_directories
     from peers.ipc import IssueToken
     from peers.security import TrustStore
     from protocols.state import decode_token, operator_of

@@ -18,6 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 from lowcomm.cli import init, log_lists, own_node, recover, revoke, steer
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
+from lowcomm.exports.export_command import export
+from lowcomm.exports.generate_command import generate
 from lowcomm.planning.command import plan
 from peers.processes import AdoptedProgram, adopted_program
 from protocols.types import ConfigError, LowcommError, RefusedError
@@ -244,20 +246,29 @@ def peer(
 def resume(
     directory: Annotated[Path, typer.Argument(help="The directory of a run or one of its nodes.")],
     join: Join = "",
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            metavar="run.outer_steps=N",
-            help="Train a finished run on, up to N outer steps.",
+            metavar="KEY=VALUE",
+            help="Change a key of [node], e.g. node.ranks=1; or train a finished run on, up to "
+            "run.outer_steps=N. Repeatable.",
         ),
     ] = None,
+    peers: Annotated[
+        int | None, typer.Option("--peers", help="Number of nodes, of a run's directory.", min=1)
+    ] = None,
+    ranks: Annotated[
+        str,
+        typer.Option("--ranks", help="Ranks of each node of a run's directory, e.g. 1,3."),
+    ] = "",
 ) -> None:
     """Go on from the newest checkpoint in DIRECTORY.
 
     If DIRECTORY is that of a run of `lowcomm sim` or `lowcomm demo`, start all its nodes again on
-    this machine. If it is that of one node, start that node: it joins the other nodes again. If no
-    node has kept the state in memory, all nodes go on from the newest checkpoint of any of them.
+    this machine, or the first --peers of them; more join as new ones. If it is that of one node,
+    start that node: it joins the other nodes again. If no node has kept the state in memory, all
+    nodes go on from the newest checkpoint of any of them.
 
     A token is only needed if the nodes of the run have other addresses now.
 
@@ -268,27 +279,41 @@ def resume(
     Examples:
       lowcomm resume runs/demo
       lowcomm resume runs/demo --set run.outer_steps=200
-      lowcomm resume runs/demo/beta --join @token
+      lowcomm resume runs/demo --ranks 1,3
+      lowcomm resume runs/demo/beta --join @token --set node.ranks=1
     """
-    from lowcomm.cli.status import finished, node_directories
-    from lowcomm.startup.identity import check_resumable, read_record, recorded_config
+    from lowcomm.cli.status import finished
+    from lowcomm.config.schema import with_node_keys
+    from lowcomm.startup.identity import (
+        check_resumable,
+        node_directories,
+        read_record,
+        recorded_config,
+    )
     from lowcomm.startup.start_options import StartOptions
 
     word = take_token(join)
-    if settings:
-        recover.train_on(directory, settings)
+    wanted = overrides or []
+    own = [setting for setting in wanted if not setting.startswith("run.")]
+    if len(own) < len(wanted):
+        recover.train_on(directory, [setting for setting in wanted if setting not in own])
     record = read_record(directory)
     if record is None:
         node_directories(directory)  # Raises when there is none.
         for entry in entry_points(group=RESUME):
-            entry.load()(directory)
+            entry.load()(directory, peers=peers, ranks=ranks, overrides=own)
             return
         raise ConfigError(f"{directory} is a run's directory: give that of one of its nodes")
+    if peers is not None or ranks:
+        raise ConfigError(
+            f"--peers and --ranks are for a run's directory, and {directory} is that of one node: "
+            "say --set node.ranks=1"
+        )
     if not word and (over := finished([directory])):
         print(f"{record.name} {over}")  # noqa: T201
         return
     check_resumable(directory, record, way=bool(word or record.join))
-    config = recorded_config(directory)
+    config = with_node_keys(recorded_config(directory), own)
     address, token = _way_in(word or record.join, config, typed=bool(word))
     warn_if_exposed(join)
     if record.witness:
@@ -332,6 +357,8 @@ app.command()(revoke.revoke)
 app.command()(log_lists.audit)
 app.command()(own_node.leave)
 app.command()(own_node.checkpoint)
+app.command()(export)
+app.command()(generate)
 app.command()(steer.pause)
 app.command("continue")(steer.go_on)
 app.command()(steer.kick)

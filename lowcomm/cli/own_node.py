@@ -81,7 +81,7 @@ def checkpoint(
 
 def _one_running(directory: Path) -> tuple[Path, "NodeRecord"]:
     """The only node that runs in a directory, and its record. Raises ConfigError."""
-    from lowcomm.cli.status import node_directories
+    from lowcomm.startup.identity import node_directories
 
     nodes, found = node_directories(directory), list[tuple[Path, "NodeRecord"]]()
     for node in nodes:

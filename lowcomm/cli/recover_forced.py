@@ -13,14 +13,13 @@ from pathlib import Path
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_cut
 from lowcomm.cli.acts_command import Signer
-from lowcomm.cli.status import node_directories
 from lowcomm.config.schema import run_from_json
 from lowcomm.daemon.acts import operators_of
 from lowcomm.daemon.event_writer import fork_fields
 from lowcomm.methods import RoundMethod
 from lowcomm.reports.event_log import EventLog
 from lowcomm.startup import startup
-from lowcomm.startup.identity import NodeDirectory, read_record
+from lowcomm.startup.identity import NodeDirectory, node_directories, read_record
 from peers.storage import Wal
 from protocols.acts import SET, parsed_setting
 from protocols.interface import Persist

@@ -10,28 +10,13 @@ from typing import cast
 
 from lowcomm.cli.acts_command import utc
 from lowcomm.reports.figure_texts import bytes_text, milliseconds_text
-from lowcomm.startup.identity import COPY, RECORD, is_node, read_record, runs
+from lowcomm.startup.identity import node_directories, read_record, runs
 from protocols.types import ConfigError
 
 ASK_TIMEOUT_S = 2.0
 NOT_RUNNING = "not running"
 TOLD_WAIT_S = 1.0
 """Waits are shown with their times if they last at least so many seconds."""
-
-
-def node_directories(directory: Path) -> list[Path]:
-    """A node's own directory, or those of all nodes in a run's. Raises ConfigError if it is
-    neither."""
-    if is_node(directory):
-        return [directory]
-    found = sorted({path.parent for name in (RECORD, COPY) for path in directory.glob(f"*/{name}")})
-    if not found:
-        what = "holds no node" if directory.exists() else "does not exist"
-        raise ConfigError(
-            f"{directory} {what}: give the directory of a run (runs/NAME) or of one of its nodes "
-            "(runs/NAME/NODE)"
-        )
-    return found
 
 
 def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, object] | None:

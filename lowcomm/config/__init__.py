@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         DataConfig,
         ModelConfig,
         MuonConfig,
+        NodeConfig,
         RunConfig,
         load_config,
     )
@@ -30,6 +31,7 @@ __all__ = [
     "DataConfig",
     "ModelConfig",
     "MuonConfig",
+    "NodeConfig",
     "RunConfig",
     "early_steps",
     "load_config",
@@ -43,6 +45,6 @@ __getattr__ = lazy_exports(
     {
         "lr_schedule": "CosineSchedule warmup",
         "round_length": "early_steps planned_rounds round_steps",
-        "schema": "AdamWConfig DataConfig ModelConfig MuonConfig RunConfig load_config",
+        "schema": "AdamWConfig DataConfig ModelConfig MuonConfig NodeConfig RunConfig load_config",
     },
 )

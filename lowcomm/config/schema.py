@@ -328,6 +328,9 @@ class NodeConfig:
     checkpoint_every_rounds: int = 10
     """Rounds from one checkpoint to the next. In a run with a per-step method: copies of the state,
     which are made each `run.method.snapshot_every_steps` steps."""
+    checkpoints_kept: int = 2
+    """Number of complete checkpoints on the disk; older ones are deleted. The newest complete one
+    is never deleted, whatever becomes of the next."""
     memory_max_bytes: int = 0
     """If the daemon needs more bytes of memory than this, it refuses to start. 0: 90 % of the
     machine's free memory."""
@@ -353,7 +356,7 @@ class NodeConfig:
             "node",
             self,
             positive=(
-                *("ranks", "checkpoint_every_rounds"),
+                *("ranks", "checkpoint_every_rounds", "checkpoints_kept"),
                 *("attach_timeout_s", "first_step_timeout_s", "hang_timeout_s"),
             ),
             not_negative=("memory_max_bytes", "micro_batch", "rank_restarts_max"),
@@ -396,6 +399,20 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
     for override in overrides:
         _apply_override(raw, override)
     return cast(FileConfig, validate(FileConfig, raw, where=" and ".join(sources)))
+
+
+def with_node_keys(config: FileConfig, overrides: Sequence[str]) -> FileConfig:
+    """The configuration of a node that starts again, with these `--set node.key=value`. Raises
+    ConfigError, also for a key of `[run]`, which all nodes have agreed on."""
+    raw = cast(dict[str, Any], json.loads(json.dumps(asdict(config))))
+    for override in overrides:
+        if override.lstrip().startswith("run."):
+            raise ConfigError(
+                f"--set {override}: a node that starts again can change keys of [node] only; keys "
+                "of [run] change for all nodes, while the run goes on (see `lowcomm set --help`)"
+            )
+        _apply_override(raw, override)
+    return cast(FileConfig, validate(FileConfig, raw, where="--set")) if overrides else config
 
 
 def run_to_json(run: RunConfig) -> str:

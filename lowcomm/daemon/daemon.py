@@ -104,7 +104,7 @@ class Daemon:
             event_log=event_log,
             checkpoint_schedule=CheckpointSchedule(
                 path,
-                every_rounds=config.node.checkpoint_every_rounds,
+                node=config.node,
                 compute=driver.compute,
                 written=self._checkpointed,
                 failed=lambda why: note("checkpoint", why),

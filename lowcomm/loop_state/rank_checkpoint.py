@@ -140,7 +140,7 @@ def _state(
                 values[entry] = value
             else:
                 raise RankStateError(f"{entry} is a {type(value).__name__}, which cannot be saved")
-    header = _identity(file, parameters, optimizer)
+    header = identity(file, parameters, optimizer)
     header |= {"values": values, "sharded": sharded}
     _check_apart(tensors)
     return tensors, header
@@ -153,20 +153,28 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
     False, and an unchanged optimizer, if there is no such file, if it is damaged, or if it comes
     from another rank, world size, class of optimizer, or set of parameters and shapes.
     """
-    read = read_tensors(file.path, _identity(file, parameters, optimizer))
+    read = read_tensors(file.path, identity(file, parameters, optimizer))
     if read is None:
         return False
     tensors, header = read
     try:
         for entry in cast("list[str]", header["sharded"]):
-            tensors[entry] = like(parameters[_split(entry)[1]], tensors[entry])
+            tensors[entry] = like(parameters[split_entry(entry)[1]], tensors[entry])
         entries: dict[str, Any] = {**tensors, **header["values"]}
-        state: dict[str, dict[str, Any]] = {}
-        for entry, value in entries.items():
-            key, name = _split(entry)
-            state.setdefault(name, {})[key] = value
+        if any(split_entry(entry)[1] not in parameters for entry in entries):
+            return False
     except (ValueError, KeyError, TypeError):
         return False
+    give_state(entries, parameters, optimizer)
+    return True
+
+
+def give_state(entries: Mapping[str, Any], parameters: Parameters, optimizer: Optimizer) -> None:
+    """Replace the state of `optimizer` by these entries, such as "exp_avg:model.norm.weight"."""
+    state: dict[str, dict[str, Any]] = {}
+    for entry, value in entries.items():
+        key, name = split_entry(entry)
+        state.setdefault(name, {})[key] = value
     names = {parameter: name for name, parameter in parameters.items()}
     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     # torch's own loader moves each tensor to the optimizer's device (a fused step: the GPU).
@@ -180,7 +188,6 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
             "param_groups": optimizer.state_dict()["param_groups"],
         }
     )
-    return True
 
 
 def _check_apart(tensors: Mapping[str, Tensor]) -> None:
@@ -224,7 +231,7 @@ def read_tensors(
         return None
 
 
-def _identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> dict[str, Any]:
+def identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> dict[str, Any]:
     """Values that must be equal for a state to fit, in the form in which JSON returns them."""
     kind = type(optimizer)
     return {
@@ -239,7 +246,7 @@ def _identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> d
     }
 
 
-def _split(entry: str) -> tuple[str, str]:
+def split_entry(entry: str) -> tuple[str, str]:
     """State key and parameter name; only the name may contain a colon."""
     key, _, name = entry.partition(":")
     return key, name

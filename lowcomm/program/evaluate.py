@@ -6,6 +6,8 @@ run the same windows in lockstep and get the same result. Must NOT know of nodes
 Legend: B windows, T positions, V values of a byte.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -47,9 +49,16 @@ def held_out_loss(
     return total / windows
 
 
-@torch.no_grad()
 def generate(model: Llama, prompt: bytes, *, tokens: int, temperature: float, seed: int) -> bytes:
-    """Continue `prompt` by `tokens` bytes, and return them without the prompt.
+    """The bytes of `generated`, all at once."""
+    return bytes(generated(model, prompt, tokens=tokens, temperature=temperature, seed=seed))
+
+
+@torch.no_grad()
+def generated(
+    model: Llama, prompt: bytes, *, tokens: int, temperature: float, seed: int
+) -> Iterator[int]:
+    """Continue `prompt` by `tokens` bytes; yield each as soon as it is drawn.
 
     Each byte is drawn from softmax(logits / temperature); temperature 0 takes the likeliest byte.
     The model gets the last `context` bytes. An empty prompt is replaced by a line feed. Every byte
@@ -58,12 +67,11 @@ def generate(model: Llama, prompt: bytes, *, tokens: int, temperature: float, se
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(seed)
     text = bytearray(prompt or b"\n")
-    start = len(text)
     for _ in range(tokens):
         seen_T = torch.tensor(list(text[-model.config.context :]), device=device)
         logits_V = model(seen_T[None])[0, -1, :BYTE_VALUES].cpu().double()
         text.append(_draw(logits_V, temperature, generator))
-    return bytes(text[start:])
+        yield text[-1]
 
 
 def _draw(logits_V: torch.Tensor, temperature: float, generator: torch.Generator) -> int:

@@ -28,6 +28,7 @@ from lowcomm.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from lowcomm.checkpoints.residue_file import write_residues
+from lowcomm.config.schema import NodeConfig
 from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.state_moment import Moment
 from lowcomm.outer_state.step_replica import StepReplica
@@ -35,7 +36,6 @@ from protocols.peer import PeerCore
 from protocols.state import progress_at, remaining_at
 from protocols.types import Remaining
 
-KEEP = 2
 T = TypeVar("T")
 
 
@@ -72,7 +72,7 @@ class CheckpointSchedule:
         self,
         directory: Path,
         *,
-        every_rounds: int,
+        node: NodeConfig,
         compute: Compute,
         written: Callable[[Path, CheckpointCut], None],
         failed: Callable[[str], None] = complain,
@@ -84,7 +84,7 @@ class CheckpointSchedule:
         """In a run of rounds, the directory to which all ranks last wrote their state, in this
         process or an earlier one; None: there is none. New ranks start from it."""
         self._directory = directory
-        self._every = every_rounds
+        self._node = node
         self._compute = compute
         self._written = written
         self._failed = failed
@@ -105,7 +105,7 @@ class CheckpointSchedule:
     def is_regular(self, number: int) -> bool:
         """Whether a checkpoint is made of this round, or of this copy of a stepwise run, without a
         request."""
-        return number > 0 and number % self._every == 0
+        return number > 0 and number % self._node.checkpoint_every_rounds == 0
 
     def is_requested(self, version: int) -> bool:
         """Whether a person asked for a checkpoint of this round, or step, or of an earlier one that
@@ -215,7 +215,7 @@ class CheckpointSchedule:
             momentum = [each.momentum_P for each in moment.fragments]
             directory = self._directory / CHECKPOINTS
             path = write_checkpoint(directory, cut, layout, outer, momentum, own, log=log)
-            prune(directory, KEEP)
+            prune(directory, self._node.checkpoints_kept)
             self._prune_rank_states(cut.round)
             return path
 

@@ -13,16 +13,26 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from lowcomm.startup.agreement import INTERVALS_AHEAD
-    from lowcomm.startup.identity import in_use, read_record, recorded_config
+    from lowcomm.startup.identity import in_use, node_directories, read_record, recorded_config
     from lowcomm.startup.join_tokens import new_token
+    from lowcomm.startup.startup import last_voters
 
-__all__ = ["INTERVALS_AHEAD", "in_use", "new_token", "read_record", "recorded_config"]
+__all__ = [
+    "INTERVALS_AHEAD",
+    "in_use",
+    "last_voters",
+    "new_token",
+    "node_directories",
+    "read_record",
+    "recorded_config",
+]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "agreement": "INTERVALS_AHEAD",
-        "identity": "in_use read_record recorded_config",
+        "identity": "in_use node_directories read_record recorded_config",
         "join_tokens": "new_token",
+        "startup": "last_voters",
     },
 )

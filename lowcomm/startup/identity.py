@@ -159,6 +159,21 @@ def is_node(directory: Path) -> bool:
     return (directory / RECORD).exists() or (directory / COPY).exists()
 
 
+def node_directories(directory: Path) -> list[Path]:
+    """A node's own directory, or those of all nodes in a run's. Raises ConfigError if it is
+    neither."""
+    if is_node(directory):
+        return [directory]
+    found = sorted({path.parent for name in (RECORD, COPY) for path in directory.glob(f"*/{name}")})
+    if not found:
+        what = "holds no node" if directory.exists() else "does not exist"
+        raise ConfigError(
+            f"{directory} {what}: give the directory of a run (runs/NAME) or of one of its nodes "
+            "(runs/NAME/NODE)"
+        )
+    return found
+
+
 def _decoded(path: Path) -> NodeRecord:
     """Read a record. Raises one of _UNREADABLE."""
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -192,6 +192,17 @@ def whole_log(me: PeerId, saved: Saved) -> LogApplier:
     return log_applier
 
 
+def last_voters(directory: Path) -> tuple[PeerId, ...]:
+    """The voters of the run by the log of a node that does not run; none if the log is empty.
+    Raises WalError and LogError."""
+    record = read_record(directory)
+    wal, saved = open_log(directory)
+    wal.close()
+    if record is None or saved is None:
+        return ()
+    return tuple(whole_log(PeerId(record.peer), saved).run_state.voters)
+
+
 def kept_in(cut: CheckpointCut) -> Kept:
     """The part of a checkpoint's cut that is reported to other peers."""
     versions = tuple(Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments))

@@ -23,6 +23,7 @@ from lowcomm.loop_state.rank_checkpoint import (
     RankStateError,
     load_rank_state,
 )
+from lowcomm.loop_state.resharded_state import load_resharded
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
 from lowcomm.tensors.frozen import frozen_parts
 from lowcomm.tensors.fsdp import (
@@ -112,8 +113,8 @@ class Method:
         device = parts.device
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
-        is_there = bool(attached.rank_state) and file.is_of_all
-        loaded = is_there and load_rank_state(file, stepped, optimizer)
+        load = load_rank_state if file.is_of_all else load_resharded
+        loaded = bool(attached.rank_state) and load(file, stepped, optimizer)
         if loaded:
             with peer.fitting():
                 peer.kept.restore(file)

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -91,13 +92,22 @@ def sim(
     sys.exit(code)
 
 
-def resume(directory: Path) -> None:
-    """Resume every node of a run directory from its newest checkpoint (`lowcomm resume`)."""
+def resume(
+    directory: Path, *, peers: int | None, ranks: str, overrides: Sequence[str] = ()
+) -> None:
+    """Resume the nodes of a run directory from their newest checkpoint (`lowcomm resume`).
+
+    `peers`: their number, if it changes; `ranks`: their ranks, as text, if these change.
+    """
     from rich.console import Console
 
-    from sims.cluster.launch import resume_all
+    from sims.cluster.resumption import resume_all, resumed_nodes
 
-    sys.exit(asyncio.run(resume_all(directory, console=Console())))
+    number = peers or (len(ranks.split(",")) if "," in ranks else None)
+    again, new = nodes = resumed_nodes(directory, number)
+    counts = _ranks(ranks, len(again) + len(new)) if ranks else None
+    going = resume_all(directory, nodes, ranks=counts, overrides=overrides, console=Console())
+    sys.exit(asyncio.run(going))
 
 
 def _ranks(text: str, peers: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Starts a run of several nodes on this machine, shows it, and writes its summary at the end.
 
-`lowcomm demo`, `lowcomm sim` and `lowcomm resume` of a run directory call this. Must NOT reach into
-a peer: it knows only their files and their status.
+`lowcomm demo`, `lowcomm sim` and `lowcomm resume` of a run directory (resumption.py) call this.
+Must NOT reach into a peer: it knows only their files and their status.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lowcomm.cli import finished, node_directories
 from lowcomm.config import RunConfig
 from lowcomm.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 from lowcomm.reports import (
@@ -26,11 +25,11 @@ from lowcomm.reports import (
     write_report,
     write_summary,
 )
-from lowcomm.startup import in_use, read_record, recorded_config
+from lowcomm.startup import in_use
 from peers.processes import SIGNALLED
 from peers.storage import make_private
 from protocols.types import ConfigError, LowcommError
-from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode, read_plan
+from sims.cluster.local_cluster import LOG, LocalCluster, LocalNode
 
 LOOK_S = 0.25
 LOG_LINES_SHOWN = 15
@@ -159,7 +158,7 @@ def fresh_run_dir(directory: Path | None, name: str) -> Path:
                     f"--directory {directory} is not empty: give another one, or continue what "
                     f"is in it with `lowcomm resume {directory}`"
                 )
-            _require_idle(run_dir, "stop it, or give --directory")
+            require_idle(run_dir, "stop it, or give --directory")
             run_dir.rename(_name_aside(run_dir))
         make_private(run_dir)
     except OSError as error:
@@ -177,37 +176,8 @@ def _name_aside(run_dir: Path) -> Path:
     return aside
 
 
-def _require_idle(run_dir: Path, remedy: str) -> None:
+def require_idle(run_dir: Path, remedy: str) -> None:
     """Raises ConfigError if a daemon of the run directory is running."""
     for path in run_dir.iterdir():
         if in_use(path):
             raise ConfigError(f"{run_dir} belongs to a run that still goes on: {remedy}")
-
-
-async def resume_all(run_dir: Path, *, console: Console) -> int:
-    """Start every node of a run directory again. Together they find the state to resume."""
-    names = [name for name in read_plan(run_dir) if read_record(run_dir / name) is not None]
-    if not names:
-        raise ConfigError(
-            f"{run_dir} holds nothing to resume: give the directory of a run (runs/NAME) of "
-            "`lowcomm sim` or `lowcomm demo`, or that of a node (runs/NAME/NODE)"
-        )
-    _require_idle(run_dir, f"see `lowcomm status {run_dir}`")
-    if over := finished(node_directories(run_dir)):
-        console.print(f"{run_dir} {over}", markup=False, highlight=False, soft_wrap=True)
-        return 0
-    configs = [recorded_config(path) for path in node_directories(run_dir)]
-    run = next((config.run for config in configs if config.run is not None), None)
-    if run is None:
-        raise ConfigError(f"no node in {run_dir} recorded the [run] configuration: start a new run")
-    # A node that was told to train a finished run on goes first: the others join it.
-    names.sort(key=lambda name: bool(finished([run_dir / name])))
-
-    async def start(watch: Watch) -> None:
-        cluster = watch.cluster
-        first = cluster.start_node(names[0], ["resume", str(run_dir / names[0])])
-        token = await cluster.token_of(first)
-        for name in names[1:] if token else ():
-            cluster.start_node(name, ["resume", str(run_dir / name)], token=token)
-
-    return await supervise(run_dir, run, start, console=console)

@@ -13,7 +13,7 @@ import pytest
 from safetensors import safe_open
 
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
-from lowcomm.reports.events import Commit, Finished, Member, RanksLost, Start
+from lowcomm.reports.events import Commit, Evaluated, Finished, Member, RanksLost, Start
 from lowcomm.startup.startup import own_rank_state
 from tests.cluster.running import (
     Shell,
@@ -203,3 +203,36 @@ def test_a_run_that_had_not_begun_goes_on_from_its_first_state(
     assert alpha.wait(within_s=40) == 0, alpha.err
     assert commits(run_dir / "alpha") == [1, 2, 3, 4, 5, 6]
     assert "Traceback" not in alpha.err
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.deadline(600)
+def test_three_nodes_go_on_as_two_with_other_ranks_and_lose_nothing_of_the_loss(
+    shell: Shell, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, peers=3, rounds=60, inner=10)
+    keys = ("run.data.batch=12", "run.optimizer.lr=0.003", "node.checkpoint_every_rounds=5")
+    sets = [word for key in keys for word in ("--set", key)]
+    losses: dict[str, float] = {}
+    for name in ("whole", "cut"):
+        run_dir = tmp_path / "runs" / name
+        where = ("--directory", str(run_dir))
+        sim = ("sim", str(config), "--peers", "3", "--ranks", "2,1,1", *where, *sets)
+        launcher = shell.start(*sim)
+        if name == "cut":
+            commits_until(run_dir / "alpha", 20, within_s=150)
+            # All processes at once, as if the power failed.
+            for pid in [int(record(run_dir / each)["pid"]) for each in ("alpha", "beta", "gamma")]:
+                os.kill(pid, signal.SIGKILL)
+            launcher.wait(within_s=30)
+            wrong = shell.run("resume", str(run_dir), "--peers", "1")
+            assert (wrong.popen.returncode, "1 of the run's 3 voters" in wrong.err) == (2, True)
+            launcher = shell.start("resume", str(run_dir), "--ranks", "1,3")
+        assert launcher.wait(within_s=250) == 0, launcher.err
+        losses[name] = of(Evaluated, run_dir)[-1].loss
+    starts = of(Start, run_dir)
+    assert [(each.name, each.ranks) for each in starts[3:]] == [("alpha", 1), ("beta", 3)]
+    assert losses["cut"] < 1.01 * losses["whole"]
+    cut_short = [each for each in of(Commit, run_dir) if each.t > starts[3].t]
+    assert cut_short[0].round > 10, "they went on from a checkpoint"

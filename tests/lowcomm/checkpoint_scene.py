@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS, newest_checkpoint, read_checkpoint
+from lowcomm.config.schema import NodeConfig
 from lowcomm.methods import DiLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.replica import Replica
@@ -51,7 +52,7 @@ T = TypeVar("T")
 class Scene:
     """A peer that leads a run alone, its outer state, and what its checkpointer reports."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, kept: int = 2) -> None:
         self.written: list[tuple[str, int]] = []
         self.failed: list[str] = []
         self.directory = directory
@@ -60,7 +61,7 @@ class Scene:
         """What waits for its turn, where that does not come at once."""
         self.checkpoint_schedule = CheckpointSchedule(
             directory,
-            every_rounds=EVERY,
+            node=NodeConfig(checkpoint_every_rounds=EVERY, checkpoints_kept=kept),
             compute=self.compute,
             written=lambda path, cut: self.written.append((path.name, cut.round)),
             failed=self.failed.append,

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -33,6 +35,7 @@ from torch.optim import Optimizer
 
 from lowcomm.loop_state.kept_objects import KeptObjects
 from lowcomm.loop_state.rank_checkpoint import Parameters, RankFile, RankSaver, load_rank_state
+from lowcomm.loop_state.resharded_state import load_resharded
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.tensors.frozen import frozen_parts, write_frozen
@@ -164,6 +167,8 @@ MODELS = {
     "state": Odd,
     "muon": Odd,
     "frozen": Odd,
+    "resharded": Odd,
+    "dcp": Odd,
 }
 
 
@@ -237,6 +242,19 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
 
     if case == "state":
         (directory / f"rank-{rank}.json").write_text(json.dumps(keep_state(model, directory, rank)))
+        leave_node()
+        return
+    if case == "dcp":
+        state = model.state_dict()
+        # The tied parameter is there by its first name.
+        planner = DefaultLoadPlanner(allow_partial_load=True)
+        cast(Any, checkpoint).load(state, checkpoint_id=directory / "out", planner=planner)
+        (directory / f"rank-{rank}.json").write_text(json.dumps(flat(model).tolist()))
+        leave_node()
+        return
+    if case == "resharded":
+        kept = keep_resharded(model, RankFile(directory, rank, world))
+        (directory / f"rank-{rank}.json").write_text(json.dumps(kept))
         leave_node()
         return
     if case == "frozen":
@@ -328,6 +346,25 @@ def keep_state(model: nn.Module, directory: Path, rank: int) -> dict[str, object
         "equal": torch.equal(*after),
         "moved": (after[0] - before).abs().max().item(),
     }
+
+
+def keep_resharded(model: nn.Module, file: RankFile) -> dict[str, object]:
+    """Load the state that another number of ranks saved; the first ranks train, and save theirs."""
+    parameters = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    found = load_resharded(file, parameters, optimizer)
+    if not found:
+        for step in range(2):
+            model.zero_grad()
+            model(torch.full((2, 7), 0.1 * (1 + step))).square().mean().backward()
+            optimizer.step()
+        save_rank_state(file, parameters, optimizer)
+    entries = {
+        f"{key}:{name}": value.full_tensor() if isinstance(value, DTensor) else value
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state[parameter].items()
+    }
+    return {"found": found, "state": {entry: value.tolist() for entry, value in entries.items()}}
 
 
 def freeze(model: nn.Module) -> None:
@@ -447,7 +484,7 @@ if __name__ == "__main__":
     shared = [mmap.mmap(-1, size) for _ in range(3)]
     shared[0].write(b"\xff" * size)  # NaN wherever nobody writes.
     for buffer, name in zip(shared[1:], ("full", "delta"), strict=True):
-        if case not in ("state", "muon", "frozen", "stages"):
+        if case not in ("state", "muon", "frozen", "stages", "resharded", "dcp"):
             buffer.write((directory / f"{name}.bin").read_bytes())
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -223,7 +223,7 @@ POSITIVE = {
     "run.data": ("window", "batch", "eval_windows", "eval_window"),
     "run.protocol": tuple(x.name for x in fields(ProtocolConfig) if x.type is not bool),
     "node": (
-        *("ranks", "checkpoint_every_rounds"),
+        *("ranks", "checkpoint_every_rounds", "checkpoints_kept"),
         *("attach_timeout_s", "first_step_timeout_s", "hang_timeout_s"),
     ),
 }

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.cli.status import ask, ask_all, finished, node_directories, print_tables
+from lowcomm.cli.status import ask, ask_all, finished, print_tables
 from lowcomm.reports.event_log import EVENTS
 from lowcomm.startup.identity import RECORD, NodeDirectory, NodeRecord
 from peers.ipc.command_bus import Status, ask_daemon
 from peers.ipc.msgpack_records import LinkError
-from protocols.types.errors import ConfigError
 
 ANSWER: dict[str, object] = {
     "peer": "alpha.1",
@@ -51,17 +50,6 @@ END: dict[str, object] = {
     "bytes_received": 0,
     "state_digest": "d",
 }
-
-
-def test_the_nodes_of_a_run_and_of_a_node(tmp_path: Path) -> None:
-    write_node(tmp_path / "run" / "b")
-    write_node(tmp_path / "run" / "a")
-    assert node_directories(tmp_path / "run") == [tmp_path / "run" / "a", tmp_path / "run" / "b"]
-    assert node_directories(tmp_path / "run" / "b") == [tmp_path / "run" / "b"]
-    with pytest.raises(ConfigError, match=r"nowhere does not exist: give .*runs/NAME"):
-        node_directories(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"holds no node: give .*runs/NAME"):
-        node_directories(tmp_path)
 
 
 def test_a_daemon_that_is_gone_does_not_answer(tmp_path: Path) -> None:

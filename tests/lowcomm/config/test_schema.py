@@ -19,6 +19,7 @@ from lowcomm.config.schema import (
     load_config,
     run_from_json,
     run_to_json,
+    with_node_keys,
 )
 from lowcomm.methods import DiLoCoMethod
 from protocols.types.errors import ConfigError
@@ -291,6 +292,18 @@ def test_an_override_that_is_too_much_for_the_reader_is_refused() -> None:
     assert (
         refusal("run.seed" + ".x" * 9999 + "=1") == message + "something too large to show (dict)"
     )
+
+
+def test_a_node_that_starts_again_takes_other_keys_of_its_own() -> None:
+    before = FileConfig(run=RunConfig(seed=3), node=NodeConfig(ranks=2, corpus="here"))
+    after = with_node_keys(before, ["node.ranks=1", "node.port_range=[2000, 3000]"])
+    expected = replace(before.node, ranks=1, port_range=(2000, 3000))
+    assert after == FileConfig(run=before.run, node=expected)
+    assert with_node_keys(FileConfig(), []) == FileConfig()
+    with pytest.raises(ConfigError, match=r"--set run\.seed=1: .* keys of \[node\] only"):
+        with_node_keys(before, ["run.seed=1"])
+    with pytest.raises(ConfigError, match=r"unknown key node\.rankz"):
+        with_node_keys(before, ["node.rankz=1"])
 
 
 def test_total_inner_steps_are_those_of_all_outer_steps() -> None:

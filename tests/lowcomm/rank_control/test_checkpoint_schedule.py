@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lowcomm.checkpoints import checkpoint
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
     RANK_STATES,
@@ -206,6 +207,32 @@ async def test_a_disk_that_refuses_costs_one_checkpoint_and_is_told(scene: Scene
     await scene.finish()
     assert scene.written == [("round-000001", 1)]
     assert scene.on_disk() == ("round-000001", scene.state())
+
+
+@pytest.mark.asyncio
+async def test_as_many_checkpoints_are_kept_as_the_node_is_told(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, kept=3)
+    for round_ in (1, 2, 3, 4, 5):
+        await scene.write(round_)
+    names = sorted(path.name for path in (tmp_path / CHECKPOINTS).iterdir())
+    assert names == ["round-000003", "round-000004", "round-000005"]
+    scene.checkpoint_schedule.close()
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_fails_deletes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    scene = Scene(tmp_path, kept=1)
+    await scene.write(1)
+    monkeypatch.setattr(checkpoint, "write_arrays", full)
+    await scene.write(2)
+    assert [why.endswith("No space left on device") for why in scene.failed] == [True]
+    assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["round-000001"]
+    scene.checkpoint_schedule.close()
 
 
 @pytest.mark.asyncio

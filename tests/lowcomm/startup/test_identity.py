@@ -23,11 +23,24 @@ from lowcomm.startup.identity import (
     in_use,
     is_node,
     new_peer_id,
+    node_directories,
     node_name,
     read_record,
     recorded_config,
 )
 from protocols.types.errors import ConfigError
+
+
+def test_the_nodes_of_a_run_and_of_a_node(tmp_path: Path) -> None:
+    for name in "ba":
+        (tmp_path / "run" / name).mkdir(parents=True)
+        (tmp_path / "run" / name / RECORD).touch()
+    assert node_directories(tmp_path / "run") == [tmp_path / "run" / "a", tmp_path / "run" / "b"]
+    assert node_directories(tmp_path / "run" / "b") == [tmp_path / "run" / "b"]
+    with pytest.raises(ConfigError, match=r"nowhere does not exist: give .*runs/NAME"):
+        node_directories(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"holds no node: give .*runs/NAME"):
+        node_directories(tmp_path)
 
 
 def test_a_directory_is_held_by_one_daemon_at_a_time(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""The command `lowcomm generate`: the built-in model of a run continues a text.
+
+Must NOT import anything slow: the command line imports this module before it listens.
+"""
+
+import codecs
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from protocols.types import ConfigError
+
+if TYPE_CHECKING:
+    from lowcomm.exports.model_source import ModelSource
+    from lowcomm.models.llama import Llama
+
+
+def generate(
+    directory: Annotated[
+        Path, typer.Argument(help="The directory of a run, of one of its nodes or checkpoints.")
+    ],
+    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="The beginning.")] = "",
+    length: Annotated[int, typer.Option("--length", help="Bytes to write after it.")] = 200,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="0: always the likeliest byte.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+) -> None:
+    """Let the built-in model of a run continue a text.
+
+    The model is that of the newest complete checkpoint in DIRECTORY; the run may go on meanwhile.
+    The text appears byte by byte. Equal arguments give equal texts.
+
+    \b
+    Examples:
+      lowcomm generate runs/demo --prompt "def main("
+      lowcomm generate runs/demo/alpha --prompt "import " --temperature 0.5
+      lowcomm generate runs/demo/alpha/checkpoints/round-000030 --seed 7
+    """
+    if length < 1:
+        raise ConfigError(f"--length must be positive, got {length}")
+    if not 0 <= temperature < float("inf"):
+        raise ConfigError(f"--temperature must be at least 0, got {temperature}")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"--seed must be in [0, 2**63), got {seed}")
+    from lowcomm.exports.model_source import find_model
+
+    source = find_model(directory)
+    if source.built_in is None:
+        raise ConfigError(
+            f"{source.path} has not the built-in model, but one of a program of your own: load it "
+            f"there; `lowcomm export {source.path} OUT` writes it"
+        )
+    from lowcomm.program.evaluate import generated
+
+    given = prompt.encode(errors="surrogateescape")
+    model = load_built_in(source)
+    drawn = generated(model, given, tokens=length, temperature=temperature, seed=seed)
+    show(given)
+    show(drawn)
+    print()  # noqa: T201
+
+
+def load_built_in(source: "ModelSource") -> "Llama":
+    """The built-in model with the parameters of a checkpoint, fp32, on the CPU."""
+    import torch
+    from safetensors import safe_open
+
+    from lowcomm.checkpoints.checkpoint import MODEL
+    from lowcomm.models.llama import Llama
+
+    assert source.built_in is not None
+    model = Llama(source.built_in)
+    with torch.no_grad(), cast(Any, safe_open)(source.path / MODEL, framework="pt") as file:
+        for name, parameter in model.named_parameters():
+            parameter.copy_(file.get_tensor(name))
+    return model
+
+
+def show(text: Iterable[int]) -> None:
+    """Write bytes to the standard output as UTF-8, each character as soon as it is complete.
+
+    Bytes that are not UTF-8 become U+FFFD, and control characters, which could confuse a terminal,
+    question marks.
+    """
+    from lowcomm.reports.timeline import printable
+
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for byte in text:
+        sys.stdout.write(printable(decoder.decode(bytes((byte,))), keep="\n\t"))
+        sys.stdout.flush()
+    sys.stdout.write(printable(decoder.decode(b"", final=True), keep="\n\t"))

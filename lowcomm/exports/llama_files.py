@@ -1,0 +1,130 @@
+"""The built-in model as Hugging Face's LlamaForCausalLM: its configuration and its tokenizer.
+
+Names and shapes of the parameters are the same already. Must NOT import torch or transformers, nor
+read a checkpoint.
+"""
+
+import json
+from pathlib import Path
+
+from lowcomm.config.schema import BYTE_VALUES, ModelConfig
+
+SAMPLE_TEMPERATURE = 0.8
+"""Temperature of generated text, if none is given."""
+_ANY_TEXT = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+
+
+def llama_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter of the built-in model by its name, without a model."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    kv_size = config.kv_heads * (hidden // config.heads)
+    layer = {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (kv_size, hidden),
+        "self_attn.v_proj": (kv_size, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    for number in range(config.layers):
+        shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+    if not config.tied_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    return shapes
+
+
+def write_llama_files(config: ModelConfig, directory: Path) -> list[Path]:
+    """Write config.json, generation_config.json and the tokenizer; return their paths. Raises
+    OSError."""
+    files = {
+        "config.json": _config(config),
+        "generation_config.json": {
+            "do_sample": True,
+            "temperature": SAMPLE_TEMPERATURE,
+            "max_length": config.context,
+        },
+        "tokenizer.json": _tokenizer(),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": config.context,
+            "clean_up_tokenization_spaces": False,
+        },
+    }
+    paths: list[Path] = []
+    for name, content in files.items():
+        paths.append(directory / name)
+        paths[-1].write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return paths
+
+
+def _config(config: ModelConfig) -> dict[str, object]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.hidden_size // config.heads,
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": config.norm_eps,
+        # transformers 5 reads the second, earlier versions the first.
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "tie_word_embeddings": config.tied_embeddings,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "torch_dtype": "float32",
+        "use_cache": True,
+        # No byte has a meaning of its own.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def _tokenizer() -> dict[str, object]:
+    """Every byte is a token, and its number is the byte's value: a byte-level BPE without merges.
+    The format has one printable character for each byte."""
+    vocabulary = {symbol: value for value, symbol in enumerate(_byte_symbols())}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", **_ANY_TEXT},
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", **_ANY_TEXT},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": [],
+        },
+    }
+
+
+def _byte_symbols() -> list[str]:
+    """The character that stands for each byte, as in GPT-2: its own, if that is visible in Latin-1;
+    the others in their order from U+0100."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in visible else next(others)) for byte in range(BYTE_VALUES)]

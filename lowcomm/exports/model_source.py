@@ -1,0 +1,118 @@
+"""The checkpoint from which a model is taken, and what is known of the model.
+
+Must NOT import torch, nor change a file.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowcomm.checkpoints.checkpoint import (
+    CHECKPOINTS,
+    CUT,
+    LOG,
+    MODEL,
+    CheckpointCut,
+    inspect_checkpoint,
+    newest_checkpoint,
+    read_cut,
+    read_log,
+)
+from lowcomm.checkpoints.frozen_file import FROZEN
+from lowcomm.checkpoints.tensor_files import Layout
+from lowcomm.config.schema import ModelConfig, RunConfig, run_from_json
+from lowcomm.exports.llama_files import llama_shapes
+from lowcomm.startup.identity import NodeRecord, node_directories, read_record, recorded_config
+from protocols.types import ConfigError
+from protocols.wire import decode_image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A complete checkpoint, and its model."""
+
+    path: Path
+    cut: CheckpointCut
+    layout: Layout
+    run: RunConfig | None
+    """None: it is neither in the checkpoint nor in the node's directory."""
+    node: str
+    """Name of the node that wrote the checkpoint."""
+    frozen: Path | None
+    """The file of the tensors that no node trains, if the node has one."""
+    built_in: ModelConfig | None
+    """Configuration of the built-in model; None: the model of a user's own program."""
+    skipped: tuple[str, ...] = ()
+    """One line about each newer checkpoint that is not complete."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The safetensors files with all tensors of the model."""
+        weights = self.path / MODEL
+        return (weights,) if self.frozen is None else (weights, self.frozen)
+
+
+def find_model(directory: Path) -> ModelSource:
+    """The model of the checkpoint in `directory`; or of the newest complete one of a node; or, in
+    the directory of a run, of the one with most committed tokens. Reads every byte of it.
+
+    Raises ConfigError if there is none, and CheckpointError if the given one is not complete.
+    """
+    if (directory / CUT).exists():
+        return _described(directory, ())
+    found: list[Path] = []
+    skipped: list[str] = []
+    nodes = node_directories(directory)
+    for node in nodes:
+        path, reasons = newest_checkpoint(node / CHECKPOINTS)
+        skipped += [f"{node.name}: {why}" for why in reasons]
+        found += [path] if path is not None else []
+    if not found:
+        why = f" ({'; '.join(skipped)})" if skipped else ""
+        raise ConfigError(
+            f"{directory} has no complete checkpoint{why}: if the node runs, let it write one with "
+            f"`lowcomm checkpoint {nodes[0]}`"
+        )
+    return _described(max(found, key=_progress), tuple(skipped))
+
+
+def _progress(path: Path) -> tuple[int, int]:
+    """Committed tokens and round of a checkpoint. Of branches the one with more tokens stays."""
+    cut = read_cut(path)
+    return cut.fragments[0].tokens, cut.round
+
+
+def _described(path: Path, skipped: tuple[str, ...]) -> ModelSource:
+    cut, layout = inspect_checkpoint(path)
+    node = path.absolute().parent.parent
+    record = read_record(node)
+    run = _run_of(path, node, record)
+    frozen = node / FROZEN
+    return ModelSource(
+        path=path,
+        cut=cut,
+        layout=layout,
+        run=run,
+        node=record.name if record is not None else cut.own.peer.partition(".")[0],
+        frozen=frozen if frozen.exists() else None,
+        built_in=_built_in(layout, run, record),
+        skipped=skipped,
+    )
+
+
+def _run_of(path: Path, node: Path, record: NodeRecord | None) -> RunConfig | None:
+    """The `[run]` that is in the log of the checkpoint, else that of the node's own file."""
+    if (path / LOG).exists():
+        snapshot, _ = read_log(path)
+        return run_from_json(decode_image(snapshot.image).run.run_json)
+    return recorded_config(node).run if record is not None else None
+
+
+def _built_in(
+    layout: Layout, run: RunConfig | None, record: NodeRecord | None
+) -> ModelConfig | None:
+    """The built-in model's configuration. A program of a user's own may train a model with tensors
+    of the same names and shapes, which is another one all the same."""
+    if run is None or not run.data.has_text or (record is not None and record.command):
+        return None
+    shapes = {name: shape for entries in layout for name, shape, _ in entries}
+    return run.model if shapes == llama_shapes(run.model) else None

@@ -1,0 +1,61 @@
+"""The command `lowcomm generate`, without daemons."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from lowcomm.exports.generate_command import generate, load_built_in, show
+from lowcomm.exports.model_source import find_model
+from protocols.types.errors import ConfigError
+from tests.lowcomm.exports.written_runs import MODEL, built_in, write_node
+
+
+def test_it_continues_the_prompt_and_repeats_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_node(tmp_path / "alpha", built_in())
+    texts: list[str] = []
+    for seed in (1, 1, 2):
+        generate(tmp_path / "alpha", prompt="def f(", length=30, temperature=0.8, seed=seed)
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+    assert all(text.startswith("def f(") and text.endswith("\n") for text in texts)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_model_is_that_of_the_checkpoint(tmp_path: Path, *, tied: bool) -> None:
+    write_node(tmp_path / "alpha", built_in(replace(MODEL, tied_embeddings=tied)))
+    source = find_model(tmp_path / "alpha")
+    model = load_built_in(source)
+    for name, expected in safetensors.torch.load_file(source.files[0]).items():
+        assert torch.equal(model.get_parameter(name), expected)
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+
+
+def test_only_whole_characters_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show("\u00e9\u20ac\n".encode() + b"\xff\x1b[2J\xe2\x82")
+    assert capsys.readouterr().out == "\u00e9\u20ac\n\ufffd?[2J\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"length": 0}, "--length must be positive"),
+        ({"temperature": -1.0}, "--temperature must be at least 0"),
+        ({"temperature": float("nan")}, "--temperature must be at least 0"),
+        ({"seed": -1}, "--seed must be in"),
+    ],
+)
+def test_a_mistake_is_told(tmp_path: Path, wrong: dict[str, float], words: str) -> None:
+    given = {"length": 5, "temperature": 0.8, "seed": 0, **wrong}
+    with pytest.raises(ConfigError, match=words):
+        generate(tmp_path, prompt="", **given)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_model_of_a_program_cannot_be_run(tmp_path: Path) -> None:
+    write_node(tmp_path / "alpha", replace(built_in(), command=("python", "train.py")))
+    with pytest.raises(ConfigError, match="one of a program of your own: load it there"):
+        generate(tmp_path / "alpha", prompt="", length=5, temperature=0.8, seed=0)

@@ -1,0 +1,47 @@
+"""What Hugging Face's loaders read of the built-in model, without them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lowcomm.config.schema import ModelConfig
+from lowcomm.exports.llama_files import llama_shapes, write_llama_files
+from lowcomm.models.llama import build_model
+from tests.lowcomm.exports.written_runs import MODEL
+
+
+@pytest.mark.parametrize("config", [MODEL, replace(MODEL, tied_embeddings=True, kv_heads=4)])
+def test_names_and_shapes_are_the_models_own(config: ModelConfig) -> None:
+    model = build_model(config, seed=0)
+    assert llama_shapes(config) == {
+        name: tuple(parameter.shape) for name, parameter in model.named_parameters()
+    }
+
+
+def test_the_configuration_has_the_sizes_of_the_model(tmp_path: Path) -> None:
+    paths = write_llama_files(MODEL, tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    config, generation = (read(tmp_path, name) for name in ("config", "generation_config"))
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    assert [config[key] for key in sizes] == [256, 32, 48, 2]
+    assert (config["num_attention_heads"], config["num_key_value_heads"]) == (4, 2)
+    assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == MODEL.rope_theta
+    assert config["max_position_embeddings"] == generation["max_length"] == MODEL.context
+
+
+def test_the_tokenizer_numbers_bytes_by_their_values(tmp_path: Path) -> None:
+    write_llama_files(MODEL, tmp_path)
+    vocabulary = read(tmp_path, "tokenizer")["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(256))
+    # As in GPT-2: a visible character stands for itself, a space is U+0120, a line feed U+010A.
+    known = {"a": 97, "~": 126, "\u00e9": 0xE9, "\u0120": 32, "\u010a": 10, "\u0100": 0}
+    assert {symbol: vocabulary[symbol] for symbol in known} == known
+    assert all(symbol.isprintable() and not symbol.isspace() for symbol in vocabulary)
+
+
+def read(directory: Path, name: str) -> dict[str, Any]:
+    return json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
