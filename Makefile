@@ -95,9 +95,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP_INSTALL) -e ".[dev]"
 	@touch $@
 
-# Large packages that only the long tests of examples/ need.
+# Large packages that only long tests need.
 $(VENV)/.installed-extras: $(VENV)/.installed-dev
-	$(PIP_INSTALL) -e ".[dev,hf,lightning]"
+	$(PIP_INSTALL) -e ".[dev,hf,lightning,tokenizers]"
 	@touch $@
 
 $(BIN)/python:

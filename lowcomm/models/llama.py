@@ -83,7 +83,7 @@ class Backbone(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         embedding = nn.utils.skip_init(
-            nn.Embedding, config.vocab_size, config.hidden_size, device="cpu"
+            nn.Embedding, config.embeddings, config.hidden_size, device="cpu"
         )
         self.embed_tokens = cast(nn.Embedding, embedding)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
@@ -110,7 +110,7 @@ class Llama(nn.Module):
         super().__init__()
         self.config = config
         self.model = Backbone(config)
-        self.lm_head = _linear(config.hidden_size, config.vocab_size)
+        self.lm_head = _linear(config.hidden_size, config.embeddings)
         if config.tied_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 

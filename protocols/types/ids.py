@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, NewType
 
 from protocols.types.frozen import record
 
-PROTOCOL_VERSION = 20
+PROTOCOL_VERSION = 21
 
 PeerId = NewType("PeerId", str)
 """`<node name>.<8 hex digits>`: unique and readable. Sums add contributions in the order of ids."""
