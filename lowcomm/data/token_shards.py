@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,21 +78,22 @@ class ShardedTokens:
         """A token of at least `vocab_size` is an error when it is read; 0: none is."""
         self._files = files
         self._maps = [file.map() for file in files]
-        self._ends = np.cumsum([file.tokens for file in files], dtype=np.int64)
+        ends = list(accumulate(file.tokens for file in files))
+        self._starts = [0, *ends]
+        self._ends = np.array(ends, np.int64)
         self._vocab_size = vocab_size
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return self._starts[-1]
 
     def __getitem__(self, places: NDArray[np.int64], /) -> NDArray[np.int64]:
         """The tokens at these places, each in [0, len): int64 of the same shape. Raises
         ConfigError, which names the file, for a token outside the vocabulary."""
         found = np.empty(places.shape, np.int64)
         numbers = np.searchsorted(self._ends, places, side="right")
-        for number in np.unique(numbers):
+        for number in map(int, np.flatnonzero(np.bincount(numbers.ravel()))):
             here = numbers == number
-            starts = int(self._ends[number]) - self._files[number].tokens
-            found[here] = self._maps[number][places[here] - starts]
+            found[here] = self._maps[number][places[here] - self._starts[number]]
         if self._vocab_size and (outside := found >= self._vocab_size).any():
             file = self._files[int(numbers[outside][0])]
             raise ConfigError(

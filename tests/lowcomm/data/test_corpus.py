@@ -330,3 +330,17 @@ def test_a_folder_of_texts_for_a_tokenizer(folder: Path, tmp_path: Path) -> None
     assert texts[:2] == [text(0).decode(), text(2).decode()]
     assert texts[-2:] == ["one\ntwo", "three"]
     assert len(texts) == 42
+
+
+@pytest.mark.parametrize("rule", [{"text_key": "b"}, {"tokenizer": "c" * 64}])
+def test_another_rule_reads_the_files_again(rule: dict[str, str], tmp_path: Path) -> None:
+    source = tmp_path / "texts"
+    source.mkdir()
+    lines = [json.dumps({"text": f"first {n}, long", "b": f"other {n}, long"}) for n in range(60)]
+    (source / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    config = replace(FILES, eval_window=8)
+    before = build(source, config)
+    inodes = identity(tmp_path / "built")
+    after = build(source, replace(config, **rule))
+    assert identity(tmp_path / "built") != inodes
+    assert after.digest == before.digest, "the rules are in [run]"
