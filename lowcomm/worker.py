@@ -12,7 +12,8 @@ from torch.optim import SGD, AdamW
 
 from lowcomm import methods
 from lowcomm.config.lr_schedule import CosineSchedule
-from lowcomm.config.schema import MuonConfig, RunConfig
+from lowcomm.config.schema import BYTE_VALUES, MuonConfig, RunConfig
+from lowcomm.data.tokenizer import Tokenizer
 from lowcomm.exit_codes import EXIT_CONFIG
 from lowcomm.flexdemo.method import FlexDeMo
 from lowcomm.models.llama import Llama
@@ -26,7 +27,7 @@ from lowcomm.training.round_methods import ROUND_METHODS, Method
 from lowcomm.training.step_methods import AllReduce
 from protocols.types import ConfigError
 
-PROMPT = b"def "
+PROMPT = "def "
 SAMPLE_TOKENS = 200
 SAMPLE_TEMPERATURE = 0.8
 STEP_METHODS = {each.name: each for each in (AllReduce, FlexDeMo)}
@@ -117,17 +118,37 @@ def evaluate_if_due(model: Llama, peer: Peer) -> None:
     if not peer.evaluation_due:
         return
     run = peer.run
-    loss = held_out_loss(
-        model,
-        peer.corpus.held_out,
-        windows=run.data.eval_windows,
-        window=run.data.eval_window,
-        seed=run.seed,
-    )
-    sample = ""
-    if peer.finished or not run.data.eval_every_rounds:  # A text takes longer than the loss.
-        written = generate(
-            model, PROMPT, tokens=SAMPLE_TOKENS, temperature=SAMPLE_TEMPERATURE, seed=run.seed
+    with peer.fitting():
+        loss = held_out_loss(
+            model,
+            peer.corpus.held_out,
+            windows=run.data.eval_windows,
+            window=run.data.eval_window,
+            seed=run.seed,
         )
-        sample = (PROMPT + written).decode("utf-8", errors="replace")
+        # A text takes longer than the loss.
+        last = peer.finished or not run.data.eval_every_rounds
+        sample = sample_text(model, peer) if last else ""
     peer.evaluated(loss=loss, windows=run.data.eval_windows, sample=sample)
+
+
+def sample_text(model: Llama, peer: Peer) -> str:
+    """A text that the model has written; "" if its tokens are not bytes, and this node has no
+    tokenizer for them."""
+    run, path = peer.run, peer.node.tokenizer
+    tokenizer = Tokenizer(path) if path and (run.data.tokenizer or not run.data.is_text) else None
+    if tokenizer is None and not run.data.is_text:
+        return ""
+    values = BYTE_VALUES if tokenizer is None else min(tokenizer.vocab_size, run.model.embeddings)
+    prompt = [*PROMPT.encode()] if tokenizer is None else tokenizer.encode([PROMPT])[0]
+    prompt = [token for token in prompt if token < values]  # That of shards may be of other ones.
+    written = generate(
+        model,
+        prompt,
+        tokens=SAMPLE_TOKENS,
+        temperature=SAMPLE_TEMPERATURE,
+        seed=run.seed,
+        values=values,
+    )
+    whole = prompt + written
+    return tokenizer.text_of(whole) if tokenizer else bytes(whole).decode("utf-8", "replace")

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
         async def run(self) -> int: ...
 
 
+TOKENIZER = """Make a tokenizer.json of text files.
+
+\b
+Examples:
+  lowcomm tokenizer train books/ --vocab 8192
+"""
 COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Entry-point group of a function that starts all nodes of a run directory again."""
@@ -108,6 +114,8 @@ app = _plain_typer(Commands)
 app.command()(init.init)
 app.command()(init.token)
 app.command("token-list", hidden=True)(log_lists.token_list)
+
+tokenizer = _plain_typer(TyperGroup)
 
 ConfigFile = Annotated[
     Path | None,
@@ -364,6 +372,39 @@ app.command("continue")(steer.go_on)
 app.command()(steer.kick)
 app.command("set")(steer.set_value)
 app.add_typer(steer.operator, name="operator", help=steer.OPERATORS)
+app.add_typer(tokenizer, name="tokenizer", help=TOKENIZER)
+
+
+@tokenizer.command()
+def train(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Text files, JSON lines, both also as .gz, and folders of them."),
+    ],
+    vocab: Annotated[
+        int, typer.Option("--vocab", metavar="N", help="Number of tokens, at least 257.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("tokenizer.json"),
+    text_key: Annotated[
+        str, typer.Option("--text-key", metavar="KEY", help="Key of the text in JSON lines.")
+    ] = "text",
+) -> None:
+    """Train a byte-level BPE tokenizer on FILES, and write its tokenizer.json.
+
+    All nodes of a run need a copy of the file (node.tokenizer). The command shows its progress on a
+    terminal. It needs the package tokenizers: pip install 'lowcomm[tokenizers]'.
+
+    \b
+    Examples:
+      lowcomm tokenizer train books/ --vocab 8192
+      lowcomm tokenizer train a.txt web.jsonl.gz --vocab 32768 --out big.json
+      lowcomm peer run.toml --new --set node.tokenizer=tokenizer.json
+    """
+    from lowcomm.data.corpus import read_texts
+    from lowcomm.data.tokenizer import train_bpe
+
+    made = train_bpe(read_texts(files, text_key=text_key), vocab_size=vocab, out=out)
+    print(f"{out}: {made.vocab_size} tokens, digest {made.fingerprint[:8]}")  # noqa: T201
 
 
 @app.command()

@@ -18,8 +18,8 @@ from lowcomm.validation import check_values, shown, validate
 from protocols.types import ConfigError, ProtocolConfig
 
 BYTE_VALUES = 256
-"""Number of different tokens: every source of data is text, and each of its bytes is a token."""
-Source = Literal["", "stdlib", "files", "own", "private"]
+"""Number of different tokens if the bytes of a text are its tokens."""
+Source = Literal["", "stdlib", "files", "tokens", "own", "private"]
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _ABSENT = object()
 
@@ -28,8 +28,9 @@ _ABSENT = object()
 class ModelConfig:
     """A small Llama: RMSNorm, RoPE, SwiGLU, no biases."""
 
-    vocab_size: int = 256
-    """Number of token values; 256 if tokens are bytes."""
+    vocab_size: int = 0
+    """Number of token values. 0: that of the data when the run is founded: 256 of bytes, that of
+    the tokenizer, or the largest token in shards and one, rounded up to a multiple of 64."""
     hidden_size: int = 128
     """Width of the residual stream; a multiple of twice `heads`."""
     layers: int = 4
@@ -57,9 +58,14 @@ class ModelConfig:
     Empty: random values by `run.seed`."""
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "intermediate_size")
+        sizes = ("hidden_size", "layers", "heads", "kv_heads", "intermediate_size")
         scales = ("rope_theta", "norm_eps", "embedding_std")
-        check_values("run.model", self, positive=(*sizes, "context", *scales))
+        check_values(
+            "run.model",
+            self,
+            positive=(*sizes, "context", *scales),
+            not_negative=("vocab_size",),
+        )
         if self.hidden_size % (2 * self.heads):
             raise ConfigError(
                 f"run.model.hidden_size ({self.hidden_size}) must be a multiple of twice the "
@@ -69,6 +75,11 @@ class ModelConfig:
             raise ConfigError(
                 f"run.model.heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})"
             )
+
+    @property
+    def embeddings(self) -> int:
+        """Number of token values that the model knows."""
+        return self.vocab_size or BYTE_VALUES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +146,10 @@ class DataConfig:
     """The corpus, its samples for training and its held-out text."""
 
     source: Source = ""
-    """`stdlib`: the sources of Python's standard library. `files`: the folder `[node] corpus`.
-    `own`: no text; the programs of all nodes have the same dataset, and each item is leased to one
+    """`stdlib`: the sources of Python's standard library. `files`: the text files and JSON lines of
+    the folder `[node] corpus`. `tokens`: shards of tokens, mapped where they are: the `.bin` files
+    of `[node] corpus`, of nanoGPT (raw) or of llm.c and modded-nanogpt (with a header). `own`: no
+    text; the programs of all nodes have the same dataset, and each item is leased to one
     node. `private`: no text, and no samples are leased: the program of each node has other data
     than other nodes, and only numbers of tokens are shared. Empty: `stdlib` if the founding node
     runs the built-in program, `own` if it runs a program of its own."""
@@ -146,8 +159,16 @@ class DataConfig:
     """Number of samples (or items of your own dataset) in an inner step of one node; its ranks
     share them equally."""
     held_out_below: int = 8
-    """A file is held out for evaluation if the first byte of its SHA-256 is below this (8: 3 % of
-    the files)."""
+    """A text file, or a document of JSON lines, is held out for evaluation if the first byte of its
+    SHA-256 is below this (8: 3 %). Of shards: those with a name such as `val.bin` or
+    `fineweb_val_000.bin`; if there are none, so many of 256 parts of all tokens, at the end."""
+    text_key: str = "text"
+    """Key of the text in files of JSON lines (`.jsonl`, `.ndjson`, also `.gz`)."""
+    shard_type: Literal["uint16", "uint32"] = "uint16"
+    """Type of the tokens in shards without a header."""
+    tokenizer: str = ""
+    """Digest of the tokenizer of a text, which the founding node fills in (`node.tokenizer`).
+    Empty: the bytes of the text are its tokens."""
     eval_windows: int = 256
     """The held-out loss is the mean over this many windows of held-out text."""
     eval_window: int = 256
@@ -162,6 +183,11 @@ class DataConfig:
     def has_text(self) -> bool:
         """Whether the run has a text, which must be the same on all nodes that use it."""
         return self.source not in ("own", "private")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is made of texts, which a tokenizer may divide."""
+        return self.source in ("stdlib", "files")
 
     @property
     def is_leased(self) -> bool:
@@ -248,7 +274,8 @@ class RunConfig:
                 f'with run.method.name = "{self.method.name}" a joiner gets the optimizer '
                 "moments of the others: leave it out"
             )
-        if self.model.vocab_size < BYTE_VALUES:
+        bytewise = self.data.source != "tokens" and not self.data.tokenizer
+        if bytewise and self.model.embeddings < BYTE_VALUES:
             raise ConfigError(
                 f"run.model.vocab_size must be at least {BYTE_VALUES}, for every byte of the text, "
                 f"got {self.model.vocab_size}"
@@ -262,6 +289,18 @@ class RunConfig:
     def with_source(self, source: Source) -> "RunConfig":
         """This configuration, with that source of data if it names none."""
         return self if self.data.source else replace(self, data=replace(self.data, source=source))
+
+    def with_data_of(self, other: "RunConfig") -> "RunConfig":
+        """This configuration, with the other's source of data, tokenizer and vocabulary, each if
+        this one says nothing of it."""
+        mine, model = self.with_source(other.data.source), self.model
+        tokenizer = mine.data.tokenizer or other.data.tokenizer
+        vocab_size = model.vocab_size or other.model.vocab_size
+        return replace(
+            mine,
+            data=replace(mine.data, tokenizer=tokenizer),
+            model=replace(model, vocab_size=vocab_size),
+        )
 
     @property
     def total_inner_steps(self) -> int:
@@ -324,7 +363,13 @@ class NodeConfig:
     file of `lowcomm init`, `NAME` beside that file. The directory belongs to one node of one run:
     `lowcomm resume` uses it again, another run or a second daemon is refused."""
     corpus: str = ""
-    """Folder of text files, if `[run.data] source` is "files"."""
+    """If `[run.data] source` is "files": a folder, nested at will. Hidden files and files that are
+    no text are skipped; `.gz` files are unpacked. If it is "tokens": a `.bin` file, a folder, or a
+    pattern such as "data/fineweb_*.bin". Folders may have other places on other nodes."""
+    tokenizer: str = ""
+    """A tokenizer.json of Hugging Face, by which a text is made tokens: equal on all nodes.
+    `lowcomm tokenizer train` makes one. It needs the extra `tokenizers`. Empty: bytes are tokens.
+    With source "tokens" it only serves to show samples."""
     checkpoint_every_rounds: int = 10
     """Rounds from one checkpoint to the next. In a run with a per-step method: copies of the state,
     which are made each `run.method.snapshot_every_steps` steps."""

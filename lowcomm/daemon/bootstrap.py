@@ -7,10 +7,14 @@ Both end with the outer state created and the ranks configured. Must NOT decide 
 import asyncio
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS
-from lowcomm.config.schema import RunConfig, check_node
-from lowcomm.data.corpus import build_corpus, manifest_digest
+from lowcomm.config.schema import BYTE_VALUES, RunConfig, check_node
+from lowcomm.data.corpus import Corpus, Progress, build_corpus
+from lowcomm.data.joined_corpus import ExpectedCorpus, make_joined
+from lowcomm.data.manifest import ManifestFile, file_marks, manifest_digest
+from lowcomm.data.tokenizer import Tokenizer
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
@@ -34,12 +38,12 @@ async def found_run(
     """Found the configured run with the initial state of this node's ranks. Raises ConfigError."""
     configured, program = context.run_config, record.record.command
     assert configured is not None
-    run = context.run_config = configured.with_source("own" if program else "stdlib")
+    run = configured.with_source("own" if program else "stdlib")
     check_node(run, context.config.node)
     if not run.data.has_text and not program:
         raise ConfigError(_no_text(run))
-    me = context.core.me
-    digest = await _corpus(context, run) if run.data.has_text else manifest_digest(())
+    run, files = await _found_corpus(context, run)
+    context.run_config, me = run, context.core.me
     ranks.configure(run)
     layout, ranks.frozen = await ranks.initial_layout()
     _hold(context, ranks, run, layout)
@@ -51,7 +55,8 @@ async def found_run(
         run,
         run_id=run_id,
         founder=me.peer,
-        corpus_digest=digest,
+        corpus_digest=manifest_digest(files),
+        corpus_files=file_marks(files),
         layout=layout,
         frozen=ranks.frozen,
         root=admission.root,
@@ -78,14 +83,8 @@ async def enter_run(
     program = record.record.command
     if not agreed.data.has_text and not program:
         raise RefusedError(_no_text(agreed))
-    # A program with a dataset of its own needs no folder of text.
-    unused = agreed.data.source == "files" and program and not context.node.corpus
-    uses_text = agreed.data.has_text and not unused
-    if uses_text and await _corpus(context, agreed) != run.corpus_digest:
-        raise RefusedError(
-            "this node's text is not the run's (another Python version, or other files): "
-            "every node needs the same bytes"
-        )
+    if agreed.data.has_text:
+        await _join_corpus(context, agreed, run, program=bool(program))
     layout, ranks.frozen = await asyncio.to_thread(agreement.agreed_layout, run)
     context.run_config = agreed
     record.remember_run(run.run)
@@ -123,15 +122,73 @@ def _hold(
     gc.freeze()  # These objects live on; each collection of them takes 20 to 50 ms.
 
 
-async def _corpus(context: DaemonContext, run: RunConfig) -> str:
-    """Build or reuse this node's copy of the text; return the digest of its manifest."""
+async def _found_corpus(
+    context: DaemonContext, run: RunConfig
+) -> tuple[RunConfig, Sequence[ManifestFile]]:
+    """The run with the digest of its tokenizer and the vocabulary of its data, and the files of the
+    corpus, if it has one. Raises ConfigError."""
+    path, known, corpus = context.node.tokenizer, BYTE_VALUES, None
+    if run.data.has_text:
+        tokenizer = Tokenizer(path) if path and run.data.is_text else None
+        digest = tokenizer.fingerprint if tokenizer else ""
+        if run.data.tokenizer not in ("", digest):
+            raise ConfigError(
+                f"run.data.tokenizer is {run.data.tokenizer}, but node.tokenizer has {digest!r}: "
+                "leave it out"
+            )
+        run = replace(run, data=replace(run.data, tokenizer=digest))
+        corpus = await asyncio.to_thread(
+            build_corpus,
+            run.data,
+            folder=context.node.corpus,
+            directory=context.corpus_directory,
+            tokenizer=tokenizer,
+            progress=_progress(context),
+        )
+        _note_skipped(context, corpus)
+        if tokenizer is not None:
+            known = tokenizer.vocab_size
+        elif not run.model.vocab_size:
+            known = await asyncio.to_thread(corpus.vocab_size)
+        if tokenizer is not None and 0 < run.model.vocab_size < known:
+            raise ConfigError(
+                f"run.model.vocab_size is {run.model.vocab_size}, but the tokenizer has {known} "
+                "tokens: leave it out"
+            )
+    model = replace(run.model, vocab_size=run.model.vocab_size or known)
+    return replace(run, model=model), corpus.files if corpus else ()
+
+
+async def _join_corpus(
+    context: DaemonContext, agreed: RunConfig, run: e.Run, *, program: bool
+) -> None:
+    """Make this node's copy of the corpus, and compare it: RefusedError if it is another one."""
+    me = context.core.me
+    expected = ExpectedCorpus(run.corpus_digest, run.corpus_files.hex(), me.name)
+    if program:  # Its data may be other: a rank that uses the text makes it then.
+        expected.note(context.corpus_directory)
+        return
     corpus = await asyncio.to_thread(
-        build_corpus,
-        run.data,
-        folder=context.node.corpus,
+        make_joined,
+        agreed.data,
+        context.node,
+        expected,
         directory=context.corpus_directory,
+        progress=_progress(context),
     )
-    return corpus.digest
+    _note_skipped(context, corpus)
+
+
+def _progress(context: DaemonContext) -> Progress:
+    """Tells people how far a corpus is; called in another thread."""
+    loop, note = asyncio.get_running_loop(), context.event_log.note
+    return lambda text: loop.call_soon_threadsafe(note, "corpus", text)
+
+
+def _note_skipped(context: DaemonContext, corpus: Corpus) -> None:
+    if corpus.skipped:
+        text = f"{corpus.skipped} files of {context.node.corpus} are no text: skipped"
+        context.event_log.note("corpus", text)
 
 
 async def refuse_joiners(context: DaemonContext, ending: c.Stop | None) -> None:

@@ -1,11 +1,11 @@
 """The training text and its samples.
 
-Each node draws its own samples. In: files of text, and ranges of samples that the log has leased to
-a node. Out: batches for ranks, held-out text for evaluation, and the digest of the corpus that all
-peers must share. Must NOT import torch, and must not decide which node gets which samples: the
-leader does.
+Each node draws its own samples. In: files of text or of tokens, a tokenizer, and ranges of samples
+that the log has leased to a node. Out: batches for ranks, held-out tokens for evaluation, and the
+digest of the corpus that all peers must share. Must NOT import torch, and must not decide which
+node gets which samples: the leader does.
 
-Start reading: batches.py, then lease.py.
+Start reading: batches.py, then corpus.py and lease.py.
 """
 
 from typing import TYPE_CHECKING

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lowcomm.data.token_shards import TokenArray
 from protocols.types import ConfigError
 
 FEISTEL_ROUNDS = 6
@@ -23,18 +24,18 @@ is only a good one."""
 class Batches:
     """Finds samples by their numbers; all of them take the same time."""
 
-    def __init__(self, text: NDArray[np.uint8], *, window: int, seed: int) -> None:
-        """`text`: uint8 [bytes], for example a memory map. `window`: number of tokens that a sample
+    def __init__(self, text: TokenArray, *, window: int, seed: int) -> None:
+        """`text`: tokens, for example a memory map. `window`: number of tokens that a sample
         predicts.
 
-        Windows lie end to end. Each reaches one byte into the next one for its last target; bytes
+        Windows lie end to end. Each reaches one token into the next one for its last target; tokens
         after the last complete window are not used. Raises ConfigError if no window is complete.
         """
         self.num_windows = (len(text) - 1) // window
         """Number of windows in one pass over the corpus."""
         if self.num_windows < 1:
             raise ConfigError(
-                f"the corpus has {len(text)} bytes, but one sample takes {window + 1}: "
+                f"the corpus has {len(text)} tokens, but one sample takes {window + 1}: "
                 "name a folder with more text"
             )
         self._text = text
@@ -46,7 +47,8 @@ class Batches:
     def of(self, samples: Sequence[int]) -> NDArray[np.int64]:
         """Return the tokens of these samples: int64 [samples, window + 1]."""
         starts = self.windows(samples) * self._window
-        return self._text[starts[:, None] + np.arange(self._window + 1)].astype(np.int64)
+        places = starts[:, None] + np.arange(self._window + 1)
+        return self._text[places].astype(np.int64, copy=False)
 
     def windows(self, samples: Sequence[int]) -> NDArray[np.int64]:
         """Return the windows of these samples: int64 [samples], each in [0, num_windows)."""

@@ -1,8 +1,9 @@
-"""Builds the corpus of a run from files: training text, held-out text, and the digest of both.
+"""Builds the corpus of a run from files: tokens to train on, held-out tokens, their digest.
 
-Writes `train.bin`, `held_out.bin` and `manifest.json` into a directory of the node; two processes
-must not build in the same directory. All peers must have equal digests. Must NOT import torch (the
-daemon builds the corpus), nor divide the text into samples (batches.py).
+Text goes into `train.bin` and `held_out.bin` in a directory of the node, as bytes or as tokens.
+Shards of tokens stay where they are. `manifest.json` in that directory says where all tokens are;
+two processes must not build in the same directory. All peers must have equal digests. Must NOT
+import torch (the daemon builds the corpus), nor divide tokens into samples (batches.py).
 """
 
 import hashlib
@@ -11,39 +12,50 @@ import os
 import stat
 import sysconfig
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lowcomm.config.schema import DataConfig
+from lowcomm.config.schema import BYTE_VALUES, DataConfig
+from lowcomm.data.documents import documents, is_lines, is_plain, is_text
+from lowcomm.data.manifest import ManifestFile, manifest_digest
+from lowcomm.data.token_shards import (
+    ShardedTokens,
+    TokenArray,
+    TokenFile,
+    divide,
+    find_shards,
+    fingerprint,
+    read_shard,
+)
+from lowcomm.data.tokenizer import Tokenizer, TokenWriter, pieces
 from protocols.types import ConfigError
 
 TRAIN = "train.bin"
 HELD_OUT = "held_out.bin"
 MANIFEST = "manifest.json"
+BYTES = "uint8"
+"""Type of the tokens of a text without a tokenizer."""
+ENCODED = "output of the package tokenizers"
+"""Stands in the list of files for the tokens that were made of them: another version of the package
+may make other ones."""
 STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 """Directories that differ between installations of one Python version, or contain mostly tables."""
+VOCAB_MULTIPLE = 64
+"""To which the largest token of shards is rounded up: matrices of such sizes are fast."""
+PROGRESS_S = 10.0
 
-
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
-    """One file of the corpus."""
-
-    path: str
-    """Path relative to the folder of the corpus, with forward slashes."""
-    size_bytes: int
-    sha256: str
-    """64 hex digits."""
+Progress = Callable[[str], object]
+"""Gets a text for people now and then, in the thread that builds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     path: str
+    """Relative to the folder of the corpus, with forward slashes."""
     status: os.stat_result
 
 
@@ -51,59 +63,143 @@ class _Found:
 class Corpus:
     """A built corpus as memory maps: a page is read when a window touches it."""
 
-    train: NDArray[np.uint8]
-    """[train bytes], read-only."""
-    held_out: NDArray[np.uint8]
-    """[held-out bytes], read-only."""
+    train: TokenArray
+    """Read-only. If tokens are bytes, a uint8 array."""
+    held_out: TokenArray
     digest: str
-    """64 hex digits of a hash of the manifest; equal digests mean equal bytes in equal order."""
+    """64 hex digits of a hash of the manifest; equal digests mean equal tokens in equal order (of
+    large shards: equal samples of them)."""
+    files: tuple[ManifestFile, ...] = ()
+    skipped: int = 0
+    """Number of files in the folder that are no text."""
 
     @classmethod
-    def open(cls, directory: Path) -> "Corpus":
-        """Map the corpus that `build_corpus` wrote into `directory`. Raises ConfigError if it is
+    def open(cls, directory: Path, *, vocab_size: int = 0) -> "Corpus":
+        """Map the corpus that `build_corpus` wrote into `directory`. A token of at least
+        `vocab_size` is an error when it is read; 0: none is. Raises ConfigError if the corpus is
         not complete."""
         recorded = _read_manifest(directory)
         if recorded is None:
             raise ConfigError(f"no complete corpus in {directory}: start the node to build it")
+
+        def tokens(files: Sequence[TokenFile]) -> TokenArray:
+            if files[0].type == BYTES:
+                return files[0].map()
+            return ShardedTokens(files, vocab_size=vocab_size)
+
         return cls(
-            np.memmap(directory / TRAIN, dtype=np.uint8, mode="r"),
-            np.memmap(directory / HELD_OUT, dtype=np.uint8, mode="r"),
-            recorded["digest"],
+            tokens(recorded.train),
+            tokens(recorded.held_out),
+            recorded.digest,
+            files=tuple(recorded.files),
+            skipped=recorded.skipped,
         )
 
+    def vocab_size(self) -> int:
+        """The number of token values: 256 if tokens are bytes, otherwise the number up to the
+        largest token, rounded up to a multiple of VOCAB_MULTIPLE; then it reads all tokens."""
+        sides = [side for side in (self.train, self.held_out) if isinstance(side, ShardedTokens)]
+        if not sides:
+            return BYTE_VALUES
+        return -(-(1 + max(side.largest() for side in sides)) // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
-def build_corpus(config: DataConfig, *, folder: str, directory: Path) -> Corpus:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Manifest:
+    """The content of manifest.json."""
+
+    digest: str
+    seen: str = ""
+    files: Sequence[ManifestFile]
+    train: Sequence[TokenFile]
+    held_out: Sequence[TokenFile]
+    skipped: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of tokens to train on, and of held-out ones."""
+        return sum(x.tokens for x in self.train), sum(x.tokens for x in self.held_out)
+
+    def write(self, path: Path) -> None:
+        record = {
+            "digest": self.digest,
+            "seen": self.seen,
+            "skipped": self.skipped,
+            "train": [astuple(file) for file in self.train],
+            "held_out": [astuple(file) for file in self.held_out],
+            "files": [astuple(file) for file in self.files],
+        }
+        with _replacement(path) as out:
+            out.write(json.dumps(record, indent=0).encode("ascii"))
+
+
+def build_corpus(
+    config: DataConfig,
+    *,
+    folder: str,
+    directory: Path,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress | None = None,
+) -> Corpus:
     """Build the corpus in `directory`, or reuse the corpus there if no source file has changed.
 
-    `folder` is `[node] corpus`; only the source "files" reads it. If the path, size or times of a
-    file have changed, all files are read again, each whole into memory. Raises ConfigError if the
-    folder is missing, unreadable, or has too little text.
+    `folder` is `[node] corpus`; the source "stdlib" does not read it. If the path, size or times of
+    a file have changed, all files are read again: each text whole into memory, JSON lines line by
+    line. Raises ConfigError if the folder is missing, unreadable, or has too few tokens.
     """
-    root = _root(config, folder, directory)
+    shards = config.source == "tokens"
+    root, paths = find_shards(folder) if shards else (_root(config, folder), None)
+    if not shards or Path(folder).is_dir():
+        _check_apart(Path(folder) if shards else root, directory)
     try:
-        found = sorted(_walk(root, config), key=lambda one: one.path)
+        if paths is not None:
+            found = [_Found(path.relative_to(root).as_posix(), path.stat()) for path in paths]
+        else:
+            found = _in_order(_walk(root, config))
         seen = _seen_digest(root, config, found)
         recorded = _read_manifest(directory)
-        if recorded is None or recorded["seen"] != seen:
-            recorded = _write(root, found, config, directory=directory, seen=seen)
+        if recorded is None or recorded.seen != seen:
+            directory.mkdir(parents=True, exist_ok=True)
+            # Removed first and written last: if there is a manifest, its tokens are complete.
+            (directory / MANIFEST).unlink(missing_ok=True)
+            if shards:
+                recorded = _read_shards(root, found, config)
+            else:
+                recorded = _write_text(
+                    root,
+                    found,
+                    config,
+                    directory=directory,
+                    tokenizer=tokenizer,
+                    progress=progress,
+                )
+            replace(recorded, seen=seen).write(directory / MANIFEST)
     except OSError as error:
         raise ConfigError(f"cannot build the corpus of {root} in {directory}: {error}") from error
     _check_length(recorded, config, root)
     return Corpus.open(directory)
 
 
-def manifest_digest(files: Sequence[ManifestFile]) -> str:
-    """Return 64 hex digits: SHA-256 of `[[path, size, sha256], ...]` as compact ASCII JSON."""
-    rows = [[file.path, file.size_bytes, file.sha256] for file in files]
-    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode("ascii")).hexdigest()
+def read_texts(places: Sequence[Path], *, text_key: str) -> Iterator[str]:
+    """Yield the texts of these files, and of folders as in a corpus. Raises ConfigError and
+    OSError."""
+    config = DataConfig(source="files")
+    for place in places:
+        files = [place]
+        if place.is_dir():
+            files = [place / one.path for one in _in_order(_walk(place, config))]
+        for file in files:
+            if is_text(file):
+                for document in documents(file, text_key=text_key):
+                    yield from pieces(document.decode("utf-8", "replace"))
 
 
 def is_held_out(sha256: str, held_out_below: int) -> bool:
-    """True if a file with this SHA-256 (64 hex digits) is held out; only its bytes decide."""
+    """True if a document with this SHA-256 (64 hex digits) is held out; only its bytes decide."""
     return int(sha256[:2], 16) < held_out_below
 
 
-def _root(config: DataConfig, folder: str, directory: Path) -> Path:
+def _root(config: DataConfig, folder: str) -> Path:
     if config.source != "files":
         return Path(sysconfig.get_path("stdlib")).resolve()
     if not folder:
@@ -113,28 +209,38 @@ def _root(config: DataConfig, folder: str, directory: Path) -> Path:
     root = Path(folder).resolve()
     if not root.is_dir():
         raise ConfigError(f"node.corpus: {root} is not a folder: set it to one with text files")
-    if directory.resolve().is_relative_to(root):
+    return root
+
+
+def _check_apart(root: Path, directory: Path) -> None:
+    if directory.resolve().is_relative_to(root.resolve()):
         # The node would read its own files, and no two nodes would agree on the digest.
         raise ConfigError(
             f"node.corpus: {root} holds this node's own directory {directory}: "
             "set node.directory to a place outside"
         )
-    return root
 
 
 def _walk(root: Path, config: DataConfig) -> Iterator[_Found]:
-    """Yield the regular files below `root`. Links are not followed: they may lead outside."""
+    """Yield the regular files below `root`, in a folder of a person without hidden ones. Links are
+    not followed: they may lead outside."""
     stdlib = config.source != "files"
     for folder, subfolders, names in os.walk(root, onerror=_reraise):
         if stdlib:
             subfolders[:] = [name for name in subfolders if name not in STDLIB_SKIPPED]
+        else:
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for name in names:
-            if stdlib and not name.endswith(".py"):
+            if not name.endswith(".py") if stdlib else name.startswith("."):
                 continue
             path = Path(folder, name)
             status = path.lstat()
             if stat.S_ISREG(status.st_mode):
                 yield _Found(path.relative_to(root).as_posix(), status)
+
+
+def _in_order(found: Iterator[_Found]) -> list[_Found]:
+    return sorted(found, key=lambda one: one.path)
 
 
 def _reraise(error: OSError) -> None:
@@ -148,48 +254,95 @@ def _seen_digest(root: Path, config: DataConfig, found: Sequence[_Found]) -> str
         [one.path, one.status.st_size, one.status.st_mtime_ns, one.status.st_ctime_ns]
         for one in found
     ]
-    text = json.dumps([str(root), config.source, config.held_out_below, rows])
+    rules = [config.held_out_below, config.text_key, config.shard_type, config.tokenizer]
+    text = json.dumps([str(root), config.source, rules, rows])
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def _write(
-    root: Path, found: Sequence[_Found], config: DataConfig, *, directory: Path, seen: str
-) -> dict[str, Any]:
-    directory.mkdir(parents=True, exist_ok=True)
-    # Removed first and written last: if there is a manifest, its bytes are complete.
-    (directory / MANIFEST).unlink(missing_ok=True)
+def _read_shards(root: Path, found: Sequence[_Found], config: DataConfig) -> _Manifest:
+    paths = {one.path: root / one.path for one in found}
+    shards = [read_shard(path, plain_type=config.shard_type) for path in paths.values()]
+    train, held_out = divide(
+        [shard for shard in shards if shard.tokens], held_out_below=config.held_out_below
+    )
+    files = [
+        ManifestFile(one.path, one.status.st_size, fingerprint(paths[one.path])) for one in found
+    ]
+    return _Manifest(digest=manifest_digest(files), files=files, train=train, held_out=held_out)
+
+
+class _Steps:
+    """Tells people now and then how much text has been read."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._done = 0
+        self._next = time.monotonic() + PROGRESS_S
+
+    def count(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None and time.monotonic() > self._next:
+            self._next = time.monotonic() + PROGRESS_S
+            self._progress(f"{self._done / 1e6:.0f} MB of text are read")
+
+
+def _write_text(
+    root: Path,
+    found: Sequence[_Found],
+    config: DataConfig,
+    *,
+    directory: Path,
+    tokenizer: Tokenizer | None,
+    progress: Progress | None,
+) -> _Manifest:
     files: list[ManifestFile] = []
+    steps, skipped = _Steps(progress), 0
     with _replacement(directory / TRAIN) as train, _replacement(directory / HELD_OUT) as held_out:
+        writers = [TokenWriter(file, tokenizer) for file in (train, held_out)]
         for one in found:
-            content = (root / one.path).read_bytes()
-            sha256 = hashlib.sha256(content).hexdigest()
-            files.append(ManifestFile(one.path, len(content), sha256))
-            (held_out if is_held_out(sha256, config.held_out_below) else train).write(content)
-        sizes = {"train_bytes": train.tell(), "held_out_bytes": held_out.tell()}
-    manifest = {
-        "digest": manifest_digest(files),
-        "seen": seen,
-        **sizes,
-        "files": [[file.path, file.size_bytes, file.sha256] for file in files],
-    }
-    with _replacement(directory / MANIFEST) as out:
-        out.write(json.dumps(manifest, indent=0).encode("ascii"))
-    return manifest
+            path = root / one.path
+            if config.source == "files" and not is_text(path):
+                skipped += 1
+                continue
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            files.append(ManifestFile(one.path, one.status.st_size, sha256))
+            end = b"\n" if is_lines(path) else b""
+            for document in documents(path, text_key=config.text_key):
+                own = sha256 if is_plain(path) else hashlib.sha256(document).hexdigest()
+                writers[is_held_out(own, config.held_out_below)].append(document, end=end)
+                steps.count(len(document))
+        for writer in writers:
+            writer.flush()
+        sizes = (train.tell(), held_out.tell())
+    kind = BYTES if tokenizer is None else tokenizer.type
+    if tokenizer is not None:
+        digest = hashlib.sha256("".join(writer.digest for writer in writers).encode()).hexdigest()
+        files.append(ManifestFile(ENCODED, sum(sizes), digest))
+    return _Manifest(
+        digest=manifest_digest(files),
+        files=files,
+        train=[TokenFile.whole(TRAIN, kind, sizes[0])],
+        held_out=[TokenFile.whole(HELD_OUT, kind, sizes[1])],
+        skipped=skipped,
+    )
 
 
-def _check_length(recorded: dict[str, Any], config: DataConfig, root: Path) -> None:
-    sample = config.window + 1  # The last token needs a target.
-    if recorded["train_bytes"] < sample:
+def _check_length(recorded: _Manifest, config: DataConfig, root: Path) -> None:
+    files, unit = len(recorded.files), "bytes"
+    if config.source == "tokens" or config.tokenizer:
+        unit = "tokens"
+    train, held_out = recorded.sizes
+    if train <= config.window:  # The last token needs a target.
         raise ConfigError(
-            f"{root} has {recorded['train_bytes']} bytes to train on in {len(recorded['files'])} "
-            f"files, but one sample takes {sample}: name a folder with more text"
+            f"{root} has {train} {unit} to train on in {files} files, but one sample takes "
+            f"{config.window + 1}: name a folder with more text"
         )
-    needed = config.eval_window + 1
-    if recorded["held_out_bytes"] < needed:
+    if held_out <= config.eval_window:
         raise ConfigError(
-            f"{root} has {recorded['held_out_bytes']} held-out bytes in {len(recorded['files'])} "
-            f"files, but one evaluation window takes {needed}: add files or raise "
-            f"run.data.held_out_below ({config.held_out_below} of 256)"
+            f"{root} has {held_out} held-out {unit} in {files} files, but one evaluation window "
+            f"takes {config.eval_window + 1}: add files or raise run.data.held_out_below "
+            f"({config.held_out_below} of 256)"
         )
 
 
@@ -208,13 +361,26 @@ def _replacement(path: Path) -> Generator[BinaryIO, None, None]:
             os.unlink(temporary)
 
 
-def _read_manifest(directory: Path) -> dict[str, Any] | None:
-    """Return the manifest, if it and the two files that it describes are complete; else None."""
+def _read_manifest(directory: Path) -> _Manifest | None:
+    """Return the manifest, if it and the files with the tokens are complete; else None."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        recorded: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
-        sizes = (recorded["train_bytes"], recorded["held_out_bytes"])
-        on_disk = ((directory / TRAIN).stat().st_size, (directory / HELD_OUT).stat().st_size)
-        whole = sizes == on_disk and min(sizes) > 0  # An empty file cannot be mapped.
-        if whole and all(isinstance(recorded[key], str) for key in ("digest", "seen")):
+        record: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
+        sides = [
+            [TokenFile(str(directory / path), *rest) for path, *rest in record[side]]
+            for side in ("train", "held_out")
+        ]
+        recorded = _Manifest(
+            digest=record["digest"],
+            seen=record["seen"],
+            files=[ManifestFile(*row) for row in record["files"]],
+            train=sides[0],
+            held_out=sides[1],
+            skipped=record["skipped"],
+        )
+        on_disk = all(
+            Path(file.path).stat().st_size >= file.end and file.tokens
+            for file in (*sides[0], *sides[1])
+        )
+        if on_disk and min(recorded.sizes) > 0:
             return recorded
     return None

@@ -106,7 +106,7 @@ class Backbone(nn.Module):
     def __init__(self, config: ModelConfig, device: str) -> None:
         super().__init__()
         embedding = nn.utils.skip_init(
-            nn.Embedding, config.vocab_size, config.hidden_size, device=device
+            nn.Embedding, config.embeddings, config.hidden_size, device=device
         )
         self.embed_tokens = cast(nn.Embedding, embedding)
         self.layers = nn.ModuleList(DecoderLayer(config, device) for _ in range(config.layers))
@@ -135,7 +135,7 @@ class Llama(nn.Module):
         super().__init__()
         self.config = config
         self.model = Backbone(config, device)
-        self.lm_head = _linear(config.hidden_size, config.vocab_size, device)
+        self.lm_head = _linear(config.hidden_size, config.embeddings, device)
         self._tie()
 
     def forward(self, tokens_BT: Tensor) -> Tensor:

@@ -51,12 +51,14 @@ def run_entry(
     run_id: int,
     founder: PeerId,
     corpus_digest: str,
+    corpus_files: bytes = b"",
     layout: Sequence[TensorSpec],
     frozen: Sequence[FrozenTensor] = (),
     root: str = "",
 ) -> e.Run:
     """The log's first entry, from the founder's configuration, and the layout and frozen tensors
-    that its ranks reported. `root`: the run's root key; "": not encrypted.
+    that its ranks reported. `corpus_files`: marks of the corpus's files. `root`: the run's root
+    key; "": not encrypted.
 
     Raises ConfigError, which names the value, if one does not fit into an entry of the log.
     """
@@ -80,6 +82,7 @@ def run_entry(
         voters_issue=run.tokens == "voters",
         voters_revoke=run.revocations == "voters",
         voters_steer=run.steering == "voters",
+        corpus_files=corpus_files,
     )
     try:
         codec.readable_bytes(e.LogEntry(1, 1, entry))
@@ -150,7 +153,7 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
                 f"the run's log and its configuration disagree about run.{key}: {text}"
             )
     if mine is not None:
-        mine = mine.with_source(agreed.data.source)
+        mine = mine.with_data_of(agreed)
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
         if difference:
             raise RefusedError(

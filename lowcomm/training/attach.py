@@ -22,6 +22,7 @@ from lowcomm.config.round_length import longest_round
 from lowcomm.config.schema import NodeConfig, run_from_json, validate
 from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
+from lowcomm.data.joined_corpus import open_joined
 from lowcomm.data.lease import NodeLease, Share
 from lowcomm.methods import AnyMethod, RoundMethod
 from lowcomm.training.own_daemon import TOKEN_VARIABLE, OwnDaemon, start_daemon
@@ -67,16 +68,17 @@ class Peer:
 
     @property
     def corpus(self) -> Corpus:
-        """The run's text, memory-mapped. Raises ConfigError if the run has none, or the daemon has
-        not stored it."""
+        """The run's tokens, memory-mapped. Raises ConfigError if the run has none, or
+        this node has other ones."""
         data = self.run.data
-        source = data.source
         if not data.has_text:
             raise ConfigError(
-                f"run.data.source is {source!r}, so this run has no text: pass a dataset to "
-                'peer.batches, or set run.data.source to "stdlib" or "files" when a run is founded'
+                f"run.data.source is {data.source!r}, so this run has no text: pass a dataset to "
+                'peer.batches, or set run.data.source to "stdlib", "files" or "tokens" when a run '
+                "is founded"
             )
-        return Corpus.open(self._corpus_directory)
+        with self.fitting():
+            return open_joined(self.run, self.node, directory=self._corpus_directory)
 
     @property
     def kept(self) -> "KeptObjects":
@@ -330,7 +332,12 @@ class Peer:
 
         run = self.run
         text = Batches(self.corpus.train, window=run.data.window, seed=run.seed)
-        return lambda samples: torch.from_numpy(text.of(samples))
+
+        def of(samples: list[int]) -> "Tensor":
+            with self.fitting():  # A token may be outside the vocabulary.
+                return torch.from_numpy(text.of(samples))
+
+        return of
 
     def _share(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return rank_rows(rows, *(self.lease.share or (self.rank, self.world_size)))

@@ -22,7 +22,7 @@ from protocols.messages import Saved, Snapshot
 from protocols.types import CONTROL_BYTES_MAX, ENTRIES_MAX, SNAPSHOT_BYTES_MAX
 from protocols.wire import decode_entry, encode_entry
 
-VERSION = 10
+VERSION = 11
 RECORD_BYTES_MAX = 65 << 20
 """Bytes. A longer record is not written: its content replaces the file, divided into shorter
 ones."""

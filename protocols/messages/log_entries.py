@@ -49,6 +49,9 @@ class Run:
     """Voters may ask for revocations. Otherwise only those count that an operator's key signed."""
     voters_steer: bool = True
     """Voters may ask for a `Steered`. Otherwise only those count that an operator's key signed."""
+    corpus_files: bytes = b""
+    """Marks of the corpus's files, by which a node finds the one that differs (the shell reads
+    them, and the core carries them)."""
 
 
 @record

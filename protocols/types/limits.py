@@ -87,6 +87,9 @@ SAMPLE_PARTS_MAX = 16
 """Parts in such a request; a fragment has no more (state/parts.py)."""
 LAYOUT_BYTES_MAX = PIECE_BYTES_MAX
 """Bytes of a model's layout as it travels, compressed (wire/layout.py)."""
+CORPUS_FILES_MAX = 1024
+"""Files of a corpus that the log's first entry marks."""
+CORPUS_MARKS_BYTES_MAX = 8 * CORPUS_FILES_MAX
 SNAPSHOT_BYTES_MAX = 64 << 20
 
 HELD_STEPS_MAX = 3
@@ -97,4 +100,7 @@ PROVIDERS_MAX = HELD_STEPS_MAX * PEERS_MAX
 LIST_MAX = 10_000
 """Items of any list in a message or an entry."""
 assert max(PEERS_MAX + 1, ENTRIES_MAX, SEATS_MAX, SPENT_MAX, FRAGMENTS_MAX) <= LIST_MAX
-assert LAYOUT_BYTES_MAX + JSON_MAX + 8 * FRAGMENTS_MAX <= CONTROL_BYTES_MAX * 4 // 5
+assert (
+    LAYOUT_BYTES_MAX + JSON_MAX + 8 * FRAGMENTS_MAX + CORPUS_MARKS_BYTES_MAX
+    <= CONTROL_BYTES_MAX * 4 // 5
+)

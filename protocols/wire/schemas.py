@@ -18,6 +18,7 @@ from protocols.types import sample_ranges as s
 from protocols.types.limits import (
     BALLOTS_MAX,
     CERTIFICATE_BYTES_MAX,
+    CORPUS_MARKS_BYTES_MAX,
     DONORS_MAX,
     ENTRIES_MAX,
     FRAGMENTS_MAX,
@@ -168,6 +169,7 @@ SHAPES: Mapping[type, Mapping[str, Check]] = {
         "voters_issue": flag,
         "voters_revoke": flag,
         "voters_steer": flag,
+        "corpus_files": octets(0, CORPUS_MARKS_BYTES_MAX),
     },
     e.Elected: {"peer": peer_id, "ballots": many(struct(e.Ballot), BALLOTS_MAX)},
     e.Voter: {"peer": peer_id, "votes": flag, "why": _words, "key": _sha256},

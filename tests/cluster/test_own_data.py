@@ -97,9 +97,12 @@ def test_a_sampler_brings_the_runs_samples_to_a_loader_of_the_program(
     write_config(tmp_path, peers=2, rounds=ROUNDS, inner=INNER)
     nodes = [node(shell, "alpha", "--new", program=("sampler", 1, 2))]
     token = token_of(tmp_path / "alpha")
-    nodes.append(node(shell, "beta", "--join", token, program=("sampler",)))
+    # The run's file names a text. The programs do not use it, so no joiner needs an equal one.
+    other = ("--set", "node.corpus=nowhere")
+    nodes.append(node(shell, "beta", "--join", token, *other, program=("sampler",)))
     for each in nodes:
         assert each.wait(within_s=60) == 0, each.err
+    assert not (tmp_path / "beta" / "corpus" / "manifest.json").exists()
     assert not of(RanksLost, tmp_path)
     steps = [step for name in ("alpha", "beta") for step in trained(tmp_path, name)]
     assert [len(step) for step in steps] == [BATCH] * 2 * ROUNDS * INNER

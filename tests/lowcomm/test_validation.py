@@ -207,7 +207,6 @@ def test_a_wrong_choice_is_refused_with_those_that_there_are_and_the_nearest(
 POSITIVE = {
     "run": ("peers_min", "outer_steps"),
     "run.model": (
-        "vocab_size",
         "hidden_size",
         "layers",
         "heads",

@@ -36,6 +36,7 @@ COMMANDS = (
     "sim",
     "status",
     "token",
+    "tokenizer",
     "witness",
 )
 CLEAR = "--set node.insecure=true"
@@ -208,7 +209,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(case: str, call: Call, tmp_path: 
     assert not (tmp_path / "root-key.pem").exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "tokenizer train"])
 def test_help_has_examples_that_keep_their_lines(command: str, call: Call) -> None:
     code, out, err = call(f"{command} --help")
     assert (code, err) == (0, "")

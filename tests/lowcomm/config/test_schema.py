@@ -168,6 +168,8 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, why: str
         (["node.rank_restarts_max=-1"], "node.rank_restarts_max must not be negative, got -1"),
         (["node.memory_max_bytes=-1"], "node.memory_max_bytes must not be negative, got -1"),
         (["run.model.vocab_size=255"], "run.model.vocab_size must be at least 256"),
+        (["run.model.vocab_size=-1"], "run.model.vocab_size must not be negative, got -1"),
+        (["run.data.shard_type=int32"], "run.data.shard_type: Input should be 'uint16' or"),
         (["run.data.window=512"], "run.data.window (512) is longer than run.model.context (256)"),
         (
             ["run.model.context=255", "run.data.window=16"],
@@ -204,6 +206,8 @@ def test_an_impossible_value_says_what_would_be_right(overrides: list[str], mess
         [f"run.seed={2**63 - 1}"],
         ["node.memory_max_bytes=0", "node.rank_restarts_max=0"],
         ["run.model.vocab_size=256"],
+        ["run.model.vocab_size=65", "run.data.source=tokens"],
+        ["run.model.vocab_size=65", f'run.data.tokenizer="{"a" * 64}"'],
         ["run.protocol.heartbeat_interval_s=0.6", "run.protocol.silence_timeout_s=1.8"],
         ["node.port_range=[1024, 1024]"],
         ["node.port_range=[65535, 65535]"],

@@ -104,6 +104,6 @@ def test_ranks_that_cannot_share_equally_are_refused() -> None:
 
 
 def test_a_text_shorter_than_a_sample_is_refused() -> None:
-    with pytest.raises(ConfigError, match="10 bytes, but one sample takes 11"):
+    with pytest.raises(ConfigError, match="10 tokens, but one sample takes 11"):
         batches(length=10)
     assert batches(length=11).num_windows == 1

@@ -1,10 +1,12 @@
 """Which files make a corpus, when it is built again, and how it fails."""
 
 import errno
+import gzip
 import hashlib
 import json
 import os
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +18,12 @@ from lowcomm.data.corpus import (
     MANIFEST,
     TRAIN,
     Corpus,
-    ManifestFile,
     build_corpus,
     is_held_out,
-    manifest_digest,
+    read_texts,
 )
+from lowcomm.data.manifest import ManifestFile, manifest_digest
+from lowcomm.data.token_shards import TokenArray
 from protocols.types.errors import ConfigError
 
 FILES = DataConfig(source="files", window=8, held_out_below=64)
@@ -45,6 +48,10 @@ def build(folder: Path, config: DataConfig = FILES) -> Corpus:
     return build_corpus(config, folder=str(folder), directory=folder.parent / "built")
 
 
+def content(tokens: TokenArray) -> bytes:
+    return tokens[np.arange(len(tokens))].tobytes()
+
+
 def identity(directory: Path) -> list[int]:
     """Inode numbers: other ones after a new build, even of equal bytes."""
     return [(directory / name).stat().st_ino for name in (TRAIN, HELD_OUT, MANIFEST)]
@@ -57,12 +64,12 @@ def test_every_byte_goes_to_one_side_by_its_files_hash_in_path_order(folder: Pat
     held_out = [content for content in contents if hashlib.sha256(content).digest()[0] < 64]
     train = [content for content in contents if hashlib.sha256(content).digest()[0] >= 64]
     assert held_out
-    assert corpus.train.tobytes() == b"".join(train)
-    assert corpus.held_out.tobytes() == b"".join(held_out)
-    assert corpus.train.dtype == np.uint8
-    assert not corpus.train.flags.writeable
+    assert content(corpus.train) == b"".join(train)
+    assert content(corpus.held_out) == b"".join(held_out)
     assert isinstance(corpus.train, np.memmap)
     assert isinstance(corpus.held_out, np.memmap)
+    assert corpus.train.dtype == np.uint8
+    assert not corpus.train.flags.writeable
 
 
 def test_the_first_byte_of_the_hash_decides() -> None:
@@ -81,18 +88,12 @@ def test_the_manifest_lists_path_size_and_hash(folder: Path) -> None:
     assert corpus.digest == manifest["digest"] == manifest_digest(rows)
 
 
-def test_the_digest_is_over_a_canonical_text() -> None:
-    files = [ManifestFile("a/b.txt", 3, "ab" * 32), ManifestFile('\u00e9"\n', 0, "cd" * 32)]
-    canonical = f'[["a/b.txt",3,"{"ab" * 32}"],["\\u00e9\\"\\n",0,"{"cd" * 32}"]]'
-    assert manifest_digest(files) == hashlib.sha256(canonical.encode("ascii")).hexdigest()
-
-
 def test_the_digest_does_not_depend_on_the_place(folder: Path, tmp_path: Path) -> None:
     first = build(folder)
     elsewhere = folder.rename(tmp_path / "moved")
     second = build_corpus(FILES, folder=str(elsewhere), directory=tmp_path / "other")
     assert first.digest == second.digest
-    assert first.train.tobytes() == second.train.tobytes()
+    assert content(first.train) == content(second.train)
 
 
 def test_one_changed_byte_changes_the_digest_and_the_corpus(folder: Path) -> None:
@@ -101,8 +102,8 @@ def test_one_changed_byte_changes_the_digest_and_the_corpus(folder: Path) -> Non
     (folder / "b" / "03.txt").write_bytes(changed)
     after = build(folder)
     assert after.digest != before.digest
-    assert changed in after.train.tobytes() + after.held_out.tobytes()
-    assert changed not in before.train.tobytes() + before.held_out.tobytes()  # Still mapped.
+    assert changed in content(after.train) + content(after.held_out)
+    assert changed not in content(before.train) + content(before.held_out)  # Still mapped.
 
 
 def test_a_renamed_file_changes_the_digest(folder: Path) -> None:
@@ -129,7 +130,7 @@ def test_a_torn_corpus_is_not_opened_but_built_again(folder: Path, broken: str) 
         Corpus.open(directory)
     after = build(folder)
     assert after.digest == before.digest
-    assert Corpus.open(directory).train.tobytes() == after.train.tobytes()
+    assert content(Corpus.open(directory).train) == content(after.train)
 
 
 def test_a_build_cut_off_leaves_nothing_that_could_be_taken_for_whole(
@@ -209,7 +210,7 @@ def test_the_standard_library_without_tests_and_installed_packages(
     manifest = json.loads((tmp_path / "built" / MANIFEST).read_bytes())
     paths = [row[0] for row in manifest["files"]]
     assert paths == ["json/decoder.py", *sorted(f"module{number}.py" for number in range(40))]
-    assert b"\r\n" in corpus.train.tobytes()  # Bytes as they are.
+    assert b"\r\n" in content(corpus.train)  # Bytes as they are.
 
 
 def test_errors_say_what_to_do(folder: Path, tmp_path: Path) -> None:
@@ -236,3 +237,110 @@ def test_a_window_too_long_for_a_corpus_that_is_reused_is_refused_too(folder: Pa
     build(folder)
     with pytest.raises(ConfigError, match="one sample takes 5001"):
         build(folder, DataConfig(source="files", window=5000, held_out_below=64))
+
+
+def test_folders_as_people_have_them(folder: Path) -> None:
+    """Nested, some packed; hidden files are passed over, and others that are no text counted."""
+    before = build(folder)
+    deep = folder / "b" / "deep"
+    deep.mkdir()
+    (deep / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
+    (deep / "book.pdf").write_bytes(b"%PDF-1.7 in letters only")
+    (deep / "tree.tar.gz").write_bytes(gzip.compress(b"name" + bytes(100)))
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_bytes(b"ref: refs/heads/main")
+    (folder / ".DS_Store").write_bytes(b"not part of it")
+    after = build(folder)
+    assert (after.skipped, before.skipped) == (3, 0)
+    assert after.digest == before.digest
+    packed = gzip.compress(b"a packed text, which is read as if it were not\n")
+    (deep / "more.txt.gz").write_bytes(packed)
+    corpus = build(folder)
+    assert b"a packed text" in content(corpus.train) + content(corpus.held_out)
+    assert corpus.files[-1].path == "b/deep/more.txt.gz"
+    assert corpus.files[-1].size_bytes == len(packed)
+
+
+def test_documents_of_json_lines_are_held_out_one_by_one(tmp_path: Path) -> None:
+    texts = [f"document {number}, long enough" for number in range(60)]
+    source = tmp_path / "texts"
+    source.mkdir()
+    lines = [json.dumps({"id": number, "body": text}) for number, text in enumerate(texts)]
+    (source / "all.jsonl").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    config = replace(FILES, text_key="body", eval_window=8)
+    corpus = build(source, config)
+    held_out = [text for text in texts if hashlib.sha256(text.encode()).digest()[0] < 64]
+    train = [text for text in texts if text not in held_out]
+    assert content(corpus.train).decode() == "".join(f"{text}\n" for text in train)
+    assert content(corpus.held_out).decode() == "".join(f"{text}\n" for text in held_out)
+    (source / "all.jsonl").unlink()
+    with gzip.open(source / "all.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+    assert content(build(source, config).train) == content(corpus.train)
+
+
+def shard(path: Path, tokens: range, kind: str = "<u2") -> None:
+    np.array(tokens, kind).tofile(path)
+
+
+TOKENS = DataConfig(source="tokens", window=8, eval_window=8)
+
+
+def test_shards_are_not_copied(tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    shard(shards / "train_1.bin", range(1000, 1500))
+    shard(shards / "train_0.bin", range(1000))
+    shard(shards / "val.bin", range(30))
+    corpus = build(shards, TOKENS)
+    assert [path.name for path in (tmp_path / "built").iterdir()] == [MANIFEST]
+    places = np.array([[0, 999, 1000], [1499, 500, 1]])
+    np.testing.assert_array_equal(corpus.train[places], places)
+    assert (len(corpus.train), len(corpus.held_out)) == (1500, 30)
+    assert corpus.vocab_size() == 1536  # A multiple of 64 above 1499.
+    assert [file.path for file in corpus.files] == ["train_0.bin", "train_1.bin", "val.bin"]
+
+
+def test_copies_of_shards_have_one_digest(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shard(tmp_path / name / "x.bin", range(20000))
+    first, second = (
+        build_corpus(TOKENS, folder=where, directory=tmp_path / f"built{number}")
+        for number, where in enumerate((str(tmp_path / "a"), str(tmp_path / "b" / "*.bin")))
+    )
+    assert first.digest == second.digest
+    assert len(first.held_out) == 20000 * 8 // 256
+    shard(tmp_path / "b" / "x.bin", range(1, 20001))
+    changed = build_corpus(TOKENS, folder=str(tmp_path / "b"), directory=tmp_path / "built1")
+    assert changed.digest != first.digest
+
+
+def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
+    shard(tmp_path / "val.bin", range(30))
+    with pytest.raises(ConfigError, match="has 0 tokens to train on in 1 files"):
+        build_corpus(TOKENS, folder=str(tmp_path / "val.bin"), directory=tmp_path / "built")
+    with pytest.raises(ConfigError, match="outside"):
+        build_corpus(TOKENS, folder=str(tmp_path), directory=tmp_path / "built")
+
+
+def test_a_folder_of_texts_for_a_tokenizer(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"text": "one\\ntwo"}\n{"text": "three"}\n')
+    texts = list(read_texts([folder, tmp_path / "one.jsonl"], text_key="text"))
+    assert texts[:2] == [text(0).decode(), text(2).decode()]
+    assert texts[-2:] == ["one\ntwo", "three"]
+    assert len(texts) == 42
+
+
+@pytest.mark.parametrize("rule", [{"text_key": "b"}, {"tokenizer": "c" * 64}])
+def test_another_rule_reads_the_files_again(rule: dict[str, str], tmp_path: Path) -> None:
+    source = tmp_path / "texts"
+    source.mkdir()
+    lines = [json.dumps({"text": f"first {n}, long", "b": f"other {n}, long"}) for n in range(60)]
+    (source / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    config = replace(FILES, eval_window=8)
+    before = build(source, config)
+    inodes = identity(tmp_path / "built")
+    after = build(source, replace(config, **rule))
+    assert identity(tmp_path / "built") != inodes
+    assert after.digest == before.digest, "the rules are in [run]"

@@ -72,28 +72,31 @@ def test_evaluation_leaves_no_gradient(model: Llama) -> None:
 
 
 def test_too_little_held_out_text_is_refused(model: Llama) -> None:
-    with pytest.raises(ConfigError, match="8 bytes are held out, but one window takes 9"):
+    with pytest.raises(ConfigError, match="8 tokens are held out, but one window takes 9"):
         held_out_loss(model, TEXT[:8], windows=1, window=8, seed=0)
     assert held_out_loss(model, TEXT[:9], windows=1, window=8, seed=0) > 0
 
 
 def test_without_temperature_the_likeliest_byte_is_written() -> None:
     model = successor_model()
-    assert generate(model, b"abc", tokens=20, temperature=0, seed=0) == b"defghijklmnopqrstuvw"
-    assert generate(model, b"", tokens=2, temperature=0, seed=0) == b"\x0b\x0c"
-    assert generate(model, b"abc", tokens=0, temperature=0, seed=0) == b""
+    assert generate(model, b"abc", tokens=4, temperature=0, seed=0) == [*b"defg"]
+    assert generate(model, b"", tokens=2, temperature=0, seed=0) == [11, 12]
+    assert generate(model, b"abc", tokens=0, temperature=0, seed=0) == []
+    few = generate(model, [98], tokens=5, temperature=0, seed=0, values=101)
+    assert few[:2] == [99, 100]
+    assert max(few) == 100, "only tokens that there are"
 
 
 def test_a_higher_temperature_is_wilder() -> None:
     model = successor_model()
-    expected = bytes((ord("a") + 1 + step) % 256 for step in range(100))
+    expected = [(ord("a") + 1 + step) % 256 for step in range(100)]
     assert generate(model, b"a", tokens=100, temperature=0.1, seed=0) == expected
     wild = generate(model, b"a", tokens=100, temperature=10.0, seed=0)
     assert sum(1 for old, new in pairwise(wild) if new == old + 1) < 50
 
 
 def test_a_sample_depends_on_the_seed_and_on_nothing_else(model: Llama) -> None:
-    def sample(seed: int) -> bytes:
+    def sample(seed: int) -> list[int]:
         return generate(model, b"def ", tokens=30, temperature=1.0, seed=seed)
 
     torch.manual_seed(1)
@@ -105,7 +108,7 @@ def test_a_sample_depends_on_the_seed_and_on_nothing_else(model: Llama) -> None:
 
 
 def test_the_model_sees_the_last_bytes_of_a_long_prompt(model: Llama) -> None:
-    def sample(prompt: bytes) -> bytes:
+    def sample(prompt: bytes) -> list[int]:
         return generate(model, prompt, tokens=30, temperature=1.0, seed=0)
 
     with torch.no_grad():

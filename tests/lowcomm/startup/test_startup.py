@@ -396,6 +396,27 @@ def test_a_run_without_a_source_of_data_gets_one_when_it_is_founded() -> None:
         agreed_run(entry, RUN.with_source("stdlib"))
 
 
+def test_what_the_data_decides_is_taken_from_the_run_unless_the_file_says_it() -> None:
+    data = replace(RUN.data, source="tokens", tokenizer="a" * 64)
+    agreed = replace(RUN, data=data, model=replace(RUN.model, vocab_size=50304))
+    entry = run_entry(
+        agreed,
+        run_id=9,
+        founder=FOUNDER,
+        corpus_digest="c" * 64,
+        corpus_files=b"marks",
+        layout=LAYOUT,
+    )
+    assert entry.corpus_files == b"marks"
+    assert agreed_run(entry, RUN) == agreed
+    other = replace(RUN, model=replace(RUN.model, vocab_size=50257))
+    with pytest.raises(RefusedError, match="vocab_size is 50257 here and 50304 in the run"):
+        agreed_run(entry, other)
+    other = replace(RUN, data=replace(RUN.data, tokenizer="b" * 64))
+    with pytest.raises(RefusedError, match=r"run\.data\.tokenizer is"):
+        agreed_run(entry, other)
+
+
 def test_private_data_is_not_leased() -> None:
     private = RUN.with_source("private")
     assert accepted(private).samples_ahead == 0 < accepted(RUN).samples_ahead

@@ -92,7 +92,7 @@ def test_a_length_beyond_all_bounds_is_a_torn_record(tmp_path: Path) -> None:
         (b"", "does not begin like a log of lowcomm"),
         (b"LOWCOMMW", "does not begin like a log of lowcomm"),
         (b"x" * 100, "does not begin like a log of lowcomm"),
-        (records.HEADER.pack(records.MAGIC, 9, 0, 0) + bytes(8), "format 9, .* reads 10"),
+        (records.HEADER.pack(records.MAGIC, 9, 0, 0) + bytes(8), "format 9, .* reads 11"),
         (records.HEADER.pack(records.MAGIC, records.VERSION, 0, 0) + bytes(8), "header is damaged"),
         (records.pack_header(0, 1), "damaged at byte"),
     ],
