@@ -35,7 +35,8 @@ class Tokenizer:
         library, made = _library(), None
         try:
             content = Path(path).read_bytes()
-            canonical = json.dumps(json.loads(content), sort_keys=True)
+            self.fingerprint = fingerprint_of(content)
+            """64 hex digits."""
         except (OSError, ValueError) as error:
             raise ConfigError(f"node.tokenizer: cannot read {path}: {error}") from error
         try:
@@ -47,8 +48,6 @@ class Tokenizer:
         made.no_truncation()
         made.no_padding()
         self._made = made
-        self.fingerprint = hashlib.sha256(canonical.encode("ascii")).hexdigest()
-        """64 hex digits of a hash of the file, whatever its indentation and the order of keys."""
         self.vocab_size = 1 + max(made.get_vocab().values())
         """Number of token values."""
         self.end = next((x for x in map(made.token_to_id, ENDS) if x is not None), None)
@@ -67,6 +66,13 @@ class Tokenizer:
     def text_of(self, tokens: Sequence[int]) -> str:
         """The text of these tokens."""
         return self._made.decode(tokens, skip_special_tokens=False)
+
+
+def fingerprint_of(content: bytes) -> str:
+    """64 hex digits of a hash of a tokenizer.json, whatever its indentation and the order of its
+    keys. Raises ValueError if it is no JSON."""
+    canonical = json.dumps(json.loads(content), sort_keys=True)
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 class TokenWriter:

@@ -32,6 +32,10 @@ def export(
     format_: Annotated[
         Format, typer.Option("--format", help="hf: for transformers; dcp: for torch.distributed.")
     ] = Format.HF,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", help="The run's tokenizer.json, if its node does not name it."),
+    ] = None,
 ) -> None:
     """Write the model of a run for other programs.
 
@@ -51,7 +55,7 @@ def export(
       lowcomm export runs/first/gpu1 model-dcp --format dcp
       lowcomm export runs/demo/alpha/checkpoints/round-000030 round-30
     """
-    source = _exported(directory, out, format_)
+    source = _exported(directory, out, format_, tokenizer)
     print("\n".join(lines(source, out, format_)))  # noqa: T201
 
 
@@ -78,6 +82,8 @@ def lines(source: "ModelSource", out: Path, format_: Format) -> list[str]:
         )
     elif source.built_in is not None:
         told.append(f"load it: transformers.AutoModelForCausalLM.from_pretrained({str(out)!r})")
+        if not source.tokens_are_bytes and source.tokenizer is None:
+            told.append("without a tokenizer: name that of the run's tokens with --tokenizer FILE")
     else:
         told.append(
             "the model is not the built-in one: names of parameters and buffers are as in your "
@@ -86,7 +92,7 @@ def lines(source: "ModelSource", out: Path, format_: Format) -> list[str]:
     return told
 
 
-def _exported(directory: Path, out: Path, format_: Format) -> "ModelSource":
+def _exported(directory: Path, out: Path, format_: Format, tokenizer: Path | None) -> "ModelSource":
     """Find the model, and write it."""
     from lowcomm.checkpoints.checkpoint import CheckpointError
     from lowcomm.exports.formats import new_directory, write_dcp, write_hf
@@ -96,6 +102,8 @@ def _exported(directory: Path, out: Path, format_: Format) -> "ModelSource":
     for left in reversed(range(TRIES)):
         try:
             source = find_model(directory)
+            if tokenizer is not None:
+                source = source.with_tokenizer(tokenizer)
             with new_directory(out) as place:
                 write(source, place)
         except (FileNotFoundError, CheckpointError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lowcomm.checkpoints.checkpoint import MODEL
-from lowcomm.exports.llama_files import write_llama_files
+from lowcomm.exports.llama_files import byte_tokenizer, write_llama_files
 from lowcomm.exports.model_source import ModelSource
 from peers.storage import make_empty, sync
 from protocols.types import ConfigError
@@ -44,7 +44,10 @@ def write_hf(source: ModelSource, directory: Path) -> None:
     """Write safetensors files with the names that the model's parameters and buffers have; for the
     built-in model also its configuration and tokenizer. Raises OSError."""
     if source.built_in is not None:
-        write_llama_files(source.built_in, directory)
+        tokenizer = byte_tokenizer() if source.tokens_are_bytes else None
+        if source.tokenizer is not None:
+            tokenizer = json.loads(source.tokenizer.read_text(encoding="utf-8"))
+        write_llama_files(source.built_in, directory, tokenizer)
     if len(source.files) == 1:
         shutil.copyfile(source.files[0], directory / MODEL)
         return

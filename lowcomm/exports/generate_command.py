@@ -5,7 +5,8 @@ Must NOT import anything slow: the command line imports this module before it li
 
 import codecs
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -23,16 +24,20 @@ def generate(
         Path, typer.Argument(help="The directory of a run, of one of its nodes or checkpoints.")
     ],
     prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="The beginning.")] = "",
-    length: Annotated[int, typer.Option("--length", help="Bytes to write after it.")] = 200,
+    length: Annotated[int, typer.Option("--length", help="Tokens to write after it.")] = 200,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="0: always the likeliest byte.")
+        float, typer.Option("--temperature", help="0: always the likeliest token.")
     ] = 0.8,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", help="The run's tokenizer.json, if its node does not name it."),
+    ] = None,
 ) -> None:
     """Let the built-in model of a run continue a text.
 
     The model is that of the newest complete checkpoint in DIRECTORY; the run may go on meanwhile.
-    The text appears byte by byte. Equal arguments give equal texts.
+    The text appears token by token. Equal arguments give equal texts.
 
     \b
     Examples:
@@ -54,14 +59,49 @@ def generate(
             f"{source.path} has not the built-in model, but one of a program of your own: load it "
             f"there; `lowcomm export {source.path} OUT` writes it"
         )
+    if tokenizer is not None:
+        source = source.with_tokenizer(tokenizer)
+    options = {"tokens": length, "seed": seed}
+    if source.tokens_are_bytes:
+        _continue_bytes(source, prompt, temperature, options)
+    else:
+        _continue_tokens(source, prompt, temperature, options)
+    print()  # noqa: T201
+
+
+def _continue_bytes(
+    source: "ModelSource", prompt: str, temperature: float, options: Mapping[str, int]
+) -> None:
     from lowcomm.program.evaluate import generated
 
     given = prompt.encode(errors="surrogateescape")
-    model = load_built_in(source)
-    drawn = generated(model, given, tokens=length, temperature=temperature, seed=seed)
     show(given)
-    show(drawn)
-    print()  # noqa: T201
+    show(generated(load_built_in(source), given, temperature=temperature, **options))
+
+
+def _continue_tokens(
+    source: "ModelSource", prompt: str, temperature: float, options: Mapping[str, int]
+) -> None:
+    """Raises ConfigError if the tokenizer is not known."""
+    from lowcomm.data.tokenizer import Tokenizer
+    from lowcomm.program.evaluate import generated
+    from lowcomm.reports.timeline import printable
+
+    if source.tokenizer is None or source.built_in is None:
+        raise ConfigError("the run's tokens are not bytes: name its tokenizer.json by --tokenizer")
+    made = Tokenizer(str(source.tokenizer))
+    tokens, shown = made.encode([prompt])[0], 0
+    values = min(made.vocab_size, source.built_in.embeddings)
+    drawn = generated(
+        load_built_in(source), [*tokens], temperature=temperature, values=values, **options
+    )
+    for token in chain([None], drawn):
+        tokens += [] if token is None else [token]
+        text = made.text_of(tokens)
+        end = len(text.rstrip("\ufffd"))  # A character may need further tokens.
+        sys.stdout.write(printable(text[shown:end], keep="\n\t"))
+        sys.stdout.flush()
+        shown = max(shown, end)
 
 
 def load_built_in(source: "ModelSource") -> "Llama":

@@ -5,6 +5,7 @@ read a checkpoint.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from lowcomm.config.schema import BYTE_VALUES, ModelConfig
@@ -30,33 +31,36 @@ def llama_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         "post_attention_layernorm": (hidden,),
     }
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, hidden),
+        "model.embed_tokens.weight": (config.embeddings, hidden),
         "model.norm.weight": (hidden,),
     }
     for number in range(config.layers):
         shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
     if not config.tied_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+        shapes["lm_head.weight"] = (config.embeddings, hidden)
     return shapes
 
 
-def write_llama_files(config: ModelConfig, directory: Path) -> list[Path]:
-    """Write config.json, generation_config.json and the tokenizer; return their paths. Raises
-    OSError."""
-    files = {
+def write_llama_files(
+    config: ModelConfig, directory: Path, tokenizer: Mapping[str, object] | None
+) -> list[Path]:
+    """Write config.json and generation_config.json, and for a `tokenizer` (the content of
+    tokenizer.json) its two files; return their paths. Raises OSError."""
+    files: dict[str, Mapping[str, object]] = {
         "config.json": _config(config),
         "generation_config.json": {
             "do_sample": True,
             "temperature": SAMPLE_TEMPERATURE,
             "max_length": config.context,
         },
-        "tokenizer.json": _tokenizer(),
-        "tokenizer_config.json": {
+    }
+    if tokenizer is not None:
+        files["tokenizer.json"] = tokenizer
+        files["tokenizer_config.json"] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": config.context,
             "clean_up_tokenization_spaces": False,
-        },
-    }
+        }
     paths: list[Path] = []
     for name, content in files.items():
         paths.append(directory / name)
@@ -68,7 +72,7 @@ def _config(config: ModelConfig) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": config.vocab_size,
+        "vocab_size": config.embeddings,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
         "num_hidden_layers": config.layers,
@@ -94,7 +98,7 @@ def _config(config: ModelConfig) -> dict[str, object]:
     }
 
 
-def _tokenizer() -> dict[str, object]:
+def byte_tokenizer() -> dict[str, object]:
     """Every byte is a token, and its number is the byte's value: a byte-level BPE without merges.
     The format has one printable character for each byte."""
     vocabulary = {symbol: value for value, symbol in enumerate(_byte_symbols())}

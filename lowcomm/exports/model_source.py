@@ -3,7 +3,7 @@
 Must NOT import torch, nor change a file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowcomm.checkpoints.checkpoint import (
@@ -20,6 +20,7 @@ from lowcomm.checkpoints.checkpoint import (
 from lowcomm.checkpoints.frozen_file import FROZEN
 from lowcomm.checkpoints.tensor_files import Layout
 from lowcomm.config.schema import ModelConfig, RunConfig, run_from_json
+from lowcomm.data.tokenizer import fingerprint_of
 from lowcomm.exports.llama_files import llama_shapes
 from lowcomm.startup.identity import NodeRecord, node_directories, read_record, recorded_config
 from protocols.types import ConfigError
@@ -41,6 +42,8 @@ class ModelSource:
     """The file of the tensors that no node trains, if the node has one."""
     built_in: ModelConfig | None
     """Configuration of the built-in model; None: the model of a user's own program."""
+    tokenizer: Path | None = None
+    """The tokenizer.json of the run, if its tokens are not bytes and the file is known."""
     skipped: tuple[str, ...] = ()
     """One line about each newer checkpoint that is not complete."""
 
@@ -49,6 +52,24 @@ class ModelSource:
         """The safetensors files with all tensors of the model."""
         weights = self.path / MODEL
         return (weights,) if self.frozen is None else (weights, self.frozen)
+
+    @property
+    def tokens_are_bytes(self) -> bool:
+        data = self.run.data if self.run is not None else None
+        return data is None or (data.is_text and not data.tokenizer)
+
+    def with_tokenizer(self, path: Path) -> "ModelSource":
+        """With this tokenizer.json. Raises ConfigError if it cannot be read, or is not that of the
+        run's text."""
+        try:
+            found = fingerprint_of(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--tokenizer: cannot read {path}: {error}") from error
+        wanted = self.run.data.tokenizer if self.run is not None else ""
+        if self.tokens_are_bytes or (wanted and found != wanted):
+            why = "another one" if wanted else "none: its tokens are bytes"
+            raise ConfigError(f"--tokenizer: {path} is not the run's tokenizer, which has {why}")
+        return replace(self, tokenizer=path)
 
 
 def find_model(directory: Path) -> ModelSource:
@@ -87,7 +108,7 @@ def _described(path: Path, skipped: tuple[str, ...]) -> ModelSource:
     record = read_record(node)
     run = _run_of(path, node, record)
     frozen = node / FROZEN
-    return ModelSource(
+    found = ModelSource(
         path=path,
         cut=cut,
         layout=layout,
@@ -97,6 +118,9 @@ def _described(path: Path, skipped: tuple[str, ...]) -> ModelSource:
         built_in=_built_in(layout, run, record),
         skipped=skipped,
     )
+    own = recorded_config(node).node.tokenizer if record is not None else ""
+    known = bool(own) and not found.tokens_are_bytes and Path(own).is_file()
+    return found.with_tokenizer(Path(own)) if known else found
 
 
 def _run_of(path: Path, node: Path, record: NodeRecord | None) -> RunConfig | None:

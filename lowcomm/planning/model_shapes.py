@@ -19,7 +19,7 @@ def configured_parameters(model: ModelConfig) -> list[Parameter]:
     layer counts once."""
     hidden, wide = model.hidden_size, model.intermediate_size
     kv = model.kv_heads * (hidden // model.heads)
-    found = [Parameter("model.embed_tokens.weight", (model.vocab_size, hidden))]
+    found = [Parameter("model.embed_tokens.weight", (model.embeddings, hidden))]
     block = (
         ("self_attn.q_proj", (hidden, hidden)),
         ("self_attn.k_proj", (kv, hidden)),
@@ -35,7 +35,7 @@ def configured_parameters(model: ModelConfig) -> list[Parameter]:
         found += [Parameter(f"model.layers.{layer}.{name}.weight", size) for name, size in block]
     found.append(Parameter("model.norm.weight", (hidden,)))
     if not model.tied_embeddings:
-        found.append(Parameter("lm_head.weight", (model.vocab_size, hidden)))
+        found.append(Parameter("lm_head.weight", (model.embeddings, hidden)))
     return found
 
 

@@ -163,7 +163,8 @@ def _check_config(path: Path, config: ModelConfig) -> None:
         for key, name, default in KEYS
     }
     theirs["rope_theta"] = rope.get("rope_theta", found.get("rope_theta", ROPE_THETA))
-    others = {key: value for key, value in theirs.items() if value != getattr(config, key)}
+    mine = {key: getattr(config, key) for key in theirs} | {"vocab_size": config.embeddings}
+    others = {key: value for key, value in theirs.items() if value != mine[key]}
     if others:
         settings = " ".join(
             f"--set run.model.{key}={json.dumps(value)}" for key, value in others.items()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lowcomm.config.schema import ModelConfig
-from lowcomm.exports.llama_files import llama_shapes, write_llama_files
+from lowcomm.exports.llama_files import byte_tokenizer, llama_shapes, write_llama_files
 from lowcomm.models.llama import build_model
 from tests.lowcomm.exports.written_runs import MODEL
 
@@ -22,7 +22,7 @@ def test_names_and_shapes_are_the_models_own(config: ModelConfig) -> None:
 
 
 def test_the_configuration_has_the_sizes_of_the_model(tmp_path: Path) -> None:
-    paths = write_llama_files(MODEL, tmp_path)
+    paths = write_llama_files(MODEL, tmp_path, byte_tokenizer())
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     config, generation = (read(tmp_path, name) for name in ("config", "generation_config"))
     assert config["architectures"] == ["LlamaForCausalLM"]
@@ -34,7 +34,7 @@ def test_the_configuration_has_the_sizes_of_the_model(tmp_path: Path) -> None:
 
 
 def test_the_tokenizer_numbers_bytes_by_their_values(tmp_path: Path) -> None:
-    write_llama_files(MODEL, tmp_path)
+    write_llama_files(MODEL, tmp_path, byte_tokenizer())
     vocabulary = read(tmp_path, "tokenizer")["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(256))
     # As in GPT-2: a visible character stands for itself, a space is U+0120, a line feed U+010A.
