@@ -18,6 +18,9 @@ from torch.utils import checkpoint
 from lowcomm.config.schema import ModelConfig
 from lowcomm.models.initial_values import SeededValues
 
+_repeated = cast("Callable[..., Tensor]", checkpoint.checkpoint)
+"""It has no annotations, and torch.compile can trace no `cast` of a function."""
+
 
 class Attention(nn.Module):
     """Causal self-attention; each kv head serves `heads / kv_heads` query heads."""
@@ -84,8 +87,7 @@ class DecoderLayer(nn.Module):
 
     def _recomputed(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
         options = {"use_reentrant": False, "preserve_rng_state": False}  # Nothing here is random.
-        repeated = cast("Callable[..., Tensor]", checkpoint.checkpoint)  # Has no annotations.
-        return repeated(self.transform, x_BTC, cos_TD, sin_TD, **options)
+        return _repeated(self.transform, x_BTC, cos_TD, sin_TD, **options)
 
     def train_by(self, *, recompute: bool, compiled: bool) -> None:
         """Choose how training computes this block. `recompute`: only its input is kept for the
