@@ -53,8 +53,9 @@ def number(element: ElementTree.Element, name: str) -> float:
 
 
 def lines(*series: Series, width: int = 600, samples: bool = False) -> Markup:
-    labels = {"x_label": "tokens", "y_label": "loss"}
-    return line_chart(series, width=width, height=300, samples=samples, **labels)
+    return line_chart(
+        series, width=width, height=300, samples=samples, x_label="tokens", y_label="loss"
+    )
 
 
 def test_a_line_goes_from_corner_to_corner_of_its_axes() -> None:
