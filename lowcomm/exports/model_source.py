@@ -55,8 +55,8 @@ class ModelSource:
 
     @property
     def tokens_are_bytes(self) -> bool:
-        data = self.run.data if self.run is not None else None
-        return data is None or (data.is_text and not data.tokenizer)
+        run = self.run
+        return run is None or not (run.data.tokenizer or run.data.source == "tokens")
 
     def with_tokenizer(self, path: Path) -> "ModelSource":
         """With this tokenizer.json. Raises ConfigError if it cannot be read, or is not that of the
@@ -65,7 +65,8 @@ class ModelSource:
             found = fingerprint_of(path.read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigError(f"--tokenizer: cannot read {path}: {error}") from error
-        wanted = self.run.data.tokenizer if self.run is not None else ""
+        run = self.run
+        wanted = run.data.tokenizer if run is not None else ""
         if self.tokens_are_bytes or (wanted and found != wanted):
             why = "another one" if wanted else "none: its tokens are bytes"
             raise ConfigError(f"--tokenizer: {path} is not the run's tokenizer, which has {why}")

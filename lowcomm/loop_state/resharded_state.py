@@ -25,7 +25,7 @@ from lowcomm.loop_state.rank_checkpoint import (
     read_tensors,
     split_entry,
 )
-from lowcomm.tensors.placement import placement_of
+from lowcomm.tensors.placement import box_of
 from protocols.types import ConfigError
 
 Shape = tuple[int, ...]
@@ -53,7 +53,7 @@ def load_resharded(file: RankFile, parameters: Parameters, optimizer: Optimizer)
         ranks = [_read(file, rank, world_size, optimizer) for rank in range(world_size)]
         _check_whole(ranks, parameters)
         tensors = {
-            entry: _part(ranks, entry, parameters[split_entry(entry)[1]], file.rank)
+            entry: _part(ranks, entry, parameters[split_entry(entry)[1]])
             for entry in ranks[0].tensors
         }
     except (RankStateError, ConfigError, ValueError, KeyError, TypeError):
@@ -103,7 +103,7 @@ def _check_whole(ranks: Sequence[OtherRank], parameters: Parameters) -> None:
 
 
 @torch.no_grad()
-def _part(ranks: Sequence[OtherRank], entry: str, parameter: Tensor, rank: int) -> Tensor:
+def _part(ranks: Sequence[OtherRank], entry: str, parameter: Tensor) -> Tensor:
     """The part of one entry that belongs to this rank. Raises RankStateError if it has no place in
     the whole."""
     name = split_entry(entry)[1]
@@ -114,9 +114,8 @@ def _part(ranks: Sequence[OtherRank], entry: str, parameter: Tensor, rank: int) 
         if first.numel() != 1 or not all(torch.equal(x.tensors[entry], first) for x in ranks):
             raise RankStateError(f"{entry} is neither a part of its parameter nor one number")
         return first
-    placement = placement_of(name, parameter, rank)
-    window = zip(placement.offsets, placement.sizes, strict=True)
-    place = tuple(slice(offset, offset + size) for offset, size in window)
+    box = zip(*box_of(name, parameter), strict=True)
+    place = tuple(slice(first, first + size) for first, size in box)
     cut = _joined(ranks, entry, name, whole)[(..., *place)].contiguous()
     return like(parameter, cut) if isinstance(parameter, DTensor) else cut
 

@@ -18,7 +18,7 @@ from lowcomm.models.llama import Llama, next_token_loss
 from lowcomm.program.saved_values import SavedValues
 from lowcomm.tensors.fsdp import shard_model
 from lowcomm.tensors.names import named_parameters
-from lowcomm.tensors.placement import local_of, placement_of
+from lowcomm.tensors.placement import box_of, local_of
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """By `node.compute`."""
@@ -38,11 +38,8 @@ def make_model(
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     with torch.no_grad(), _values(run, shapes) as values:
         for name, parameter in parameters.items():
-            place = placement_of(name, parameter, rank)
-            window = [
-                slice(first, first + size)
-                for first, size in zip(place.offsets, place.sizes, strict=True)
-            ]
+            box = zip(*box_of(name, parameter), strict=True)
+            window = [slice(first, first + size) for first, size in box]
             local_of(parameter).copy_(values.part(name, window))
     return model
 

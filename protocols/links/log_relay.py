@@ -152,11 +152,11 @@ class LogRelay:
         commands: list[Command] = []
         made: dict[int, Relayed | None] = {}
         """By first index: mostly the same message for all learners."""
-        end = self.raft.commit_index
+        raft, end = self.raft, self.raft.commit_index
         if all(first > end for first in self.share.values()):
             return []
-        held = self.raft.commitment.proof(end)
-        if self.raft.proofs.required and not held:
+        held = raft.commitment.proof(end)
+        if raft.proofs.required and not held:
             return []
         for learner, first in self.share.items():
             if first > end or learner not in self.raft.up:
