@@ -233,6 +233,8 @@ def test_three_nodes_go_on_as_two_with_other_ranks_and_lose_nothing_of_the_loss(
         losses[name] = of(Evaluated, run_dir)[-1].loss
     starts = of(Start, run_dir)
     assert [(each.name, each.ranks) for each in starts[3:]] == [("alpha", 1), ("beta", 3)]
+    # The tiny text is learnt by heart either way, and two nodes learn it later than three: only a
+    # worse loss would say something.
     assert losses["cut"] < 1.01 * losses["whole"]
     cut_short = [each for each in of(Commit, run_dir) if each.t > starts[3].t]
     assert cut_short[0].round > 10, "they went on from a checkpoint"
