@@ -292,12 +292,7 @@ def resume(
     """
     from lowcomm.cli.status import finished
     from lowcomm.config.schema import with_node_keys
-    from lowcomm.startup.identity import (
-        check_resumable,
-        node_directories,
-        read_record,
-        recorded_config,
-    )
+    from lowcomm.startup.identity import check_resumable, read_record, recorded_config
     from lowcomm.startup.start_options import StartOptions
 
     word = take_token(join)
@@ -307,11 +302,8 @@ def resume(
         recover.train_on(directory, [setting for setting in wanted if setting not in own])
     record = read_record(directory)
     if record is None:
-        node_directories(directory)  # Raises when there is none.
-        for entry in entry_points(group=RESUME):
-            entry.load()(directory, peers=peers, ranks=ranks, overrides=own)
-            return
-        raise ConfigError(f"{directory} is a run's directory: give that of one of its nodes")
+        _resume_all(directory, peers=peers, ranks=ranks, overrides=own)
+        return
     if peers is not None or ranks:
         raise ConfigError(
             f"--peers and --ranks are for a run's directory, and {directory} is that of one node: "
@@ -328,6 +320,17 @@ def resume(
         _run_witness(config, directory, address=address, token=token)
     start = StartOptions(kind="again", address=address, token=token, command=record.command)
     _run_daemon(config, directory, start)
+
+
+def _resume_all(directory: Path, *, peers: int | None, ranks: str, overrides: list[str]) -> None:
+    """Start the nodes of a run's directory again, by the package that starts several."""
+    from lowcomm.startup.identity import node_directories
+
+    node_directories(directory)  # Raises when there is none.
+    for entry in entry_points(group=RESUME):
+        entry.load()(directory, peers=peers, ranks=ranks, overrides=overrides)
+        return
+    raise ConfigError(f"{directory} is a run's directory: give that of one of its nodes")
 
 
 @app.command()

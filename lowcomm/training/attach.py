@@ -164,7 +164,7 @@ class Peer:
                 if collate_fn is not None or num_workers or prefetch is not None:
                     raise ConfigError("collate_fn, num_workers and prefetch are for a dataset")
                 self.reserve(accumulate=accumulate, share=share)
-                return self._until_finished(map(self._text(), self._draws()))
+                return self._until_finished(map(_text_of(self), self._draws()))
             from lowcomm.training.item_batches import ItemOrder, Loading, StreamItems, is_stream
 
             loading = Loading(collate_fn=collate_fn, num_workers=num_workers, prefetch=prefetch)
@@ -327,20 +327,22 @@ class Peer:
         while not self.finished:
             yield next(batches)
 
-    def _text(self) -> Callable[[list[int]], "Tensor"]:
-        import torch
-
-        run = self.run
-        text = Batches(self.corpus.train, window=run.data.window, seed=run.seed)
-
-        def of(samples: list[int]) -> "Tensor":
-            with self.fitting():  # A token may be outside the vocabulary.
-                return torch.from_numpy(text.of(samples))
-
-        return of
-
     def _share(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return rank_rows(rows, *(self.lease.share or (self.rank, self.world_size)))
+
+
+def _text_of(peer: Peer) -> Callable[[list[int]], "Tensor"]:
+    """Samples of the run's own text, by their numbers."""
+    import torch
+
+    run = peer.run
+    text = Batches(peer.corpus.train, window=run.data.window, seed=run.seed)
+
+    def of(samples: list[int]) -> "Tensor":
+        with peer.fitting():  # A token may be outside the vocabulary.
+            return torch.from_numpy(text.of(samples))
+
+    return of
 
 
 def attach(run: str | Path | None = None, *, join: str = "", overrides: Sequence[str] = ()) -> Peer:

@@ -237,41 +237,37 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
     if case == "frozen":
         freeze(model)
     spread(case, model, world)
-    seen: dict[str, object] = {}
     written, full, delta = (memoryview(buffer) for buffer in shared)
-
+    seen: object
     if case == "state":
-        (directory / f"rank-{rank}.json").write_text(json.dumps(keep_state(model, directory, rank)))
-        leave_node()
-        return
-    if case == "dcp":
+        seen = keep_state(model, directory, rank)
+    elif case == "dcp":
         state = model.state_dict()
         # The tied parameter is there by its first name.
         planner = DefaultLoadPlanner(allow_partial_load=True)
         cast(Any, checkpoint).load(state, checkpoint_id=directory / "out", planner=planner)
-        (directory / f"rank-{rank}.json").write_text(json.dumps(flat(model).tolist()))
-        leave_node()
-        return
-    if case == "resharded":
-        kept = keep_resharded(model, RankFile(directory, rank, world))
-        (directory / f"rank-{rank}.json").write_text(json.dumps(kept))
-        leave_node()
-        return
-    if case == "frozen":
+        seen = flat(model).tolist()
+    elif case == "resharded":
+        seen = keep_resharded(model, RankFile(directory, rank, world))
+    elif case == "frozen":
         seen = keep_frozen(model, directory, rank)
-        (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
-        leave_node()
-        return
-    if case == "stages":
+    elif case == "stages":
         seen = keep_stages(model, rank, (written, full))
-        (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
-        leave_node()
-        return
-    if case == "muon":
-        stepped = flat(step_by_muon(model))
-        (directory / f"rank-{rank}.json").write_text(json.dumps(stepped.tolist()))
-        leave_node()
-        return
+    elif case == "muon":
+        seen = flat(step_by_muon(model)).tolist()
+    else:
+        seen = exchange(model, rank, written, {"full": full, "delta": delta})
+        if case == "grid":
+            seen["refused"] = refused(model)
+    (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
+    leave_node()
+
+
+def exchange(
+    model: nn.Module, rank: int, written: memoryview, results: dict[str, memoryview]
+) -> dict[str, object]:
+    """Hand over a contribution, and take the results, by their names."""
+    world, seen = dist.get_world_size(), dict[str, object]()
     parts = node_shards(model, rank=rank, world_size=world)
     shards = parts.shards
     seen["elements"] = sum(shard.elements for shard in shards)
@@ -290,7 +286,7 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
     if runs:
         with torch.no_grad():
             model(inputs_B7)  # Leaves the root's parameters gathered.
-    for name, buffer in (("full", full), ("delta", delta)):
+    for name, buffer in results.items():
         reshard(model)
         read_shards(shards, buffer.toreadonly(), "full" if name == "full" else "delta")
         if runs:
@@ -298,10 +294,7 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
                 seen[f"{name}_output"] = model(inputs_B7).tolist()
         reshard(model)
         seen[name] = flat(model).numpy().tobytes().hex()
-    if case == "grid":
-        seen["refused"] = refused(model)
-    (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
-    leave_node()
+    return seen
 
 
 def keep_state(model: nn.Module, directory: Path, rank: int) -> dict[str, object]:
