@@ -46,7 +46,12 @@ LOG_MUTANTS = (
         "Both halves of a partition elect a leader, and commit.",
         Edit(Log.is_majority, "> len(voters)", ">= len(voters)"),
         Edit(Replication.held, "found[len(found) // 2]", "found[(len(found) - 1) // 2]"),
+    ),
+    Mutant(
+        "half-of-the-signers-is-a-majority",
+        "An entry counts as committed by one acknowledgement too few, and a new leader replaces it.",
         Edit(commitment._majority_index, "found[len(found) // 2]", "found[(len(found) - 1) // 2]"),
+        tests=of("raft/commitment"),
     ),
     Mutant(
         "commits-older-terms-by-counting",

@@ -246,7 +246,7 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
         # The tied parameter is there by its first name.
         planner = DefaultLoadPlanner(allow_partial_load=True)
         cast(Any, checkpoint).load(state, checkpoint_id=directory / "out", planner=planner)
-        seen = flat(model).tolist()
+        seen = cast("list[float]", flat(model).tolist())
     elif case == "resharded":
         seen = keep_resharded(model, RankFile(directory, rank, world))
     elif case == "frozen":
@@ -254,7 +254,7 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
     elif case == "stages":
         seen = keep_stages(model, rank, (written, full))
     elif case == "muon":
-        seen = flat(step_by_muon(model)).tolist()
+        seen = cast("list[float]", flat(step_by_muon(model)).tolist())
     else:
         seen = exchange(model, rank, written, {"full": full, "delta": delta})
         if case == "grid":
