@@ -49,7 +49,7 @@ LOG_MUTANTS = (
     ),
     Mutant(
         "half-of-the-signers-is-a-majority",
-        "An entry counts as committed by one acknowledgement too few, and a new leader replaces it.",
+        "One acknowledgement too few commits an entry, and a newer leader replaces it.",
         Edit(commitment._majority_index, "found[len(found) // 2]", "found[(len(found) - 1) // 2]"),
         tests=of("raft/commitment"),
     ),
