@@ -114,6 +114,16 @@ def test_a_leaders_word_alone_commits_nothing() -> None:
     assert circle.rafts[B].commit_index == index
 
 
+def test_half_of_the_voters_commit_nothing() -> None:
+    circle = sealed_voting(A, B, C, D)
+    index = stuck_entry(circle, A, B, C, D)
+    held = [acknowledged(circle, peer, index) for peer in (A, C, D)]
+    circle.rafts[B].receive(A, heartbeat(circle, *held[:2]), circle.now)
+    assert circle.rafts[B].commit_index == index - 1
+    circle.rafts[B].receive(A, heartbeat(circle, *held), circle.now)
+    assert circle.rafts[B].commit_index == index
+
+
 def test_its_own_disk_counts_as_soon_as_it_answers() -> None:
     circle = sealed_voting(A, B, C)
     index = stuck_entry(circle, B, C)
