@@ -7,10 +7,13 @@ import pytest
 import safetensors.torch
 import torch
 
+from lowcomm.config.schema import DataConfig, RunConfig
+from lowcomm.data.tokenizer import train_bpe
 from lowcomm.exports.generate_command import generate, load_built_in, show
+from lowcomm.exports.llama_files import llama_shapes
 from lowcomm.exports.model_source import find_model
 from protocols.types.errors import ConfigError
-from tests.lowcomm.exports.written_runs import MODEL, built_in, write_node
+from tests.lowcomm.exports.written_runs import MODEL, Written, built_in, write_node
 
 
 def test_it_continues_the_prompt_and_repeats_itself(
@@ -53,6 +56,31 @@ def test_a_mistake_is_told(tmp_path: Path, wrong: dict[str, float], words: str) 
     given = {"length": 5, "temperature": 0.8, "seed": 0, **wrong}
     with pytest.raises(ConfigError, match=words):
         generate(tmp_path, prompt="", **given)  # pyright: ignore[reportArgumentType]
+
+
+def test_tokens_that_are_not_bytes_need_their_tokenizer(tmp_path: Path) -> None:
+    run = RunConfig(model=replace(MODEL, vocab_size=320), data=DataConfig(source="tokens"))
+    written = Written(run=run, shapes=llama_shapes(run.model))
+    write_node(tmp_path / "alpha", written)
+    with pytest.raises(ConfigError, match=r"tokens are not bytes: name its tokenizer\.json"):
+        generate(tmp_path / "alpha", prompt="x", length=5, temperature=0.8, seed=0)
+
+
+@pytest.mark.long  # Needs the package tokenizers.
+def test_a_text_of_tokens_appears_as_they_are_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    made = train_bpe(["def f(x): return x\n"] * 9, vocab_size=270, out=path)
+    model, data = replace(MODEL, vocab_size=made.vocab_size), DataConfig(tokenizer=made.fingerprint)
+    run = RunConfig(model=model, data=data)
+    write_node(tmp_path / "alpha", Written(run=run, shapes=llama_shapes(model)))
+    given = {"prompt": "def f(", "length": 20, "temperature": 0.0, "seed": 0}
+    generate(tmp_path / "alpha", **given, tokenizer=path)  # pyright: ignore[reportArgumentType]
+    text = capsys.readouterr().out
+    assert text.startswith("def f(")
+    assert text.endswith("\n")
+    assert len(text) >= len("def f(") + 20, "20 tokens of a byte or more"
 
 
 def test_the_model_of_a_program_cannot_be_run(tmp_path: Path) -> None:

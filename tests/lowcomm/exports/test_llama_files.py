@@ -43,5 +43,16 @@ def test_the_tokenizer_numbers_bytes_by_their_values(tmp_path: Path) -> None:
     assert all(symbol.isprintable() and not symbol.isspace() for symbol in vocabulary)
 
 
+def test_a_model_of_tokens_has_their_tokenizer_or_none(tmp_path: Path) -> None:
+    write_llama_files(replace(MODEL, vocab_size=320), tmp_path, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+    ]
+    assert read(tmp_path, "config")["vocab_size"] == 320
+    write_llama_files(MODEL, tmp_path, {"version": "7"})
+    assert read(tmp_path, "tokenizer") == {"version": "7"}
+
+
 def read(directory: Path, name: str) -> dict[str, Any]:
     return json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))

@@ -9,6 +9,8 @@ import pytest
 from lowcomm.checkpoints.checkpoint import CUT, MODEL, CheckpointError
 from lowcomm.checkpoints.frozen_file import FROZEN
 from lowcomm.config.schema import DataConfig, RunConfig
+from lowcomm.data.tokenizer import fingerprint_of
+from lowcomm.exports.llama_files import llama_shapes
 from lowcomm.exports.model_source import find_model
 from lowcomm.startup.identity import RECORD
 from protocols.types.errors import ConfigError
@@ -79,3 +81,30 @@ def test_frozen_tensors_belong_to_the_model(tmp_path: Path) -> None:
     found = find_model(tmp_path / "alpha")
     assert found.files == (found.path / MODEL, tmp_path / "alpha" / FROZEN)
     assert (found.path / CUT).exists()
+
+
+def test_the_tokenizer_is_that_of_the_run(tmp_path: Path) -> None:
+    path, other = tmp_path / "tokenizer.json", tmp_path / "other.json"
+    path.write_text('{"model": {"vocab": {"a": 0}}}', encoding="utf-8")
+    other.write_text('{"model": {"vocab": {"b": 0}}}', encoding="utf-8")
+    data = DataConfig(tokenizer=fingerprint_of(path.read_bytes()))
+    run = RunConfig(model=LLAMA, data=data)
+    write_node(tmp_path / "alpha", Written(run=run, shapes=llama_shapes(LLAMA)))
+    found = find_model(tmp_path / "alpha")
+    assert not found.tokens_are_bytes
+    assert found.tokenizer is None, "its node does not name the file"
+    assert found.with_tokenizer(path).tokenizer == path
+    with pytest.raises(ConfigError, match="is not the run's tokenizer, which has another one"):
+        found.with_tokenizer(other)
+    with pytest.raises(ConfigError, match=r"cannot read .*missing\.json"):
+        found.with_tokenizer(tmp_path / "missing.json")
+
+
+def test_a_run_of_bytes_has_no_tokenizer_of_its_own(tmp_path: Path) -> None:
+    write_node(tmp_path / "alpha", built_in())
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}", encoding="utf-8")
+    found = find_model(tmp_path / "alpha")
+    assert found.tokens_are_bytes
+    with pytest.raises(ConfigError, match="which has none: its tokens are bytes"):
+        found.with_tokenizer(path)
