@@ -56,6 +56,8 @@ LONGER_LOG = CONNECTIVITY | CERTIFICATES | LED_TERM
 and changes of the voters. Other entries are read when they are committed."""
 FURTHER_COMMIT = CONNECTIVITY | LED_TERM | LOG | LOG_RELAY
 """More of the log is committed."""
+PROVED = LOG_RELAY
+"""A commit can be proved to learners."""
 RELAYED = RAFT | LOG_RELAY
 """Our relay brought entries, or one of our learners a report."""
 REPORTED = LED_TERM
@@ -101,6 +103,8 @@ class RaftChanges:
         self._last_index = 0
         self._votes: tuple[int, tuple[PeerId, ...]] = (0, ())
         """(term of the last entry, voters)."""
+        self._proved = (0, 0)
+        """(number of signatures that were checked, index up to which our disk holds the log)."""
 
     def marks(self, raft: Raft) -> int:
         """The parts that have to run after the changes since the last call."""
@@ -118,4 +122,8 @@ class RaftChanges:
         if votes != self._votes or (state.leads and log.last_index != self._last_index):
             found |= LONGER_LOG
         self._votes, self._last_index = votes, log.last_index
+        proved = (raft.commitment.checked_number, raft.disk.durable_index)
+        if self._proved != proved:
+            self._proved = proved
+            found |= PROVED
         return found

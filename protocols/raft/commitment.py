@@ -45,6 +45,8 @@ class Commitment:
     replication: Replication
     disk: Durability
     state: TermState
+    checked_number: int = 0
+    """Number of signatures that were checked, in all terms."""
     matched: int = 0
     """Index up to which our log equals the leader's."""
     _term: int = 0
@@ -210,6 +212,7 @@ class Commitment:
             if not self._is_signed(held):
                 why = f"shows a false acknowledgement of {held.voter} up to {held.index}"
                 raise RemoteProtocolError(sender, why)
+            self.checked_number += 1
             equal = held.log_hash == self._log.hash_at(held.index)
             (self._checked if equal else self._differing)[held.voter] = held
             self._shown = ()

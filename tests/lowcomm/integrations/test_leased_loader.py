@@ -57,8 +57,9 @@ class Leases:
     def draw(self) -> list[int]:
         return self._steps.pop(0)
 
-    def reserve(self, *, accumulate: int, ahead: int) -> None:
+    def reserve(self, *, accumulate: int, ahead: int, share: tuple[int, int] | None) -> None:
         assert accumulate == 1
+        assert share is None
         self.ahead = ahead
 
     def fitting(self) -> AbstractContextManager[None]:
