@@ -115,7 +115,7 @@ def draw_training(seed: int) -> Training:
         return Training(
             fragments=fragments,
             overlap_steps=least,
-            overlap_max_steps=least + source.choice([0, 0, 2]),
+            overlap_max_steps=min(least + source.choice([0, 0, 2]), Training().inner_steps),
             discards_overlap=source.choice([False, True]),
             void_one_in=void_one_in,
         )
@@ -123,7 +123,7 @@ def draw_training(seed: int) -> Training:
     return Training(
         fragments=source.choice([1, 2, 3]),
         overlap_steps=least,
-        overlap_max_steps=least + source.choice([0, 2, 6]),
+        overlap_max_steps=min(least + source.choice([0, 2, 6]), Training().inner_steps),
         discards_overlap=source.choice([False, True]),
         void_one_in=void_one_in,
     )

@@ -128,6 +128,11 @@ class Training:
     lines: int = 0
     """Seed from which the nodes' link speeds are drawn; 0: no node knows its speed."""
 
+    def __post_init__(self) -> None:
+        # As in lowcomm/training/round_schedule.py: else a fragment is contributed late, and the
+        # ranks draw more than `interval_samples`.
+        assert self.overlap_max_steps <= self.inner_steps, "a result before the next contribution"
+
     @property
     def interval_samples(self) -> int:
         """Number of samples that the ranks draw between two results of the anchor, and from the
