@@ -100,6 +100,7 @@ def test_tensor_parallelism_below_fsdp_trains_together_with_one_plain_rank(
     assert ranks[0]["began"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.deadline(150)
 def test_a_pipeline_joins_a_plain_node_and_leaves(shell: Shell, tmp_path: Path) -> None:
     write_config(tmp_path, peers=1, rounds=10_000, method=STREAMING)
@@ -121,6 +122,7 @@ def test_a_pipeline_joins_a_plain_node_and_leaves(shell: Shell, tmp_path: Path) 
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(240)
 @pytest.mark.parametrize("method", ["", 'name = "decoupled_diloco"\nfragments = 4'])
 def test_a_pipeline_founds_a_run_for_the_others(shell: Shell, tmp_path: Path, method: str) -> None:

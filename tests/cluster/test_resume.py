@@ -206,7 +206,7 @@ def test_a_run_that_had_not_begun_goes_on_from_its_first_state(
 
 
 @pytest.mark.long
-@pytest.mark.alone
+@pytest.mark.nightly
 @pytest.mark.deadline(600)
 def test_three_nodes_go_on_as_two_with_other_ranks_and_lose_nothing_of_the_loss(
     shell: Shell, tmp_path: Path

@@ -75,6 +75,7 @@ def test_copies_of_shards_train_together_and_another_shard_is_refused_by_name(
     assert {event.sample for event in evaluated} == {""}
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_a_token_outside_the_vocabulary_ends_the_node_with_the_name_of_the_file(
     shell: Shell, tmp_path: Path

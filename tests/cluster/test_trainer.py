@@ -8,7 +8,7 @@ import pytest
 
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, RanksReady
-from tests.cluster.marks import LONG
+from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.running import (
     Shell,
     commits,
@@ -51,7 +51,10 @@ def finish(shell: Shell, config: Path, *, within_s: float, beta: tuple[str, ...]
 @pytest.mark.deadline(420)
 @pytest.mark.parametrize(
     ("beta", "within_s"),
-    [(RECOMPUTED, 60), pytest.param((*RECOMPUTED, "node.compile=true"), 400, marks=LONG)],
+    [
+        pytest.param(RECOMPUTED, 60, marks=LONG),
+        pytest.param((*RECOMPUTED, "node.compile=true"), 400, marks=NIGHTLY),
+    ],
     ids=["bf16", "compiled"],
 )
 def test_nodes_that_compute_in_different_ways_hold_the_same_state(
@@ -161,7 +164,7 @@ LARGE = (
 
 
 @pytest.mark.long
-@pytest.mark.alone
+@pytest.mark.nightly
 @pytest.mark.deadline(400)
 def test_no_rank_holds_the_whole_model(shell: Shell, tmp_path: Path) -> None:
     """Memory beyond that of a rank with next to no model."""

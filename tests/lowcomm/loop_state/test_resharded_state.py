@@ -29,7 +29,7 @@ def state_of(directory: Path, world: int) -> dict[str, Any]:
     ("before", "after"),
     [
         (2, 3),
-        (2, 1),
+        pytest.param(2, 1, marks=pytest.mark.long),
         pytest.param(1, 2, marks=pytest.mark.long),
         pytest.param(3, 2, marks=pytest.mark.long),
     ],
