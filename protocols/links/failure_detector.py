@@ -100,7 +100,10 @@ class FailureDetector:
     def disconnected(self, peer: PeerId, why: str, now: float, *, lives: bool = False) -> None:
         """`lives`: its process has not ended. Then it may be slow to reconnect: the path between us
         may be bad, or it did not hear us."""
-        grace_s = self._timeout_s(peer, now) if lives else self.rules.reconnect_grace_s
+        grace_s = self.rules.reconnect_grace_s
+        if lives:
+            pause_s = self.pause_s(peer, now)
+            grace_s = self.rules.silence_timeout(pause_s if pause_s < NEVER else 0.0)
         self.up.discard(peer)
         self._heard.pop(peer, None)
         self._down.setdefault(peer, (now + grace_s, why))

@@ -83,7 +83,7 @@ def test_a_finished_run_is_trained_on_by_all_its_nodes(shell: Shell, tmp_path: P
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     for setting, words in (
         ("run.outer_steps=6", "the run has 6 outer steps already"),
-        ("node.ranks=2", "only run.outer_steps=N can change"),
+        ("run.seed=2", "only run.outer_steps=N can change"),
     ):
         refused = shell.run("resume", str(alpha), "--set", setting)
         assert refused.popen.returncode == 2
