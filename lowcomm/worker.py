@@ -56,7 +56,7 @@ def _train() -> int:
     is_mixed = node.compute != "fp32"  # FSDP2 mixes types, also for one rank.
     mesh = join_node(device, world_size=peer.world_size, also_alone=is_mixed)
     with peer.fitting():
-        model = make_model(run, node, mesh=mesh, device=device, rank=peer.rank)
+        model = make_model(run, node, mesh=mesh, device=device)
     optimizer = make_optimizer(model, run)
     schedule = CosineSchedule.of(run)
     make = STEP_METHODS.get(run.method.name)

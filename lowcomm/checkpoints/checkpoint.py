@@ -243,10 +243,7 @@ def pack_log(snapshot: Snapshot, term: int) -> bytes:
 def model_file(path: Path) -> Path:
     """The file with the parameters of a complete checkpoint, verified byte by byte, with the names
     and shapes of the model. Raises CheckpointError."""
-    try:
-        _inspect(path, digests=True)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    inspect_checkpoint(path)
     return path / MODEL
 
 

@@ -15,32 +15,6 @@ SAMPLE_TEMPERATURE = 0.8
 _ANY_TEXT = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 
 
-def llama_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of the built-in model by its name, without a model."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    kv_size = config.kv_heads * (hidden // config.heads)
-    layer = {
-        "self_attn.q_proj": (hidden, hidden),
-        "self_attn.k_proj": (kv_size, hidden),
-        "self_attn.v_proj": (kv_size, hidden),
-        "self_attn.o_proj": (hidden, hidden),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-        "input_layernorm": (hidden,),
-        "post_attention_layernorm": (hidden,),
-    }
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.embeddings, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    for number in range(config.layers):
-        shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
-    if not config.tied_embeddings:
-        shapes["lm_head.weight"] = (config.embeddings, hidden)
-    return shapes
-
-
 def write_llama_files(
     config: ModelConfig, directory: Path, tokenizer: Mapping[str, object] | None
 ) -> list[Path]:

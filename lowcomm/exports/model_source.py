@@ -21,7 +21,7 @@ from lowcomm.checkpoints.frozen_file import FROZEN
 from lowcomm.checkpoints.tensor_files import Layout
 from lowcomm.config.schema import ModelConfig, RunConfig, run_from_json
 from lowcomm.data.tokenizer import fingerprint_of
-from lowcomm.exports.llama_files import llama_shapes
+from lowcomm.models.shapes import llama_shapes
 from lowcomm.startup.identity import NodeRecord, node_directories, read_record, recorded_config
 from protocols.types import ConfigError
 from protocols.wire import decode_image

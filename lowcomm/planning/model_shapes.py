@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from lowcomm.config.schema import ModelConfig
 from lowcomm.methods.base import Parameter, RoundMethod, StepMethod
+from lowcomm.models.shapes import llama_shapes
 from protocols.types import ConfigError, TensorSpec
 
 BLOCK_ELEMENTS_MIN = 48
@@ -15,28 +16,8 @@ BLOCK_ELEMENTS_MIN = 48
 
 
 def configured_parameters(model: ModelConfig) -> list[Parameter]:
-    """The parameters of the built-in model (lowcomm/models/llama.py), in its order; a tied output
-    layer counts once."""
-    hidden, wide = model.hidden_size, model.intermediate_size
-    kv = model.kv_heads * (hidden // model.heads)
-    found = [Parameter("model.embed_tokens.weight", (model.embeddings, hidden))]
-    block = (
-        ("self_attn.q_proj", (hidden, hidden)),
-        ("self_attn.k_proj", (kv, hidden)),
-        ("self_attn.v_proj", (kv, hidden)),
-        ("self_attn.o_proj", (hidden, hidden)),
-        ("mlp.gate_proj", (wide, hidden)),
-        ("mlp.up_proj", (wide, hidden)),
-        ("mlp.down_proj", (hidden, wide)),
-        ("input_layernorm", (hidden,)),
-        ("post_attention_layernorm", (hidden,)),
-    )
-    for layer in range(model.layers):
-        found += [Parameter(f"model.layers.{layer}.{name}.weight", size) for name, size in block]
-    found.append(Parameter("model.norm.weight", (hidden,)))
-    if not model.tied_embeddings:
-        found.append(Parameter("lm_head.weight", (model.embeddings, hidden)))
-    return found
+    """The parameters of the built-in model, in its order; a tied output layer counts once."""
+    return [Parameter(name, shape) for name, shape in llama_shapes(model).items()]
 
 
 def stated_parameters(count: int, *, layers: int) -> list[Parameter]:

@@ -25,7 +25,7 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def make_model(
-    run: RunConfig, node: NodeConfig, *, mesh: DeviceMesh | None, device: torch.device, rank: int
+    run: RunConfig, node: NodeConfig, *, mesh: DeviceMesh | None, device: torch.device
 ) -> Llama:
     """Make this rank's part of the model, with its initial values. `mesh` may be None if there is
     one rank and it computes in fp32. All ranks of a node call this together. Raises ConfigError if

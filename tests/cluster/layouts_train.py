@@ -1,4 +1,4 @@
-"""A user's program whose ranks share a model in different ways: test_layouts.py starts it.
+"""A user's program, with several ways in which its ranks share a model: test_layouts.py starts it.
 
 layouts_train.py SHAPE [STEP]
 

@@ -1,4 +1,4 @@
-"""Nodes whose ranks share the model in different ways, between real daemons: one layout for all."""
+"""Ranks share the model in different ways on the nodes of a run: one layout for all."""
 
 import json
 import signal

@@ -10,8 +10,8 @@ import torch
 from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.data.tokenizer import train_bpe
 from lowcomm.exports.generate_command import generate, load_built_in, show
-from lowcomm.exports.llama_files import llama_shapes
 from lowcomm.exports.model_source import find_model
+from lowcomm.models.shapes import llama_shapes
 from protocols.types.errors import ConfigError
 from tests.lowcomm.exports.written_runs import MODEL, Written, built_in, write_node
 

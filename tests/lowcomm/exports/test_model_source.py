@@ -10,8 +10,8 @@ from lowcomm.checkpoints.checkpoint import CUT, MODEL, CheckpointError
 from lowcomm.checkpoints.frozen_file import FROZEN
 from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.data.tokenizer import fingerprint_of
-from lowcomm.exports.llama_files import llama_shapes
 from lowcomm.exports.model_source import find_model
+from lowcomm.models.shapes import llama_shapes
 from lowcomm.startup.identity import RECORD
 from protocols.types.errors import ConfigError
 from tests.lowcomm.exports.written_runs import MODEL as LLAMA

@@ -20,7 +20,7 @@ from lowcomm.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from lowcomm.config.schema import FileConfig, ModelConfig, RunConfig
-from lowcomm.exports.llama_files import llama_shapes
+from lowcomm.models.shapes import llama_shapes
 from lowcomm.numerics.operations import F32
 from lowcomm.numerics.state_digests import state_digest
 from lowcomm.startup.agreement import run_entry

@@ -50,7 +50,7 @@ def saved(folder: Path, tensors: Mapping[str, Tensor], **others: Any) -> Path:
 
 def made(folder: Path, config: ModelConfig = MODEL) -> Llama:
     run = RunConfig(model=replace(config, init_from=str(folder)))
-    return make_model(run, NodeConfig(), mesh=None, device=torch.device("cpu"), rank=0)
+    return make_model(run, NodeConfig(), mesh=None, device=torch.device("cpu"))
 
 
 def refused(folder: Path, config: ModelConfig = MODEL) -> str:

@@ -33,7 +33,7 @@ def mesh(tmp_path: Path) -> Iterator[DeviceMesh]:
 
 
 def made(node: NodeConfig | None = None, *, mesh: DeviceMesh | None = None) -> Llama:
-    return make_model(RUN, node or NodeConfig(), mesh=mesh, device=CPU, rank=0)
+    return make_model(RUN, node or NodeConfig(), mesh=mesh, device=CPU)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def close(found: dict[str, Tensor], expected: dict[str, Tensor], *, share: float
 def test_a_model_that_gets_storage_last_has_the_bits_of_one_made_whole(tied: bool) -> None:
     run = replace(RUN, model=replace(RUN.model, tied_embeddings=tied))
     expected = build_model(run.model, seed=run.seed)
-    found = make_model(run, NodeConfig(), mesh=None, device=CPU, rank=0)
+    found = make_model(run, NodeConfig(), mesh=None, device=CPU)
     ours, theirs = dict(found.named_parameters()), dict(expected.named_parameters())
     assert ours.keys() == theirs.keys()
     assert ("lm_head.weight" in ours) == (not tied)

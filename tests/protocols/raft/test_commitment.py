@@ -79,7 +79,7 @@ def acknowledged(
 
 
 def heartbeat(circle: Circle, *held: Acknowledgement, claims: int = 0) -> m.Append:
-    """Of A, whose log the reader has. `claims`: the leader says that so much is committed."""
+    """From A; the reader has its log. `claims`: the leader says that so much is committed."""
     log, term = circle.rafts[A].log, circle.rafts[A].term
     return m.Append(1, term, log.last_index, log.last_term, (), claims, claims, held)
 
