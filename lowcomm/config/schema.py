@@ -190,6 +190,10 @@ class DataConfig:
         return self.source in ("stdlib", "files")
 
     @property
+    def tokens_are_bytes(self) -> bool:
+        return self.source != "tokens" and not self.tokenizer
+
+    @property
     def is_leased(self) -> bool:
         """Whether each sample is leased to one node."""
         return self.source != "private"
@@ -274,8 +278,7 @@ class RunConfig:
                 f'with run.method.name = "{self.method.name}" a joiner gets the optimizer '
                 "moments of the others: leave it out"
             )
-        bytewise = self.data.source != "tokens" and not self.data.tokenizer
-        if bytewise and self.model.embeddings < BYTE_VALUES:
+        if self.data.tokens_are_bytes and self.model.embeddings < BYTE_VALUES:
             raise ConfigError(
                 f"run.model.vocab_size must be at least {BYTE_VALUES}, for every byte of the text, "
                 f"got {self.model.vocab_size}"

@@ -56,7 +56,7 @@ class ModelSource:
     @property
     def tokens_are_bytes(self) -> bool:
         run = self.run
-        return run is None or not (run.data.tokenizer or run.data.source == "tokens")
+        return run is None or run.data.tokens_are_bytes
 
     def with_tokenizer(self, path: Path) -> "ModelSource":
         """With this tokenizer.json. Raises ConfigError if it cannot be read, or is not that of the
