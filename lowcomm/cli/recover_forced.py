@@ -99,9 +99,6 @@ class ForcedRecovery:
                 'run.steering is "operators": go on where the key of an operator of the run is'
             )
         self.write()
-        raft.commit_index = raft.log.last_index
-        while self._log_applier.next_entry() is not None:
-            pass
         number, lineage = run_state.orders.number + 1, run_state.lineage
         act = Steered(SET, OUTER_STEPS, value, number, lineage, me, "", unix_s=unix_s)
         keys = operators_of(run_state)
@@ -111,21 +108,31 @@ class ForcedRecovery:
         if why := cannot_act(run_state, act):
             raise ConfigError(f"{self.directory} cannot go on: {why}")
         raft.append(act)
-        for command in raft.take_commands(0.0):
-            if isinstance(command, Persist):
-                self._wal.write(command)
+        write_changes(self._wal, self._log_applier)
 
 
 def seize(directory: Path, wal: Wal, me: PeerId, log_applier: LogApplier, fork: Restore) -> None:
-    """Append the fork to the log of this node, fsync it, and write an event. Raises WalError."""
+    """Append the fork to the log of this node, fsync it, and write an event. Raises WalError.
+
+    The log then begins with a snapshot after the fork. A reader that knew the voters before it
+    could not check it: a majority of them is gone, and did not sign it.
+    """
     raft = log_applier.raft
     raft.seize(0.0, fork, after=raft.log.last_index)
-    for command in raft.take_commands(0.0):
-        if isinstance(command, Persist):
-            wal.write(command)
+    startup.apply_all(log_applier)
+    snapshot = log_applier.snapshot()
+    raft.compact(snapshot, to=snapshot.index)
+    write_changes(wal, log_applier)
     name = log_applier.run_state.seats[me].name
     with closing(EventLog(directory, peer=me, name=name)) as event_log:
         event_log.record("forked", **fork_fields(fork, lambda _: name))
+
+
+def write_changes(wal: Wal, log_applier: LogApplier) -> None:
+    """Write and fsync what has changed in a log. Raises WalError."""
+    for command in log_applier.raft.take_commands(0.0):
+        if isinstance(command, Persist):
+            wal.write(command)
 
 
 @contextmanager

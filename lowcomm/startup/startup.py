@@ -185,11 +185,16 @@ def _check_company(directory: Path, saved: Saved, skipped: Sequence[str]) -> Non
 def whole_log(me: PeerId, saved: Saved) -> LogApplier:
     """Apply all entries of a log, committed or not. Raises LogError."""
     log_applier = LogApplier(me, saved, KeySignatures())
+    apply_all(log_applier)
+    return log_applier
+
+
+def apply_all(log_applier: LogApplier) -> None:
+    """Apply the entries of a log that are not applied yet, committed or not. Raises LogError."""
     raft = log_applier.raft
     raft.commit_index = raft.log.last_index
     while log_applier.next_entry() is not None:
         pass
-    return log_applier
 
 
 def last_voters(directory: Path) -> tuple[PeerId, ...]:

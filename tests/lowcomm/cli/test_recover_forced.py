@@ -1,16 +1,18 @@
 """What a person reads before a survivor goes on alone."""
 
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lowcomm.cli.recover_forced import ForcedRecovery
+from lowcomm.startup.startup import whole_log
 from peers.storage.wal import Wal
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Kept
 from protocols.messages.persisted import Saved
-from protocols.state.log_applier import LogApplier
 from protocols.types.ids import PeerId, PeerInfo, TensorSpec, Version, digest_text
 from protocols.wire.layout import pack_layout
 
@@ -21,18 +23,19 @@ STEPS = replace(ROUNDS, commit_every_steps=4, snapshot_every_steps=8)
 START = digest_text("the initial state")
 
 
-def lines_of(directory: Path, kept: Kept, *bodies: e.Entry) -> list[str]:
+@contextmanager
+def recovery_of(directory: Path, kept: Kept, *bodies: e.Entry) -> Generator[ForcedRecovery]:
     """Beta, with this log and that checkpoint."""
     entries = tuple(e.LogEntry(index, 1, body) for index, body in enumerate(bodies, start=1))
-    log_applier = LogApplier(BETA, Saved(1, ALPHA, None, entries))
-    log_applier.raft.commit_index = len(entries)
-    while log_applier.next_entry() is not None:
-        pass
+    log_applier = whole_log(BETA, Saved(1, ALPHA, None, entries))
     wal, _ = Wal.open(directory)
-    try:
-        return ForcedRecovery(directory, wal, BETA, log_applier, kept).lines()
-    finally:
-        wal.close()
+    with closing(wal):
+        yield ForcedRecovery(directory, wal, BETA, log_applier, kept)
+
+
+def lines_of(directory: Path, kept: Kept, *bodies: e.Entry) -> list[str]:
+    with recovery_of(directory, kept, *bodies) as recovery:
+        return recovery.lines()
 
 
 def begun(run: e.Run) -> tuple[e.Entry, ...]:
@@ -60,3 +63,17 @@ def test_who_lost_nothing_reads_that(tmp_path: Path, run: e.Run, unit: str) -> N
     kept = Kept(0, (Version(0, 0, START),), 0, 0)
     lines = lines_of(tmp_path, kept, *begun(run))
     assert lines[2] == f"lost: no committed {unit} that its log knows of"
+
+
+def test_the_log_begins_after_the_fork(tmp_path: Path) -> None:
+    """Seen: a peer that had been a member at the beginning of the log read the fork, which a
+    majority of the voters it knew had not signed, and never followed its leader."""
+    kept = Kept(0, (Version(0, 0, START),), 0, 0)
+    with recovery_of(tmp_path, kept, *begun(ROUNDS)) as recovery:
+        recovery.write()
+    wal, saved = Wal.open(tmp_path)
+    wal.close()
+    assert saved is not None
+    assert saved.entries == ()
+    run_state = whole_log(BETA, saved).run_state
+    assert (run_state.voters, len(run_state.forks)) == ((BETA,), 1)
