@@ -127,22 +127,23 @@ def kill_group(leader_pid: int) -> None:
 def kill_descendants(pid: int) -> list[ProcessHandle]:
     """SIGKILL everything that `pid` started, and what that started, in whatever session.
 
-    `pid` itself is left stopped, to be killed by its parent. Each process is stopped before its
-    children are listed, so that it does not make new ones meanwhile. Returns a handle of each
-    killed process for `wait_ended`.
+    Each process is stopped before its children are listed, so that it does not make new ones
+    meanwhile; not `pid` itself, which would stay stopped if this process were killed just then.
+    Returns a handle of each killed process for `wait_ended`.
     """
-    found = [pid]
-    new = [pid]
-    while new:
+    found: list[int] = []
+    while True:
+        children = children_by_parent()
+        listed = [child for parent in (pid, *found) for child in children.get(parent, ())]
+        new = [child for child in listed if child not in found]
+        if not new:
+            break
         for process in new:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
-        children = children_by_parent()
-        new = [child for parent in found for child in children.get(parent, ())]
-        new = [child for child in new if child not in found]
         found += new
     killed: list[ProcessHandle] = []
-    for process in found[1:]:
+    for process in found:
         with contextlib.suppress(ProcessLookupError):
             killed.append(ProcessHandle(process))
             killed[-1].kill()

@@ -104,10 +104,28 @@ async def test_descendants_in_other_sessions_are_killed() -> None:
     grandchild = os.pidfd_open(grandchild_pid)
     killed = kill_descendants(child.pid)
     assert len(killed) == 1
-    assert child.returncode is None, "the child itself is left to its parent"
     await child.stop()
     await wait_ended(killed)
     assert ends(grandchild, within_s=0)
+
+
+def test_a_reaper_ends_with_a_parent_that_is_killed_while_it_kills() -> None:
+    """Seen: the reaper had just been stopped when the daemon was killed, and stayed for ever."""
+    program = (
+        "import os, subprocess; from peers.processes import processes\n"
+        "command = ['sh', '-c', 'echo $$; exec sleep 100']\n"
+        "pipe = subprocess.PIPE\n"
+        "command = processes.leaving_nothing(command)\n"
+        "child = subprocess.Popen(command, stdout=pipe, start_new_session=True)\n"
+        "child.stdout.readline(); print(child.pid, flush=True); input()\n"
+        "processes.kill_descendants(child.pid); os.abort()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as parent:
+        assert parent.stdout is not None
+        reaper = os.pidfd_open(int(parent.stdout.readline()))
+        parent.communicate(b"\n")
+        assert ends(reaper)
 
 
 @pytest.mark.asyncio
