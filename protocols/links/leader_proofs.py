@@ -15,9 +15,9 @@ class LoggedProofs:
     """The signatures of one peer. Proofs are required once its log says that the run is
     encrypted."""
 
-    def __init__(self, me: PeerId, run_state: RunState) -> None:
+    def __init__(self, run_state: RunState) -> None:
         self._log = Log()
-        self._me, self._run_state, self._signatures = me, run_state, run_state.signatures
+        self._run_state, self._signatures = run_state, run_state.signatures
 
     def read(self, log: Log) -> None:
         self._log = log
@@ -50,7 +50,7 @@ class LoggedProofs:
         known = self._electorate()
         if known is None:
             return True  # This peer knows nothing of the run yet, and reads the log of its contact.
-        found = known.follow(mandate, me=self._me, verify=self._signatures.verify)
+        found = known.follow(mandate, verify=self._signatures.verify)
         return found and (known.term, known.leader) == (term, leader)
 
     @property

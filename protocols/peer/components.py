@@ -6,7 +6,6 @@ passes.py runs them. Must NOT take events (core.py).
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial
 
 from protocols.acts.settings import rules_with
 from protocols.interface import commands as c
@@ -53,7 +52,7 @@ class Components(ABC):
         """
         self.me = me
         signs = not isinstance(signatures, NoSignatures)
-        prove = partial(LoggedProofs, me.peer) if signs else None
+        prove = LoggedProofs if signs else None
         self.log_applier = LogApplier(me.peer, saved, signatures, prove)
         self.raft, self.run_state = self.log_applier.raft, self.log_applier.run_state
         self.election, self.replication = self.raft.election, self.raft.replication

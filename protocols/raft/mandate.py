@@ -3,7 +3,8 @@
 A voter signs its vote, and the leader's first entry of the term (Elected) has the votes of a
 majority. A leader signs each entry that changes the voters. So a peer that knows the voters at one
 index can check all later elections, one after the other, whichever peer shows them. One of exactly
-two voters may go on alone (protocol.md section 8): its fork is signed with its own key.
+two voters may go on alone (protocol.md section 8): its fork is signed with its own key. After a
+recovery by force the log begins behind the fork, since no reader could check it.
 
 Without such a proof no peer follows a leader. Must NOT know where keys and entries are kept
 (links/leader_proofs.py), nor make or check signatures.
@@ -191,21 +192,20 @@ class Electorate:
     leader: PeerId | None = None
     """The leader of that term; None: no election is known."""
 
-    def follow(self, mandate: Mandate, *, me: PeerId, verify: Verify) -> bool:
-        """Go on along the entries of a proof; False if one of them proves nothing. `me`: the peer
-        that checks them; a fork of its own needs no proof."""
+    def follow(self, mandate: Mandate, *, verify: Verify) -> bool:
+        """Go on along the entries of a proof; False if one of them proves nothing."""
         if mandate.after > self.index:
             return False  # Changes of the voters in between are not in the proof any more.
         for entry in mandate.entries:
             if entry.index <= self.index:
                 continue
             elects = isinstance(entry.body, Elected)
-            if not (self._elects if elects else self._changes)(entry, me, verify):
+            if not (self._elects if elects else self._changes)(entry, verify):
                 return False
             self.index = entry.index
         return True
 
-    def _elects(self, entry: LogEntry, me: PeerId, verify: Verify) -> bool:
+    def _elects(self, entry: LogEntry, verify: Verify) -> bool:
         body = cast(Elected, entry.body)
         said = VoteStatement(entry.term, body.peer).content(self.run)
         voted = {
@@ -219,16 +219,15 @@ class Electorate:
         self.term, self.leader = entry.term, body.peer
         return True
 
-    def _changes(self, entry: LogEntry, me: PeerId, verify: Verify) -> bool:
+    def _changes(self, entry: LogEntry, verify: Verify) -> bool:
         body, signer = entry.body, self.leader if entry.term == self.term else None
         if isinstance(body, Restore):
             (signer,) = body.voters if len(body.voters) == 1 else (None,)
-            if signer not in self.voters or (signer != me and len(self.voters) != 2):
+            if signer not in self.voters or len(self.voters) != 2:
                 return False
-        own = isinstance(body, Restore) and signer == me  # `recover --force` does not sign it.
         said = ChangeStatement(entry).content(self.run)
         key = self.keys.get(signer, "") if signer is not None else ""
-        if not (own or (key and verify(key, said, entry.signature))):
+        if not (key and verify(key, said, entry.signature)):
             return False
         self.voters = voters_after(self.voters, body)
         if isinstance(body, Voter) and body.votes:

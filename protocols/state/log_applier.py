@@ -57,7 +57,7 @@ class LogApplier:
         base = _base_of(image) if image is not None else ((), EMPTY_HASH)
         self.raft = Raft(me, saved, base, proofs)
         self.raft.log.judge = self._objection
-        self._me, self._incoming = me, IncomingSnapshot()
+        self._incoming = IncomingSnapshot()
         self._ahead = (
             RunState(signatures=signatures),
             e.LogEntry(0, 0, e.BranchDropped(me, (), 0)),
@@ -204,20 +204,16 @@ class LogApplier:
 
     def _is_unproved(self, before: RunState, entry: e.LogEntry) -> bool:
         """Would this entry end the chain of signed elections and changes of the voters? No reader
-        could follow a later leader. A peer that was never in reads the history as it is: a run may
-        have been recovered by force, which only its last voter signed."""
-        proofs, body = self.raft.proofs, entry.body
+        could follow a later leader."""
+        body, run = entry.body, before.run
         if not isinstance(body, e.Elected) and (
             isinstance(body, e.Run) or voters_after(before.voters, body) == before.voters
         ):
             return False
-        was_in = self._me in before.seats or self._me in before.witnesses
-        if not (was_in and proofs.required and before.run is not None):
+        if run is None or not self.raft.proofs.required:
             return False
-        electorate = electorate_of(before.run, before)
         link = e.Mandate(before.index, (entry,))
-        verify = before.signatures.verify
-        return not electorate.follow(link, me=self._me, verify=verify)
+        return not electorate_of(run, before).follow(link, verify=before.signatures.verify)
 
     def _compact(self) -> None:
         """Replace the applied entries by a snapshot, except the last ones."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise, product
 from typing import get_args
 
@@ -145,8 +144,7 @@ def test_no_entry_ends_the_chain_of_proofs_of_leadership() -> None:
     entries, applier = whole_log(stepwise=False, certified=True)
     last, founder = entries[-1].term, entries[0].body
     assert isinstance(founder, e.Run)
-    prove = partial(LoggedProofs, founder.founder)
-    reader = LogApplier(founder.founder, None, applier.run_state.signatures, prove)
+    reader = LogApplier(founder.founder, None, applier.run_state.signatures, LoggedProofs)
     raft = reader.raft
     raft.election.step_down(0.0, term=last)
     refused = Counter[str]()
