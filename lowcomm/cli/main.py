@@ -291,30 +291,36 @@ def resume(
       lowcomm resume runs/demo/beta --join @token --set node.ranks=1
     """
     from lowcomm.cli.status import finished
-    from lowcomm.config.schema import with_node_keys
+    from lowcomm.config.schema import is_run_key, with_node_keys
     from lowcomm.startup.identity import check_resumable, read_record, recorded_config
     from lowcomm.startup.start_options import StartOptions
 
     word = take_token(join)
     wanted = overrides or []
-    own = [setting for setting in wanted if not setting.startswith("run.")]
-    if len(own) < len(wanted):
-        recover.train_on(directory, [setting for setting in wanted if setting not in own])
+    own = [setting for setting in wanted if not is_run_key(setting)]
+    of_run = [setting for setting in wanted if is_run_key(setting)]
+
+    def train_on() -> None:
+        """Called when all that was typed is known to be valid: it changes the log."""
+        if of_run:
+            recover.train_on(directory, of_run)
+
     record = read_record(directory)
     if record is None:
-        _resume_all(directory, peers=peers, ranks=ranks, overrides=own)
+        _resume_all(directory, peers=peers, ranks=ranks, overrides=own, train_on=train_on)
         return
     if peers is not None or ranks:
         raise ConfigError(
             f"--peers and --ranks are for a run's directory, and {directory} is that of one node: "
             "say --set node.ranks=1"
         )
+    config = with_node_keys(recorded_config(directory), own)
+    address, token = _way_in(word or record.join, config, typed=bool(word))
+    train_on()
     if not word and (over := finished([directory])):
         print(f"{record.name} {over}")  # noqa: T201
         return
     check_resumable(directory, record, way=bool(word or record.join))
-    config = with_node_keys(recorded_config(directory), own)
-    address, token = _way_in(word or record.join, config, typed=bool(word))
     warn_if_exposed(join)
     if record.witness:
         _run_witness(config, directory, address=address, token=token)
@@ -322,13 +328,22 @@ def resume(
     _run_daemon(config, directory, start)
 
 
-def _resume_all(directory: Path, *, peers: int | None, ranks: str, overrides: list[str]) -> None:
+def _resume_all(
+    directory: Path,
+    *,
+    peers: int | None,
+    ranks: str,
+    overrides: list[str],
+    train_on: "Callable[[], None]",
+) -> None:
     """Start the nodes of a run's directory again, by the package that starts several."""
-    from lowcomm.startup.identity import node_directories
+    from lowcomm.config.schema import with_node_keys
+    from lowcomm.startup.identity import node_directories, recorded_config
 
-    node_directories(directory)  # Raises when there is none.
+    for path in node_directories(directory):  # Raises when there is none.
+        with_node_keys(recorded_config(path), overrides)
     for entry in entry_points(group=RESUME):
-        entry.load()(directory, peers=peers, ranks=ranks, overrides=overrides)
+        entry.load()(directory, peers=peers, ranks=ranks, overrides=overrides, train_on=train_on)
         return
     raise ConfigError(f"{directory} is a run's directory: give that of one of its nodes")
 

@@ -81,6 +81,11 @@ class ForcedRecovery:
                 f"the run of {self.directory} is not finished: start it with `lowcomm resume "
                 f"{self.directory}`, then `lowcomm set {self.directory} run.outer_steps=N`"
             )
+        if run_state.stepwise:
+            raise ConfigError(
+                "run.outer_steps cannot change with a per-step method: begin a new run from this "
+                f"one's parameters, run.model.init_from = {str(self.directory)!r}"
+            )
         steps = run_state.committed(0)
         for version in self._kept.versions:
             last = run_state.committed(version.fragment)
@@ -105,8 +110,8 @@ class ForcedRecovery:
         if signer.counts(keys):
             act = replace(act, key=signer.named(keys))
             act = replace(act, signature=bytes.fromhex(signer.signature(keys[0], act)))
-        if why := cannot_act(run_state, act):
-            raise ConfigError(f"{self.directory} cannot go on: {why}")
+        why = cannot_act(run_state, act)
+        assert not why, f"checked above, before the log changed: {why}"
         raft.append(act)
         write_changes(self._wal, self._log_applier)
 

@@ -285,8 +285,8 @@ class RunConfig:
             )
 
     def for_joiners(self) -> "RunConfig":
-        """This configuration for ranks that get their parameters from the run: without a folder of
-        initial ones."""
+        """This configuration without a folder of initial parameters, which only the founder reads:
+        the log has it so, and ranks that get their parameters from the run."""
         return replace(self, model=replace(self.model, init_from=""))
 
     def with_source(self, source: Source) -> "RunConfig":
@@ -425,7 +425,8 @@ class FileConfig:
 
 
 def check_node(run: RunConfig, node: NodeConfig) -> None:
-    """Raise ConfigError if this node cannot take part in this run."""
+    """Raise ConfigError if this node cannot take part in this run with the built-in program. The
+    ranks of another program may work on the same rows (tensor parallelism, pipelines)."""
     if run.data.batch % node.ranks:
         raise ConfigError(
             f"run.data.batch ({run.data.batch}) must be a multiple of node.ranks ({node.ranks})"
@@ -449,12 +450,17 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
     return cast(FileConfig, validate(FileConfig, raw, where=" and ".join(sources)))
 
 
+def is_run_key(override: str) -> bool:
+    """Whether `--set override` sets a key of `[run]`."""
+    return override.lstrip().startswith("run.")
+
+
 def with_node_keys(config: FileConfig, overrides: Sequence[str]) -> FileConfig:
     """The configuration of a node that starts again, with these `--set node.key=value`. Raises
     ConfigError, also for a key of `[run]`, which all nodes have agreed on."""
     raw = cast(dict[str, Any], json.loads(json.dumps(asdict(config))))
     for override in overrides:
-        if override.lstrip().startswith("run."):
+        if is_run_key(override):
             raise ConfigError(
                 f"--set {override}: a node that starts again can change keys of [node] only; keys "
                 "of [run] change for all nodes, while the run goes on (see `lowcomm set --help`)"

@@ -39,9 +39,10 @@ async def found_run(
     configured, program = context.run_config, record.record.command
     assert configured is not None
     run = configured.with_source("own" if program else "stdlib")
-    check_node(run, context.config.node)
-    if not run.data.has_text and not program:
-        raise ConfigError(_no_text(run))
+    if not program:
+        check_node(run, context.config.node)
+        if not run.data.has_text:
+            raise ConfigError(_no_text(run))
     run, files = await _found_corpus(context, run)
     context.run_config, me = run, context.core.me
     ranks.configure(run)
@@ -77,10 +78,11 @@ async def enter_run(
             "directory of its own (--set node.directory=PATH)"
         )
     agreed = agreement.agreed_run(run, context.config.run)
-    check_node(agreed, context.config.node)
+    program = record.record.command
+    if not program:
+        check_node(agreed, context.config.node)
     kept = await asyncio.to_thread(startup.own_rank_state, context.path)
     context.checkpoint_schedule.kept_rank_state = kept
-    program = record.record.command
     if not agreed.data.has_text and not program:
         raise RefusedError(_no_text(agreed))
     if agreed.data.has_text:

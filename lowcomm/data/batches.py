@@ -77,8 +77,8 @@ def rank_rows(batch_BT1: NDArray[np.int64], rank: int, world: int) -> NDArray[np
     rows = len(batch_BT1)
     if rows % world:
         raise ConfigError(
-            f"run.data.batch ({rows}) must be a multiple of node.ranks ({world}): "
-            "the ranks share a batch equally"
+            f"run.data.batch ({rows}) must be a multiple of {world}: so many ranks share a batch "
+            "equally (node.ranks, or the count in share=)"
         )
     share = rows // world
     return batch_BT1[rank * share : (rank + 1) * share]

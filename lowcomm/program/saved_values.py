@@ -1,8 +1,8 @@
 """The initial values of the built-in model's parameters, from the folder `run.model.init_from`.
 
 The folder is a Hugging Face checkpoint of a Llama (config.json and safetensors files), a checkpoint
-of lowcomm, or a node's directory with checkpoints. Only the parts that a rank holds are read. Must
-NOT execute anything that a file contains.
+of lowcomm, or a node's directory with checkpoints. Each rank verifies a checkpoint of lowcomm, then
+reads only the parts that it holds. Must NOT execute anything that a file contains.
 """
 
 import json
@@ -17,6 +17,7 @@ from torch import Tensor
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
     CUT,
+    MODEL,
     CheckpointError,
     model_file,
     newest_checkpoint,
@@ -119,7 +120,7 @@ def _files_of(folder: Path, config: ModelConfig) -> list[Path]:
             if path is None:
                 why = "; ".join(["it has no complete checkpoint", *skipped])
                 raise ConfigError(f"run.model.init_from = {shown(str(folder))}: {why}")
-            return [model_file(path)]
+            return [path / MODEL]  # Verified by newest_checkpoint.
     except CheckpointError as error:
         raise ConfigError(f"run.model.init_from: {error}") from error
     if (folder / HF_CONFIG).exists():

@@ -66,7 +66,7 @@ def run_entry(
     commit_every_steps, snapshot_every_steps = rhythm(run)
     entry = e.Run(
         run=run_id,
-        run_json=run_to_json(run),
+        run_json=run_to_json(run.for_joiners()),
         corpus_digest=corpus_digest,
         peers_min=run.peers_min,
         outer_steps=planned_rounds(run),
@@ -153,7 +153,7 @@ def agreed_run(entry: e.Run, mine: RunConfig | None) -> RunConfig:
                 f"the run's log and its configuration disagree about run.{key}: {text}"
             )
     if mine is not None:
-        mine = mine.with_data_of(agreed)
+        mine = mine.for_joiners().with_data_of(agreed)
         difference = first_difference(json.loads(run_to_json(mine)), json.loads(entry.run_json))
         if difference:
             raise RefusedError(

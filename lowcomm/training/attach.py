@@ -42,8 +42,7 @@ class Peer:
     it."""
 
     def __init__(self, client: RankClient, *, rank: int, world_size: int) -> None:
-        """Raises ConfigError if the daemon's configuration is invalid, or does not fit so many
-        ranks."""
+        """Raises ConfigError if the daemon's configuration is invalid."""
         configured = client.configured
         self.client = client
         self.rank = rank
@@ -62,9 +61,6 @@ class Peer:
         self._kept: KeptObjects | None = None
         self._corpus_directory = Path(configured.corpus)
         self._joined = self._reserved = False
-        # If ranks cannot share the batch, all raise here, before any waits for another.
-        data = self.run.data
-        rank_rows(np.empty((data.batch, 0), np.int64), rank, world_size)
 
     @property
     def corpus(self) -> Corpus:
@@ -194,11 +190,12 @@ class Peer:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
         lease, run = self.lease, self.run
         lease.share = share
-        if share is not None and (not 0 <= share[0] < share[1] or data.batch % share[1]):
+        if share is not None and not 0 <= share[0] < share[1]:
             raise ConfigError(
-                f"share={share}: it is (number, count) of equal parts of run.data.batch "
-                f"({data.batch}), which count from 0"
+                f"share={share}: it is (number, count) of equal parts of run.data.batch, which "
+                "count from 0"
             )
+        self._share(np.empty((data.batch, 0), np.int64))  # All ranks raise, or none.
         if self._reserved and lease.per_step != accumulate:
             raise ConfigError(
                 f"accumulate is {accumulate} here, and {lease.per_step} for batches of before: "

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -93,19 +93,27 @@ def sim(
 
 
 def resume(
-    directory: Path, *, peers: int | None, ranks: str, overrides: Sequence[str] = ()
+    directory: Path,
+    *,
+    peers: int | None,
+    ranks: str,
+    overrides: Sequence[str] = (),
+    train_on: Callable[[], None] = lambda: None,
 ) -> None:
     """Resume the nodes of a run directory from their newest checkpoint (`lowcomm resume`).
 
-    `peers`: their number, if it changes; `ranks`: their ranks, as text, if these change.
+    `peers`: their number, if it changes; `ranks`: their ranks, as text, if these change;
+    `train_on`: lets a finished run go on, once the other arguments are known to be valid.
     """
     from rich.console import Console
 
     from sims.cluster.resumption import resume_all, resumed_nodes
 
     number = peers or (len(ranks.split(",")) if "," in ranks else None)
-    again, new = nodes = resumed_nodes(directory, number)
+    again, new = resumed_nodes(directory, number)
     counts = _ranks(ranks, len(again) + len(new)) if ranks else None
+    train_on()
+    nodes = resumed_nodes(directory, number)  # The node that trains on is the first one now.
     going = resume_all(directory, nodes, ranks=counts, overrides=overrides, console=Console())
     sys.exit(asyncio.run(going))
 

@@ -63,19 +63,24 @@ class LocalNode:
 class LocalCluster:
     """Starts, watches and stops nodes. Use it as an async context manager in the main thread.
 
-    The run directory always names the nodes to resume: those that were not killed, or all nodes if
-    all were killed.
+    The run directory always names the nodes to resume: those that are expected, or were started and
+    not killed; or all nodes if all were killed.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.nodes: list[LocalNode] = []
+        self._expected: list[str] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def expect(self, names: Sequence[str]) -> None:
+        """These nodes are started soon: if this process ends before, they are to be resumed."""
+        self._expected = list(names)
 
     def start_node(
         self, name: str, arguments: Sequence[str], *, token: str = "", place: Place | None = None
@@ -179,8 +184,10 @@ class LocalCluster:
         await asyncio.gather(*(node.child.stop() for node in self.nodes))
 
     def _write_plan(self) -> None:
-        names = [node.name for node in self.nodes if not node.killed]
-        names = names or [node.name for node in self.nodes]
+        started = {node.name: node for node in self.nodes}
+        known = list(dict.fromkeys((*self._expected, *started)))
+        alive = [name for name in known if name not in started or not started[name].killed]
+        names = alive or known
         path = self.run_dir / PLAN
         torn = path.with_suffix(".json.new")
         torn.write_text(json.dumps({"nodes": names}, indent=1), encoding="utf-8")

@@ -34,10 +34,17 @@ def resumed_nodes(run_dir: Path, number: int | None) -> tuple[list[str], list[st
     # A node that was told to train a finished run on goes first: the others join it.
     names.sort(key=lambda name: bool(finished([run_dir / name])))
     number = number or len(names)
+    names += [name for name in _nodes_in(run_dir) if name not in names][: number - len(names)]
     free = [name for name in NAMES if not (run_dir / name).exists()]
     if number > len(names) + len(free):
         raise ConfigError(f"--peers {number}: {run_dir} has room for {len(names) + len(free)}")
     return names[:number], free[: max(0, number - len(names))]
+
+
+def _nodes_in(run_dir: Path) -> list[str]:
+    """The nodes that train and have a directory here, also those that `lowcomm resume` left out."""
+    records = [(path.name, read_record(path)) for path in node_directories(run_dir)]
+    return [name for name, record in records if record is not None and not record.witness]
 
 
 async def resume_all(
@@ -73,6 +80,7 @@ async def resume_all(
 
     async def start(watch: Watch) -> None:
         cluster, token = watch.cluster, ""
+        cluster.expect(again)
         for name in again:
             sets = [word for each in changed[name] for word in ("--set", each)]
             node = cluster.start_node(name, ["resume", str(run_dir / name), *sets], token=token)
@@ -88,11 +96,11 @@ async def resume_all(
 
 def _check_majority(run_dir: Path, names: Sequence[str]) -> None:
     """Raise ConfigError if these nodes cannot go on: by none of their logs they are a majority of
-    the voters."""
+    the voters. Nodes without a log ended before their run began, and say that themselves."""
     records = [read_record(run_dir / name) for name in names]
     own = {record.peer for record in records if record is not None}
     logs = [last_voters(run_dir / name) for name in names]
-    if any(2 * len(own & set(voters)) > len(voters) for voters in logs):
+    if not any(logs) or any(2 * len(own & set(voters)) > len(voters) for voters in logs):
         return
     raise ConfigError(
         f"{', '.join(names)}: {len(own & set(logs[0]))} of the run's {len(logs[0])} voters, and a "

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from lowcomm.cli.recover_forced import ForcedRecovery
+from lowcomm.reports.event_log import EVENTS
 from lowcomm.startup.startup import whole_log
 from peers.storage.wal import Wal
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Kept
 from protocols.messages.persisted import Saved
+from protocols.types.errors import ConfigError
 from protocols.types.ids import PeerId, PeerInfo, TensorSpec, Version, digest_text
 from protocols.wire.layout import pack_layout
 
@@ -63,6 +65,20 @@ def test_who_lost_nothing_reads_that(tmp_path: Path, run: e.Run, unit: str) -> N
     kept = Kept(0, (Version(0, 0, START),), 0, 0)
     lines = lines_of(tmp_path, kept, *begun(run))
     assert lines[2] == f"lost: no committed {unit} that its log knows of"
+
+
+def test_a_finished_run_of_steps_is_not_forked_in_vain(tmp_path: Path) -> None:
+    """Seen: the fork was on the disk when the refusal was printed."""
+    run = replace(STEPS, outer_steps=12)
+    roster = (ALPHA, BETA)
+    steps = (e.View(1, roster, (), (1,)), e.StepCommit(1, 8, START), e.StepCommit(1, 12, START))
+    kept = Kept(0, (Version(0, 12, START),), 12, 24)
+    with (
+        recovery_of(tmp_path, kept, *begun(run), *steps) as recovery,
+        pytest.raises(ConfigError, match="cannot change with a per-step method"),
+    ):
+        recovery.prolong("20", unix_s=1)
+    assert not (tmp_path / EVENTS).exists()
 
 
 def test_the_log_begins_after_the_fork(tmp_path: Path) -> None:

@@ -128,6 +128,16 @@ def test_a_joiner_takes_the_run_of_the_log_or_has_the_same() -> None:
     assert agreed_run(ENTRY, replace(RUN)) == RUN
 
 
+def test_the_folder_of_initial_parameters_is_the_founders_own() -> None:
+    """Other nodes may have it elsewhere, or not at all; its path is not published."""
+    here = replace(RUN, model=replace(RUN.model, init_from="/home/a/llama"))
+    entry = run_entry(here, run_id=9, founder=FOUNDER, corpus_digest="c" * 64, layout=LAYOUT)
+    assert entry == ENTRY
+    there = replace(RUN, model=replace(RUN.model, init_from="/data/llama"))
+    for mine in (here, there, RUN):
+        assert agreed_run(entry, mine) == RUN
+
+
 @pytest.mark.parametrize(
     ("mine", "difference"),
     [

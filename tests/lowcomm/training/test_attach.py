@@ -162,12 +162,23 @@ def test_ranks_that_work_on_the_same_rows_say_which_share_they_take() -> None:
         peer.lease.renew((SampleRange(0, 200),))
         peer.reserve(share=share)
         assert peer.draw() == rows
-    for wrong in ((1, 1), (-1, 2), (0, 3), (0, 0)):
+    for wrong in ((1, 1), (-1, 2), (0, 0)):
         with pytest.raises(
             ConfigError, match=r"\(number, count\) of equal parts of run.data.batch"
         ):
             peer.reserve(share=wrong)
+    with pytest.raises(ConfigError, match=r"run.data.batch \(4\) must be a multiple of 3"):
+        peer.reserve(share=(0, 3))
     assert len(client.unfits) == 0
+
+
+def test_ranks_that_share_their_rows_do_not_divide_the_batch() -> None:
+    """Eight ranks of tensor parallelism may work on a batch of one row."""
+    peer = Peer(cast(Any, Client(RunConfig(data=DataConfig(batch=1)))), rank=5, world_size=8)
+    peer.join((), elements=0)
+    with pytest.raises(ConfigError, match=r"run.data.batch \(1\) must be a multiple of 8"):
+        peer.reserve()
+    peer.reserve(share=(0, 1))
 
 
 def test_a_per_step_method_takes_one_batch_in_a_step_and_none_ahead() -> None:
