@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,7 @@ from peers.ranks.events import (
     RankEvent,
     RankMetrics,
     RanksLayout,
+    RanksSnapshotted,
 )
 from peers.ranks.rank_group import RankGroup
 from protocols.types.sample_ranges import SampleRange, Samples
@@ -52,6 +54,7 @@ class Driver:
     ) -> None:
         self.metrics: list[RankMetrics] = []
         self.events: asyncio.Queue[RankEvent] = asyncio.Queue()
+        self._snapshots, self._others = deque[RankEvent](), deque[RankEvent]()
         self.sizes: tuple[int, ...] = ()
         """Elements of each fragment."""
         self.ranks = node.ranks
@@ -67,9 +70,18 @@ class Driver:
         )
 
     async def expect(self, kind: type[E]) -> E:
-        """The next event but for metrics; fails when it is of another kind."""
-        while isinstance(event := await self.events.get(), RankMetrics):
-            self.metrics.append(event)
+        """The next event but for metrics; fails when it is of another kind. Snapshots are counted
+        apart: a thread writes them beside the training, so the next contribution may come first."""
+        waiting = self._snapshots if kind is RanksSnapshotted else self._others
+        while not waiting:
+            match await self.events.get():
+                case RankMetrics() as event:
+                    self.metrics.append(event)
+                case RanksSnapshotted() as event:
+                    self._snapshots.append(event)
+                case event:
+                    self._others.append(event)
+        event = waiting.popleft()
         assert isinstance(event, kind), event
         return event
 

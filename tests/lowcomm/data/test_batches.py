@@ -99,7 +99,7 @@ def test_ranks_partition_the_batch(world: int) -> None:
 
 
 def test_ranks_that_cannot_share_equally_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"run\.data\.batch \(6\) .* multiple of 4: .*node\.ranks"):
+    with pytest.raises(ConfigError, match=r"run\.data\.batch \(6\) .* of 4: .*node\.ranks"):
         rank_rows(batches().of(range(6)), 0, 4)
 
 
