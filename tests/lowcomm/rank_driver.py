@@ -72,7 +72,8 @@ class Driver:
     async def expect(self, kind: type[E]) -> E:
         """The next event but for metrics; fails when it is of another kind. Snapshots are counted
         apart: a thread writes them beside the training, so the next contribution may come first."""
-        waiting = self._snapshots if kind is RanksSnapshotted else self._others
+        apart = kind.__name__ == RanksSnapshotted.__name__
+        waiting = self._snapshots if apart else self._others
         while not waiting:
             match await self.events.get():
                 case RankMetrics() as event:
@@ -81,9 +82,9 @@ class Driver:
                     self._snapshots.append(event)
                 case event:
                     self._others.append(event)
-        event = waiting.popleft()
-        assert isinstance(event, kind), event
-        return event
+        found = waiting.popleft()
+        assert isinstance(found, kind), found
+        return found
 
     async def attach(self, *, initial: bool, slot: int) -> RanksLayout:
         """The first attempt, until its ranks are attached."""
