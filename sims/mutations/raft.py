@@ -102,6 +102,7 @@ LOG_MUTANTS = (
         "leader-counts-itself-before-the-disk",
         "With two voters an entry counts as committed that only one disk has.",
         Edit(Replication.held, "durable_index if", "self.log.last_index if"),
+        tests=of("raft/commitment"),
     ),
     Mutant(
         "concludes-before-its-own-disk",
@@ -111,16 +112,19 @@ LOG_MUTANTS = (
             "min(state.leader_durable, durable_index)",
             "min(state.leader_durable, log.last_index)",
         ),
+        tests=of("raft/commitment"),
     ),
     Mutant(
         "concludes-before-the-leaders-disk",
         "One of three voters acts on an entry that a crash of the leader forgets.",
         Edit(commitment.as_follower, "min(state.leader_durable, durable_index)", "durable_index"),
+        tests=of("raft/commitment"),
     ),
     Mutant(
         "two-are-always-enough",
         "Two of five voters act on an entry that the other three never had.",
         Edit(commitment.as_follower, "log.is_majority({me, state.leader})", "True"),
+        tests=of("raft/commitment"),
     ),
     Mutant(
         "forgets-what-the-disk-refused",

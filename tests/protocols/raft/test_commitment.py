@@ -1,5 +1,6 @@
 """Up to which index the log is committed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from protocols.messages import log_entries as e
 from protocols.messages import peer as m
 from protocols.messages.raft import Acknowledgement
-from protocols.raft.mandate import HeldStatement
+from protocols.raft.mandate import HeldStatement, LeaderProofs, NoProofs
 from protocols.types.errors import RemoteProtocolError
 from protocols.types.ids import PeerId
 from tests.protocols.circle import RULES, Circle, Sealed, note, stands, voting
@@ -59,6 +60,30 @@ def test_an_older_terms_entry_is_not_committed_by_counting() -> None:
     for peer in (C, D):
         raft.receive(peer, m.Appended(raft.term, matches=True, index=index + 1), circle.now)
     assert raft.commit_index == index + 1, "with an entry of its own, all before it hold as well"
+
+
+@pytest.mark.parametrize("prove", [lambda _: NoProofs(), Sealed], ids=["in the clear", "encrypted"])
+@pytest.mark.parametrize(
+    ("voters", "stuck"),
+    [
+        ((A, B), (A,)),
+        ((A, B), (B,)),
+        ((A, B, C), (B, C)),
+        ((A, B, C), (A, C)),
+        ((A, B, C, D, E), (C, D, E)),
+    ],
+)
+def test_what_only_half_of_the_disks_have_is_committed_by_no_peer(
+    voters: tuple[PeerId, ...], stuck: tuple[PeerId, ...], prove: Callable[[PeerId], LeaderProofs]
+) -> None:
+    circle = voting(*voters, prove=prove)
+    index = stuck_entry(circle, *stuck)
+    circle.pass_time(RULES.heartbeat_interval_s)
+    for peer, raft in circle.rafts.items():
+        assert (peer, raft.log.last_index, raft.commit_index) == (peer, index, index - 1)
+    circle.stuck.clear()
+    circle.settle()
+    assert all(raft.commit_index == index for raft in circle.rafts.values())
 
 
 # Signed acknowledgements --------------------------------------------------------------------
