@@ -21,7 +21,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.mark.long
 @pytest.mark.deadline(150)
-@pytest.mark.parametrize("tied", ["false", "true"])
+@pytest.mark.parametrize("tied", ["false", pytest.param("true", marks=pytest.mark.nightly)])
 def test_transformers_computes_the_same_logits(shell: Shell, tmp_path: Path, tied: str) -> None:
     config = write_config(tmp_path, peers=1, rounds=4)
     keys = {"kv_heads": 2, "tied_embeddings": tied, "rope_theta": 5000.0, "norm_eps": 1e-4}

@@ -25,7 +25,9 @@ PACE = RankSpeed(step_s=0.02, elements=460_000)
 
 
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("codec", ["topk", "2bit", "powersgd"])
+@pytest.mark.parametrize(
+    "codec", ["topk", "powersgd", pytest.param("2bit", marks=pytest.mark.nightly)]
+)
 @pytest.mark.long
 def test_peers_gather_and_one_that_was_killed_is_counted_again(tmp_path: Path, codec: str) -> None:
     """gamma dies between any two pieces, and comes back as another life of itself."""

@@ -197,7 +197,11 @@ def test_nodes_of_torchtitan_train_together_though_one_joins_and_a_rank_is_kille
     ("options", "why"),
     [
         (("--training.seq_len", "32"), "training.seq_len is 32, but run.data.window, the number"),
-        (("--training.global_batch_size", "8"), "has 8 items (batches of 2, 4 accumulated, 1"),
+        pytest.param(
+            ("--training.global_batch_size", "8"),
+            "has 8 items (batches of 2, 4 accumulated, 1",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_a_job_of_torchtitan_that_does_not_fit_the_run_ends_its_node_at_once(
@@ -211,7 +215,7 @@ def test_a_job_of_torchtitan_that_does_not_fit_the_run_ends_its_node_at_once(
 
 @pytest.mark.long
 @pytest.mark.deadline(200)
-@pytest.mark.parametrize("trainer", ["hf", "lightning"])
+@pytest.mark.parametrize("trainer", ["hf", pytest.param("lightning", marks=pytest.mark.nightly)])
 def test_a_killed_trainer_ends_with_the_same_bits(
     shell: Shell, tmp_path: Path, trainer: str
 ) -> None:
