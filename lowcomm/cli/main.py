@@ -8,6 +8,7 @@ a command needs it.
 import sys
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lowcomm.config.schema import FileConfig
+    from lowcomm.startup.identity import NodeRecord
     from lowcomm.startup.start_options import StartOptions
     from peers.sockets import BoundSocket
     from protocols.state import Token
@@ -201,8 +203,8 @@ def peer(
 ) -> None:
     """Run this node's peer daemon: start a run, or join one.
 
-    Ctrl+C leaves the run; the other nodes go on. The command after -- is a training program of
-    your own.
+    Ctrl+C leaves the run; the other nodes go on. The same command goes on where the node stopped:
+    a supervisor can repeat it. The command after -- is a training program of your own.
 
     \b
     Examples:
@@ -233,13 +235,15 @@ def peer(
             "rank: set node.ranks=1, or start it as `lowcomm peer run.toml --new -- torchrun "
             "train.py`"
         )
-    address, token = _way_in("" if new else word, loaded, witness=False)
-    warn_if_exposed(join)
     opened = config.parent if config and (config.parent / ROOT_KEY).exists() else None
     run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
     directory = Path(loaded.node.directory or run / node_name(loaded.node.name))
+    begun = _begun(directory)
+    way = begun.join if begun else ""
+    address, token = _way_in(way if new else word, loaded, typed=not new, witness=False)
+    warn_if_exposed(join)
     start = StartOptions(
-        kind="new" if new else "join",
+        kind="again" if begun else "new" if new else "join",
         address=address,
         token=token,
         run_directory=opened,
@@ -248,6 +252,25 @@ def peer(
         fault=parse_fault(fault) if fault else None,
     )
     _run_daemon(loaded, directory, start)
+
+
+def _begun(directory: Path) -> "NodeRecord | None":
+    """The record of the node in this directory, if it has taken part in a run. Ends the process if
+    that run is finished."""
+    from lowcomm.startup.identity import record_of_run
+
+    begun = record_of_run(directory)
+    if begun is not None:
+        _end_if_finished(directory, begun)
+    return begun
+
+
+def _end_if_finished(directory: Path, record: "NodeRecord") -> None:
+    from lowcomm.cli.status import finished
+
+    if over := finished([directory]):
+        print(f"{record.name} {over}")  # noqa: T201
+        sys.exit()
 
 
 @app.command()
@@ -290,21 +313,15 @@ def resume(
       lowcomm resume runs/demo --ranks 1,3
       lowcomm resume runs/demo/beta --join @token --set node.ranks=1
     """
-    from lowcomm.cli.status import finished
     from lowcomm.config.schema import is_run_key, with_node_keys
     from lowcomm.startup.identity import check_resumable, read_record, recorded_config
     from lowcomm.startup.start_options import StartOptions
 
     word = take_token(join)
-    wanted = overrides or []
-    own = [setting for setting in wanted if not is_run_key(setting)]
-    of_run = [setting for setting in wanted if is_run_key(setting)]
-
-    def train_on() -> None:
-        """Called when all that was typed is known to be valid: it changes the log."""
-        if of_run:
-            recover.train_on(directory, of_run)
-
+    own = [setting for setting in overrides or () if not is_run_key(setting)]
+    of_run = [setting for setting in overrides or () if is_run_key(setting)]
+    # Called when all that was typed is known to be valid: it changes the log.
+    train_on = partial(recover.train_on, directory, of_run)
     record = read_record(directory)
     if record is None:
         _resume_all(directory, peers=peers, ranks=ranks, overrides=own, train_on=train_on)
@@ -317,9 +334,8 @@ def resume(
     config = with_node_keys(recorded_config(directory), own)
     address, token = _way_in(word or record.join, config, typed=bool(word))
     train_on()
-    if not word and (over := finished([directory])):
-        print(f"{record.name} {over}")  # noqa: T201
-        return
+    if not word:
+        _end_if_finished(directory, record)
     check_resumable(directory, record, way=bool(word or record.join))
     warn_if_exposed(join)
     if record.witness:

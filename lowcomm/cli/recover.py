@@ -73,11 +73,13 @@ def _begin_anew(directory: Path, *, force: bool) -> None:
 
 def train_on(directory: Path, settings: Sequence[str]) -> None:
     """Let a finished run go on: the best node in the directory alone, up to the number of outer
-    steps that `settings` names. Raises ConfigError."""
+    steps that `settings` names, if any. Raises ConfigError."""
     import time
 
     from lowcomm.cli.recover_forced import OUTER_STEPS, recovery
 
+    if not settings:
+        return
     key, _, value = settings[0].partition("=")
     if len(settings) > 1 or key.strip() != OUTER_STEPS:
         raise ConfigError(

@@ -223,6 +223,15 @@ def read_record(directory: Path) -> NodeRecord | None:
         raise ConfigError(f"{_described(error, directory)}; {_mending(directory)}") from error
 
 
+def record_of_run(directory: Path) -> NodeRecord | None:
+    """The record of a node that has the log of its run; None if there is no such node in this
+    directory. Raises ConfigError as `read_record`."""
+    from peers.storage import FILE
+
+    record = read_record(directory)
+    return record if record is not None and record.run and (directory / FILE).exists() else None
+
+
 def recorded_config(directory: Path) -> FileConfig:
     """The configuration with which the node of this directory was started. Raises ConfigError."""
     record = read_record(directory)

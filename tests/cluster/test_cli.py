@@ -111,8 +111,3 @@ def test_strangers_are_refused_while_the_run_goes_on(shell: Shell, tmp_path: Pat
     assert list(answer["members"].values()) == ["alpha"]
     shell.commands[0].popen.terminate()
     assert shell.commands[0].wait(within_s=10) == 143
-    assert_refused(
-        shell.run("peer", "run.toml", "--new", "--set", f"node.directory={alpha}"),
-        2,
-        ("checkpoints of an earlier run", "lowcomm resume", "--set node.directory=PATH"),
-    )

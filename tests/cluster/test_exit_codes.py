@@ -87,6 +87,30 @@ def test_a_node_that_knows_no_run_yet_ends_with_the_same_code(
     ends(alone, number)
 
 
+@pytest.mark.long
+@pytest.mark.deadline(90)
+def test_a_supervisor_repeats_the_command_until_it_ends_with_0(
+    shell: PacedShell, tmp_path: Path
+) -> None:
+    alpha, beta = tmp_path / "alpha", tmp_path / "beta"
+
+    def dies_and_starts_again(directory: Path, *way: str) -> None:
+        for dies in (True, False):
+            node, had = shell.node(directory.name, *way), max(commits(directory), default=0)
+            commits_until(directory, had + 2)
+            if dies:
+                node.signal(signal.SIGKILL)
+                node.wait(within_s=5)
+        assert record(directory)["incarnation"] == 2
+
+    dies_and_starts_again(alpha, "--new")
+    dies_and_starts_again(beta, "--join", token_of(alpha))
+    for said in ("", "short finished after 2 outer steps"):
+        short = shell.node("short", "--new", "--set", "run.outer_steps=2")
+        assert short.wait(within_s=20) == 0, short.err
+        assert said in short.out
+
+
 def test_a_node_that_is_asked_to_leave_ends_with_0(shell: PacedShell, tmp_path: Path) -> None:
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
     shell.node("alpha", "--new")
