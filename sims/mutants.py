@@ -8,6 +8,7 @@ instead. Must NOT change the world of a seed, nor judge it: the checkers do.
 import itertools
 import json
 import multiprocessing
+import re
 import signal
 import sys
 import time
@@ -55,6 +56,8 @@ SEEDS: Mapping[Kind, Callable[[int], sweep.SeedResult]] = {
     "steps": step_sweep.run_seed,
     "gossip": gossip_sweep.run_seed,
 }
+MISFIT = re.compile(r"NameError: |AttributeError: (?!'NoneType')")
+"""Of an error that shows a mutant which does not fit into the source any more."""
 RAISED = (*sweep.RAISED, RuntimeError)
 """The exceptions with which a planted bug can end a seed; the sweep reports most of them itself."""
 
@@ -136,7 +139,7 @@ def hunt(task: Hunt) -> HuntVerdict:
     for count, seed in enumerate(task.tries(), 1):
         by = what_fails(seed, task.kind)
         if by:
-            return verdict(count, seed, by, caught=True)
+            return verdict(count, seed, by, caught=not MISFIT.match(by))
     return verdict(task.seeds, seed, "", caught=False)
 
 

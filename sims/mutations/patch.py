@@ -8,6 +8,7 @@ Must NOT be used in a process that does anything else.
 import builtins
 import dis
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ class Edit:
         if lost := set(_globals_of(code)) - known:
             names = ", ".join(sorted(lost))
             raise UnplantableError(f"{before.__qualname__} knows no {names}: {self.new!r}")
+        # Likewise an AttributeError. The module's text has each attribute that the class has.
+        around = inspect.getsource(inspect.getmodule(before) or before)
+        for name in re.findall(r"\bself\.(\w+)", self.new):
+            if not re.search(rf"\bself\.{name}\b|\bdef {name}\b|^ +{name}:", around, re.MULTILINE):
+                raise UnplantableError(f"{before.__qualname__} has no self.{name}: {self.new!r}")
         changed = FunctionType(code, before.__globals__, before.__name__, before.__defaults__)
         changed.__kwdefaults__ = before.__kwdefaults__
         return changed

@@ -167,7 +167,7 @@ LEADER_MUTANTS = (
         Edit(
             StateRecovery.state_received,
             "*rounds.state_received(version.round, ",
-            "*rounds.state_received(self.run_state.committed(event.fragment), ",
+            "*rounds.state_received(self._run_state.committed(event.fragment), ",
         ),
     ),
     Mutant(

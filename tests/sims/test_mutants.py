@@ -160,6 +160,8 @@ def test_an_edit_that_does_not_fit_any_more_is_refused() -> None:
         Edit(Raft.reconfiguring, "once upon a time", "").plant()
     with pytest.raises(UnplantableError, match=r"Raft\.disconnected knows no once: 'once\(peer\)'"):
         Edit(Raft.disconnected, "self.up.discard(peer)", "once(peer)").plant()
+    with pytest.raises(UnplantableError, match=r"has no self\.once: 'self\.once"):
+        Edit(Raft.disconnected, "self.up.discard(peer)", "self.once(peer)").plant()
 
 
 def test_planting_changes_the_method_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +254,20 @@ def test_the_mutants_of_the_example_are_hunted(capsys: pytest.CaptureFixture[str
         main(mutant=str(EXAMPLE), seeds=20, first=0, jobs=2, as_json=True)
     summary = json.loads(capsys.readouterr().out)
     assert (ended.value.code, summary["caught"], summary["overlooked"]) == (0, 2, [])
+
+
+def test_a_mutant_that_does_not_fit_is_not_caught(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen: an attribute had another name since the mutant was written, and each seed failed."""
+    file = tmp_path / "misfit.py"
+    file.write_text(
+        HEAD + "def plant():\n    FragmentRounds.applied = lambda self, *_: self.no_such\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(mutant=str(file), seeds=4, first=0, jobs=1, as_json=True)
+    summary = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, summary["caught"]) == (1, 0)
 
 
 def test_what_changes_nothing_is_not_caught(
