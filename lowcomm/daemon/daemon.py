@@ -216,6 +216,8 @@ class Daemon:
                 lineage=f"{stamp.lineage:016x}",
             )
         if fragment == 0 and context.checkpoint_schedule.is_due(round_):
+            # Of a round that comes again after a rollback; the ranks have not got its result yet.
+            context.checkpoint_schedule.fresh_rank_state(round_)
             context.checkpoint_schedule.begin_writing(core, context.replica)
 
     def _checkpointed(self, path: Path, cut: CheckpointCut) -> None:

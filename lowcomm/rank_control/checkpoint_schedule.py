@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -22,6 +23,7 @@ from lowcomm.checkpoints.checkpoint import (
     FragmentCut,
     Layout,
     PeerCut,
+    newest_rank_state,
     pack_log,
     prune,
     read_cut,
@@ -128,6 +130,14 @@ class CheckpointSchedule:
         """The directory for the state that ranks need to go on after this round."""
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
+    def fresh_rank_state(self, round_: int) -> Path:
+        """`rank_state(round_)`, for ranks to write to: without the files of ranks that were lost or
+        of a branch that was rolled back, since those do not fit together with new ones."""
+        place = self.rank_state(round_)
+        if place != self.kept_rank_state:  # New ranks may be reading it, to write the same again.
+            shutil.rmtree(place, ignore_errors=True)
+        return place
+
     def begin_writing(self, core: PeerCore, replica: Replica | StepReplica) -> None:
         """Lend the replica's state in a job of the worker thread, and start writing it. In a
         stepwise run, that is the newest committed state (the base).
@@ -176,7 +186,7 @@ class CheckpointSchedule:
 
     def take_back(self, round_: int, *, ended: Collection[str]) -> None:
         """The run was rolled back to this round: delete newer checkpoints of lineages that have
-        ended, and newer incomplete ones.
+        ended, and newer incomplete ones. New ranks do not start from their rank states.
 
         `ended`: those lineages. Newer checkpoints of other lineages stay: the rollback may be an
         old log entry that this node only now reads.
@@ -193,6 +203,9 @@ class CheckpointSchedule:
                 over = True
             if over:
                 shutil.rmtree(path, ignore_errors=True)
+        named = self._named_rank_states()
+        if self.kept_rank_state is not None and self.kept_rank_state.name > max(named, default=""):
+            self.kept_rank_state = newest_rank_state(self._directory, max(named, default=""))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -245,6 +258,14 @@ class CheckpointSchedule:
         if asked is not None and asked.begun == cut.round:
             asked.path, asked.why = path, why
             asked.begun = cut.round if path or why else 0
+
+    def _named_rank_states(self) -> set[str]:
+        """Names of the rank states of all complete checkpoints."""
+        named: set[str] = set()
+        for path in (self._directory / CHECKPOINTS).glob("round-*"):
+            with suppress(CheckpointError):
+                named.add(read_cut(path).own.rank_state)
+        return named
 
     def _prune_rank_states(self, round_: int) -> None:
         """Delete rank states older than this round that belong to no checkpoint, except the last

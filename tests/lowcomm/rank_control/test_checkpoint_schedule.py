@@ -337,6 +337,36 @@ async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> No
     assert scene.on_disk()[0] == "round-000005"
 
 
+def test_ranks_write_beside_no_file_of_others(scene: Scene) -> None:
+    """Rank 0 of two was lost while it wrote, or what both wrote was rolled back: a part of it and a
+    part of new files would look whole."""
+    schedule = scene.checkpoint_schedule
+    for round_ in (5, 10):
+        schedule.rank_state(round_).mkdir(parents=True)
+        (schedule.rank_state(round_) / "rank-1-of-2.safetensors").touch()
+    schedule.kept_rank_state = schedule.rank_state(5)
+    for round_, files in ((5, 1), (10, 0), (15, 0)):
+        place = schedule.fresh_rank_state(round_)
+        assert place == schedule.rank_state(round_)
+        assert len(list(place.glob("*"))) == files
+
+
+@pytest.mark.asyncio
+async def test_new_ranks_do_not_start_from_what_was_rolled_back(scene: Scene) -> None:
+    schedule = scene.checkpoint_schedule
+    for round_ in (5, 10):
+        schedule.rank_state(round_).mkdir(parents=True)
+        (schedule.rank_state(round_) / "rank-0-of-1.safetensors").touch()
+        schedule.kept_rank_state = schedule.rank_state(round_)
+        await scene.write(round_)
+    schedule.take_back(7, ended={"0123456789abcdef"})  # A peer reads of it once more.
+    assert schedule.kept_rank_state == schedule.rank_state(10)
+    scene.take_back(7)
+    assert schedule.kept_rank_state == schedule.rank_state(5)
+    scene.take_back(4)
+    assert schedule.kept_rank_state is None
+
+
 @pytest.mark.asyncio
 async def test_what_a_codec_left_out_is_kept_with_the_state(scene: Scene) -> None:
     scene.replica = Replica(DiLoCoMethod(contribution_codec="topk"), LAYOUT)
