@@ -8,7 +8,7 @@ the format of a checkpoint (checkpoints/checkpoint.py).
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.state_moment import Moment
 from lowcomm.outer_state.step_replica import StepReplica
 from protocols.peer import PeerCore
-from protocols.state import progress_at, remaining_at
-from protocols.types import Remaining
+from protocols.state import RunState, progress_at, remaining_at
+from protocols.types import Remaining, Version
 
 T = TypeVar("T")
 
@@ -184,12 +184,12 @@ class CheckpointSchedule:
         if self._pending is not None:
             await self._pending
 
-    def take_back(self, round_: int, *, ended: Collection[str]) -> None:
-        """The run was rolled back to this round: delete newer checkpoints of lineages that have
-        ended, and newer incomplete ones. New ranks do not start from their rank states.
+    def take_back(self, round_: int, run_state: RunState) -> None:
+        """The run was rolled back to this round: delete newer checkpoints that it took back, and
+        newer incomplete ones. New ranks do not start from their rank states.
 
-        `ended`: those lineages. Newer checkpoints of other lineages stay: the rollback may be an
-        old log entry that this node only now reads.
+        The rollback may be an old entry of the log, which this node reads again after a restart:
+        `run_state`, which may contain later entries, tells which newer checkpoints stand.
         """
         self._last_round = min(self._last_round, round_)
         self._life += 1
@@ -198,7 +198,7 @@ class CheckpointSchedule:
             if not (number.isdecimal() and int(number) > round_):
                 continue
             try:
-                over = read_cut(path).lineage in ended
+                over = is_void(read_cut(path), run_state)
             except CheckpointError:
                 over = True
             if over:
@@ -276,6 +276,15 @@ class CheckpointSchedule:
             number = path.name.removeprefix("round-")
             if path.name not in kept and number.isdecimal() and int(number) < round_:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def is_void(cut: CheckpointCut, run_state: RunState) -> bool:
+    """Whether a rollback took back the state of this checkpoint. One of a lineage that is not known
+    yet stands: its beginning is a later entry of the log."""
+    lineage = int(cut.lineage, 16)
+    versions = [Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments)]
+    ended = any(branch.lineage == lineage for branch in run_state.branches)
+    return ended and not run_state.is_kept(lineage, versions)
 
 
 def _cut(
