@@ -216,6 +216,8 @@ class Daemon:
                 lineage=f"{stamp.lineage:016x}",
             )
         if fragment == 0 and context.checkpoint_schedule.is_due(round_):
+            # Of a round that comes again after a rollback; the ranks have not got its result yet.
+            context.checkpoint_schedule.fresh_rank_state(round_)
             context.checkpoint_schedule.begin_writing(core, context.replica)
 
     def _checkpointed(self, path: Path, cut: CheckpointCut) -> None:
@@ -248,8 +250,7 @@ class Daemon:
             # The initial state.
             context.checkpoint_schedule.begin_writing(core, context.replica)
         if isinstance(entry, e.Restore):
-            ended = {f"{branch.lineage:016x}" for branch in core.run_state.branches}
-            context.checkpoint_schedule.take_back(entry.versions[0].round, ended=ended)
+            context.checkpoint_schedule.take_back(entry.versions[0].round, core.run_state)
         if isinstance(entry, e.Cut | e.Member):
             context.event_log.names[entry.info.peer] = entry.info.name
             ours = (entry.info.peer, entry.info.incarnation)

@@ -73,7 +73,8 @@ class FlexDeMo(StepTrainer):
         return method
 
     def _recall(self, directory: str) -> None:
-        kept = load_momentum(self._file(directory), self._compression.shapes)
+        exchange, file = self._compression, self._file(directory)
+        kept = load_momentum(file, exchange.row_exchange.owned, exchange.shapes)
         if kept is not None:
             self._compression.recall(kept)
 

@@ -4,8 +4,8 @@
     momentum with the step that counts the payload
 
 Momentum belongs to the node: it is never exchanged. It begins with zero when ranks begin, unless
-they continue from exactly the step after which it was saved. Must NOT know orders, files, or the
-parameters' values.
+they continue from exactly the step after which it was saved, by any number of ranks. Must NOT know
+orders, files, or the parameters' values.
 """
 
 from collections.abc import Sequence
@@ -103,9 +103,9 @@ class MomentumExchange:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Shape (rows, columns) of this rank's momentum, for each tensor."""
-        owned, tensors = self.row_exchange.owned, self._replication.tensors
-        return [(len(r), tensor.grid.columns) for r, tensor in zip(owned, tensors, strict=True)]
+        """Shape (rows, columns) of each whole tensor, of which a rank has the rows that it
+        owns."""
+        return [(x.grid.rows, x.grid.columns) for x in self._replication.tensors]
 
     def recall(self, kept: Kept) -> None:
         """Offer the momentum of an earlier incarnation of this node; it is used if this rank's

@@ -46,7 +46,7 @@ class OtherRank:
 def load_resharded(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> bool:
     """Load into `optimizer` this rank's part of the state that another number of ranks saved in the
     directory of `file`. Returns whether that succeeded; if not, the optimizer is unchanged."""
-    world_size = _other_world_size(file)
+    world_size = other_world_size(file)
     if not world_size:
         return False
     try:
@@ -62,8 +62,9 @@ def load_resharded(file: RankFile, parameters: Parameters, optimizer: Optimizer)
     return True
 
 
-def _other_world_size(file: RankFile) -> int:
-    """The number of ranks of which all files are there, the newest ones; 0 if there is none."""
+def other_world_size(file: RankFile) -> int:
+    """The number of ranks of which all files are in the directory, the newest ones; 0 if there is
+    none."""
     found: list[tuple[float, int]] = []
     for path in file.directory.glob("rank-0-of-*.safetensors"):
         number = path.name.removesuffix(".safetensors").rpartition("-")[2]
@@ -126,11 +127,20 @@ def _joined(ranks: Sequence[OtherRank], entry: str, name: str, whole: Shape) -> 
     parts = [rank.tensors[entry] for rank in ranks]
     if any(tuple(x.shape) != rank.shapes[name][1] for x, rank in zip(parts, ranks, strict=True)):
         raise RankStateError(f"{entry} has not the shape of its parameter")
+    return joined(parts, whole, entry)
+
+
+def joined(parts: Sequence[Tensor], whole: Shape, entry: str) -> Tensor:
+    """The tensor of this shape of the parts that the ranks have, in their order; `entry` is its
+    name in texts. Raises RankStateError unless they have it whole, or in parts along one
+    dimension."""
     if all(tuple(part.shape) == whole for part in parts):
         return parts[0]
+    if any(part.dim() != len(whole) for part in parts):
+        raise RankStateError(f"{entry} has another number of dimensions")
     (axis, *others) = [
         axis for axis, size in enumerate(whole) if any(part.shape[axis] != size for part in parts)
     ]
     if others or sum(part.shape[axis] for part in parts) != whole[axis]:
         raise RankStateError(f"{entry} is not in parts along one dimension")
-    return torch.cat(parts, dim=axis)
+    return torch.cat(list(parts), dim=axis)

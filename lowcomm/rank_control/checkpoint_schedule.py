@@ -8,8 +8,9 @@ the format of a checkpoint (checkpoints/checkpoint.py).
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -22,6 +23,7 @@ from lowcomm.checkpoints.checkpoint import (
     FragmentCut,
     Layout,
     PeerCut,
+    newest_rank_state,
     pack_log,
     prune,
     read_cut,
@@ -33,8 +35,8 @@ from lowcomm.outer_state.replica import Replica
 from lowcomm.outer_state.state_moment import Moment
 from lowcomm.outer_state.step_replica import StepReplica
 from protocols.peer import PeerCore
-from protocols.state import progress_at, remaining_at
-from protocols.types import Remaining
+from protocols.state import RunState, progress_at, remaining_at
+from protocols.types import Remaining, Version
 
 T = TypeVar("T")
 
@@ -128,6 +130,14 @@ class CheckpointSchedule:
         """The directory for the state that ranks need to go on after this round."""
         return self._directory / RANK_STATES / f"round-{round_:06d}"
 
+    def fresh_rank_state(self, round_: int) -> Path:
+        """`rank_state(round_)`, for ranks to write to: without the files of ranks that were lost or
+        of a branch that was rolled back, since those do not fit together with new ones."""
+        place = self.rank_state(round_)
+        if place != self.kept_rank_state:  # New ranks may be reading it, to write the same again.
+            shutil.rmtree(place, ignore_errors=True)
+        return place
+
     def begin_writing(self, core: PeerCore, replica: Replica | StepReplica) -> None:
         """Lend the replica's state in a job of the worker thread, and start writing it. In a
         stepwise run, that is the newest committed state (the base).
@@ -174,12 +184,12 @@ class CheckpointSchedule:
         if self._pending is not None:
             await self._pending
 
-    def take_back(self, round_: int, *, ended: Collection[str]) -> None:
-        """The run was rolled back to this round: delete newer checkpoints of lineages that have
-        ended, and newer incomplete ones.
+    def take_back(self, round_: int, run_state: RunState) -> None:
+        """The run was rolled back to this round: delete newer checkpoints that it took back, and
+        newer incomplete ones. New ranks do not start from their rank states.
 
-        `ended`: those lineages. Newer checkpoints of other lineages stay: the rollback may be an
-        old log entry that this node only now reads.
+        The rollback may be an old entry of the log, which this node reads again after a restart:
+        `run_state`, which may contain later entries, tells which newer checkpoints stand.
         """
         self._last_round = min(self._last_round, round_)
         self._life += 1
@@ -188,11 +198,14 @@ class CheckpointSchedule:
             if not (number.isdecimal() and int(number) > round_):
                 continue
             try:
-                over = read_cut(path).lineage in ended
+                over = is_void(read_cut(path), run_state)
             except CheckpointError:
                 over = True
             if over:
                 shutil.rmtree(path, ignore_errors=True)
+        named = self._named_rank_states()
+        if self.kept_rank_state is not None and self.kept_rank_state.name > max(named, default=""):
+            self.kept_rank_state = newest_rank_state(self._directory, max(named, default=""))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -246,6 +259,14 @@ class CheckpointSchedule:
             asked.path, asked.why = path, why
             asked.begun = cut.round if path or why else 0
 
+    def _named_rank_states(self) -> set[str]:
+        """Names of the rank states of all complete checkpoints."""
+        named: set[str] = set()
+        for path in (self._directory / CHECKPOINTS).glob("round-*"):
+            with suppress(CheckpointError):
+                named.add(read_cut(path).own.rank_state)
+        return named
+
     def _prune_rank_states(self, round_: int) -> None:
         """Delete rank states older than this round that belong to no checkpoint, except the last
         complete one. Newer ones stay: ranks may be writing them."""
@@ -255,6 +276,15 @@ class CheckpointSchedule:
             number = path.name.removeprefix("round-")
             if path.name not in kept and number.isdecimal() and int(number) < round_:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def is_void(cut: CheckpointCut, run_state: RunState) -> bool:
+    """Whether a rollback took back the state of this checkpoint. One of a lineage that is not known
+    yet stands: its beginning is a later entry of the log."""
+    lineage = int(cut.lineage, 16)
+    versions = [Version(f, x.version, x.state_digest) for f, x in enumerate(cut.fragments)]
+    ended = any(branch.lineage == lineage for branch in run_state.branches)
+    return ended and not run_state.is_kept(lineage, versions)
 
 
 def _cut(

@@ -128,7 +128,7 @@ class RankRounds:
             attempt.uncounted.pop(fragment, None)
         commit, snapshot = run_state.commit(fragment, placed.version), ""
         if full and anchor and not command.finish and checkpoint_schedule.is_due(placed.version):
-            snapshot = str(checkpoint_schedule.rank_state(placed.version))
+            snapshot = str(checkpoint_schedule.fresh_rank_state(placed.version))
         if command.finish:
             attempt.over.add(fragment)
         self.finishing = len(attempt.over) == len(replica.sizes)

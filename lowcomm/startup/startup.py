@@ -15,6 +15,7 @@ from lowcomm.checkpoints.checkpoint import (
     RANK_STATES,
     CheckpointCut,
     newest_checkpoint,
+    newest_rank_state,
     read_cut,
 )
 from lowcomm.config.schema import (
@@ -142,11 +143,10 @@ def memory_needed(run: RunConfig, layout: Sequence[TensorSpec], *, peers: int, j
 
 def own_rank_state(directory: Path) -> Path | None:
     """The directory of rank state that fits this node's newest complete checkpoint; None if there
-    is none. If the ranks did not write one at that round, it is the last one before."""
+    is none. If not all ranks wrote theirs at that round, it is the last one before."""
     path, _ = newest_checkpoint(directory / CHECKPOINTS)
     name = read_cut(path).own.rank_state if path is not None else ""
-    written = [each for each in (directory / RANK_STATES).glob("round-*") if each.name <= name]
-    return max(written, default=None)
+    return newest_rank_state(directory, name)
 
 
 def kept(directory: Path, *, alone: Saved | None = None) -> tuple[Kept | None, tuple[str, ...]]:

@@ -341,7 +341,7 @@ CHECKPOINT_MUTANTS = (
         "A later start goes on from a state that a Restore took back.",
         Edit(
             CheckpointSchedule.take_back,
-            "over = read_cut(path).lineage in ended",
+            "over = is_void(read_cut(path), run_state)",
             "over = False",
         ),
         tests=_CHECKPOINTER,

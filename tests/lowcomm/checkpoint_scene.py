@@ -21,8 +21,10 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
 from protocols.messages import log_entries as e
+from protocols.messages.snapshot import Branch
 from protocols.peer.core import PeerCore
 from protocols.state import transitions
+from protocols.state.run_state import RunState
 from protocols.types.ids import (
     Contributor,
     FragmentParts,
@@ -96,8 +98,15 @@ class Scene:
 
     def take_back(self, round_: int) -> None:
         """The lineage so far is over."""
-        ended = {f"{self.core.run_state.lineage:016x}"}
-        self.checkpoint_schedule.take_back(round_, ended=ended)
+        self.checkpoint_schedule.take_back(round_, self.rolled_back((round_, round_)))
+
+    def rolled_back(self, *to: tuple[int, int]) -> RunState:
+        """The state of a log that had these rollbacks, the first one of the present lineage."""
+        run_state = transitions.copy(self.core.run_state)
+        for rounds in to:
+            run_state.branches.append(Branch(run_state.lineage, rounds))
+            run_state.lineage += 1
+        return run_state
 
     def hear(self, event: v.Event) -> None:
         """The disk takes at once whatever the core wants to keep."""

@@ -183,7 +183,8 @@ def test_momentum_that_was_kept_is_for_the_next_step_alone(
     assert kept is not None
     save_momentum(RankFile(tmp_path, 0, 1), kept)
     assert ours.nodes[0].kept(2) is None, "it is of a later step"
-    loaded = load_momentum(RankFile(tmp_path, 0, 1), again.nodes[0].shapes)
+    owned, shapes = again.nodes[0].row_exchange.owned, again.nodes[0].shapes
+    loaded = load_momentum(RankFile(tmp_path, 0, 1), owned, shapes)
     assert loaded is not None
     again.nodes[0].recall(loaded)
     fresh = Nodes().written(0, first)

@@ -77,7 +77,7 @@ def go_back(scene: Scene) -> None:
     lineage = scene.core.run_state.lineage
     scene.append(e.Restore(lineage, versions, 0, 0, (), 0, False, 1))
     scene.append(scene.view)
-    scene.checkpoint_schedule.take_back(0, ended={f"{lineage:016x}"})
+    scene.checkpoint_schedule.take_back(0, scene.core.run_state)
 
 
 @pytest.mark.asyncio

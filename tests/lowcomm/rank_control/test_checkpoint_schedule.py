@@ -18,6 +18,7 @@ from lowcomm.checkpoints.residue_file import find_residue
 from lowcomm.methods import DiLoCoMethod
 from lowcomm.outer_state.replica import Replica
 from protocols.messages import log_entries as e
+from protocols.messages.snapshot import Branch
 from tests.lowcomm.checkpoint_scene import ALPHA, EVERY, LAYOUT, SIZES, Scene
 from tests.lowcomm.replicas import arrays
 
@@ -333,8 +334,57 @@ async def test_what_is_being_written_when_the_run_goes_back_does_not_stay(scene:
 async def test_history_takes_nothing_back_that_came_after_it(scene: Scene) -> None:
     """A peer that starts again reads of every Restore once more."""
     await scene.write(5)
-    scene.checkpoint_schedule.take_back(3, ended={"0123456789abcdef"})
+    run_state = scene.rolled_back()
+    run_state.branches.append(Branch(0xABC, (3, 3)))
+    scene.checkpoint_schedule.take_back(3, run_state)
     assert scene.on_disk()[0] == "round-000005"
+    unknown = scene.rolled_back()
+    unknown.lineage = 0xABC
+    scene.checkpoint_schedule.take_back(3, unknown)
+    assert scene.on_disk()[0] == "round-000005", "its lineage begins with a later entry"
+
+
+@pytest.mark.asyncio
+async def test_a_later_rollback_to_a_checkpoint_voids_it_for_no_earlier_one(scene: Scene) -> None:
+    """All nodes were killed, went on from round 5, and were killed again: the log that they read
+    then has both rollbacks, and is read at once (seed 271590843)."""
+    await scene.write(5)
+    scene.checkpoint_schedule.take_back(3, scene.rolled_back((5, 5)))
+    assert scene.on_disk()[0] == "round-000005"
+    scene.checkpoint_schedule.take_back(3, scene.rolled_back((5, 5), (5, 5)))
+    assert scene.on_disk()[0] == "round-000005"
+    scene.checkpoint_schedule.take_back(3, scene.rolled_back((5, 5), (4, 5)))
+    assert not list((scene.directory / CHECKPOINTS).iterdir())
+
+
+def test_ranks_write_beside_no_file_of_others(scene: Scene) -> None:
+    """Rank 0 of two was lost while it wrote, or what both wrote was rolled back: a part of it and a
+    part of new files would look whole."""
+    schedule = scene.checkpoint_schedule
+    for round_ in (5, 10):
+        schedule.rank_state(round_).mkdir(parents=True)
+        (schedule.rank_state(round_) / "rank-1-of-2.safetensors").touch()
+    schedule.kept_rank_state = schedule.rank_state(5)
+    for round_, files in ((5, 1), (10, 0), (15, 0)):
+        place = schedule.fresh_rank_state(round_)
+        assert place == schedule.rank_state(round_)
+        assert len(list(place.glob("*"))) == files
+
+
+@pytest.mark.asyncio
+async def test_new_ranks_do_not_start_from_what_was_rolled_back(scene: Scene) -> None:
+    schedule = scene.checkpoint_schedule
+    for round_ in (5, 10):
+        schedule.rank_state(round_).mkdir(parents=True)
+        (schedule.rank_state(round_) / "rank-0-of-1.safetensors").touch()
+        schedule.kept_rank_state = schedule.rank_state(round_)
+        await scene.write(round_)
+    schedule.take_back(7, scene.rolled_back((10, 10)))  # A peer reads of it once more.
+    assert schedule.kept_rank_state == schedule.rank_state(10)
+    scene.take_back(7)
+    assert schedule.kept_rank_state == schedule.rank_state(5)
+    scene.take_back(4)
+    assert schedule.kept_rank_state is None
 
 
 @pytest.mark.asyncio

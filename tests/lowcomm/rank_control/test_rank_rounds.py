@@ -157,6 +157,23 @@ async def test_what_is_said_of_a_result_that_waited_is_of_what_is_in_it(
 
 
 @pytest.mark.asyncio
+async def test_ranks_write_their_state_beside_no_file_of_lost_ones(
+    made: Daemon, results: list[Result]
+) -> None:
+    schedule = made.context.checkpoint_schedule
+    replica, every = made.context.replica, made.context.config.node.checkpoint_every_rounds
+    assert isinstance(replica, Replica)
+    old = schedule.rank_state(every) / "rank-1-of-2.safetensors"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    replica.apply(stamp(0, every), (0, 6), [np.ones(6, np.float32).tobytes()], ())
+    enough(made)
+    made.ranks.rounds.resume(goes_on(every, "counted"))
+    assert [result.snapshot for result in results] == [str(schedule.rank_state(every))]
+    assert not old.exists()
+
+
+@pytest.mark.asyncio
 async def test_new_ranks_do_not_get_what_the_lost_ones_waited_for(
     made: Daemon, results: list[Result]
 ) -> None:

@@ -1,6 +1,7 @@
 """How a run is entered in the log and agreed to, and what a node has kept of it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -325,7 +326,7 @@ def test_a_torn_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     assert len(skipped) == 1
     assert skipped[0].startswith("round-000004: model.safetensors has 100 bytes, expected ")
     for round_ in (3, 4):
-        (tmp_path / RANK_STATES / f"round-{round_:06d}").mkdir(parents=True)
+        ranks_wrote(tmp_path / RANK_STATES / f"round-{round_:06d}", (0, 1))
     assert own_rank_state(tmp_path) == tmp_path / RANK_STATES / "round-000003"
 
 
@@ -336,8 +337,27 @@ def test_its_ranks_go_on_with_what_was_written_at_its_checkpoint_or_last_before(
     write(tmp_path, 3)
     assert own_rank_state(tmp_path) is None
     for number, expected in ((4, None), (2, 2), (3, 3)):  # 4: of a round that was taken back.
-        places[number].mkdir(parents=True)
+        ranks_wrote(places[number], (0, 1))
         assert own_rank_state(tmp_path) == (places[expected] if expected else None)
+
+
+def test_what_a_part_of_the_ranks_wrote_is_passed_over(tmp_path: Path) -> None:
+    before, at = (tmp_path / RANK_STATES / f"round-{number:06d}" for number in (2, 3))
+    write(tmp_path, 3)
+    ranks_wrote(before, (0, 1))
+    ranks_wrote(at, (1,))
+    (at / ".rank-0-of-2.safetensors.writing").touch()
+    (at / "kept-0-of-2.safetensors").touch()
+    assert own_rank_state(tmp_path) == before
+    ranks_wrote(at, (0,))
+    assert own_rank_state(tmp_path) == at
+
+
+def ranks_wrote(place: Path, ranks: Sequence[int]) -> None:
+    """These ones of two."""
+    place.mkdir(parents=True, exist_ok=True)
+    for rank in ranks:
+        (place / f"rank-{rank}-of-2.safetensors").touch()
 
 
 def test_without_a_whole_checkpoint_nothing_is_kept(tmp_path: Path) -> None:
