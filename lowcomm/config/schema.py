@@ -323,7 +323,8 @@ class NodeConfig:
     name: str = ""
     """A short name for people, with which the peer id begins; empty: the host's name."""
     ranks: int = 1
-    """Number of training processes of this node. `run.data.batch` is a multiple of it."""
+    """Number of training processes of this node. `run.data.batch` is a multiple of it. If a program
+    under torchrun starts the daemon, the default is the number of its processes."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device on which the built-in program trains. With `cuda`, each rank takes one GPU. A program
     of your own chooses its device by itself."""
@@ -432,8 +433,11 @@ def check_node(run: RunConfig, node: NodeConfig) -> None:
         )
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
-    """Read a TOML file, and apply `--set table.key=value` overrides (values as in TOML).
+def load_config(
+    path: Path | None, overrides: Sequence[str] = (), *, ranks: int | None = None
+) -> FileConfig:
+    """Read a TOML file, and apply `--set table.key=value` overrides (values as in TOML). `ranks`:
+    `node.ranks` if neither sets it.
 
     Raises ConfigError with one line: the place, the error, and a correct value.
     """
@@ -446,6 +450,8 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
         sources.append("--set")
     for override in overrides:
         _apply_override(raw, override)
+    if ranks is not None and isinstance(node := raw.setdefault("node", {}), dict):
+        cast(dict[str, Any], node).setdefault("ranks", ranks)
     return cast(FileConfig, validate(FileConfig, raw, where=" and ".join(sources)))
 
 

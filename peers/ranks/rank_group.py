@@ -350,13 +350,7 @@ class RankGroup:
         elif isinstance(message, RankHello | Obeyed):
             raise RankFault(f"rank {rank} sends {type(message).__name__} out of turn")
         else:
-            running.closed(rank)
-            if not message.ended:
-                running.end.lose(f"rank {rank}: {message.why}")
-            elif not attempt.finishing and rank not in attempt.in_stage(Stage.DONE):
-                running.end.suspect(f"rank {rank}: {message.why}")
-            elif attempt.finishing and self._config.adopted:
-                running.end.finish()
+            running.closed(rank, message, adopted=self._config.adopted)
 
     def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         self._memory.take_layout(running, tensors)
