@@ -76,8 +76,8 @@ class Peer:
         if not data.has_text:
             raise ConfigError(
                 f"run.data.source is {data.source!r}, so this run has no text: pass a dataset to "
-                'peer.batches, or set run.data.source to "stdlib", "files" or "tokens" when a run '
-                "is founded"
+                'peer.batches, or set run.data.source to "stdlib", "files", "datasets" or '
+                '"tokens" when a run is founded'
             )
         with self.fitting():
             return open_joined(self.run, self.node, directory=self._corpus_directory)
