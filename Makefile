@@ -97,7 +97,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 # Large packages that only the long tests of examples/ need. torchtitan wants older ones than hf.
 $(VENV)/.installed-extras: $(VENV)/.installed-dev constraints-titan.txt
-	$(PIP_INSTALL) -e ".[dev,hf,lightning,tokenizers]"
+	$(PIP_INSTALL) -e ".[dev,datasets,hf,lightning,tokenizers]"
 	rm -rf build/titan
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/titan \
 	    -r constraints-titan.txt

@@ -223,17 +223,18 @@ def peer(
         raise ConfigError(
             f"say either --new (start a run), or --join @FILE or {TOKEN_VARIABLE} (join that run)"
         )
-    loaded = load_config(config, overrides or ())
+    adopted = program.adopted
+    loaded = load_config(config, overrides or (), ranks=adopted.ranks if adopted else None)
     if new and loaded.run is None:
         raise ConfigError(
             "--new needs a [run], which says what to train: give a configuration file that has "
             "one, or --set run.seed=0 for the defaults"
         )
-    if program.adopted is not None and loaded.node.ranks != 1:
+    if adopted is not None and loaded.node.ranks != adopted.ranks:
         raise ConfigError(
-            f"node.ranks is {loaded.node.ranks}, but a program that starts its node itself is one "
-            "rank: set node.ranks=1, or start it as `lowcomm peer run.toml --new -- torchrun "
-            "train.py`"
+            f"node.ranks is {loaded.node.ranks}, but the program that starts this node itself runs "
+            f"{adopted.ranks} process{'es' * (adopted.ranks > 1)} (LOCAL_WORLD_SIZE): leave "
+            f"node.ranks out, or use `torchrun --nproc-per-node {loaded.node.ranks}`"
         )
     opened = config.parent if config and (config.parent / ROOT_KEY).exists() else None
     run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
@@ -248,7 +249,7 @@ def peer(
         token=token,
         run_directory=opened,
         command=program.command,
-        adopted=program.adopted,
+        adopted=adopted,
         fault=parse_fault(fault) if fault else None,
     )
     _run_daemon(loaded, directory, start)

@@ -19,7 +19,7 @@ from protocols.types import ConfigError, ProtocolConfig
 
 BYTE_VALUES = 256
 """Number of different tokens if the bytes of a text are its tokens."""
-Source = Literal["", "stdlib", "files", "tokens", "own", "private"]
+Source = Literal["", "stdlib", "files", "datasets", "tokens", "own", "private"]
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _ABSENT = object()
 
@@ -147,23 +147,34 @@ class DataConfig:
 
     source: Source = ""
     """`stdlib`: the sources of Python's standard library. `files`: the text files and JSON lines of
-    the folder `[node] corpus`. `tokens`: shards of tokens, mapped where they are: the `.bin` files
-    of `[node] corpus`, of nanoGPT (raw) or of llm.c and modded-nanogpt (with a header). `own`: no
-    text; the programs of all nodes have the same dataset, and each item is leased to one
-    node. `private`: no text, and no samples are leased: the program of each node has other data
-    than other nodes, and only numbers of tokens are shared. Empty: `stdlib` if the founding node
-    runs the built-in program, `own` if it runs a program of its own."""
+    the folder `[node] corpus`. `datasets`: a text column of a Hugging Face dataset, which each node
+    reads once as a stream, and of which it keeps the tokens. `tokens`: shards of tokens, mapped
+    where they are: the `.bin` files of `[node] corpus`, of nanoGPT (raw) or of llm.c and
+    modded-nanogpt (with a header). `own`: no text; the programs of all nodes have the same dataset,
+    and each item is leased to one node. `private`: no text, and no samples are leased: the program
+    of each node has other data than other nodes, and only numbers of tokens are shared. Empty:
+    `stdlib` if the founding node runs the built-in program, `own` if it runs a program of its
+    own."""
     window: int = 256
     """Number of tokens that a sample predicts."""
     batch: int = 16
     """Number of samples (or items of your own dataset) in an inner step of one node; its ranks
     share them equally."""
     held_out_below: int = 8
-    """A text file, or a document of JSON lines, is held out for evaluation if the first byte of its
+    """A text file, JSON line or row is held out for evaluation if the first byte of its text's
     SHA-256 is below this (8: 3 %). Of shards: those with a name such as `val.bin` or
     `fineweb_val_000.bin`; if there are none, so many of 256 parts of all tokens, at the end."""
     text_key: str = "text"
-    """Key of the text in files of JSON lines (`.jsonl`, `.ndjson`, also `.gz`)."""
+    """Key of the text in files of JSON lines (`.jsonl`, `.ndjson`, also `.gz`), or the column of a
+    dataset."""
+    dataset: str = ""
+    """With source `datasets`: a dataset of the Hugging Face Hub, as NAME, NAME:CONFIG, or either
+    one with @REVISION, so that later changes make no difference. A node may read a copy instead
+    (`node.corpus`). Needs the extra `datasets`."""
+    dataset_split: str = "train"
+    """Split of the dataset. Held-out rows are chosen from it, as `held_out_below` says."""
+    dataset_rows: int = 0
+    """Only so many rows from the beginning of the split are read. 0: all."""
     shard_type: Literal["uint16", "uint32"] = "uint16"
     """Type of the tokens in shards without a header."""
     tokenizer: str = ""
@@ -187,7 +198,7 @@ class DataConfig:
     @property
     def is_text(self) -> bool:
         """Whether it is made of texts, which a tokenizer may divide."""
-        return self.source in ("stdlib", "files")
+        return self.source in ("stdlib", "files", "datasets")
 
     @property
     def tokens_are_bytes(self) -> bool:
@@ -205,7 +216,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         sizes = ("window", "batch", "eval_windows", "eval_window")
-        check_values("run.data", self, positive=sizes, not_negative=("eval_every_rounds",))
+        counts = ("eval_every_rounds", "dataset_rows")
+        check_values("run.data", self, positive=sizes, not_negative=counts)
         if not 1 <= self.held_out_below <= 255:
             raise ConfigError(
                 f"run.data.held_out_below must be in [1, 255], got {self.held_out_below}: "
@@ -323,7 +335,8 @@ class NodeConfig:
     name: str = ""
     """A short name for people, with which the peer id begins; empty: the host's name."""
     ranks: int = 1
-    """Number of training processes of this node. `run.data.batch` is a multiple of it."""
+    """Number of training processes of this node. `run.data.batch` is a multiple of it. If a program
+    under torchrun starts the daemon, the default is the number of its processes."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device on which the built-in program trains. With `cuda`, each rank takes one GPU. A program
     of your own chooses its device by itself."""
@@ -368,7 +381,9 @@ class NodeConfig:
     corpus: str = ""
     """If `[run.data] source` is "files": a folder, nested at will. Hidden files and files that are
     no text are skipped; `.gz` files are unpacked. If it is "tokens": a `.bin` file, a folder, or a
-    pattern such as "data/fineweb_*.bin". Folders may have other places on other nodes."""
+    pattern such as "data/fineweb_*.bin". If it is "datasets": a folder with a copy of the dataset
+    (Parquet, JSON lines, text, CSV); empty: the Hub's own is read. Folders may have other places on
+    other nodes."""
     tokenizer: str = ""
     """A tokenizer.json of Hugging Face, by which a text is made tokens: equal on all nodes.
     `lowcomm tokenizer train` makes one. It needs the extra `tokenizers`. Empty: bytes are tokens.
@@ -433,8 +448,11 @@ def check_node(run: RunConfig, node: NodeConfig) -> None:
         )
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
-    """Read a TOML file, and apply `--set table.key=value` overrides (values as in TOML).
+def load_config(
+    path: Path | None, overrides: Sequence[str] = (), *, ranks: int | None = None
+) -> FileConfig:
+    """Read a TOML file, and apply `--set table.key=value` overrides (values as in TOML). `ranks`:
+    `node.ranks` if neither sets it.
 
     Raises ConfigError with one line: the place, the error, and a correct value.
     """
@@ -447,6 +465,8 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> FileConfig:
         sources.append("--set")
     for override in overrides:
         _apply_override(raw, override)
+    if ranks is not None and isinstance(node := raw.setdefault("node", {}), dict):
+        cast(dict[str, Any], node).setdefault("ranks", ranks)
     return cast(FileConfig, validate(FileConfig, raw, where=" and ".join(sources)))
 
 

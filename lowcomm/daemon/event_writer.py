@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lowcomm.daemon.gauges import figures_of, gauges_of, served
 from lowcomm.daemon.token_list import paused_at
 from lowcomm.daemon.tried_addresses import FOR_OTHERS, with_tried
-from lowcomm.rank_control.program_notices import node_wait
+from lowcomm.rank_control.program_notices import FIRST_STEP, node_wait
 from peers.metrics import PURPOSES, RATE_WINDOW_S, watch
 from protocols.acts import described
 from protocols.messages import log_entries as e
@@ -68,8 +68,11 @@ async def report_metrics(context: DaemonContext, group: RankGroup) -> None:
     while True:
         await asyncio.sleep(METRICS_INTERVAL_S)
         wait, faults = node_wait(context, group, loop.time()), context.mesh.dial_faults()
-        # Not each other fault of an address that was named.
-        why = (wait.reason, *sorted(faults)) if wait.phase in FOR_OTHERS else ()
+        why: tuple[str, ...] = ()
+        if wait.phase in FOR_OTHERS:
+            why = (wait.reason, *sorted(faults))  # Not each other fault of a named address.
+        elif wait.reason.startswith(FIRST_STEP):
+            why = (wait.reason,)
         if why and why != told:
             context.event_log.write("waiting", reason=with_tried(wait, faults).reason)
         told = why

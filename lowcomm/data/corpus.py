@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from lowcomm.config.schema import BYTE_VALUES, DataConfig
 from lowcomm.data.documents import documents, is_lines, is_plain, is_text
 from lowcomm.data.manifest import ManifestFile, manifest_digest
+from lowcomm.data.streamed_rows import StreamedRows
 from lowcomm.data.token_shards import (
     ShardedTokens,
     TokenArray,
@@ -57,6 +58,16 @@ class _Found:
     path: str
     """Relative to the folder of the corpus, with forward slashes."""
     status: os.stat_result
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    root: Path
+    """What paths are relative to; of a dataset of the Hub its name."""
+    folder: Path | None
+    """The node's own directory must not be in it."""
+    find: Callable[[], list[_Found]]
+    """Look at all files. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +156,28 @@ def build_corpus(
 
     `folder` is `[node] corpus`; the source "stdlib" does not read it. If the path, size or times of
     a file have changed, all files are read again: each text whole into memory, JSON lines line by
-    line. Raises ConfigError if the folder is missing, unreadable, or has too few tokens.
+    line. A dataset of the Hub is read again only if the configuration names another one. Raises
+    ConfigError if the folder is missing, unreadable, or has too few tokens.
     """
-    shards = config.source == "tokens"
-    root, paths = find_shards(folder) if shards else (_root(config, folder), None)
-    if not shards or Path(folder).is_dir():
-        _check_apart(Path(folder) if shards else root, directory)
+    rows = StreamedRows(config, folder) if config.source == "datasets" else None
+    place = _place(config, folder)
+    root = place.root
+    if place.folder is not None:
+        _check_apart(place.folder, directory)
     try:
-        if paths is not None:
-            found = [_Found(path.relative_to(root).as_posix(), path.stat()) for path in paths]
-        else:
-            found = _in_order(_walk(root, config))
+        found = place.find()
         seen = _seen_digest(root, config, found)
         recorded = _read_manifest(directory)
         if recorded is None or recorded.seen != seen:
             directory.mkdir(parents=True, exist_ok=True)
             # Removed first and written last: if there is a manifest, its tokens are complete.
             (directory / MANIFEST).unlink(missing_ok=True)
-            if shards:
+            if config.source == "tokens":
                 recorded = _read_shards(root, found, config)
             else:
+                texts = _FileTexts(root, found, config) if rows is None else _RowTexts(rows)
                 recorded = _write_text(
-                    root,
-                    found,
-                    config,
-                    directory=directory,
-                    tokenizer=tokenizer,
-                    progress=progress,
+                    texts, config, directory=directory, tokenizer=tokenizer, progress=progress
                 )
             replace(recorded, seen=seen).write(directory / MANIFEST)
     except OSError as error:
@@ -199,8 +205,22 @@ def is_held_out(sha256: str, held_out_below: int) -> bool:
     return int(sha256[:2], 16) < held_out_below
 
 
+def _place(config: DataConfig, folder: str) -> _Place:
+    if config.source == "tokens":
+        root, paths = find_shards(folder)
+        return _Place(
+            root,
+            Path(folder) if Path(folder).is_dir() else None,
+            lambda: [_Found(path.relative_to(root).as_posix(), path.stat()) for path in paths],
+        )
+    if config.source == "datasets" and not folder:
+        return _Place(Path(config.dataset), None, list)
+    root = _root(config, folder)
+    return _Place(root, root, lambda: _in_order(_walk(root, config)))
+
+
 def _root(config: DataConfig, folder: str) -> Path:
-    if config.source != "files":
+    if config.source not in ("files", "datasets"):
         return Path(sysconfig.get_path("stdlib")).resolve()
     if not folder:
         raise ConfigError(
@@ -208,7 +228,8 @@ def _root(config: DataConfig, folder: str) -> Path:
         )
     root = Path(folder).resolve()
     if not root.is_dir():
-        raise ConfigError(f"node.corpus: {root} is not a folder: set it to one with text files")
+        holds = "text files" if config.source == "files" else "a copy of the dataset"
+        raise ConfigError(f"node.corpus: {root} is not a folder: set it to one with {holds}")
     return root
 
 
@@ -224,7 +245,7 @@ def _check_apart(root: Path, directory: Path) -> None:
 def _walk(root: Path, config: DataConfig) -> Iterator[_Found]:
     """Yield the regular files below `root`, in a folder of a person without hidden ones. Links are
     not followed: they may lead outside."""
-    stdlib = config.source != "files"
+    stdlib = config.source not in ("files", "datasets")
     for folder, subfolders, names in os.walk(root, onerror=_reraise):
         if stdlib:
             subfolders[:] = [name for name in subfolders if name not in STDLIB_SKIPPED]
@@ -255,6 +276,7 @@ def _seen_digest(root: Path, config: DataConfig, found: Sequence[_Found]) -> str
         for one in found
     ]
     rules = [config.held_out_below, config.text_key, config.shard_type, config.tokenizer]
+    rules += [config.dataset, config.dataset_split, config.dataset_rows]
     text = json.dumps([str(root), config.source, rules, rows])
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -286,36 +308,63 @@ class _Steps:
             self._progress(f"{self._done / 1e6:.0f} MB of text are read")
 
 
+class _FileTexts:
+    """The texts of files, as (SHA-256 that decides on the side, text, bytes that end it)."""
+
+    def __init__(self, root: Path, found: Sequence[_Found], config: DataConfig) -> None:
+        self.files: list[ManifestFile] = []
+        """Those that have been read."""
+        self.skipped = 0
+        self._root, self._found, self._config = root, found, config
+
+    def __iter__(self) -> Iterator[tuple[str, bytes, bytes]]:
+        config = self._config
+        for one in self._found:
+            path = self._root / one.path
+            if config.source == "files" and not is_text(path):
+                self.skipped += 1
+                continue
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            self.files.append(ManifestFile(one.path, one.status.st_size, sha256))
+            end = b"\n" if is_lines(path) else b""
+            for document in documents(path, text_key=config.text_key):
+                own = sha256 if is_plain(path) else hashlib.sha256(document).hexdigest()
+                yield own, document, end
+
+
+class _RowTexts:
+    """The texts of rows, in the same form."""
+
+    skipped = 0
+
+    def __init__(self, rows: StreamedRows) -> None:
+        self.files = rows.files
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[tuple[str, bytes, bytes]]:
+        for document in self._rows:
+            yield hashlib.sha256(document).hexdigest(), document, b"\n"
+
+
 def _write_text(
-    root: Path,
-    found: Sequence[_Found],
+    texts: _FileTexts | _RowTexts,
     config: DataConfig,
     *,
     directory: Path,
     tokenizer: Tokenizer | None,
     progress: Progress | None,
 ) -> _Manifest:
-    files: list[ManifestFile] = []
-    steps, skipped = _Steps(progress), 0
+    steps = _Steps(progress)
     with _replacement(directory / TRAIN) as train, _replacement(directory / HELD_OUT) as held_out:
         writers = [TokenWriter(file, tokenizer) for file in (train, held_out)]
-        for one in found:
-            path = root / one.path
-            if config.source == "files" and not is_text(path):
-                skipped += 1
-                continue
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            files.append(ManifestFile(one.path, one.status.st_size, sha256))
-            end = b"\n" if is_lines(path) else b""
-            for document in documents(path, text_key=config.text_key):
-                own = sha256 if is_plain(path) else hashlib.sha256(document).hexdigest()
-                writers[is_held_out(own, config.held_out_below)].append(document, end=end)
-                steps.count(len(document))
+        for sha256, document, end in texts:
+            writers[is_held_out(sha256, config.held_out_below)].append(document, end=end)
+            steps.count(len(document))
         for writer in writers:
             writer.flush()
         sizes = (train.tell(), held_out.tell())
-    kind = BYTES if tokenizer is None else tokenizer.type
+    kind, files = BYTES if tokenizer is None else tokenizer.type, [*texts.files]
     if tokenizer is not None:
         digest = hashlib.sha256("".join(writer.digest for writer in writers).encode()).hexdigest()
         files.append(ManifestFile(ENCODED, sum(sizes), digest))
@@ -324,7 +373,7 @@ def _write_text(
         files=files,
         train=[TokenFile.whole(TRAIN, kind, sizes[0])],
         held_out=[TokenFile.whole(HELD_OUT, kind, sizes[1])],
-        skipped=skipped,
+        skipped=texts.skipped,
     )
 
 

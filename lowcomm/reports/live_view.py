@@ -195,7 +195,8 @@ class LiveView:
             self._tell(event)  # The program that injects it may be no peer.
             return
         peer = self._peers.setdefault(event.peer, _Peer())
-        peer.state = STATE_OF.get(type(event), peer.state)
+        if (state := STATE_OF.get(type(event))) is not None:
+            peer.state, peer.reason = state, peer.reason * bool(peer.gone)
         match event:
             case Start():
                 self._peers[event.peer] = _Peer()
@@ -340,7 +341,7 @@ class LiveView:
                 figures = (*rates, milliseconds_text(peer.lag_s))
                 cells += [Text("" if peer.gone else figure) for figure in figures]
             if medium:
-                cells.append(Text("" if state == "training" else peer.reason, "dim"))
+                cells.append(Text(peer.reason, "dim"))
             table.add_row(*cells)
         if len(order) > rows:
             table.add_row(Text(f"and {len(order) - rows} more", "dim"))

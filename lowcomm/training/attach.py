@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -24,8 +24,10 @@ from lowcomm.data.batches import Batches, rank_rows
 from lowcomm.data.corpus import Corpus
 from lowcomm.data.joined_corpus import open_joined
 from lowcomm.data.lease import NodeLease, Share
+from lowcomm.exit_codes import EXIT_FAILED
 from lowcomm.methods import AnyMethod, RoundMethod
-from lowcomm.training.own_daemon import TOKEN_VARIABLE, OwnDaemon, start_daemon
+from lowcomm.training.launched_ranks import launched_ranks, number
+from lowcomm.training.own_daemon import TOKEN_VARIABLE, start_daemon
 from peers.ipc import Attached, RankClient, TensorPlace
 from protocols.types import SAMPLES_MAX, ConfigError, LowcommError
 
@@ -70,8 +72,8 @@ class Peer:
         if not data.has_text:
             raise ConfigError(
                 f"run.data.source is {data.source!r}, so this run has no text: pass a dataset to "
-                'peer.batches, or set run.data.source to "stdlib", "files" or "tokens" when a run '
-                "is founded"
+                'peer.batches, or set run.data.source to "stdlib", "files", "datasets" or '
+                '"tokens" when a run is founded'
             )
         with self.fitting():
             return open_joined(self.run, self.node, directory=self._corpus_directory)
@@ -348,28 +350,27 @@ def attach(run: str | Path | None = None, *, join: str = "", overrides: Sequence
     If no daemon started this process, start one as its child: it founds the run of the
     configuration file `run`, or joins that of the token `join` (a token, or @FILE; by default that
     of LOWCOMM_TOKEN; then `run` may be missing). `overrides` are as after --set: `node.name=beta`.
-    The node leaves the run when this process ends. If a daemon started it, all three are ignored.
+    Of the ranks of a launcher (torchrun) the first does so, the others find its daemon; node.ranks
+    is their number unless the configuration says another one, which is an error. The node leaves
+    the run when the first rank or the launcher ends, or any rank is killed. If a daemon started
+    this process, all three are ignored.
 
     Blocks until the daemon knows the run (it may be waiting for a first peer). Until the run is
     finished, this process ends when the daemon does. Raises ConfigError if the file, the token, the
     environment or the lack of a daemon is at fault; LowcommError if the daemon is gone.
     """
-    path, own = os.environ.get("LOWCOMM_SOCKET", ""), None
+    path, own_daemon = os.environ.get("LOWCOMM_SOCKET", ""), None
     if not path:
-        own = _own_daemon(run, join=join, overrides=overrides)
+        own_daemon = _own_daemon(run, join=join, overrides=overrides)
         path = os.environ["LOWCOMM_SOCKET"]
-    world_size = _number("WORLD_SIZE", 1)
-    rank = _number("RANK", 0)
+    world_size = number("WORLD_SIZE", 1)
+    rank = number("RANK", 0)
     if rank >= world_size:
         raise ConfigError(f"RANK is {rank} and WORLD_SIZE {world_size}: ranks count from 0")
-    attempt = _number("LOWCOMM_ATTEMPT", _number("TORCHELASTIC_RESTART_COUNT", 0))
+    attempt = number("LOWCOMM_ATTEMPT", number("TORCHELASTIC_RESTART_COUNT", 0))
     try:
         client = RankClient(
-            path,
-            rank=rank,
-            world_size=world_size,
-            attempt=attempt,
-            own_daemon=own.exit_code if own is not None else None,
+            path, rank=rank, world_size=world_size, attempt=attempt, own_daemon=own_daemon
         )
     except OSError as error:
         raise LowcommError(f"no lowcomm daemon listens at {path}: {error}") from error
@@ -384,8 +385,12 @@ def attach(run: str | Path | None = None, *, join: str = "", overrides: Sequence
     return peer
 
 
-def _own_daemon(run: str | Path | None, *, join: str, overrides: Sequence[str]) -> OwnDaemon:
-    """Start a daemon; from then on the environment is that of its rank."""
+def _own_daemon(
+    run: str | Path | None, *, join: str, overrides: Sequence[str]
+) -> Callable[[], int]:
+    """Start a daemon, or find that of the first rank; from then on the environment is that of its
+    rank. Returns a function that waits for the daemon's end, if it is ours, and gives its exit
+    status."""
     if run is None and not (join or os.environ.get(TOKEN_VARIABLE)):
         raise ConfigError(
             "LOWCOMM_SOCKET is not set, so no lowcomm daemon started this process: "
@@ -393,15 +398,21 @@ def _own_daemon(run: str | Path | None, *, join: str, overrides: Sequence[str]) 
             "`lowcomm peer --join @FILE -- python train.py` (FILE: the token); or have it start "
             'a daemon by lowcomm.attach(run="run.toml"), on further nodes with join="@FILE"'
         )
-    if _number("WORLD_SIZE", 1) > 1:
-        raise ConfigError(
-            "several ranks cannot start their node's daemon: start them by it, as in "
-            "`lowcomm peer run.toml --new --set node.ranks=2 -- torchrun train.py`"
-        )
-    own = start_daemon(run, join=join, overrides=overrides)
-    os.environ.update(own.environment())
+    launched = launched_ranks()
+    if launched is not None and launched.rank:
+        os.environ.pop(TOKEN_VARIABLE, None)
+        os.environ.update(launched.ask())
+        return lambda: EXIT_FAILED
+    with ExitStack() as stack:
+        listening = None if launched is None else stack.enter_context(launched.listen())
+        own = start_daemon(run, join=join, overrides=overrides, launched=launched)
+        environment = own.environment()
+        os.environ.update(environment)
+        stack.pop_all()
+    if launched is not None and listening is not None:
+        launched.hand_out(listening, environment)
     atexit.register(own.exit_code)  # After the rank has closed its connection.
-    return own
+    return own.exit_code
 
 
 def _write_frozen(frozen: Sequence["FrozenPart"], path: str) -> None:
@@ -417,12 +428,3 @@ def _fitting(client: RankClient) -> Generator[None]:
     except ConfigError as error:
         client.unfit(str(error))
         raise
-
-
-def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
-    if not text:
-        return default
-    if not text.isdecimal():
-        raise ConfigError(f"{variable} must be a number, got {text!r}")
-    return int(text)

@@ -12,30 +12,40 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from peers.processes import HANDOVER, own_module, shell_status
 from protocols.types import ConfigError, LowcommError, RefusedError
+
+if TYPE_CHECKING:
+    from lowcomm.training.launched_ranks import LaunchedRanks
 
 ANSWER_TIMEOUT_S = 120.0
 """Seconds until the daemon has opened its sockets: it takes one, and more on a busy machine."""
 LEAVE_TIMEOUT_S = 300.0
 """Seconds for the end of the daemon, which writes its last checkpoint first."""
 TOKEN_VARIABLE = "LOWCOMM_TOKEN"  # noqa: S105 (a name)
-OWN_VARIABLES = ("LOWCOMM_SOCKET", "LOWCOMM_ATTEMPT", "MASTER_ADDR", "MASTER_PORT")
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+OWN_VARIABLES = ("LOWCOMM_SOCKET", "LOWCOMM_ATTEMPT")
+LAUNCHER_VARIABLES = (
+    *("MASTER_ADDR", "MASTER_PORT"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+)
+"""A launcher sets them, and has its own values."""
 
 
 class OwnDaemon:
     """The daemon of this program. Made by `start_daemon`."""
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", answer: int) -> None:
+    def __init__(
+        self, popen: "subprocess.Popen[bytes]", answer: int, *, launched: bool = False
+    ) -> None:
         self._popen = popen
         self._answer = answer
+        self._launched = launched
 
     def environment(self) -> dict[str, str]:
-        """The variables with which this process attaches. Raises ConfigError, RefusedError or
+        """The variables with which the ranks attach. Raises ConfigError, RefusedError or
         LowcommError with the daemon's reason if there is no daemon."""
         with open(self._answer, "rb") as pipe:
             if not select.select([pipe], [], [], ANSWER_TIMEOUT_S)[0]:
@@ -52,7 +62,8 @@ class OwnDaemon:
             self.exit_code()
             raise kinds.get(content["code"], LowcommError)(content["error"])
         given: dict[str, str] = content["environment"]
-        return {name: given[name] for name in (*OWN_VARIABLES, *RANK_VARIABLES)}
+        more = () if self._launched else LAUNCHER_VARIABLES
+        return {name: given[name] for name in (*OWN_VARIABLES, *more)}
 
     def exit_code(self) -> int:
         """Wait for its end; returns its exit status, as a shell has it."""
@@ -62,8 +73,15 @@ class OwnDaemon:
             return EXIT_FAILED
 
 
-def start_daemon(run: str | Path | None, *, join: str, overrides: Sequence[str]) -> OwnDaemon:
-    """Start the daemon. `run`, `join`, `overrides`: as of `attach`. Raises LowcommError."""
+def start_daemon(
+    run: str | Path | None,
+    *,
+    join: str,
+    overrides: Sequence[str],
+    launched: "LaunchedRanks | None" = None,
+) -> OwnDaemon:
+    """Start the daemon. `run`, `join`, `overrides`: as of `attach`. `launched`: all ranks, if a
+    launcher started this process as the first of them. Raises LowcommError."""
     environment = dict(os.environ)
     join = join or os.environ.pop(TOKEN_VARIABLE, "")  # Children need no token.
     arguments = ["peer", *([str(run)] if run is not None else [])]
@@ -74,12 +92,20 @@ def start_daemon(run: str | Path | None, *, join: str, overrides: Sequence[str])
         arguments += ["--set", override]
     if join and not join.startswith("@"):
         environment[TOKEN_VARIABLE] = join
-    return _start([*own_module("lowcomm.cli.main"), *arguments, "--", *_own_command()], environment)
+    program = launched.command if launched is not None and launched.command else _own_command()
+    argv = [*own_module("lowcomm.cli.main"), *arguments, "--", *program]
+    return _start(argv, environment, launched=launched)
 
 
-def _start(argv: Sequence[str], environment: Mapping[str, str]) -> OwnDaemon:
+def _start(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    launched: "LaunchedRanks | None" = None,
+) -> OwnDaemon:
     reading, writing = os.pipe()
-    handover = {**environment, HANDOVER: f"{writing}:{os.getpid()}"}
+    ranks, launcher = (launched.ranks, launched.launcher) if launched is not None else (1, 0)
+    handover = {**environment, HANDOVER: f"{writing}:{os.getpid()}:{ranks}:{launcher}"}
     try:
         popen = subprocess.Popen(
             argv,
@@ -93,7 +119,7 @@ def _start(argv: Sequence[str], environment: Mapping[str, str]) -> OwnDaemon:
         raise LowcommError(f"cannot start the node's daemon: {error}") from error
     finally:
         os.close(writing)
-    return OwnDaemon(popen, reading)
+    return OwnDaemon(popen, reading, launched=launched is not None)
 
 
 def _own_command() -> list[str]:

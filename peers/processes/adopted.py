@@ -1,4 +1,5 @@
-"""The program that has started its node's daemon, and is the daemon's only rank.
+"""The program that has started its node's daemon: one rank, or several of a launcher (torchrun), of
+which the first did so.
 
 The daemon answers it once, with a line of JSON through an inherited pipe: the environment in which
 the rank attaches, or the error for which there is no daemon. Must NOT end the program, nor import
@@ -11,14 +12,19 @@ import os
 from collections.abc import Mapping
 
 HANDOVER = "LOWCOMM_HANDOVER"
-"""The variable by which a program tells its daemon the pipe and its own id, PIPE:PID."""
+"""The variable by which a program tells its daemon the pipe, its own id, the number of its ranks,
+and the id of their launcher (0: none), PIPE:PID:RANKS:LAUNCHER."""
 
 
 class AdoptedProgram:
     """The parent of this process, which waits for an answer."""
 
-    def __init__(self, pipe: int, pid: int) -> None:
+    def __init__(self, pipe: int, pid: int, *, ranks: int = 1, launcher: int = 0) -> None:
+        """`ranks`: number of processes of the program. `launcher`: the process that started them
+        all and ends last; 0: there is none."""
         self.pid = pid
+        self.ranks = ranks
+        self.launcher = launcher
         self._pipe = pipe
 
     @property
@@ -39,8 +45,9 @@ class AdoptedProgram:
 def adopted_program() -> AdoptedProgram | None:
     """The program that has started this process as its daemon; None if a person did, or a daemon.
     Removes the variable from the environment."""
-    pipe, _, pid = os.environ.pop(HANDOVER, "").partition(":")
-    if not (pipe.isdecimal() and pid.isdecimal()):
+    numbers = os.environ.pop(HANDOVER, "").split(":")
+    if len(numbers) != 4 or not all(number.isdecimal() for number in numbers):
         return None
-    os.set_inheritable(int(pipe), False)
-    return AdoptedProgram(int(pipe), int(pid))
+    pipe, pid, ranks, launcher = map(int, numbers)
+    os.set_inheritable(pipe, False)
+    return AdoptedProgram(pipe, pid, ranks=ranks, launcher=launcher)

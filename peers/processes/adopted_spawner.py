@@ -20,7 +20,8 @@ class AdoptedSpawner:
         """`argv`: its command line, for people."""
         self._parent = parent
         self._argv = tuple(argv)
-        self._handle: ProcessHandle | None = None
+        self._handles: list[ProcessHandle] = []
+        """The program and its launcher."""
 
     @property
     def program(self) -> str:
@@ -29,18 +30,23 @@ class AdoptedSpawner:
     async def start(self, envs: Sequence[Mapping[str, str]]) -> None:
         """Answer the program. Raises NotRunnable if it is gone, or has attached before."""
         await self.close()
+        parent = self._parent
+        watched = (parent.pid, parent.launcher) if parent.launcher else (parent.pid,)
         with contextlib.suppress(OSError):
-            self._handle = ProcessHandle(self._parent.pid)
-        if self._handle is None or self._parent.is_gone:
+            for pid in watched:
+                self._handles.append(ProcessHandle(pid))
+        if len(self._handles) < len(watched) or parent.is_gone:
             raise NotRunnable("it has ended")
-        if len(envs) != 1 or not self._parent.answer({"environment": dict(envs[0])}):
-            raise NotRunnable("it is one rank, which has attached before")
+        if not parent.answer({"environment": dict(envs[0])}):
+            raise NotRunnable("it has attached before")
 
     async def wait(self) -> Exit:
-        """The end of the program. Its status is not known, and it cannot be started again."""
-        assert self._handle is not None, "start first"
+        """The end of the program, or of its launcher, which does not end before its ranks unless it
+        was killed. Its status is not known, and it cannot be started again."""
+        assert self._handles, "start first"
         ended = asyncio.Event()
-        self._handle.watch(ended.set)
+        for handle in self._handles:
+            handle.watch(ended.set)
         await ended.wait()
         return Exit(None, 0, final=True)
 
@@ -49,8 +55,8 @@ class AdoptedSpawner:
 
     async def close(self) -> None:
         """Watch it no more."""
-        if self._handle is not None:
-            self._handle.close()
-            self._handle = None
+        for handle in self._handles:
+            handle.close()
+        self._handles = []
 
     stop = close

@@ -125,6 +125,16 @@ class HangLimits:
         return RankFault(f"rank {rank} hangs: it {what} for {limit_s} (at step {step}; {key})")
 
 
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """The first step of ranks that have not made it."""
+
+    lasts_s: float
+    """Seconds since the rank that is at it for the longest time began it."""
+    limit_s: float
+    """Seconds that it may last."""
+
+
 class OpenBoundaries:
     """The boundaries that not all ranks have reached, and the decision on each."""
 
@@ -224,6 +234,16 @@ class RankAttempt:
     def in_stage(self, stage: Stage) -> list[int]:
         """The ranks in this stage."""
         return [number for number, rank in enumerate(self._ranks) if rank.stage is stage]
+
+    @property
+    def first_step(self) -> FirstStep | None:
+        """Of ranks that have to make it now; None if none has to."""
+        stepping = [rank for rank in self._ranks if rank.stage in STEPPING and not rank.step]
+        if not stepping or self.finishing:
+            return None
+        slowest, limits = max(stepping, key=lambda rank: rank.ticks), self.hang_limits
+        limit_s = limits.patience_s(slowest.stage, first=True)
+        return FirstStep(slowest.ticks * limits.tick_s, limit_s)
 
     @property
     def is_ready(self) -> bool:

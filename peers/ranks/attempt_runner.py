@@ -8,7 +8,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from peers.ipc.daemon_socket import DaemonSocket
+from peers.ipc.daemon_socket import Closed, DaemonSocket
 from peers.ipc.messages import Attached, Configured, GrantedLease, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.process_handles import is_stopped
@@ -87,11 +87,23 @@ class AttemptRunner:
             link.send(GrantedLease(samples=samples))
         self.attempt.granted()
 
-    def closed(self, rank: int) -> None:
-        """The connection of this rank is closed, and all of its messages are read."""
+    def closed(self, rank: int, link: Closed, *, adopted: bool) -> None:
+        """The connection of this rank is closed, and all of its messages are read. `adopted`: its
+        process is not ours, so no exit status follows."""
         self._silent.add(rank)
         if len(self._silent) == len(self.links):
             self._heard_out.set()
+        attempt, end, why = self.attempt, self.end, f"rank {rank}: {link.why}"
+        if not link.ended:
+            end.lose(why)
+        elif attempt.finishing:
+            if adopted and attempt.ended(rank, 0):
+                end.finish()
+        elif rank not in attempt.in_stage(Stage.DONE):
+            if adopted:
+                end.leave()
+            else:
+                end.suspect(why)
 
     def obeyed(self, link: DaemonSocket, message: Obeyed) -> bool:
         """True when all ranks have obeyed the last order."""

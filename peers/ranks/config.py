@@ -20,7 +20,7 @@ class RanksConfig:
     """A rank that trains is hung if its step counter stands still for this long."""
     adopted: bool = False
     """The ranks' program has started the daemon: it is killed only if it hangs, is not started
-    again, and its node does not wait for its end."""
+    again, and its node does not wait for its end. The end of one rank is that of the program."""
     restarts_max: int = 5
     """Give up after this many restarts in a row that brought no contribution, or none of use."""
 

@@ -36,7 +36,15 @@ from peers.ipc.msgpack_records import LinkError
 from peers.ipc.shared_memory import Slots
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.supervisor import Spawner
-from peers.ranks.attempt import RankAttempt, RankFault, Stage, WrongWorld, frozen_in, layout_in
+from peers.ranks.attempt import (
+    FirstStep,
+    RankAttempt,
+    RankFault,
+    Stage,
+    WrongWorld,
+    frozen_in,
+    layout_in,
+)
 from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import (
@@ -114,6 +122,11 @@ class RankGroup:
         if running is None:
             return self._config.ranks
         return len(running.attempt.in_stage(Stage.STARTING))
+
+    @property
+    def first_step(self) -> FirstStep | None:
+        """As in RankAttempt; None between two attempts."""
+        return self._running.attempt.first_step if self._running is not None else None
 
     def configure(self, *, run: str, node: str, corpus: str) -> None:
         """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
@@ -337,13 +350,7 @@ class RankGroup:
         elif isinstance(message, RankHello | Obeyed):
             raise RankFault(f"rank {rank} sends {type(message).__name__} out of turn")
         else:
-            running.closed(rank)
-            if not message.ended:
-                running.end.lose(f"rank {rank}: {message.why}")
-            elif not attempt.finishing and rank not in attempt.in_stage(Stage.DONE):
-                running.end.suspect(f"rank {rank}: {message.why}")
-            elif attempt.finishing and self._config.adopted:
-                running.end.finish()
+            running.closed(rank, message, adopted=self._config.adopted)
 
     def _take_layout(self, running: AttemptRunner, tensors: tuple[TensorPlace, ...]) -> None:
         self._memory.take_layout(running, tensors)

@@ -1,5 +1,6 @@
 """A training program that cannot work: the node says so, ends, and names what is wrong."""
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -157,14 +158,16 @@ def test_a_program_that_does_not_attach_as_it_must_ends_the_node_at_once(
 
 
 SLOW = f"""
-import sys, time
+import os, time
 from lowcomm.training.attach import attach
 from sims.paced.rank import PacedTrainer, RankSpeed
 
 class Slow(PacedTrainer):
     def _step(self):
-        if self._rank.steps in map(int, sys.argv[1:]):
-            time.sleep(4)
+        while self._rank.steps == 0 and not os.path.exists("compiled"):
+            time.sleep(0.05)
+        if self._rank.steps == {WRONG_AT}:
+            time.sleep(60)
         super()._step()
 
 Slow(attach(), RankSpeed(step_s={PACED.step_s}, elements={PACED.elements})).train()
@@ -178,11 +181,18 @@ def test_a_first_step_that_is_compiled_is_not_killed_and_a_later_step_that_hangs
     program, alpha = tmp_path / "slow.py", tmp_path / "alpha"
     program.write_text(SLOW, encoding="utf-8")
     options = ["--set", "node.hang_timeout_s=1"]
-    started(shell, sys.executable, str(program), "0", str(WRONG_AT), options=options)
+    command = started(shell, sys.executable, str(program), options=options)
+    why = "the first step of its ranks, which torch.compile may make slow (at most 1800 s: node."
+    until(lambda: f"alpha waits: {why}" in command.err, within_s=40, what="the wait is printed")
+    told = json.loads(shell.run("status", str(alpha), "--json").out)
+    assert (told["state"], told["reason"].startswith(why)) == ("training", True)
+    assert told["since_s"] >= 5
+    assert abs(told["since_s"] + told["until_s"] - 1800) < 1e-6
+    (tmp_path / "compiled").touch()
     until(lambda: of(RanksLost, alpha), within_s=40, what="the hung step is found")
     (lost, *_) = of(RanksLost, alpha)
     assert f"counts no step for 1 s (at step {WRONG_AT}; node.hang_timeout_s)" in lost.why
-    assert len(of(Commit, alpha)) >= 2, "the first step of 4 s was waited for"
+    assert len(of(Commit, alpha)) >= 2, "the first step was waited for"
 
 
 @pytest.mark.deadline(60)

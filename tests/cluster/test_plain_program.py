@@ -4,12 +4,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from lowcomm.reports.events import Checkpoint, Commit, Finished, RanksLost, Stopped
+from lowcomm.reports.events import Checkpoint, Commit, Finished, RanksLost, Start, Stopped
 from tests.cluster.running import (
     Command,
     Shell,
@@ -17,6 +17,7 @@ from tests.cluster.running import (
     marked_processes,
     new_shell,
     of,
+    record,
     token_of,
     until,
     write_config,
@@ -41,6 +42,7 @@ class Mine(PacedTrainer):
         super()._step()
 
 own = [f"node.name={name}", f'node.directory="{name}"', *sys.argv[4:]]
+open(f"rank {os.environ.get('RANK', 0)}", "w").write(str(os.getpid()))
 peer = lowcomm.attach(run="run.toml", join=join, overrides=own)
 Mine(peer, RankSpeed(step_s=0.01, elements=6001)).train()
 time.sleep(1)
@@ -48,12 +50,21 @@ print("finished", peer.finished)
 """
 
 
-class PlainShell(Shell):
-    """Starts `python train.py`."""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-    def program(self, name: str, *settings: str, join: str = "", end: str = "") -> Command:
-        argv = [sys.executable, "train.py", name, join, end, *settings]
+
+class PlainShell(Shell):
+    """Starts `python train.py`, or `torchrun train.py`."""
+
+    def program(
+        self, name: str, *settings: str, join: str = "", end: str = "", by: Sequence[str] = ()
+    ) -> Command:
+        argv = [sys.executable, *by, "train.py", name, join, end, *settings]
         return self.launch(argv, {**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def torchrun(self, name: str, *settings: str) -> Command:
+        """The program on two ranks."""
+        return self.program(name, *settings, by=TORCHRUN)
 
 
 @pytest.fixture
@@ -156,3 +167,47 @@ def test_what_is_wrong_is_one_line_in_the_program(shell: PlainShell, tmp_path: P
     assert several.wait(within_s=30) == 1
     assert "ConfigError: node.ranks is 2" in last_error(several)
     assert not any("lowcomm: " in command.err for command in shell.commands), "told once"
+
+
+@pytest.mark.deadline(120)
+def test_of_the_ranks_of_torchrun_the_first_starts_the_daemon(
+    shell: PlainShell, tmp_path: Path
+) -> None:
+    write_config(tmp_path, peers=2, rounds=20)
+    alpha = shell.torchrun("alpha")
+    beta = shell.program("beta", join=token_of(tmp_path / "alpha"))
+    for name, command in (("alpha", alpha), ("beta", beta)):
+        assert command.wait(within_s=90) == 0, command.err
+        assert of(Finished, tmp_path / name)
+    assert alpha.out.count("finished True\n") == 2
+    assert len(of(Start, tmp_path / "alpha")) == 1, "one daemon"
+    assert of(Start, tmp_path / "alpha")[0].ranks == 2, "no configuration says it"
+    assert any(len(event.roster) == 2 for event in of(Commit, tmp_path / "alpha"))
+    assert marked_processes() == {}
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("killed", ["a rank", pytest.param("torchrun", marks=pytest.mark.long)])
+def test_a_node_of_torchrun_leaves_when_a_rank_or_torchrun_is_killed(
+    shell: PlainShell, tmp_path: Path, killed: str
+) -> None:
+    write_config(tmp_path, peers=1, rounds=100_000)
+    command = shell.torchrun("alpha")
+    commits_until(tmp_path / "alpha", 2)
+    victim = int((tmp_path / "rank 1").read_text()) if killed == "a rank" else command.pid
+    assert victim in marked_processes()
+    os.kill(victim, signal.SIGKILL)
+    assert command.wait(within_s=60) != 0
+    until(lambda: not marked_processes(), within_s=20, what="nothing outlives it")
+    left_in_order(tmp_path / "alpha")
+    assert "--nproc-per-node" in record(tmp_path / "alpha")["command"], "for `lowcomm resume`"
+
+
+@pytest.mark.deadline(90)
+def test_another_number_of_ranks_than_the_nodes_is_told(shell: PlainShell, tmp_path: Path) -> None:
+    write_config(tmp_path, peers=1, rounds=5)
+    command = shell.torchrun("alpha", "node.ranks=3")
+    assert command.wait(within_s=80) == 1
+    why = "node.ranks is 3, but the program that starts this node itself runs 2 processes (LOCAL_"
+    assert f"ConfigError: {why}" in command.err
+    assert "`torchrun --nproc-per-node 3`" in command.err

@@ -259,6 +259,19 @@ def test_a_bare_word_is_text(value: str) -> None:
     assert load_config(None, [f"node.name={value}"]).node.name == "alpha"
 
 
+def test_the_ranks_of_a_launcher_are_those_of_the_node_unless_it_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "run.toml"
+    assert load_config(None, ranks=2).node.ranks == 2
+    assert load_config(None, ["node.ranks=3"], ranks=2).node.ranks == 3
+    file.write_text("[node]\nranks = 1", encoding="utf-8")
+    assert load_config(file, ranks=2).node.ranks == 1
+    file.write_text("node = 1", encoding="utf-8")
+    with pytest.raises(ConfigError, match="node"):
+        load_config(file, ranks=2)
+
+
 def test_an_override_may_hold_an_equals_sign_or_nothing() -> None:
     node = load_config(None, ["node.name=a=b", "node.listen="]).node
     assert (node.name, node.listen) == ("a=b", "")

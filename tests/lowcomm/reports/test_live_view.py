@@ -261,6 +261,14 @@ def test_states_follow_events_when_no_daemon_answers() -> None:
     assert state_of(view, console, "alpha") == "training"
 
 
+def test_a_reason_is_shown_in_training_too_until_the_state_changes() -> None:
+    view, console, _ = terminal(100, 24)
+    view.update([status(A, reason="the first step")], [start(A)])
+    assert frame(view, console)[4].rstrip().endswith("the first step")
+    view.update([], [commit(A, 104, 0)])
+    assert "the first step" not in "".join(frame(view, console))
+
+
 def test_a_lost_peer_stays_lost_until_it_is_a_member_again() -> None:
     view, console, _ = terminal(100, 24)
     view.update([status(C)], [start(A), start(C), lost(A, 104)])

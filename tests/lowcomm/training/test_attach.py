@@ -1,6 +1,7 @@
 """Finding the daemon by the environment, and what `import lowcomm` costs."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -15,6 +16,7 @@ import lowcomm
 from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig, run_to_json
 from lowcomm.methods.allreduce import AllReduceMethod
 from lowcomm.training.attach import Peer, attach
+from lowcomm.training.launched_ranks import LaunchedRanks
 from peers.ipc.messages import Configured
 from protocols.types.errors import ConfigError, LowcommError
 from protocols.types.sample_ranges import SampleRange, Samples
@@ -40,10 +42,27 @@ def test_without_a_daemon_it_says_how_to_start() -> None:
         attach()
 
 
-def test_several_ranks_cannot_start_their_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_ranks_need_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"start them by it, as in .* -- torchrun train\.py`"):
+    with pytest.raises(ConfigError, match=r"by a launcher, as in `torchrun --nproc-per-node 2 "):
         attach(run="run.toml")
+
+
+def test_another_rank_than_the_first_starts_no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOWCOMM_TOKEN", "secret")
+    found = {"LOWCOMM_SOCKET": "/nonexistent", "LOWCOMM_ATTEMPT": "0"}
+
+    def ask(_: LaunchedRanks) -> dict[str, str]:
+        return found
+
+    monkeypatch.setattr(LaunchedRanks, "ask", ask)
+    for name in found:  # What attach sets is taken back after the test.
+        monkeypatch.setenv(name, "")
+    with pytest.raises(LowcommError, match="no lowcomm daemon listens at /nonexistent"):
+        attach(run="run.toml")
+    assert "LOWCOMM_TOKEN" not in os.environ, "children need no token"
 
 
 @pytest.mark.parametrize(

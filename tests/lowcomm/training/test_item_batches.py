@@ -1,6 +1,9 @@
 """Batches of a dataset, with and without processes that load its items."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,3 +152,35 @@ def test_what_is_a_stream() -> None:
     assert is_stream(Iterable())
     assert not is_stream(Squares())
     assert not is_stream([1, 2])
+
+
+STREAMING = """
+import sys
+from datasets import load_dataset
+from lowcomm.training.item_batches import Loading, StreamItems, is_stream
+
+if __name__ == "__main__":
+    files = sorted(sys.argv[1:])
+    rows = load_dataset("json", data_files=files, split="train", streaming=True)
+    assert is_stream(rows)
+    ranges = (range(0, 8), range(2500, 2508), range(8, 16), range(2996, 3004), range(1500, 1508))
+    for workers in (0, 2):
+        loading = Loading(collate_fn=list, num_workers=workers)
+        batches = loading.batches(StreamItems(rows), map(list, ranges), predictable=True)
+        for items, batch in zip(ranges, batches, strict=True):
+            assert [row["id"] for row in batch] == [item % 3000 for item in items], workers
+    print("exact")
+"""
+
+
+@pytest.mark.long  # Needs the package datasets.
+def test_rows_of_a_streamed_dataset_are_found_by_their_numbers(tmp_path: Path) -> None:
+    files = [tmp_path / f"{part}.jsonl" for part in range(3)]
+    for part, file in enumerate(files):
+        numbers = range(1000 * part, 1000 * (part + 1))
+        file.write_text("".join(f'{{"id": {n}, "text": "row {n}"}}\n' for n in numbers))
+    program = tmp_path / "program.py"
+    program.write_text(STREAMING, encoding="ascii")
+    argv = [sys.executable, str(program), *map(str, files)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=110)
+    assert (done.returncode, done.stdout) == (0, "exact\n"), done.stderr

@@ -1,5 +1,6 @@
 """A daemon that the program starts: what becomes of its answer."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,13 +9,15 @@ import pytest
 
 from lowcomm.cli import TOKEN_VARIABLE
 from lowcomm.training import own_daemon
+from lowcomm.training.launched_ranks import LaunchedRanks
 from lowcomm.training.own_daemon import OwnDaemon, start_daemon
 from peers.processes import HANDOVER
 from protocols.types import ConfigError, LowcommError, RefusedError
 
 ANSWERING = f"""
 import os, sys
-pipe, pid = os.environ["{HANDOVER}"].split(":")
+pipe, pid, ranks, launcher = os.environ["{HANDOVER}"].split(":")
+assert (ranks, launcher) == ("1", "0")
 assert int(pid) == os.getppid() and os.getsid(0) == os.getpid()
 os.write(int(pipe), sys.argv[1].encode())
 sys.exit(int(sys.argv[2]))
@@ -37,8 +40,6 @@ def answering(text: str, *, code: int = 0) -> OwnDaemon:
 
 
 def test_the_environment_is_that_of_the_rank() -> None:
-    import json
-
     given = {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PET_MASTER_PORT": "1"}
     daemon = answering(json.dumps({"environment": given}) + "\n", code=7)
     assert daemon.environment() == ENVIRONMENT
@@ -61,8 +62,9 @@ def test_a_daemon_that_ends_without_an_answer_is_told() -> None:
 def test_a_token_is_no_argument_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_daemon.TOKEN_VARIABLE == TOKEN_VARIABLE
     started: list[tuple[list[str], dict[str, str]]] = []
+    launched = LaunchedRanks(2, 0, b"\0", launcher=os.getpid())
 
-    def start(argv: list[str], environment: dict[str, str]) -> OwnDaemon:
+    def start(argv: list[str], environment: dict[str, str], **_: object) -> OwnDaemon:
         started.append((argv, environment))
         return OwnDaemon(subprocess.Popen(["true"]), 0)
 
@@ -72,10 +74,21 @@ def test_a_token_is_no_argument_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(TOKEN_VARIABLE, "lowcomm:other")
     start_daemon(None, join="", overrides=()).exit_code()
     assert TOKEN_VARIABLE not in os.environ
-    start_daemon("run.toml", join="", overrides=()).exit_code()
+    start_daemon("run.toml", join="", overrides=(), launched=launched).exit_code()
     lines = [argv[argv.index("peer") : argv.index("--")] for argv, _ in started]
     assert lines[0] == ["peer", "run.toml", "--set", "node.name=beta"]
     assert lines[1:3] == [["peer", "--join", "@file"], ["peer"]]
     assert lines[3] == ["peer", "run.toml", "--new"]
+    assert started[3][0][started[3][0].index("--") + 1 :] == launched.command
     tokens = [environment.get(TOKEN_VARIABLE) for _, environment in started]
     assert tokens == ["lowcomm:secret", None, "lowcomm:other", None]
+
+
+def test_ranks_of_a_launcher_keep_its_variables_and_resume_by_its_command() -> None:
+    given = {**ENVIRONMENT, "MASTER_PORT": "7"}
+    launched = LaunchedRanks(2, 0, b"\0", launcher=os.getpid())
+    code = ANSWERING.replace('("1", "0")', f'("2", "{os.getpid()}")')
+    argv = [sys.executable, "-c", code, json.dumps({"environment": given}) + "\n", "0"]
+    daemon = own_daemon._start(argv, os.environ, launched=launched)
+    assert daemon.environment() == {"LOWCOMM_SOCKET": "/s", "LOWCOMM_ATTEMPT": "0"}
+    assert daemon.exit_code() == 0

@@ -29,7 +29,7 @@ asyncio.run(life())
 PARENT = """
 import os, subprocess, sys
 reading, writing = os.pipe()
-variable = {os.environ.pop("NAME"): f"{writing}:{os.getpid()}"}
+variable = {os.environ.pop("NAME"): f"{writing}:{os.getpid()}:1:0"}
 child = [sys.executable, "-c", sys.argv[1]]
 subprocess.Popen(child, env={**os.environ, **variable}, pass_fds=(writing,))
 os.close(writing)
@@ -41,9 +41,10 @@ os.kill(os.getpid(), 9)
 def test_a_process_that_no_program_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HANDOVER, raising=False)
     assert adopted_program() is None
-    monkeypatch.setenv(HANDOVER, "x:1")
-    assert adopted_program() is None
-    assert HANDOVER not in os.environ
+    for nonsense in ("x:1:1:0", "3:1"):
+        monkeypatch.setenv(HANDOVER, nonsense)
+        assert adopted_program() is None
+        assert HANDOVER not in os.environ
 
 
 def test_the_program_is_answered_and_its_end_is_noticed() -> None:
@@ -73,6 +74,23 @@ async def test_a_program_attaches_once() -> None:
     assert os.read(reading, 100) == b'{"environment": {}}\n'
     assert os.read(reading, 100) == b"", "our end is closed"
     os.close(reading)
+    await spawner.close()
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_a_launcher_is_that_of_its_ranks() -> None:
+    launcher = await asyncio.create_subprocess_exec("sleep", "60")
+    reading, writing = os.pipe()
+    program = AdoptedProgram(writing, os.getppid(), ranks=2, launcher=launcher.pid)
+    spawner = AdoptedSpawner(program, ["torchrun", "train.py"])
+    await spawner.start([{}, {}])
+    os.close(reading)
+    ended = asyncio.ensure_future(spawner.wait())
+    await asyncio.sleep(0.05)
+    assert not ended.done()
+    launcher.kill()
+    assert await asyncio.wait_for(ended, 10) == Exit(None, 0, final=True)
+    await launcher.wait()
     await spawner.close()
 
 

@@ -20,6 +20,7 @@ from peers.ipc.step_orders import Order, OrderKind
 from peers.ranks.attempt import (
     OPEN_BOUNDARIES_MAX,
     PATIENCE_S,
+    FirstStep,
     HangLimits,
     NeverAttached,
     OpenBoundaries,
@@ -374,12 +375,15 @@ def test_the_first_step_of_a_process_has_a_limit_of_its_own(extra: dict[str, boo
     attempt.attached(0, (1, 1))
     attempt.ready(0)
     train(attempt, **extra)
+    assert attempt.first_step == FirstStep(0.0, 900.0)
     for _ in range(899):
         attempt.tick([0])
+    assert attempt.first_step == FirstStep(899.0, 900.0)
     slow = deepcopy(attempt)
     with pytest.raises(RankFault, match=r"first step for 900 s .*node\.first_step_timeout_s\)"):
         slow.tick([0])
     attempt.tick([1])
+    assert attempt.first_step is None
     for _ in range(39):
         attempt.tick([1])
     with pytest.raises(RankFault, match=r"no step for 40 s \(at step 1; node\.hang_timeout_s\)"):

@@ -5,12 +5,17 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import peers.ranks.group_memory
+from peers.ipc.daemon_socket import Closed
+from peers.ipc.messages import NONE, Answer, RankHello, Result, TensorPlace
 from peers.processes.supervisor import CommandSpawner, ZygoteSpawner
+from peers.ranks.attempt import HangLimits, RankAttempt
+from peers.ranks.attempt_runner import AttemptRunner
 from peers.ranks.events import (
     GroupLost,
     GroupReady,
@@ -30,6 +35,50 @@ if TYPE_CHECKING:
 STEPS = 3
 WORDS = 100
 """Of a talkative rank, as in rank_programs.py."""
+
+
+LAYOUT = (TensorPlace(0, "a", (2,), 0),)
+RESULT = Result(fragment=0, place=0, kind="full", version=0, inner_step=0, boundary_steps=9)
+
+
+def training() -> AttemptRunner:
+    """Two ranks on paper."""
+    attempt = RankAttempt(
+        0, ranks=2, hang_limits=HangLimits(), decide_boundary=lambda _: Answer(fragment=NONE)
+    )
+    spawner = CommandSpawner(["true"])
+    runner = AttemptRunner(attempt, spawner=spawner, on_stall=lambda _: None)
+    for rank in (0, 1):
+        attempt.hello(RankHello(rank=rank, world_size=2, attempt=0, pid=1))
+        attempt.configured(rank)
+        attempt.layout(rank, LAYOUT, 1)
+    for rank in (0, 1):
+        attempt.attached(rank, (0,))
+        attempt.ready(rank)
+    attempt.result_sent(RESULT)
+    return runner
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_program_that_started_the_daemon_ends_with_its_first_rank_but_finishes_with_its_last(
+    adopted: bool,
+) -> None:
+    closed, runner = Closed("it closed its connection", ended=True), training()
+    runner.closed(1, closed, adopted=adopted)
+    assert runner.end.left == adopted
+    assert runner.end.why == ("" if adopted else "rank 1: it closed its connection")
+    runner = training()
+    runner.attempt.result_sent(replace(RESULT, finish=True))
+    runner.closed(1, closed, adopted=adopted)
+    assert not runner.end.finished, "the other rank is at work yet"
+    runner.closed(0, closed, adopted=adopted)
+    assert runner.end.finished == adopted, "otherwise their exit statuses tell it"
+    runner = training()
+    runner.attempt.trains_no_more(1)
+    runner.closed(1, closed, adopted=adopted)
+    assert (runner.end.left, runner.end.why) == (False, "")
+    runner.closed(0, Closed("undecodable record", ended=False), adopted=adopted)
+    assert (runner.end.left, runner.end.why) == (False, "rank 0: undecodable record")
 
 
 @pytest.mark.asyncio
