@@ -230,18 +230,14 @@ def peer(
             "--new needs a [run], which says what to train: give a configuration file that has "
             "one, or --set run.seed=0 for the defaults"
         )
-    if adopted is not None and loaded.node.ranks != adopted.ranks:
-        raise ConfigError(
-            f"node.ranks is {loaded.node.ranks}, but the program that starts this node itself runs "
-            f"{adopted.ranks} process{'es' * (adopted.ranks > 1)} (LOCAL_WORLD_SIZE): leave "
-            f"node.ranks out, or use `torchrun --nproc-per-node {loaded.node.ranks}`"
-        )
+    if adopted is not None:
+        _check_ranks(loaded.node.ranks, adopted.ranks)
     opened = config.parent if config and (config.parent / ROOT_KEY).exists() else None
     run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
     directory = Path(loaded.node.directory or run / node_name(loaded.node.name))
     begun = _begun(directory)
-    way = begun.join if begun else ""
-    address, token = _way_in(way if new else word, loaded, typed=not new, witness=False)
+    way = (begun.join if begun else "") if new else word
+    address, token = _way_in(way, loaded, typed=not new, witness=False)
     warn_if_exposed(join)
     start = StartOptions(
         kind="again" if begun else "new" if new else "join",
@@ -253,6 +249,17 @@ def peer(
         fault=parse_fault(fault) if fault else None,
     )
     _run_daemon(loaded, directory, start)
+
+
+def _check_ranks(ranks: int, processes: int) -> None:
+    """Raise ConfigError if a program that starts its node itself has another number of processes
+    than the node ranks."""
+    if ranks != processes:
+        raise ConfigError(
+            f"node.ranks is {ranks}, but the program that starts this node itself runs "
+            f"{processes} process{'es' * (processes > 1)} (LOCAL_WORLD_SIZE): leave node.ranks "
+            f"out, or use `torchrun --nproc-per-node {ranks}`"
+        )
 
 
 def _begun(directory: Path) -> "NodeRecord | None":

@@ -126,7 +126,8 @@ class RankGroup:
     @property
     def first_step(self) -> FirstStep | None:
         """As in RankAttempt; None between two attempts."""
-        return self._running.attempt.first_step if self._running is not None else None
+        running = self._running
+        return running.attempt.first_step if running is not None else None
 
     def configure(self, *, run: str, node: str, corpus: str) -> None:
         """Answer the ranks' hello from now on: `run` and `node` are JSON, `corpus` a path."""
