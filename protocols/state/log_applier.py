@@ -205,12 +205,12 @@ class LogApplier:
     def _is_unproved(self, before: RunState, entry: e.LogEntry) -> bool:
         """Would this entry end the chain of signed elections and changes of the voters? No reader
         could follow a later leader."""
-        body, run = entry.body, before.run
+        body, run, proofs = entry.body, before.run, self.raft.proofs
         if not isinstance(body, e.Elected) and (
             isinstance(body, e.Run) or voters_after(before.voters, body) == before.voters
         ):
             return False
-        if run is None or not self.raft.proofs.required:
+        if run is None or not proofs.required:
             return False
         link = e.Mandate(before.index, (entry,))
         return not electorate_of(run, before).follow(link, verify=before.signatures.verify)
