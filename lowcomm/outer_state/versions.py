@@ -122,6 +122,10 @@ class Loans:
         self._round = round_
         return views
 
+    def fresh_like(self, array_P: F32) -> F32:
+        """Zeros of this array's size, which are not lent."""
+        return self._arrays.zeros(array_P.size)
+
     def is_lent(self, array_P: F32 | None = None) -> bool:
         """True if this array is lent; without an array, if any is."""
         views = [view for ref in self._views if (view := ref()) is not None]
@@ -168,7 +172,6 @@ class OuterState:
         digest; if not, the digest only names the round. `arrays` makes them."""
         self.compared = compared
         kept = size if keeps_momentum else 0
-        self._arrays = arrays
         self.outer_P, self.next_outer_P = arrays.zeros(size), arrays.zeros(size)
         self.momentum_P = arrays.zeros(kept)
         """The momentum of the present version; of the one before as long as a step is `due`."""
@@ -231,12 +234,12 @@ class OuterState:
             self.next_outer_P = places.outer[place]
             places.mark_torn(place)
         elif is_kept:
-            self.next_outer_P = self._arrays.zeros(self.outer_P.size)
+            self.next_outer_P = self._loans.fresh_like(self.outer_P)
 
     def room_for_momentum(self) -> F32:
         """The array for the next momentum: the present one, unless it is lent."""
-        momentum_P, is_lent = self.momentum_P, self._loans.is_lent(self.momentum_P)
-        return self._arrays.zeros(momentum_P.size) if is_lent else momentum_P
+        momentum_P, loans = self.momentum_P, self._loans
+        return loans.fresh_like(momentum_P) if loans.is_lent(momentum_P) else momentum_P
 
     def take(self, outer_P: F32, momentum_P: F32) -> None:
         """Make these arrays the next version. This object owns `outer_P` from now on: the caller

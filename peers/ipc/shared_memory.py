@@ -391,7 +391,7 @@ def _memfd(shape: SlotsShape) -> int:
 
 
 def _check_file(fd: int, shape: SlotsShape) -> None:
-    """Check the file: only one whose size no other program can change is safe to map."""
+    """Check the file: only one of a size that no other program can change is safe to map."""
     file = os.fstat(fd)
     if file.st_size != shape.total_bytes:
         raise SlotsError(

@@ -53,7 +53,7 @@ REPLICA_MUTANTS = (
         "A checkpoint or a joiner gets half of the next version's momentum.",
         Edit(
             OuterState.room_for_momentum,
-            "self._arrays.zeros(momentum_P.size) if is_lent else momentum_P",
+            "loans.fresh_like(momentum_P) if loans.is_lent(momentum_P) else momentum_P",
             "momentum_P",
         ),
         tests=_REPLICA,
