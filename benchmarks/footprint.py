@@ -1,22 +1,25 @@
 """A daemon's memory in a run, in bytes a parameter: `python -m benchmarks memory --methods`.
 
-Real daemons and ranks without a model, a few rounds of each method. The memory of a daemon with a
-tiny model is subtracted; ranks are not counted, they stand for the training. Shared memory counts
-once, whichever process has touched it. Must NOT change how daemons take memory.
+Real daemons and ranks without a model, a few rounds of each method, beside the bytes that daemons
+reckon with when they start. The memory of a daemon with a tiny model is subtracted; ranks are not
+counted, they stand for the training. Shared memory counts once, whichever process has touched it;
+pages of files on a disk do not count. Must NOT change how daemons take memory.
 """
 
 import asyncio
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lowcomm.config import load_config
 from lowcomm.reports import EVENTS
-from protocols.types import LowcommError
+from lowcomm.startup import memory_needed
+from protocols.types import ConfigError, LowcommError
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
+from sims.paced import RankSpeed, paced_command
 from sims.terminal import Advance
 
 TIMEOUT_S = 1800.0
@@ -29,16 +32,28 @@ of its size; rounds of real runs take minutes."""
 PEERS = 2
 ROUNDS = 3
 """Rounds of each fragment."""
+TENSORS = 8
+_ROUNDS = (f"run.method.inner_steps={INNER_STEPS}", f"run.outer_steps={ROUNDS}")
+_MOMENTUM = (*_ROUNDS, "run.method.outer_momentum=0.9")
+_EIGHTHS = (*_MOMENTUM, "run.method.fragments=8", "run.method.overlap_steps=1")
+_STEPS = (
+    f"run.outer_steps={ROUNDS * INNER_STEPS}",
+    "run.method.commit_every_steps=1",
+    "run.method.snapshot_every_steps=8",
+)
 METHODS = {
-    "streaming": (
-        "streaming_diloco",
-        ("run.method.fragments=8", "run.method.overlap_steps=1"),
-    ),
-    "diloco": ("diloco", ()),
+    "streaming": ("streaming_diloco", _EIGHTHS),
+    "diloco": ("diloco", _MOMENTUM),
+    "local_sgd": ("local_sgd", _ROUNDS),
+    "eager": ("eager_diloco", _MOMENTUM),
+    "decoupled": ("decoupled_diloco", _EIGHTHS),
+    "sparseloco": ("sparseloco", _ROUNDS),
+    "noloco": ("noloco", _MOMENTUM),
+    "allreduce": ("allreduce", _STEPS),
+    "flexdemo": ("flexdemo", _STEPS),
 }
 """By name of a measurement, the method and its settings."""
 OVERRIDES = (
-    "run.method.outer_momentum=0.9",
     "node.insecure=true",
     "node.hang_timeout_s=86400.0",
     "node.checkpoint_every_rounds=1000000",
@@ -72,18 +87,45 @@ class Footprint:
     """The median over the second half of the run, during which rounds were made."""
     own_bytes_per_parameter: float
     """The maximum of the private memory."""
+    needed_bytes_per_parameter: float = 0.0
+    """The memory that a joiner's daemon must have to start."""
 
 
-def measure(mib: int, advance: Advance) -> list[Footprint]:
-    """Measure each method, with so many MiB of fp32 parameters."""
+def chosen(only: str) -> list[str]:
+    """The measurements with these names, comma-separated; all without a name. Raises
+    ConfigError."""
+    wanted = [word for word in only.split(",") if word]
+    for word in wanted:
+        if word not in METHODS:
+            raise ConfigError(f"--only {word}: there are {', '.join(METHODS)}")
+    return wanted or list(METHODS)
+
+
+def measure(
+    mib: int, advance: Advance, names: Sequence[str], *, in_files: bool = False
+) -> list[Footprint]:
+    """Measure these methods, with so many MiB of fp32 parameters. `in_files`: with
+    node.outer_state = "file"."""
     found: list[Footprint] = []
-    for name in METHODS:
-        bare = asyncio.run(_play(name, 1 << 16, ROUNDS, step_s=0.05))
+    for name in names:
+        bare = asyncio.run(_play(name, 1 << 16, step_s=0.05, in_files=in_files))
         advance(f"{name}, with a tiny model")
-        seen = asyncio.run(_play(name, mib << 18, ROUNDS, step_s=STEP_S))
-        found.append(footprint(name, seen, bare, mib))
+        seen = asyncio.run(_play(name, mib << 18, step_s=STEP_S, in_files=in_files))
+        needed = needed_bytes_per_parameter(name, mib << 18, in_files=in_files)
+        made = footprint(name, seen, bare, mib)
+        found.append(replace(made, needed_bytes_per_parameter=needed))
         advance(f"{name}, {mib} MiB")
     return found
+
+
+def needed_bytes_per_parameter(name: str, elements: int, *, in_files: bool) -> float:
+    """Bytes that a joiner's daemon must have to start with this method, for each parameter."""
+    with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
+        config, settings = _config(name, Path(directory), in_files=in_files)
+        run = load_config(config, settings).run
+    assert run is not None
+    layout = RankSpeed(elements=elements, tensors=TENSORS).layout(run.method)
+    return memory_needed(run, layout, peers=PEERS, joins=True, in_file=in_files) / elements
 
 
 def footprint(
@@ -108,19 +150,25 @@ def footprint(
     )
 
 
-async def _play(name: str, elements: int, rounds: int, *, step_s: float) -> list[list[Taken]]:
-    """Run a method, and return the samples of each daemon."""
+def _config(name: str, directory: Path, *, in_files: bool) -> tuple[Path, tuple[str, ...]]:
+    """(configuration file, overrides)."""
     method, settings = METHODS[name]
-    argv = [sys.executable, "-m", "sims.paced.rank", "--elements", str(elements), "--tensors", "8"]
-    argv += ["--step-s", str(step_s)]
+    config = write_config(directory, peers=PEERS, rounds=1, method=f'name = "{method}"')
+    place = "file" if in_files else "memory"
+    return config, (*OVERRIDES, *settings, f"node.outer_state={place}")
+
+
+async def _play(name: str, elements: int, *, step_s: float, in_files: bool) -> list[list[Taken]]:
+    """Run a method, and return the samples of each daemon."""
+    argv = paced_command(RankSpeed(step_s=step_s, elements=elements, tensors=TENSORS))
     with tempfile.TemporaryDirectory(prefix="lowcomm-") as directory:
-        lines = f'name = "{method}"\ninner_steps = {INNER_STEPS}'
-        config = write_config(Path(directory), peers=PEERS, rounds=rounds, method=lines)
+        config, settings = _config(name, Path(directory), in_files=in_files)
         async with LocalCluster(Path(directory) / "run") as cluster:
 
             def start(name: str, token: str) -> LocalNode:
-                sets = (*OVERRIDES, *settings)
-                return cluster.start_peer(name, config, join=token, overrides=sets, command=argv)
+                return cluster.start_peer(
+                    name, config, join=token, overrides=settings, command=argv
+                )
 
             nodes = await cluster.start_all([f"p{number}" for number in range(PEERS)], start)
             async with asyncio.timeout(TIMEOUT_S):

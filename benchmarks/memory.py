@@ -61,6 +61,10 @@ def main(
     methods: Annotated[
         bool, Q("--methods", help="Measure runs of whole methods, in bytes a parameter.")
     ] = False,
+    only: Annotated[str, Q(help="With --methods: some of them, comma-separated.")] = "",
+    in_files: Annotated[
+        bool, Q("--in-files", help='With --methods: node.outer_state = "file".')
+    ] = False,
     as_json: Annotated[bool, Q("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """The memory of a peer beyond its outer state, in fragments, and its growth.
@@ -71,9 +75,10 @@ def main(
       python -m benchmarks memory --codec int8 --encrypted --json
       python -m benchmarks memory --mib 4 --rounds 500
       python -m benchmarks memory --methods --mib 256 --json
+      python -m benchmarks memory --methods --only diloco,streaming --in-files --mib 100
     """
     if methods:
-        _tell_methods(mib, as_json=as_json)
+        _tell_methods(mib, only, in_files=in_files, as_json=as_json)
         return
     with bar("exchanges", SETTLED + rounds) as (advance, tell):
         tell("daemons with almost nothing to exchange: the memory of the program")
@@ -101,18 +106,25 @@ def main(
         print(f"{size / MIB:8.1f} MiB, {resident / MIB:8.1f} resident: {name or 'its own'}")
 
 
-def _tell_methods(mib: int, *, as_json: bool) -> None:
-    with bar("runs", 2 * len(footprint.METHODS)) as (advance, _):
-        found = footprint.measure(mib, advance)
+def _tell_methods(mib: int, only: str, *, in_files: bool, as_json: bool) -> None:
+    names = footprint.chosen(only)
+    with bar("runs", 2 * len(names)) as (advance, _):
+        found = footprint.measure(mib, advance, names, in_files=in_files)
     if as_json:
-        results = [asdict(each) for each in found]
-        told = {"mib": mib, "peers": footprint.PEERS, "machine": machine(), "results": results}
+        told = {
+            "mib": mib,
+            "peers": footprint.PEERS,
+            "in_files": in_files,
+            "machine": machine(),
+            "results": [asdict(each) for each in found],
+        }
         print(json.dumps(told))
         return
     for each in found:
         print(
             f"{each.method}: {each.bytes_per_parameter:.2f} bytes a parameter, "
-            f"{each.peak_bytes_per_parameter:.2f} at the peak"
+            f"{each.peak_bytes_per_parameter:.2f} at the peak, "
+            f"{each.needed_bytes_per_parameter:.2f} needed to start"
         )
 
 

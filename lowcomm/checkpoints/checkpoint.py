@@ -38,6 +38,7 @@ from lowcomm.checkpoints.tensor_files import (
     write_arrays,
 )
 from lowcomm.config.schema import validate
+from lowcomm.numerics.arrays import IN_MEMORY, LargeArrays
 from lowcomm.numerics.operations import F32
 from lowcomm.numerics.state_digests import state_digest
 from peers.storage import make_empty, sync
@@ -201,21 +202,23 @@ def newest_checkpoint(directory: Path) -> tuple[Path | None, list[str]]:
     return None, reasons
 
 
-def read_checkpoint(path: Path) -> tuple[CheckpointCut, Layout, tuple[FragmentArrays, ...]]:
-    """Load a checkpoint into fresh arrays, one pair for each fragment.
+def read_checkpoint(
+    path: Path, arrays: LargeArrays = IN_MEMORY
+) -> tuple[CheckpointCut, Layout, tuple[FragmentArrays, ...]]:
+    """Load a checkpoint into fresh arrays, made by `arrays`: one pair for each fragment.
 
     Raises CheckpointError unless the files' digests and each fragment's state digest are right.
     """
     try:
         record = _inspect(path, digests=True)
-        outer = read_arrays(path / MODEL, record.layout)
+        outer = read_arrays(path / MODEL, record.layout, arrays)
         kept = beside(record.layout, record.cut.arrays[1:])
-        momentum = read_arrays(path / MOMENTUM, kept, may_lack=True)
-        arrays = tuple(map(FragmentArrays, outer, momentum))
-        _check_states(record.cut, arrays)
+        momentum = read_arrays(path / MOMENTUM, kept, arrays, may_lack=True)
+        state = tuple(map(FragmentArrays, outer, momentum))
+        _check_states(record.cut, state)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return record.cut, record.layout, arrays
+    return record.cut, record.layout, state
 
 
 def inspect_checkpoint(path: Path) -> tuple[CheckpointCut, Layout]:

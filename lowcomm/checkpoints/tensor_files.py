@@ -8,8 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
+from lowcomm.numerics.arrays import IN_MEMORY, LargeArrays
 from lowcomm.numerics.operations import F32
 from protocols.types import LowcommError
 
@@ -42,9 +41,11 @@ def write_arrays(path: Path, layout: Layout, arrays: Sequence[F32]) -> None:
         raise CheckpointError(f"{path.name}: {error}") from error
 
 
-def read_arrays(path: Path, layout: Layout, *, may_lack: bool = False) -> list[F32]:
-    """Read one array for each fragment from a file, fp32. With `may_lack`, a file without arrays
-    gives empty ones. Raises CheckpointError."""
+def read_arrays(
+    path: Path, layout: Layout, large: LargeArrays = IN_MEMORY, *, may_lack: bool = False
+) -> list[F32]:
+    """Read one array for each fragment from a file, fp32, made by `large`. With `may_lack`, a file
+    without arrays gives empty ones. Raises CheckpointError."""
     from safetensors import SafetensorError, safe_open
 
     arrays: list[F32] = []
@@ -54,7 +55,7 @@ def read_arrays(path: Path, layout: Layout, *, may_lack: bool = False) -> list[F
         ) as file:  # safetensors has no annotations.
             lacks = may_lack and not file.keys()
             for entries in nothing(layout) if lacks else layout:
-                array = np.empty(sum(prod(shape) for _, shape, _ in entries), np.float32)
+                array = large.zeros(sum(prod(shape) for _, shape, _ in entries))
                 for name, _, place in _places(entries, array.size):
                     array[place] = file.get_tensor(name).reshape(-1)
                 arrays.append(array)

@@ -394,6 +394,11 @@ class NodeConfig:
     checkpoints_kept: int = 2
     """Number of complete checkpoints on the disk; older ones are deleted. The newest complete one
     is never deleted, whatever becomes of the next."""
+    outer_state: Literal["memory", "file"] = "memory"
+    """Place of the daemon's large arrays and of its memory shared with the ranks. With `file`, they
+    lie in files without names in `directory`, which take 32 to 96 bytes of disk for each parameter
+    (DiLoCo: 44), and the kernel keeps in memory as much as fits. Results are the same bits. The
+    daemon waits for the disk, so use a fast one."""
     memory_max_bytes: int = 0
     """If the daemon needs more bytes of memory than this, it refuses to start. 0: 90 % of the
     machine's free memory."""

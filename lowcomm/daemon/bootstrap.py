@@ -6,6 +6,7 @@ Both end with the outer state created and the ranks configured. Must NOT decide 
 
 import asyncio
 import gc
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -105,17 +106,24 @@ def _no_text(run: RunConfig) -> str:
 def _hold(
     context: DaemonContext, ranks: RankControl, run: RunConfig, layout: Sequence[TensorSpec]
 ) -> None:
-    """Create the outer state of the model. Before that, check that its memory fits: ConfigError,
-    with the numbers."""
+    """Create the outer state of the model. Before that, check that its memory and disk fit:
+    ConfigError, with the numbers."""
     driver, run_state = context.driver, context.core.run_state
     peers = max(run.peers_min, len(run_state.receivers) + 1)
+    node, path = context.node, context.path
+    in_file, joins = node.outer_state == "file", not context.founds
     memory_budget.check_memory(
-        startup.memory_needed(run, layout, peers=peers, joins=not context.founds),
-        memory_max_bytes=context.node.memory_max_bytes,
+        startup.memory_needed(run, layout, peers=peers, joins=joins, in_file=in_file),
+        memory_max_bytes=node.memory_max_bytes,
         free_bytes=available_memory_bytes(),
+        in_file=in_file,
     )
-    context.replica = driver.data_plane.states = replica = startup.new_replica(run, layout)
-    replica.checkpoints = context.path / CHECKPOINTS
+    if in_file:
+        needed, free_bytes = startup.disk_needed(run, layout), shutil.disk_usage(path).free
+        memory_budget.check_disk(needed, free_bytes=free_bytes, directory=path)
+    context.replica = replica = startup.new_replica(run, layout, path if in_file else None)
+    driver.data_plane.states = replica
+    replica.checkpoints = path / CHECKPOINTS
     if isinstance(replica, Replica):
         driver.data_plane.work = replica
     else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowcomm.codecs.codec import Codec, WritablePayload
-from lowcomm.numerics.arrays import zeros
+from lowcomm.numerics.arrays import IN_MEMORY, LargeArrays
 from lowcomm.numerics.kernels import F32
 
 ENCODED_MAX = 2
@@ -38,13 +38,16 @@ class _Encoded:
 class ErrorFeedback:
     """Error feedback of one fragment, for a lossy codec. See `lowcomm.codecs.codec.Codec`."""
 
-    def __init__(self, codec: Codec, elements: int, *, decay: float = 1.0) -> None:
+    def __init__(
+        self, codec: Codec, elements: int, *, decay: float = 1.0, arrays: LargeArrays = IN_MEMORY
+    ) -> None:
         """`decay`: the factor, above 0 and at most 1, for the residue in each round (SparseLoCo:
-        0.95)."""
+        0.95). `arrays` makes the residues."""
         assert 0 < decay <= 1
         self.codec = codec
         self.decay = np.float32(decay)
-        self.residue_P = zeros(elements)
+        self._arrays = arrays
+        self.residue_P = arrays.zeros(elements)
         self._encoded: dict[str, _Encoded] = {}
         """By manifest, the contributions that a commit may still count."""
         self._newest: _Encoded | None = None
@@ -55,7 +58,7 @@ class ErrorFeedback:
         for older in list(self._encoded)[: 1 - ENCODED_MAX]:
             self._encoded.pop(older, None)  # No commit counts it any more.
         before_P = self.residue_P
-        self._newest = _Encoded(before_P, zeros(before_P.size))
+        self._newest = _Encoded(before_P, self._arrays.zeros(before_P.size))
         self._encoded[manifest] = self._newest
 
     def encode(self, start: int, values_P: F32, out: WritablePayload, scratch_P: F32) -> None:
@@ -85,11 +88,14 @@ class ErrorFeedback:
                 self.residue_P = encoded.after_P
             else:
                 # Another one was counted after this one was encoded: both contain the same residue.
-                change_P = np.subtract(encoded.after_P, encoded.before_P)
+                change_P = self._arrays.zeros(self.residue_P.size)
+                np.subtract(encoded.after_P, encoded.before_P, out=change_P)
                 self.residue_P = np.add(self.residue_P, change_P, out=change_P)
 
     def replace_residue(self, kept_P: F32 | None = None) -> None:
         """The outer state was replaced: continue with the residue that was kept with the new state,
         or with zeros. Contributions that were encoded before no longer change the residue."""
         self._encoded.clear()
-        self.residue_P = zeros(self.residue_P.size) if kept_P is None else kept_P
+        self.residue_P = residue_P = self._arrays.zeros(self.residue_P.size)
+        if kept_P is not None:
+            residue_P[:] = kept_P

@@ -15,6 +15,7 @@ from lowcomm.checkpoints.residue_file import find_residue
 from lowcomm.codecs import direct
 from lowcomm.methods.base import RoundMethod
 from lowcomm.numerics import operations
+from lowcomm.numerics.arrays import IN_MEMORY, LargeArrays
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.error_feedback import ErrorFeedback
 from lowcomm.outer_state.results import PieceScratch
@@ -39,21 +40,24 @@ class LocalContributions:
     """What the ranks of one node contributed last, by fragment, and the error feedback on it."""
 
     def __init__(
-        self, methods: Sequence[RoundMethod], states: Sequence[OuterState], scratch: PieceScratch
+        self,
+        methods: Sequence[RoundMethod],
+        states: Sequence[OuterState],
+        arrays: LargeArrays = IN_MEMORY,
     ) -> None:
-        """`methods` and `states` (the outer state) are by fragment; `scratch`: that of the event
-        loop's thread."""
+        """`methods` and `states` (the outer state) are by fragment; `arrays` makes residues."""
         self.slots: Slots | None = None
         """The shared memory of the ranks; None until there is one."""
         self._methods = methods
         self._states = states
-        self._scratch = scratch
+        self.scratch = PieceScratch()
+        """The event loop's thread's."""
         self._local: dict[int, F32] = {}
         """By fragment, the ranks' parameters: the slot of their last contribution."""
         self._given: dict[int, Contribution] = {}
         """By fragment, the contribution that `encode` reads."""
         self._feedback = [
-            ErrorFeedback(method.codec, state.outer_P.size, decay=method.feedback)
+            ErrorFeedback(method.codec, state.outer_P.size, decay=method.feedback, arrays=arrays)
             for method, state in zip(methods, states, strict=True)
             if method.feedback
         ]
@@ -108,13 +112,13 @@ class LocalContributions:
         if not method.replicas_equal and not self._feedback:
             direct.encode(codec, given.local_P[start:stop], out)
             return
-        delta = direct.to_encode(codec, out, self._scratch.piece(0, stop - start))
+        delta = direct.to_encode(codec, out, self.scratch.piece(0, stop - start))
         if method.replicas_equal:
             operations.pseudo_gradient(given.base_P[start:stop], given.local_P[start:stop], delta)
         else:
             delta[:] = given.local_P[start:stop]
         if self._feedback:
-            scratch = self._scratch.piece(1, stop - start)
+            scratch = self.scratch.piece(1, stop - start)
             self._feedback[fragment].encode(start, delta, out, scratch)
         else:
             direct.encode(codec, delta, out)

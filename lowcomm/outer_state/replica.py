@@ -20,7 +20,7 @@ from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, r
 from lowcomm.methods.base import RoundMethod
 from lowcomm.methods.buffers import in_flight, methods_of
 from lowcomm.numerics import state_digests
-from lowcomm.numerics.arrays import copy_of
+from lowcomm.numerics.arrays import IN_MEMORY, LargeArrays
 from lowcomm.numerics.direction_means import Directions
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.fragment_layout import fragment_elements
@@ -48,10 +48,14 @@ class Placed:
 class Replica:
     """The outer state of one node. It exists as long as the node's daemon."""
 
-    def __init__(self, method: RoundMethod, layout: Sequence[TensorSpec]) -> None:
-        """The state is zero until `initialise`, `restore` or `adopt_state`. Raises LayoutError."""
+    def __init__(
+        self, method: RoundMethod, layout: Sequence[TensorSpec], arrays: LargeArrays = IN_MEMORY
+    ) -> None:
+        """The state is zero until `initialise`, `restore` or `adopt_state`. `arrays` makes it.
+        Raises LayoutError."""
         self.method = method
         self.layout = tuple(layout)
+        self.arrays = arrays
         self.checkpoints: Path | None = None
         """Directory of this node's checkpoints, set by the daemon; None: there are none."""
         self.sizes = fragment_elements(layout)
@@ -59,7 +63,12 @@ class Replica:
         methods = methods_of(method, layout)
         keeps_momentum = "momentum" in method.state_arrays
         self._states = [
-            OuterState(size, keeps_momentum=keeps_momentum, compared=method.replicas_equal)
+            OuterState(
+                size,
+                keeps_momentum=keeps_momentum,
+                compared=method.replicas_equal,
+                arrays=arrays,
+            )
             for size in self.sizes
         ]
         self._results = [Results(each) for each in methods]
@@ -75,8 +84,7 @@ class Replica:
         steps = zip(methods, self._results, strict=True)
         self._steps = [OuterStep(each, results, working) for each, results in steps]
         """The outer step of each fragment."""
-        self._looping = PieceScratch()
-        self.contributions = LocalContributions(methods, self._states, self._looping)
+        self.contributions = LocalContributions(methods, self._states, arrays)
         self._slots: Slots | None = None
         self.in_flight = in_flight(method, layout)
         """Number of fragments that are exchanged at the same time; the others have no memory for an
@@ -132,8 +140,9 @@ class Replica:
             return Placed(state.show() if full else state.show_move(), state.present.round)
 
     def shape(self, ranks: int) -> SlotsShape:
-        """The shape of the shared memory that the ranks need."""
-        is_lasting = self.in_flight == len(self.sizes)
+        """The shape of the shared memory that the ranks need. A file keeps all its blocks: if it
+        gave some back, a full disk could refuse them later."""
+        is_lasting = self.in_flight == len(self.sizes) or self.arrays.directory is not None
         return SlotsShape(ranks, tuple(4 * size for size in self.sizes), is_lasting=is_lasting)
 
     def lend(self, fragment: int) -> tuple[F32, F32]:
@@ -182,12 +191,13 @@ class Replica:
         contributors: Sequence[Contributor],
         out: memoryview,
     ) -> None:
-        self._results[fragment].make(elements, slices, contributors, out, self._looping)
+        scratch = self.contributions.scratch
+        self._results[fragment].make(elements, slices, contributors, out, scratch)
 
     def check_result(
         self, fragment: int, piece: Bytes, elements: int, contributors: Sequence[Contributor]
     ) -> None:
-        self._results[fragment].check(piece, elements, self._looping)
+        self._results[fragment].check(piece, elements, self.contributions.scratch)
 
     def ahead(
         self,
@@ -200,18 +210,19 @@ class Replica:
     ) -> None:
         fragment = stamp.fragment
         state, results = self._states[fragment], self._results[fragment]
+        scratch = self.contributions.scratch
         if self._directions[fragment] is not None:
-            results.check(piece, elements, self._looping)  # `apply` steps by whole tensors.
+            results.check(piece, elements, scratch)  # `apply` steps by whole tensors.
             return
         # Decode in any case: an invalid payload must raise here, and not in the outer step.
-        mean_C = results.mean(piece, elements, contributors, self._looping, at=start)
+        mean_C = results.mean(piece, elements, contributors, scratch, at=start)
         if not state.lock.acquire(blocking=False):
             return  # `apply` makes this piece, after the commit.
         try:
             if state.present.round != stamp.round - 1 or state.due is not None:
                 return
             made = state.ahead_of(stamp)
-            self._steps[fragment].make_piece(state, made, start, mean_C, self._looping)
+            self._steps[fragment].make_piece(state, made, start, mean_C, scratch)
             made.parts[start] = part
         finally:
             state.lock.release()
@@ -286,7 +297,7 @@ class Replica:
         state = self._states[fragment]
         outer_P, momentum_P = _split(self.sizes[fragment], [buffer])
         with state.lock:
-            state.take(copy_of(outer_P) if kept else outer_P, momentum_P)
+            state.take(self.arrays.copy_of(outer_P) if kept else outer_P, momentum_P)
             digest = state.turn(round_, lineage, {})
             self.contributions.continue_from(fragment, round_, digest, self.checkpoints)
 
@@ -295,7 +306,7 @@ class Replica:
             path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
             if path is None:
                 return ""
-            cut, _, arrays = read_checkpoint(path)
+            cut, _, arrays = read_checkpoint(path, self.arrays)
         except CheckpointError:
             return ""
         if fragment >= len(arrays) or cut.fragments[fragment].version != round_:

@@ -14,6 +14,7 @@ import xxhash
 from lowcomm.checkpoints.checkpoint import CheckpointError, newest_checkpoint, read_checkpoint
 from lowcomm.methods.base import Parameter, StepMethod
 from lowcomm.methods.step_exchange import StepExchange
+from lowcomm.numerics.arrays import IN_MEMORY, LargeArrays
 from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.outer_state.state_moment import FragmentMoment, Moment
 from peers.exchange import Bytes, no_matter
@@ -27,13 +28,24 @@ STATES_HELD = 6
 that is being sent, one that arrives."""
 
 
-def needed_for_steps(method: StepMethod, layout: Sequence[TensorSpec], *, peers_min: int) -> int:
-    """Most bytes that the daemon needs at one time: states, and the payloads since the base."""
+def needed_for_steps(
+    method: StepMethod, layout: Sequence[TensorSpec], *, peers_min: int, in_file: bool = False
+) -> int:
+    """Most bytes that the daemon needs at one time: states, unless they are in files, and the
+    payloads since the base."""
     elements = sum(fragment_elements(layout))
-    states = 4 * elements * len(method.state_arrays) * STATES_HELD
+    states = 0 if in_file else 4 * elements * len(method.state_arrays) * STATES_HELD
     steps = method.snapshot_every_steps + TENTATIVE_COMMITS * method.commit_every_steps
     payload = _exchange(method, layout, seed=0).payload_bytes
     return states + payload * steps * (peers_min + 1)
+
+
+def file_bytes_for_steps(method: StepMethod, layout: Sequence[TensorSpec]) -> int:
+    """Bytes of the daemon's files with node.outer_state = "file": the states, another place in
+    shared memory, and three places for a payload or a mean."""
+    elements = sum(fragment_elements(layout))
+    states = 4 * elements * len(method.state_arrays) * (STATES_HELD + 1)
+    return states + 3 * max(4 * elements, _exchange(method, layout, seed=0).written_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +61,17 @@ class _Copy:
 class StepReplica:
     """Copies of one node's state. They exist as long as the node's daemon."""
 
-    def __init__(self, method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> None:
-        """There is no state until `keep_copy` or `adopt_state`. `seed`: the run's. Raises
-        LayoutError."""
+    def __init__(
+        self,
+        method: StepMethod,
+        layout: Sequence[TensorSpec],
+        *,
+        seed: int,
+        arrays: LargeArrays = IN_MEMORY,
+    ) -> None:
+        """There is no state until `keep_copy` or `adopt_state`. `seed`: the run's; `arrays` makes
+        the copies. Raises LayoutError."""
+        self.arrays = arrays
         self.method = method
         self.layout = tuple(layout)
         self.sizes = fragment_elements(layout)
@@ -145,7 +165,7 @@ class StepReplica:
         lineage: int,
         kept: bool = False,
     ) -> None:
-        buffer = bytearray(buffer) if kept else buffer
+        buffer = self._copy(buffer) if kept else buffer
         self._copies = {round_: _Copy(buffer, self.state_digest(buffer), lineage)}
 
     def adopt_kept(self, fragment: int, round_: int, *, lineage: int) -> str:
@@ -153,10 +173,10 @@ class StepReplica:
             path, _ = newest_checkpoint(self.checkpoints) if self.checkpoints else (None, ())
             if path is None:
                 return ""
-            cut, _, (arrays, *others) = read_checkpoint(path)
+            cut, _, (arrays, *others) = read_checkpoint(path, self.arrays)
         except CheckpointError:
             return ""
-        state = bytearray(np.concatenate(arrays).data)
+        state = self._copy(*(array.data.cast("B") for array in arrays if array.size))
         fits = not others and len(state) == self.state_bytes(fragment)
         if cut.round != round_ or cut.arrays != self.method.state_arrays or not fits:
             return ""
@@ -165,6 +185,15 @@ class StepReplica:
 
     def state_bytes(self, fragment: int) -> int:
         return 4 * self._elements * len(self.method.state_arrays) if fragment == 0 else 0
+
+    def _copy(self, *buffers: Bytes) -> memoryview:
+        """A copy of these buffers, one after the other."""
+        made = self.arrays.buffer(sum(map(len, buffers)))
+        at = 0
+        for buffer in buffers:
+            made[at : at + len(buffer)] = buffer
+            at += len(buffer)
+        return made
 
 
 def _exchange(method: StepMethod, layout: Sequence[TensorSpec], *, seed: int) -> StepExchange:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lowcomm.numerics import operations, state_digests
-from lowcomm.numerics.arrays import copy_of, zeros
+from lowcomm.numerics.arrays import IN_MEMORY, LargeArrays
 from lowcomm.numerics.operations import F32
 from peers.exchange import Bytes, spans
 from peers.ipc import COPIES, MOVE, Slots
@@ -104,7 +104,8 @@ class Loans:
     """The lent arrays of a fragment, all of one version. They do not change as long as they, or
     views of their memory, are held."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrays: LargeArrays) -> None:
+        self._arrays = arrays
         self._views: tuple[weakref.ref[F32], ...] = ()
         """The lent views. A view stays alive as long as a view of its memory does."""
         self._round = 0
@@ -114,12 +115,16 @@ class Loans:
         """Lend the (outer, momentum) of the version after this round. While another version is
         lent, the arrays are copied: otherwise the ranks would have no place left."""
         if self._round != round_ and self.is_lent():
-            return copy_of(outer_P), copy_of(momentum_P)
+            return self._arrays.copy_of(outer_P), self._arrays.copy_of(momentum_P)
         views = outer_P.view(), momentum_P.view()
         known = (ref for ref in self._views if ref() is not None)
         self._views = (*known, *map(weakref.ref, views))
         self._round = round_
         return views
+
+    def fresh_like(self, array_P: F32) -> F32:
+        """Zeros of this array's size, which are not lent."""
+        return self._arrays.zeros(array_P.size)
 
     def is_lent(self, array_P: F32 | None = None) -> bool:
         """True if this array is lent; without an array, if any is."""
@@ -155,13 +160,20 @@ class OuterState:
     """The outer parameters and momentum of one fragment: fp32, one-dimensional, of the fragment's
     size P. The momenta are empty if the method keeps none."""
 
-    def __init__(self, size: int, *, keeps_momentum: bool, compared: bool = True) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        keeps_momentum: bool,
+        compared: bool = True,
+        arrays: LargeArrays = IN_MEMORY,
+    ) -> None:
         """All arrays begin as zeros. `compared`: all peers have the same state, and compare its
-        digest; if not, the digest only names the round."""
+        digest; if not, the digest only names the round. `arrays` makes them."""
         self.compared = compared
         kept = size if keeps_momentum else 0
-        self.outer_P, self.next_outer_P = zeros(size), zeros(size)
-        self.momentum_P = zeros(kept)
+        self.outer_P, self.next_outer_P = arrays.zeros(size), arrays.zeros(size)
+        self.momentum_P = arrays.zeros(kept)
         """The momentum of the present version; of the one before as long as a step is `due`."""
         self.due: Committed | None = None
         """The committed step of which the momentum must still be made, in place; None if there is
@@ -176,7 +188,7 @@ class OuterState:
         thread holds it."""
         self._places: SharedPlaces | None = None
         self._ahead: FinishedAhead | None = None
-        self._loans = Loans()
+        self._loans = Loans(arrays)
         self._shown_results = ShownResults()
 
     def share(self, places: SharedPlaces) -> None:
@@ -222,12 +234,12 @@ class OuterState:
             self.next_outer_P = places.outer[place]
             places.mark_torn(place)
         elif is_kept:
-            self.next_outer_P = zeros(self.outer_P.size)
+            self.next_outer_P = self._loans.fresh_like(self.outer_P)
 
     def room_for_momentum(self) -> F32:
         """The array for the next momentum: the present one, unless it is lent."""
-        momentum_P = self.momentum_P
-        return zeros(momentum_P.size) if self._loans.is_lent(momentum_P) else momentum_P
+        momentum_P, loans = self.momentum_P, self._loans
+        return loans.fresh_like(momentum_P) if loans.is_lent(momentum_P) else momentum_P
 
     def take(self, outer_P: F32, momentum_P: F32) -> None:
         """Make these arrays the next version. This object owns `outer_P` from now on: the caller

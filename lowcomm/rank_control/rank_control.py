@@ -138,7 +138,7 @@ class RankControl:
         assert replica is not None
 
         def made() -> Slots:
-            slots = Slots.create(replica.shape(node.ranks))
+            slots = Slots.create(replica.shape(node.ranks), replica.arrays.directory)
             if isinstance(replica, Replica):
                 replica.share(slots)
             return slots

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from lowcomm.startup.agreement import INTERVALS_AHEAD
     from lowcomm.startup.identity import in_use, node_directories, read_record, recorded_config
     from lowcomm.startup.join_tokens import new_token
-    from lowcomm.startup.startup import last_voters
+    from lowcomm.startup.startup import last_voters, memory_needed
 
 __all__ = [
     "INTERVALS_AHEAD",
     "in_use",
     "last_voters",
+    "memory_needed",
     "new_token",
     "node_directories",
     "read_record",
@@ -33,6 +34,6 @@ __getattr__ = lazy_exports(
         "agreement": "INTERVALS_AHEAD",
         "identity": "in_use node_directories read_record recorded_config",
         "join_tokens": "new_token",
-        "startup": "last_voters",
+        "startup": "last_voters memory_needed",
     },
 )

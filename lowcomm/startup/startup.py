@@ -23,10 +23,15 @@ from lowcomm.config.schema import (
     RunConfig,
 )
 from lowcomm.methods import StepMethod
+from lowcomm.numerics.arrays import LargeArrays
 from lowcomm.outer_state.replica import Replica
-from lowcomm.outer_state.step_replica import StepReplica, needed_for_steps
+from lowcomm.outer_state.step_replica import (
+    StepReplica,
+    file_bytes_for_steps,
+    needed_for_steps,
+)
 from lowcomm.startup.identity import NodeDirectory, NodeRecord, new_peer_id, node_name, read_record
-from lowcomm.startup.memory_budget import needed_bytes
+from lowcomm.startup.memory_budget import file_bytes, needed_bytes
 from peers.security import KeySignatures
 from peers.storage import FILE as WAL_FILE
 from peers.storage import UntrustedError, Wal
@@ -126,19 +131,32 @@ def set_aside(directory: Path) -> Path:
     return place
 
 
-def new_replica(run: RunConfig, layout: Sequence[TensorSpec]) -> Replica | StepReplica:
-    """Create the daemon's part of the run's state. Raises LayoutError."""
+def new_replica(
+    run: RunConfig, layout: Sequence[TensorSpec], directory: Path | None = None
+) -> Replica | StepReplica:
+    """Create the daemon's part of the run's state, in memory or in files of this directory. Raises
+    LayoutError, and OSError if the disk refuses."""
+    arrays = LargeArrays(directory)
     if isinstance(run.method, StepMethod):
-        return StepReplica(run.method, layout, seed=run.seed)
-    return Replica(run.method, layout)
+        return StepReplica(run.method, layout, seed=run.seed, arrays=arrays)
+    return Replica(run.method, layout, arrays)
 
 
-def memory_needed(run: RunConfig, layout: Sequence[TensorSpec], *, peers: int, joins: bool) -> int:
-    """Bytes that the daemon needs for this model in a run of so many peers. `joins`: this node gets
-    the state from other peers."""
+def memory_needed(
+    run: RunConfig, layout: Sequence[TensorSpec], *, peers: int, joins: bool, in_file: bool = False
+) -> int:
+    """Bytes of memory that the daemon needs for this model in a run of so many peers. `joins`: this
+    node gets the state from other peers; `in_file`: node.outer_state is "file"."""
     if isinstance(run.method, StepMethod):
-        return needed_for_steps(run.method, layout, peers_min=run.peers_min)
-    return needed_bytes(layout, run.method, peers=peers, joins=joins)
+        return needed_for_steps(run.method, layout, peers_min=run.peers_min, in_file=in_file)
+    return needed_bytes(layout, run.method, peers=peers, joins=joins, in_file=in_file)
+
+
+def disk_needed(run: RunConfig, layout: Sequence[TensorSpec]) -> int:
+    """Bytes of disk that the daemon needs for this model if node.outer_state is "file"."""
+    if isinstance(run.method, StepMethod):
+        return file_bytes_for_steps(run.method, layout)
+    return file_bytes(layout, run.method)
 
 
 def own_rank_state(directory: Path) -> Path | None:

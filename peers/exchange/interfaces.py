@@ -27,8 +27,21 @@ class SlicesError(LowcommError):
         self.numbers = numbers
 
 
+class StateMemory(Protocol):
+    """Memory for what a node keeps for long."""
+
+    def buffer(self, size: int) -> memoryview:
+        """`size` zero bytes. May be called in any thread. Raises OSError."""
+        ...
+
+
 class StateStore(Protocol):
     """States of fragments as they go from one peer to another. Called in the worker thread."""
+
+    @property
+    def arrays(self) -> StateMemory:
+        """The memory for states that arrive or are kept."""
+        ...
 
     def lend_state(self, fragment: int, round_: int) -> tuple[Bytes, ...]:
         """The fragment's state after this round, as consecutive buffers; () if the state is of

@@ -36,7 +36,7 @@ from peers.ipc.messages import (
 )
 from peers.ipc.msgpack_records import LinkError, kinds_of
 from peers.ipc.rank_socket import RankSocket
-from peers.ipc.shared_memory import Slots, SlotsError
+from peers.ipc.shared_memory import Slots, SlotsError, is_memory
 from peers.ipc.step_orders import Obeyed, Order, StepSlots
 from protocols.types import FrozenTensor, Samples
 from protocols.wire import pack_frozen, pack_layout
@@ -130,9 +130,11 @@ class RankClient:
     @property
     def lasting_memory(self) -> list[memoryview]:
         """The contributions and results that keep their memory until the end, so that they may be
-        pinned for a GPU. Each begins at a page; results are read-only."""
+        pinned for a GPU: none if they are in a file. Each begins at a page; results are
+        read-only."""
         slots = self._mapped
-        fragments = range(len(slots.shape.fragment_bytes) if slots.shape.is_lasting else 0)
+        lasts = slots.shape.is_lasting and is_memory(slots.fd)
+        fragments = range(len(slots.shape.fragment_bytes) if lasts else 0)
         results = [slots.result(f, place) for f in fragments for place in range(slots.shape.copies)]
         return [*map(slots.contribution, fragments), *results]
 

@@ -1,4 +1,6 @@
-"""One memfd that a node's daemon and its ranks share: whole fragments, counters and done flags.
+"""One file that a node's daemon and its ranks share: whole fragments, counters and done flags.
+
+It is a memfd, or a file on a disk that has no name.
 
 A fragment is all its parameters in the order of `named_parameters()`, unsharded, C-contiguous, fp32
 little-endian, densely packed; every rank writes its own shard straight into its place. A writer
@@ -11,10 +13,13 @@ import contextlib
 import fcntl
 import mmap
 import os
+import stat
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from peers.sockets import unnamed_file
 from protocols.types import LowcommError
 
 MAGIC = int.from_bytes(b"LCSLOTS\x04", "little")  # The last byte is the version of this layout.
@@ -135,7 +140,7 @@ class SlotMemory:
 
 
 class Slots:
-    """A mapped memfd. The daemon creates it, ranks attach to it; use `close()` on both sides."""
+    """The mapped file. The daemon creates it, ranks attach to it; use `close()` on both sides."""
 
     def __init__(self, fd: int, *, shape: SlotsShape, writes_results: bool) -> None:
         """Map `fd`, which this object owns from now on. Call `create` or `attach` instead."""
@@ -143,9 +148,11 @@ class Slots:
         self.shape = shape
         # A lone rank touches all that lasts now (a first touch costs ten times a copy). One of
         # several would count parts of others as its own memory. The daemon does so piece by piece,
-        # as it writes there: all at once would hold up whatever else it does.
+        # as it writes there: all at once would hold up whatever else it does. On a disk the kernel
+        # may need the pages for other things.
         both, present = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
-        if not writes_results and shape.is_lasting and shape.ranks == 1:
+        is_alone = not writes_results and shape.ranks == 1
+        if is_alone and shape.is_lasting and is_memory(fd):
             present |= mmap.MAP_POPULATE
         # A program that writes past its own arrays does not hit what the daemon goes on with.
         theirs = both if writes_results else mmap.PROT_READ
@@ -178,21 +185,14 @@ class Slots:
         self._memory = SlotMemory(fd, self._maps)
 
     @classmethod
-    def create(cls, shape: SlotsShape) -> "Slots":
-        """Make the memfd with all its memory; in a thread of its own, if it is much.
+    def create(cls, shape: SlotsShape, directory: Path | None = None) -> "Slots":
+        """Make the memfd with all its memory, or, with a directory, a file there with all its
+        blocks; in a thread of its own, if it is much.
 
-        Raises OSError when the system refuses the memory.
+        Raises OSError when the system refuses the memory, or the disk the blocks.
         """
-        fd = os.memfd_create("lowcomm-slots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = _memfd(shape) if directory is None else unnamed_file(directory, shape.total_bytes)
         try:
-            os.ftruncate(fd, shape.total_bytes)
-            # It reports what is refused; a touch kills.
-            if shape.is_lasting:
-                os.posix_fallocate(fd, 0, shape.present_bytes)
-            else:
-                os.posix_fallocate(fd, 0, shape.header_bytes)
-                os.posix_fallocate(fd, shape.header_bytes + shape.model_bytes, shape.model_bytes)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             slots = cls(fd, shape=shape, writes_results=True)
         except BaseException:
             os.close(fd)
@@ -203,9 +203,9 @@ class Slots:
 
     @classmethod
     def attach(cls, fd: int, shape: SlotsShape) -> "Slots":
-        """Map the daemon's memfd; `fd` belongs to the result, or is closed when this raises.
+        """Map the daemon's file; `fd` belongs to the result, or is closed when this raises.
 
-        Raises SlotsError if it is not a sealed memfd of exactly this shape.
+        Raises SlotsError if it is neither a sealed memfd nor an unnamed file of exactly this shape.
         """
         try:
             _check_file(fd, shape)
@@ -364,16 +364,44 @@ class Slots:
         return (lines + place * LINE_BYTES) // 8
 
 
-def _check_file(fd: int, shape: SlotsShape) -> None:
-    """Check the file: only one that can no longer change its size is safe to map."""
-    size = os.fstat(fd).st_size
-    if size != shape.total_bytes:
-        raise SlotsError(f"shared memory has {size} bytes, {shape} needs {shape.total_bytes}")
+def is_memory(fd: int) -> bool:
+    """Whether the file is a memfd that takes seals; no other file does, be it in a tmpfs."""
     try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError as error:
-        raise SlotsError("shared memory is not a memfd") from error
-    if seals & SEALS != SEALS:
+        return not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL
+    except OSError:
+        return False
+
+
+def _memfd(shape: SlotsShape) -> int:
+    """A memfd with the memory that it has from the beginning. Raises OSError."""
+    fd = os.memfd_create("lowcomm-slots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, shape.total_bytes)
+        # It reports what is refused; a touch kills.
+        if shape.is_lasting:
+            os.posix_fallocate(fd, 0, shape.present_bytes)
+        else:
+            os.posix_fallocate(fd, 0, shape.header_bytes)
+            os.posix_fallocate(fd, shape.header_bytes + shape.model_bytes, shape.model_bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_file(fd: int, shape: SlotsShape) -> None:
+    """Check the file: only one of a size that no other program can change is safe to map."""
+    file = os.fstat(fd)
+    if file.st_size != shape.total_bytes:
+        raise SlotsError(
+            f"shared memory has {file.st_size} bytes, {shape} needs {shape.total_bytes}"
+        )
+    if not is_memory(fd):
+        # Without a name, only this node's own processes can reach it.
+        if file.st_nlink or not stat.S_ISREG(file.st_mode):
+            raise SlotsError("shared memory is neither a memfd nor a file without a name")
+    elif fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
         raise SlotsError("shared memory is not sealed against a change of its size")
 
 

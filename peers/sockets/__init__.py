@@ -2,7 +2,7 @@
 
 In: HOST:PORT texts and file descriptors. Out: listening sockets, resolved addresses, socket
 options, the kernel's figures about a connection (tcp_info.py), a rate for a connection that
-overfills its line, and large anonymous memory (memory_pages.py). Must NOT know peers, messages or
+overfills its line, and large memory (memory_pages.py). Must NOT know peers, messages or
 certificates.
 
 Start reading: address.py and listener.py.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         require_loopback,
     )
     from peers.sockets.listener import BoundSocket, bind, listen, way_to
-    from peers.sockets.memory_pages import fresh
+    from peers.sockets.memory_pages import fresh, unnamed_file
     from peers.sockets.options import known_congestion, tune
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "parse_address",
     "require_loopback",
     "tune",
+    "unnamed_file",
     "way_to",
 ]
 
@@ -44,7 +45,7 @@ __getattr__ = lazy_exports(
     {
         "address": "format_address is_loopback is_wildcard parse_address require_loopback",
         "listener": "BoundSocket bind listen way_to",
-        "memory_pages": "fresh",
+        "memory_pages": "fresh unnamed_file",
         "options": "known_congestion tune",
     },
 )

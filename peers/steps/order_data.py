@@ -76,5 +76,8 @@ class OrderData:
     def take_state(self, task: Task) -> tuple[str, Bytes | None]:
         memory = self._ranks.memory
         shown = memory.shown
-        kept = bytes(shown) if task.apply is None or task.apply.keep else None
+        kept: memoryview | None = None
+        if task.apply is None or task.apply.keep:
+            kept = self._work.arrays.buffer(len(shown))
+            kept[:] = shown
         return self._work.state_digest(shown if kept is None else kept), kept

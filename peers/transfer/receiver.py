@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from peers.exchange.interfaces import StateStore
 from peers.exchange.pieces import PIECE_ELEMENTS, Pool
-from peers.sockets.memory_pages import fresh
 from peers.transfer.tree_hashing import TreeHashing, digest_of
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -86,10 +85,11 @@ class IncomingTransfer:
 
     def expect_cells(self, command: c.ExpectCells) -> None:
         """These cells are missing; all others of the fragment are here."""
-        size = self._states().state_bytes(command.fragment)
+        states = self._states()
+        size = states.state_bytes(command.fragment)
         incoming = self._incoming.get(command.fragment)
         if incoming is None:
-            incoming = IncomingFragment(size // ELEMENT_BYTES, fresh(size))
+            incoming = IncomingFragment(size // ELEMENT_BYTES, states.arrays.buffer(size))
             self._incoming[command.fragment] = incoming
         incoming.lacking = {x for span in command.cells for x in range(span.first, span.stop)}
 

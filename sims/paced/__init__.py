@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from sims.paced.cluster import start_all
+    from sims.paced.cluster import paced_command, start_all
     from sims.paced.moves import FRAGMENT, TENSORS, tensors
     from sims.paced.rank import RankSpeed
 
-__all__ = ["FRAGMENT", "TENSORS", "RankSpeed", "start_all", "tensors"]
+__all__ = ["FRAGMENT", "TENSORS", "RankSpeed", "paced_command", "start_all", "tensors"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "cluster": "start_all",
+        "cluster": "paced_command start_all",
         "moves": "FRAGMENT TENSORS tensors",
         "rank": "RankSpeed",
     },

@@ -53,7 +53,7 @@ REPLICA_MUTANTS = (
         "A checkpoint or a joiner gets half of the next version's momentum.",
         Edit(
             OuterState.room_for_momentum,
-            "zeros(momentum_P.size) if self._loans.is_lent(momentum_P) else momentum_P",
+            "loans.fresh_like(momentum_P) if loans.is_lent(momentum_P) else momentum_P",
             "momentum_P",
         ),
         tests=_REPLICA,
@@ -156,8 +156,8 @@ RESIDUE_MUTANTS = (
         "After a resume the first contribution lacks the residue of the earlier ones.",
         Edit(
             ErrorFeedback.replace_residue,
-            "zeros(self.residue_P.size) if kept_P is None else kept_P",
-            "zeros(self.residue_P.size)",
+            "residue_P[:] = kept_P",
+            "pass",
         ),
         tests=_FEEDBACK,
     ),

@@ -63,6 +63,48 @@ def test_three_peers_finish_with_the_bits_of_a_plain_loop(tmp_path: Path) -> Non
     assert [event.loss for event in of(Evaluated, run_dir)] == [loss]
 
 
+def files_without_names(pid: int, directory: Path) -> int:
+    """Those of a process that once were in this directory."""
+    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    return sum(link.startswith(f"{directory}/") and link.endswith(" (deleted)") for link in links)
+
+
+@pytest.mark.deadline(60)
+def test_a_node_with_its_outer_state_in_files_has_the_digests_of_one_without(
+    tmp_path: Path,
+) -> None:
+    config, run_dir = write_config(tmp_path, peers=2, rounds=100_000), tmp_path / "run"
+    pace = RankSpeed(step_s=0.01, elements=4096)
+    alpha, beta = run_dir / "alpha", run_dir / "beta"
+
+    def watch(nodes: Sequence[LocalNode]) -> None:
+        commits_until(beta, 5)
+        held = [files_without_names(node.child.pid, node.directory) for node in nodes]
+        assert held[0] == 0
+        assert held[1] >= 2, "shared memory and momentum"
+        for node in nodes:
+            os.kill(node.child.pid, signal.SIGTERM)
+
+    async def play() -> list[int]:
+        async with LocalCluster(run_dir) as cluster, asyncio.timeout(50):
+
+            def start(name: str, token: str) -> LocalNode:
+                own = ["node.outer_state=file"] if name == "beta" else []
+                return start_paced(cluster, name, config, pace=pace, join=token, overrides=own)
+
+            nodes = await cluster.start_all(["alpha", "beta"], start)
+            await asyncio.to_thread(watch, nodes)
+            return await ends(nodes)
+
+    assert asyncio.run(play()) == [143, 143]
+    digests: dict[int, set[str]] = {}
+    for commit in (*of(Commit, alpha), *of(Commit, beta)):
+        digests.setdefault(commit.round, set()).add(commit.state_digest)
+    assert {round_: len(found) for round_, found in digests.items() if len(found) > 1} == {}
+    assert len(set(commits(alpha)) & set(commits(beta))) >= 5
+    assert marked_processes() == {}
+
+
 @pytest.mark.deadline(60)
 def test_ranks_end_with_their_lifeline_and_other_users_read_no_token(tmp_path: Path) -> None:
     config, run_dir = write_config(tmp_path, peers=2, rounds=100_000), tmp_path / "run"

@@ -6,6 +6,7 @@ Must NOT hold tests.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from lowcomm.numerics.arrays import IN_MEMORY
 from peers.exchange.inbound import Inbound, Received
 from peers.exchange.interfaces import Bytes, SlicesError
 from peers.exchange.payload_keys import ResultKey, SliceKey
@@ -82,6 +83,8 @@ def pieces_of(header: PieceChunk, payload: bytes) -> list[tuple[PieceChunk, byte
 
 class CodedWork:
     """Arithmetic that knows what was asked of it; sums depend on their order."""
+
+    arrays = IN_MEMORY
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from lowcomm.numerics.arrays import IN_MEMORY
 from peers.connections.mesh import Mesh
 from peers.driver import Driver
 from peers.exchange.interfaces import Bytes, StateTaken, Told
@@ -65,6 +66,8 @@ def xor(pieces: Sequence[Bytes]) -> bytes:
 
 class XorWork:
     """A contribution is random; the outer step adds it."""
+
+    arrays = IN_MEMORY
 
     def __init__(self, seed: str, *, gathers: bool = False) -> None:
         self.gathers = gathers

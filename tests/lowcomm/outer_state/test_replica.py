@@ -1,5 +1,7 @@
 """The outer state of a node against slow references, one scalar operation at a time."""
 
+import os
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -7,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowcomm.methods import DiLoCoMethod
+from lowcomm.methods import DiLoCoMethod, LocalSGDMethod, RoundMethod
+from lowcomm.numerics.arrays import LargeArrays
 from lowcomm.numerics.operations import WeightsError
 from lowcomm.outer_state.replica import Replica
 from lowcomm.startup.agreement import common_grain
 from peers.exchange.interfaces import SlicesError
+from peers.ipc.shared_memory import Slots
 from protocols.types.ids import TensorSpec
 from tests.lowcomm.replicas import (
     LAYOUT,
@@ -257,3 +261,59 @@ def test_owner_and_receiver_step_by_the_same_decoded_bytes(contribution: str, re
     outer, _ = arrays(peers[0], 0)
     exact = slow_mean([-gaussian(seed, size) for seed in range(2)], (3, 5))
     assert np.corrcoef(outer, -exact)[0, 1] > 0.5
+
+
+def files_in(directory: Path) -> int:
+    """Files without names there that this process has open."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(str(directory) in os.readlink(link) for link in links if link.is_symlink())
+
+
+def digests_of(replica: Replica) -> list[str]:
+    """Of all states in three rounds, the last two of them beside lent ones, of an adopted state and
+    of one from a checkpoint."""
+    slots = Slots.create(replica.shape(1), replica.arrays.directory)
+    replica.share(slots)
+    sizes = list(enumerate(SIZES))
+    found = [replica.initialise(f, view(gaussian(f, size))) for f, size in sizes]
+    lent: list[object] = []
+    for round_ in (1, 2, 3):
+        name = f"m{round_}"
+        term = [replace(contributors(1)[0], manifest=name)]
+        for fragment, size in sizes:
+            replica.place_result(fragment, full=round_ != 2)
+            slots.contribution(fragment)[:] = view(gaussian(10 * round_ + fragment, size))
+            replica.contributions.take_local(fragment, slots.contribution(fragment))
+            whole = encoded(replica, fragment, name)
+            part = reduced(replica, size, [whole], term)
+            found.append(replica.apply(stamp(fragment, round_), (0, size), [part], term))
+            replica.settle(fragment)
+            lent.append(replica.lend(fragment))
+    for fragment, _ in sizes:
+        buffer = replica.arrays.buffer(replica.state_bytes(fragment))
+        buffer[:] = view(gaussian(50 + fragment, len(buffer) // 4))
+        replica.adopt_state(fragment, 4, buffer, lineage=LINEAGE)
+        found += [replica.version(fragment)[1], replica.adopt_kept(fragment, 7, lineage=LINEAGE)]
+    found += [arrays(replica, fragment)[0].tobytes().hex() for fragment, _ in sizes]
+    slots.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "method", [two_codecs(), DiLoCoMethod(contribution_codec="topk"), LocalSGDMethod()]
+)
+def test_a_state_in_files_has_the_bits_of_one_in_memory(
+    method: RoundMethod, tmp_path: Path
+) -> None:
+    kept(tmp_path / "kept", 7)
+    files = tmp_path / "files"
+    files.mkdir()
+    one = Replica(method, LAYOUT)
+    one.checkpoints = tmp_path / "kept"
+    in_memory = digests_of(one)
+    assert not files_in(files)
+    other = Replica(method, LAYOUT, LargeArrays(files))
+    other.checkpoints = one.checkpoints
+    assert digests_of(other) == in_memory
+    assert files_in(files) >= 2 * len(SIZES), "its arrays lie there, to the end"
+    assert not list(files.iterdir()), "and a crash leaves nothing"

@@ -16,9 +16,15 @@ from lowcomm.checkpoints.checkpoint import (
     write_checkpoint,
 )
 from lowcomm.methods import AllReduceMethod, FlexDeMoMethod, StepMethod
+from lowcomm.numerics.arrays import LargeArrays
 from lowcomm.numerics.operations import F32
 from lowcomm.outer_state.fragment_layout import LayoutError
-from lowcomm.outer_state.step_replica import STATES_HELD, StepReplica, needed_for_steps
+from lowcomm.outer_state.step_replica import (
+    STATES_HELD,
+    StepReplica,
+    file_bytes_for_steps,
+    needed_for_steps,
+)
 from protocols.types.ids import TensorSpec
 from tests.lowcomm.replicas import LINEAGE
 
@@ -134,7 +140,8 @@ def kept(directory: Path, made: StepReplica, *, arrays: tuple[str, ...]) -> Path
     "method", [AllReduceMethod(), FlexDeMoMethod(), FlexDeMoMethod(step="adamw")]
 )
 def test_a_checkpoint_gives_the_state_back(method: StepMethod, tmp_path: Path) -> None:
-    made, again = (StepReplica(method, LAYOUT, seed=0) for _ in range(2))
+    made = StepReplica(method, LAYOUT, seed=0)
+    again = StepReplica(method, LAYOUT, seed=0, arrays=LargeArrays(tmp_path))
     state = np.arange(made.state_bytes(0) // 4, dtype=np.float32).tobytes()
     made.keep_copy(16, state, made.state_digest(state), lineage=LINEAGE)
     path = kept(tmp_path, made, arrays=method.state_arrays)
@@ -167,6 +174,9 @@ def test_memory_counts_the_payloads_since_the_base() -> None:
     steps = 16 + 4 * 8
     needed = STATES_HELD * STATE_BYTES + 4 * steps * 4 * ELEMENTS
     assert needed_for_steps(method, LAYOUT, peers_min=3) == needed
+    payloads = needed_for_steps(method, LAYOUT, peers_min=3, in_file=True)
+    assert payloads == needed - STATES_HELD * STATE_BYTES
+    assert file_bytes_for_steps(method, LAYOUT) == (STATES_HELD + 1) * STATE_BYTES + 3 * 40
 
 
 def test_a_layout_with_a_gap_is_refused() -> None:

@@ -1,9 +1,11 @@
 """What a daemon needs, and what it is told when it may not have it."""
 
+from pathlib import Path
+
 import pytest
 
 from lowcomm.methods import DiLoCoMethod, RoundMethod, StreamingDiLoCoMethod
-from lowcomm.startup.memory_budget import check_memory, needed_bytes
+from lowcomm.startup.memory_budget import check_disk, check_memory, file_bytes, needed_bytes
 from protocols.types.errors import ConfigError
 from protocols.types.ids import TensorSpec
 
@@ -30,9 +32,12 @@ def test_memory_is_refused_with_both_figures() -> None:
         check_memory(billion, memory_max_bytes=0, free_bytes=3 << 30)
     assert str(caught.value) == (
         "the daemon needs about 40.00 GiB for this model and may use 2.70 GiB (90 % of what is "
-        "free): end other programs, take a smaller model or more run.method.fragments, or set "
-        "node.memory_max_bytes higher if the machine has it"
+        "free): end other programs, take a smaller model or more run.method.fragments, set "
+        'node.outer_state = "file" if the disk is fast, or set node.memory_max_bytes higher if the '
+        "machine has it"
     )
+    with pytest.raises(ConfigError, match=r"run\.method\.fragments, or set node\.memory_max_bytes"):
+        check_memory(billion, memory_max_bytes=1, free_bytes=0, in_file=True)
 
 
 @pytest.mark.parametrize("method", [DiLoCoMethod(), streaming()])
@@ -68,3 +73,28 @@ def test_a_gather_needs_memory_for_what_each_contributes(peers: int) -> None:
     sparse = DiLoCoMethod(contribution_codec="topk")
     result = peers * sparse.codec.encoded_bytes(9000)
     assert needed_bytes(layout, sparse, peers=peers) == 4 * (8 + 5) * 9000 + 2 * result
+
+
+def test_arrays_in_files_need_disk_and_no_memory() -> None:
+    elements = 1 << 20
+    layout = [TensorSpec(0, "a", (elements,), 0)]
+    made = DiLoCoMethod()
+    for joins in (False, True):  # What a joiner receives lies in files too.
+        needed = needed_bytes(layout, made, peers=2, joins=joins, in_file=True)
+        assert needed == 4 * (1 + 2) * elements, "slices of the others, and two results"
+    assert needed_bytes(eight(elements), streaming(), peers=2, in_file=True) == 12 * elements // 8
+    assert file_bytes(layout, made) == 4 * (5 + 3 * len(made.state_arrays)) * elements
+    feedback = DiLoCoMethod(contribution_codec="topk")
+    assert file_bytes(layout, feedback) == file_bytes(layout, made) + 4 * 5 * elements
+
+
+def test_a_disk_without_room_is_refused_with_both_figures() -> None:
+    place = Path("runs/alpha")
+    check_disk(3 << 30, free_bytes=3 << 30, directory=place)
+    with pytest.raises(ConfigError) as caught:
+        check_disk(3 << 30, free_bytes=1 << 30, directory=place)
+    assert str(caught.value) == (
+        'node.outer_state is "file", for which this model needs about 3.00 GiB of disk, and 1.00 '
+        "GiB are free in runs/alpha: free space there, set node.directory to a place on another "
+        'disk, or node.outer_state = "memory"'
+    )

@@ -21,7 +21,7 @@ from lowcomm.config.schema import AdamWConfig, DataConfig, ModelConfig, RunConfi
 from lowcomm.methods import AllReduceMethod, DecoupledDiLoCoMethod, NoLoCoMethod
 from lowcomm.numerics.operations import F32
 from lowcomm.numerics.state_digests import state_digest
-from lowcomm.outer_state.step_replica import StepReplica
+from lowcomm.outer_state.step_replica import StepReplica, file_bytes_for_steps
 from lowcomm.startup.agreement import (
     accepted,
     agreed_layout,
@@ -33,7 +33,14 @@ from lowcomm.startup.agreement import (
     model_difference,
     run_entry,
 )
-from lowcomm.startup.startup import kept, new_replica, new_run_id, own_rank_state
+from lowcomm.startup.startup import (
+    disk_needed,
+    kept,
+    memory_needed,
+    new_replica,
+    new_run_id,
+    own_rank_state,
+)
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Kept
 from protocols.messages.persisted import Saved
@@ -379,7 +386,13 @@ def test_a_per_step_run_says_its_rhythm_and_is_taken_with_it() -> None:
     assert (entry.commit_every_steps, entry.snapshot_every_steps, entry.grain) == (8, 24, 1)
     assert agreed_run(entry, None) == run
     assert run.total_inner_steps == run.outer_steps
-    assert isinstance(new_replica(run, agreed_layout(entry)[0]), StepReplica)
+    layout = agreed_layout(entry)[0]
+    made = new_replica(run, layout)
+    assert isinstance(made, StepReplica)
+    assert made.arrays.directory is None
+    assert disk_needed(run, layout) == file_bytes_for_steps(method, layout)
+    needed = [memory_needed(run, layout, peers=2, joins=True, in_file=x) for x in (True, False)]
+    assert needed[0] < needed[1]
     for wrong in ({"commit_every_steps": 4}, {"snapshot_every_steps": 48}):
         with pytest.raises(RefusedError, match=r"its configuration says \(8, 24\)"):
             agreed_run(replace(entry, **wrong), None)

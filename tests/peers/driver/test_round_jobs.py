@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from lowcomm.numerics.arrays import IN_MEMORY
 from peers.driver import Driver
 from protocols.interface import commands as c
 from protocols.interface import events as v
@@ -49,6 +50,8 @@ class Scripted:
 
 class Shell:
     """A driver whose neighbours only write down that they were called."""
+
+    arrays = IN_MEMORY
 
     def __init__(self) -> None:
         self.log: list[str] = []

@@ -1,10 +1,11 @@
 """Shared memory: both sides see the same bytes, and nobody takes torn ones for whole."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from peers.ipc.shared_memory import COPIES, MOVE, Slots, SlotsError, SlotsShape
+from peers.ipc.shared_memory import COPIES, MOVE, Slots, SlotsError, SlotsShape, is_memory
 
 SHAPE = SlotsShape(ranks=2, fragment_bytes=(12, 8192))
 
@@ -220,6 +221,33 @@ def test_a_file_that_may_shrink_is_refused() -> None:
     with pytest.raises(SlotsError, match="bytes"):
         Slots.attach(reading, SHAPE)
     os.close(writing)
+
+
+def test_a_file_without_a_name_is_shared_memory_and_has_all_its_blocks(tmp_path: Path) -> None:
+    alone = SlotsShape(ranks=1, fragment_bytes=(12, 1 << 20))
+    daemon = Slots.create(alone, tmp_path)
+    blocks = os.fstat(daemon.fd).st_blocks
+    assert blocks * 512 >= alone.total_bytes
+    assert not is_memory(daemon.fd)
+    rank = attach(daemon, alone)
+    rank.contribution(1)[:] = b"c" * (1 << 20)
+    for place in (0, 1, MOVE):
+        daemon.begin_result(1, place)
+        daemon.result(1, place)[:] = bytes([place + 10]) * (1 << 20)
+        assert rank.result(1, place) == bytes([place + 10]) * (1 << 20)
+        daemon.forget_result(1, place)
+    assert daemon.contribution(1) == b"c" * (1 << 20)
+    assert os.fstat(daemon.fd).st_blocks == blocks
+    assert not list(tmp_path.iterdir())
+    rank.close()
+    daemon.close()
+
+
+def test_a_file_with_a_name_is_refused(tmp_path: Path) -> None:
+    named = tmp_path / "named"
+    named.write_bytes(bytes(SHAPE.total_bytes))
+    with pytest.raises(SlotsError, match="without a name"):
+        Slots.attach(os.open(named, os.O_RDWR), SHAPE)
 
 
 def test_the_size_cannot_change() -> None:

@@ -5,6 +5,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 
+from lowcomm.numerics.arrays import IN_MEMORY
 from peers.exchange.interfaces import Bytes
 from peers.exchange.outbound import Stream
 from peers.ipc.shared_memory import Slots
@@ -25,6 +26,8 @@ ME, COMMIT, SNAPSHOT = PeerId("alpha.00000000"), 4, 8
 
 class AddingWork:
     """States are bytes; what a step does to them is the ranks' business."""
+
+    arrays = IN_MEMORY
 
     def __init__(self, size: int) -> None:
         self.payload_bytes = self.mean_bytes = size
