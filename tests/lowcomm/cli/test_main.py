@@ -151,7 +151,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
         "plan --params 1m --step 0 --nodes 2 --line 1mbit",
         ("a step of 0 s", "above 0"),
     ),
-    "a plan of no run": ("plan --from nowhere", ("--from nowhere", "no node", "runs/NAME")),
+    "a plan of no run": ("plan --from nowhere", ("nowhere does not exist", "runs/NAME")),
     "a plan in bytes": (
         "plan --params 1m --step 1s --nodes 2 --line 100MB",
         ("--line '100MB'", "mbit"),

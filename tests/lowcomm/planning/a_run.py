@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lowcomm.config.schema import FileConfig, RunConfig
+from lowcomm.config.schema import DataConfig, FileConfig, RunConfig
 from lowcomm.methods import AnyMethod
 from lowcomm.reports.event_log import EVENTS
 from lowcomm.startup.identity import RECORD, NodeRecord
@@ -18,15 +18,28 @@ TRIP_S = 0.1
 
 
 def write_run(
-    directory: Path, method: AnyMethod, *, params: int, step_s: float, rounds: int
+    directory: Path,
+    method: AnyMethod,
+    *,
+    params: int,
+    step_s: float,
+    rounds: int,
+    data: DataConfig | None = None,
+    command: tuple[str, ...] = (),
 ) -> Path:
-    """A run of two nodes: `b` needs twice the time for a step, an exchange takes EXCHANGE_S."""
+    """A run of two nodes: `b` needs twice the time for a step, an exchange takes EXCHANGE_S.
+    `command`: the program that both run."""
+    run = RunConfig(method=method, data=data or DataConfig())
     for number, name in enumerate(NAMES):
         node = directory / name
         node.mkdir(parents=True)
-        config = FileConfig(run=RunConfig(method=method) if not number else None)
+        config = FileConfig(run=run if not number else None)
         record = NodeRecord(
-            peer=IDS[number], name=name, incarnation=1, config=json.dumps(asdict(config))
+            peer=IDS[number],
+            name=name,
+            incarnation=1,
+            config=json.dumps(asdict(config)),
+            command=command,
         )
         (node / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
         lines = [

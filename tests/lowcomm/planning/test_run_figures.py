@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.config.schema import ModelConfig
+from lowcomm.config.schema import DataConfig, ModelConfig
 from lowcomm.methods import AllReduceMethod, DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.planning.line_load import PAYLOAD_SHARE
 from lowcomm.planning.model_shapes import configured_parameters
@@ -43,6 +43,25 @@ def test_a_model_of_another_size_has_the_given_layers(tmp_path: Path) -> None:
     found = run_figures(write_run(tmp_path, METHOD, params=9600, step_s=0.1, rounds=6), layers=3)
     assert sum(each.elements for each in found.parameters) == 9600
     assert {each.name.split(".")[2] for each in found.parameters} == {"0", "1", "2"}
+
+
+TOKENS = DataConfig(source="tokens")
+
+
+def test_the_size_tells_the_vocabulary_that_the_file_leaves_out(tmp_path: Path) -> None:
+    model = ModelConfig(vocab_size=50_304)
+    size = sum(each.elements for each in configured_parameters(model))
+    given = {"params": size, "step_s": 0.1, "rounds": 6}
+    run = write_run(tmp_path / "shards", METHOD, **given, data=TOKENS)
+    assert list(run_figures(run, layers=24).parameters) == configured_parameters(model)
+    run = write_run(tmp_path / "own", METHOD, **given, data=TOKENS, command=("train",))
+    assert run_figures(run, layers=3).parameters[0].name == "model.layers.0.self_attn.weight"
+
+
+def test_of_no_size_there_is_no_plan(tmp_path: Path) -> None:
+    run = write_run(tmp_path, METHOD, params=0, step_s=0.1, rounds=6)
+    with pytest.raises(ConfigError, match="no event tells the size of the model: give --params"):
+        run_figures(run, layers=24)
 
 
 def test_the_directory_of_the_first_node_is_enough(tmp_path: Path) -> None:
