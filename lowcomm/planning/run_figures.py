@@ -48,7 +48,8 @@ class RunFigures:
     round_trip_s: float | None
     """To the farthest peer."""
     share: float
-    """The share of the time in which the slowest node computed."""
+    """The share of the time in which the slowest node computed, in a median round: a pause of the
+    run does not count."""
 
 
 def run_figures(directory: Path, *, layers: int) -> RunFigures:
@@ -69,9 +70,9 @@ def run_figures(directory: Path, *, layers: int) -> RunFigures:
             f"let the run go on, or {ASK}"
         )
     steps_s = step_seconds(events, method)
-    if not steps_s:
+    rounds_s = [ends[number] - ends[number - 1] for number in ends if number - 1 in ends]
+    if not steps_s or not rounds_s:
         raise ConfigError(f"--from {directory}: no node contributed in consecutive rounds: {ASK}")
-    mean_round_s = (ends[max(ends)] - ends[min(ends)]) / (max(ends) - min(ends))
     step_s = max(steps_s.values())
     round_trip_s = _round_trip(events)
     size = max((each.params for each in events if isinstance(each, Start | Layout)), default=0)
@@ -86,7 +87,7 @@ def run_figures(directory: Path, *, layers: int) -> RunFigures:
         step_s=step_s,
         rate_bps=_rate(events, method, parameters, nodes=nodes, round_trip_s=round_trip_s or 0.0),
         round_trip_s=round_trip_s,
-        share=min(method.inner_steps * step_s / mean_round_s, 1.0),
+        share=min(method.inner_steps * step_s / statistics.median(rounds_s), 1.0),
     )
 
 

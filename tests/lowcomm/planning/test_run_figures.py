@@ -26,6 +26,13 @@ def test_the_slowest_node_gives_the_step_and_the_share(tmp_path: Path) -> None:
     assert found.run.method == METHOD
 
 
+def test_a_night_in_which_the_run_stood_does_not_count(tmp_path: Path) -> None:
+    given = {"params": SIZE, "step_s": 0.1, "rounds": 6}
+    paused = run_figures(write_run(tmp_path, METHOD, **given, pause_s=30_000.0), layers=24)
+    assert paused.step_s == pytest.approx(0.2)
+    assert paused.share == pytest.approx(2.0 / (2.0 + EXCHANGE_S))
+
+
 def test_a_line_has_the_rate_of_the_node_that_waited_for_no_other(tmp_path: Path) -> None:
     found = run_figures(write_run(tmp_path, METHOD, params=SIZE, step_s=0.1, rounds=6), layers=24)
     payload_bps = 8 * 4 * SIZE / (EXCHANGE_S - TRIP_S)
