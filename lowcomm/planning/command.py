@@ -114,6 +114,8 @@ def plan(
     file, measured = asked.sources()
     run = file.run if file is not None else measured.run if measured is not None else None
     memory_bytes = parse(memory, SIZE, what="--memory") if memory else 0.0
+    if memory and not memory_bytes:
+        raise ConfigError(f"--memory {memory}: give a size above 0, such as {SIZE.example}")
     work, links = asked.workload(file, measured), asked.links(measured)
     variants = [*_own_method(run, work), *compared_variants(work.parameters)]
     found = [forecast(each, work, links, wanted_share=wanted) for each in variants]

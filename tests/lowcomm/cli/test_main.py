@@ -165,6 +165,10 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
         "plan --params 1b --step 1s --nodes 2 --line 1mbit --memory 1gib",
         ("fits into 1.00 GiB", "the least"),
     ),
+    "a plan for memory of nothing": (
+        "plan --params 1b --step 1s --nodes 2 --line 1mbit --memory 0gib",
+        ("--memory 0gib", "above 0"),
+    ),
     "a plot of another kind": ("plan --plot plan.png", ("--plot plan.png", ".svg")),
     "a full directory": ("demo --directory text", ("--directory text is not empty", "another")),
     "a directory below a file": ("demo --directory run.toml/x", ("run.toml/x", "--directory")),
