@@ -12,10 +12,6 @@ import typer
 if TYPE_CHECKING:
     from lowcomm.exports.model_source import ModelSource
 
-TRIES = 3
-"""While a node runs, the checkpoint that is being copied may become too old and be deleted: then
-the next one is taken."""
-
 
 class Format(StrEnum):
     """Formats of an export."""
@@ -55,7 +51,17 @@ def export(
       lowcomm export runs/first/gpu1 model-dcp --format dcp
       lowcomm export runs/demo/alpha/checkpoints/round-000030 round-30
     """
-    source = _exported(directory, out, format_, tokenizer)
+    from lowcomm.exports.formats import new_directory, write_dcp, write_hf
+    from lowcomm.exports.model_source import with_model
+
+    def exported(source: "ModelSource") -> "ModelSource":
+        if tokenizer is not None:
+            source = source.with_tokenizer(tokenizer)
+        with new_directory(out) as place:
+            (write_hf if format_ is Format.HF else write_dcp)(source, place)
+        return source
+
+    source = with_model(directory, exported)
     print("\n".join(lines(source, out, format_)))  # noqa: T201
 
 
@@ -90,25 +96,3 @@ def lines(source: "ModelSource", out: Path, format_: Format) -> list[str]:
             "program, a tied one has its first name only; for transformers add its config.json"
         )
     return told
-
-
-def _exported(directory: Path, out: Path, format_: Format, tokenizer: Path | None) -> "ModelSource":
-    """Find the model, and write it."""
-    from lowcomm.checkpoints.checkpoint import CheckpointError
-    from lowcomm.exports.formats import new_directory, write_dcp, write_hf
-    from lowcomm.exports.model_source import find_model
-
-    write = write_hf if format_ is Format.HF else write_dcp
-    for left in reversed(range(TRIES)):
-        try:
-            source = find_model(directory)
-            if tokenizer is not None:
-                source = source.with_tokenizer(tokenizer)
-            with new_directory(out) as place:
-                write(source, place)
-        except (FileNotFoundError, CheckpointError):
-            if not left:
-                raise
-        else:
-            return source
-    raise AssertionError("the last try returns or raises")

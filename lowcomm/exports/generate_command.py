@@ -51,50 +51,52 @@ def generate(
         raise ConfigError(f"--temperature must be at least 0, got {temperature}")
     if not 0 <= seed < 2**63:
         raise ConfigError(f"--seed must be in [0, 2**63), got {seed}")
-    from lowcomm.exports.model_source import find_model
+    from lowcomm.exports.model_source import with_model
 
-    source = find_model(directory)
-    if source.built_in is None:
-        raise ConfigError(
-            f"{source.path} has not the built-in model, but one of a program of your own: load it "
-            f"there; `lowcomm export {source.path} OUT` writes it"
-        )
-    if tokenizer is not None:
-        source = source.with_tokenizer(tokenizer)
+    def loaded(source: "ModelSource") -> "tuple[Llama, Path | None]":
+        if source.built_in is None:
+            raise ConfigError(
+                f"{source.path} has not the built-in model, but one of a program of your own: load "
+                f"it there; `lowcomm export {source.path} OUT` writes it"
+            )
+        if tokenizer is not None:
+            source = source.with_tokenizer(tokenizer)
+        if source.tokenizer is None and not source.tokens_are_bytes:
+            raise ConfigError(
+                "the run's tokens are not bytes: name its tokenizer.json by --tokenizer"
+            )
+        return load_built_in(source), source.tokenizer
+
+    model, path = with_model(directory, loaded)
     options = {"tokens": length, "seed": seed}
-    if source.tokens_are_bytes:
-        _continue_bytes(source, prompt, temperature, options)
+    if path is None:
+        _continue_bytes(model, prompt, temperature, options)
     else:
-        _continue_tokens(source, prompt, temperature, options)
+        _continue_tokens(model, path, prompt, temperature, options)
     print()  # noqa: T201
 
 
 def _continue_bytes(
-    source: "ModelSource", prompt: str, temperature: float, options: Mapping[str, int]
+    model: "Llama", prompt: str, temperature: float, options: Mapping[str, int]
 ) -> None:
     from lowcomm.program.evaluate import generated
 
     given = prompt.encode(errors="surrogateescape")
     show(given)
-    show(generated(load_built_in(source), given, temperature=temperature, **options))
+    show(generated(model, given, temperature=temperature, **options))
 
 
 def _continue_tokens(
-    source: "ModelSource", prompt: str, temperature: float, options: Mapping[str, int]
+    model: "Llama", tokenizer: Path, prompt: str, temperature: float, options: Mapping[str, int]
 ) -> None:
-    """Raises ConfigError if the tokenizer is not known."""
     from lowcomm.data.tokenizer import Tokenizer
     from lowcomm.program.evaluate import generated
     from lowcomm.reports.timeline import printable
 
-    if source.tokenizer is None or source.built_in is None:
-        raise ConfigError("the run's tokens are not bytes: name its tokenizer.json by --tokenizer")
-    made = Tokenizer(str(source.tokenizer))
+    made = Tokenizer(str(tokenizer))
     tokens, shown = made.encode([prompt])[0], 0
-    values = min(made.vocab_size, source.built_in.embeddings)
-    drawn = generated(
-        load_built_in(source), [*tokens], temperature=temperature, values=values, **options
-    )
+    values = min(made.vocab_size, model.config.embeddings)
+    drawn = generated(model, [*tokens], temperature=temperature, values=values, **options)
     for token in chain([None], drawn):
         tokens += [] if token is None else [token]
         text = made.text_of(tokens)

@@ -1,9 +1,12 @@
 """The command `lowcomm generate`, without daemons."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 
@@ -26,6 +29,22 @@ def test_it_continues_the_prompt_and_repeats_itself(
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != texts[2]
     assert all(text.startswith("def f(") and text.endswith("\n") for text in texts)
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_is_replaced_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = write_node(tmp_path / "alpha", built_in(), (3, 6))
+    opened = safetensors.safe_open
+
+    def open_(path: Path, **options: Any) -> Any:
+        shutil.rmtree(newest, ignore_errors=True)
+        return opened(path, **options)
+
+    monkeypatch.setattr(safetensors, "safe_open", open_)
+    generate(tmp_path / "alpha", prompt="x", length=3, temperature=0.0, seed=0)
+    assert not newest.exists()
+    assert capsys.readouterr().out.startswith("x")
 
 
 @pytest.mark.parametrize("tied", [False, True])
