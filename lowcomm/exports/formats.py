@@ -70,7 +70,7 @@ def write_dcp(source: ModelSource, directory: Path) -> None:
     from safetensors import safe_open
     from torch import Tensor
     from torch.distributed import checkpoint
-    from torch.distributed.checkpoint import CheckpointException
+    from torch.distributed.checkpoint.api import CheckpointException
 
     tensors: dict[str, Tensor] = {}
     for path in source.files:

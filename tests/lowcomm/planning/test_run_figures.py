@@ -1,5 +1,6 @@
 """Figures of a run, from its events."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,8 @@ def test_the_slowest_node_gives_the_step_and_the_share(tmp_path: Path) -> None:
 
 
 def test_a_night_in_which_the_run_stood_does_not_count(tmp_path: Path) -> None:
-    given = {"params": SIZE, "step_s": 0.1, "rounds": 6}
-    paused = run_figures(write_run(tmp_path, METHOD, **given, pause_s=30_000.0), layers=24)
+    run = write_run(tmp_path, METHOD, params=SIZE, step_s=0.1, rounds=6, pause_s=30_000.0)
+    paused = run_figures(run, layers=24)
     assert paused.step_s == pytest.approx(0.2)
     assert paused.share == pytest.approx(2.0 / (2.0 + EXCHANGE_S))
 
@@ -58,10 +59,10 @@ TOKENS = DataConfig(source="tokens")
 def test_the_size_tells_the_vocabulary_that_the_file_leaves_out(tmp_path: Path) -> None:
     model = ModelConfig(vocab_size=50_304)
     size = sum(each.elements for each in configured_parameters(model))
-    given = {"params": size, "step_s": 0.1, "rounds": 6}
-    run = write_run(tmp_path / "shards", METHOD, **given, data=TOKENS)
+    write = partial(write_run, method=METHOD, params=size, step_s=0.1, rounds=6, data=TOKENS)
+    run = write(tmp_path / "shards")
     assert list(run_figures(run, layers=24).parameters) == configured_parameters(model)
-    run = write_run(tmp_path / "own", METHOD, **given, data=TOKENS, command=("train",))
+    run = write(tmp_path / "own", command=("train",))
     assert run_figures(run, layers=3).parameters[0].name == "model.layers.0.self_attn.weight"
 
 
