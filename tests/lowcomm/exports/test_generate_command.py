@@ -12,7 +12,7 @@ import torch
 
 from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.data.tokenizer import train_bpe
-from lowcomm.exports.generate_command import generate, load_built_in, show
+from lowcomm.exports.generate_command import generate, load_built_in, show, show_growing
 from lowcomm.exports.model_source import find_model
 from lowcomm.models.shapes import llama_shapes
 from protocols.types.errors import ConfigError
@@ -60,6 +60,15 @@ def test_the_model_is_that_of_the_checkpoint(tmp_path: Path, *, tied: bool) -> N
 def test_only_whole_characters_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show("\u00e9\u20ac\n".encode() + b"\xff\x1b[2J\xe2\x82")
     assert capsys.readouterr().out == "\u00e9\u20ac\n\ufffd?[2J\ufffd"
+
+
+def test_a_growing_text_ends_with_what_never_became_a_character(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_growing(["a", "a\ufffd", "a\u20ac", "a\u20ac\x1b", "a\u20ac\x1bb\ufffd\ufffd"])
+    assert capsys.readouterr().out == "a\u20ac?b\ufffd\ufffd"
+    show_growing([])
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
