@@ -219,7 +219,7 @@ class _Asked:
 
 
 def _own_method(run: "RunConfig | None", work: "Workload") -> "list[Variant]":
-    """The configuration's own method, unless this model has too few blocks for it."""
+    """The configuration's own method. Raises ConfigError if it cannot divide this model."""
     from lowcomm.planning.model_shapes import layout_of
     from lowcomm.planning.variants import Variant
 
