@@ -42,7 +42,7 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z%]*)", re.ASCII)
 
 
 def parse(text: str, units: Units, *, what: str) -> float:
-    """The quantity in bits per second, seconds, or as a share; only 0 needs no unit.
+    """The quantity in the unit in which the code counts (`Units`). 0 needs no unit.
 
     `what`: the name by which the user knows the value, such as --rate. Raises ConfigError.
     """

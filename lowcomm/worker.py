@@ -12,12 +12,12 @@ from torch.optim import SGD, AdamW
 
 from lowcomm import methods
 from lowcomm.config.lr_schedule import CosineSchedule
-from lowcomm.config.schema import BYTE_VALUES, MuonConfig, RunConfig
+from lowcomm.config.schema import BYTE_VALUES, SAMPLE_TEMPERATURE, MuonConfig, RunConfig
 from lowcomm.data.tokenizer import Tokenizer
 from lowcomm.exit_codes import EXIT_CONFIG
 from lowcomm.flexdemo.method import FlexDeMo
 from lowcomm.models.llama import Llama
-from lowcomm.program.evaluate import generate, held_out_loss
+from lowcomm.program.evaluate import generated, held_out_loss
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
 from lowcomm.program.progress_meter import ProgressMeter
@@ -29,7 +29,6 @@ from protocols.types import ConfigError
 
 PROMPT = "def "
 SAMPLE_TOKENS = 200
-SAMPLE_TEMPERATURE = 0.8
 STEP_METHODS = {each.name: each for each in (AllReduce, FlexDeMo)}
 """Classes of stepwise methods by `run.method.name`."""
 
@@ -142,7 +141,7 @@ def sample_text(model: Llama, peer: Peer) -> str:
     values = BYTE_VALUES if tokenizer is None else min(tokenizer.vocab_size, run.model.embeddings)
     prompt = [*PROMPT.encode()] if tokenizer is None else tokenizer.encode([PROMPT])[0]
     prompt = [token for token in prompt if token < values]  # That of shards may be of other ones.
-    written = generate(
+    written = generated(
         model,
         prompt,
         tokens=SAMPLE_TOKENS,
@@ -150,5 +149,5 @@ def sample_text(model: Llama, peer: Peer) -> str:
         seed=run.seed,
         values=values,
     )
-    whole = prompt + written
+    whole = [*prompt, *written]
     return tokenizer.text_of(whole) if tokenizer else bytes(whole).decode("utf-8", "replace")

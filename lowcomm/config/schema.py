@@ -17,6 +17,8 @@ from lowcomm.methods import AnyMethod, DiLoCoMethod, RoundMethod, StepMethod
 from lowcomm.validation import check_values, shown, validate
 from protocols.types import ConfigError, ProtocolConfig
 
+SAMPLE_TEMPERATURE = 0.8
+"""Temperature of texts that a model writes, if none is given."""
 BYTE_VALUES = 256
 """Number of different tokens if the bytes of a text are its tokens."""
 Source = Literal["", "stdlib", "files", "datasets", "tokens", "own", "private"]

@@ -12,10 +12,6 @@ import typer
 if TYPE_CHECKING:
     from lowcomm.exports.model_source import ModelSource
 
-TRIES = 3
-"""While a node runs, the checkpoint that is being copied may become too old and be deleted: then
-the next one is taken."""
-
 
 class Format(StrEnum):
     """Formats of an export."""
@@ -55,7 +51,17 @@ def export(
       lowcomm export runs/first/gpu1 model-dcp --format dcp
       lowcomm export runs/demo/alpha/checkpoints/round-000030 round-30
     """
-    source = _exported(directory, out, format_, tokenizer)
+    from lowcomm.exports.formats import new_directory, write_dcp, write_hf
+    from lowcomm.exports.model_source import with_model
+
+    def exported(source: "ModelSource") -> "ModelSource":
+        if tokenizer is not None:
+            source = source.with_tokenizer(tokenizer)
+        with new_directory(out) as place:
+            (write_hf if format_ is Format.HF else write_dcp)(source, place)
+        return source
+
+    source = with_model(directory, exported)
     print("\n".join(lines(source, out, format_)))  # noqa: T201
 
 
@@ -66,49 +72,29 @@ def lines(source: "ModelSource", out: Path, format_: Format) -> list[str]:
     anchor, run = source.cut.fragments[0], source.run
     unit = "step" if source.cut.arrays else "round"
     tensors = sum(map(len, source.layout))
-    told = [f"passed over {why}" for why in source.skipped]
-    told.append(
+    report = [f"passed over {why}" for why in source.skipped]
+    report.append(
         f"{out}: {tensors} tensors of {unit} {anchor.version} of {source.node} (inner step "
         f"{anchor.inner_step:,}, {anchor.tokens:,} committed tokens)"
     )
     if run is not None and isinstance(run.method, RoundMethod) and not run.method.replicas_equal:
-        told.append(f"each node of this run has its own model; this is that of {source.node}")
+        report.append(f"each node of this run has its own model; this is that of {source.node}")
     if source.frozen is not None:
-        told.append("with the tensors that the run does not train")
+        report.append("with the tensors that the run does not train")
     if format_ is Format.DCP:
-        told.append(
+        report.append(
             "load it: torch.distributed.checkpoint.load(model.state_dict(), "
             f"checkpoint_id={str(out)!r})"
         )
     elif source.built_in is not None:
-        told.append(f"load it: transformers.AutoModelForCausalLM.from_pretrained({str(out)!r})")
+        report.append(f"load it: transformers.AutoModelForCausalLM.from_pretrained({str(out)!r})")
         if not source.tokens_are_bytes and source.tokenizer is None:
-            told.append("without a tokenizer: name that of the run's tokens with --tokenizer FILE")
+            report.append(
+                "without a tokenizer: name that of the run's tokens with --tokenizer FILE"
+            )
     else:
-        told.append(
+        report.append(
             "the model is not the built-in one: names of parameters and buffers are as in your "
             "program, a tied one has its first name only; for transformers add its config.json"
         )
-    return told
-
-
-def _exported(directory: Path, out: Path, format_: Format, tokenizer: Path | None) -> "ModelSource":
-    """Find the model, and write it."""
-    from lowcomm.checkpoints.checkpoint import CheckpointError
-    from lowcomm.exports.formats import new_directory, write_dcp, write_hf
-    from lowcomm.exports.model_source import find_model
-
-    write = write_hf if format_ is Format.HF else write_dcp
-    for left in reversed(range(TRIES)):
-        try:
-            source = find_model(directory)
-            if tokenizer is not None:
-                source = source.with_tokenizer(tokenizer)
-            with new_directory(out) as place:
-                write(source, place)
-        except (FileNotFoundError, CheckpointError):
-            if not left:
-                raise
-        else:
-            return source
-    raise AssertionError("the last try returns or raises")
+    return report

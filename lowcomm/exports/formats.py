@@ -70,6 +70,7 @@ def write_dcp(source: ModelSource, directory: Path) -> None:
     from safetensors import safe_open
     from torch import Tensor
     from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.api import CheckpointException
 
     tensors: dict[str, Tensor] = {}
     for path in source.files:
@@ -81,7 +82,14 @@ def write_dcp(source: ModelSource, directory: Path) -> None:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # About the absence of other processes.
-        cast(Any, checkpoint).save(tensors, checkpoint_id=directory, no_dist=True)
+        try:
+            cast(Any, checkpoint).save(tensors, checkpoint_id=directory, no_dist=True)
+        except CheckpointException as error:  # A BaseException, around every other one.
+            why = next(why for why, _ in error.failures.values())
+            if isinstance(why, Exception) and not isinstance(why, OSError):
+                # torch's writer raises RuntimeError if the disk refuses.
+                raise OSError(f"cannot write {directory}: is the disk full? torch: {why}") from why
+            raise why from None
 
 
 def _contents(path: Path) -> tuple[list[str], int]:

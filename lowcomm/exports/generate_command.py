@@ -5,8 +5,7 @@ Must NOT import anything slow: the command line imports this module before it li
 
 import codecs
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -26,8 +25,13 @@ def generate(
     prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="The beginning.")] = "",
     length: Annotated[int, typer.Option("--length", help="Tokens to write after it.")] = 200,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="0: always the likeliest token.")
-    ] = 0.8,
+        float | None,
+        typer.Option(
+            "--temperature",
+            help="0: always the likeliest token.",
+            show_default="that of a run's samples",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draws.")] = 0,
     tokenizer: Annotated[
         Path | None,
@@ -45,63 +49,68 @@ def generate(
       lowcomm generate runs/demo/alpha --prompt "import " --temperature 0.5
       lowcomm generate runs/demo/alpha/checkpoints/round-000030 --seed 7
     """
+    from lowcomm.config.schema import SAMPLE_TEMPERATURE
+
+    temperature = SAMPLE_TEMPERATURE if temperature is None else temperature
     if length < 1:
         raise ConfigError(f"--length must be positive, got {length}")
     if not 0 <= temperature < float("inf"):
         raise ConfigError(f"--temperature must be at least 0, got {temperature}")
     if not 0 <= seed < 2**63:
         raise ConfigError(f"--seed must be in [0, 2**63), got {seed}")
-    from lowcomm.exports.model_source import find_model
+    from lowcomm.exports.model_source import with_model
 
-    source = find_model(directory)
-    if source.built_in is None:
-        raise ConfigError(
-            f"{source.path} has not the built-in model, but one of a program of your own: load it "
-            f"there; `lowcomm export {source.path} OUT` writes it"
-        )
-    if tokenizer is not None:
-        source = source.with_tokenizer(tokenizer)
+    def loaded(source: "ModelSource") -> "tuple[Llama, Path | None]":
+        if source.built_in is None:
+            raise ConfigError(
+                f"{source.path} has not the built-in model, but one of a program of your own: load "
+                f"it there; `lowcomm export {source.path} OUT` writes it"
+            )
+        if tokenizer is not None:
+            source = source.with_tokenizer(tokenizer)
+        if source.tokenizer is None and not source.tokens_are_bytes:
+            raise ConfigError(
+                "the run's tokens are not bytes: name its tokenizer.json by --tokenizer"
+            )
+        return load_built_in(source), source.tokenizer
+
+    model, path = with_model(directory, loaded)
     options = {"tokens": length, "seed": seed}
-    if source.tokens_are_bytes:
-        _continue_bytes(source, prompt, temperature, options)
+    if path is None:
+        _continue_bytes(model, prompt, temperature, options)
     else:
-        _continue_tokens(source, prompt, temperature, options)
+        _continue_tokens(model, path, prompt, temperature, options)
     print()  # noqa: T201
 
 
 def _continue_bytes(
-    source: "ModelSource", prompt: str, temperature: float, options: Mapping[str, int]
+    model: "Llama", prompt: str, temperature: float, options: Mapping[str, int]
 ) -> None:
     from lowcomm.program.evaluate import generated
 
     given = prompt.encode(errors="surrogateescape")
     show(given)
-    show(generated(load_built_in(source), given, temperature=temperature, **options))
+    show(generated(model, given, temperature=temperature, **options))
 
 
 def _continue_tokens(
-    source: "ModelSource", prompt: str, temperature: float, options: Mapping[str, int]
+    model: "Llama", tokenizer: Path, prompt: str, temperature: float, options: Mapping[str, int]
 ) -> None:
-    """Raises ConfigError if the tokenizer is not known."""
     from lowcomm.data.tokenizer import Tokenizer
     from lowcomm.program.evaluate import generated
-    from lowcomm.reports.timeline import printable
 
-    if source.tokenizer is None or source.built_in is None:
-        raise ConfigError("the run's tokens are not bytes: name its tokenizer.json by --tokenizer")
-    made = Tokenizer(str(source.tokenizer))
-    tokens, shown = made.encode([prompt])[0], 0
-    values = min(made.vocab_size, source.built_in.embeddings)
-    drawn = generated(
-        load_built_in(source), [*tokens], temperature=temperature, values=values, **options
-    )
-    for token in chain([None], drawn):
-        tokens += [] if token is None else [token]
-        text = made.text_of(tokens)
-        end = len(text.rstrip("\ufffd"))  # A character may need further tokens.
-        sys.stdout.write(printable(text[shown:end], keep="\n\t"))
-        sys.stdout.flush()
-        shown = max(shown, end)
+    made = Tokenizer(str(tokenizer))
+    tokens = made.encode([prompt])[0]
+    values = min(made.vocab_size, model.config.embeddings)
+    drawn = generated(model, [*tokens], temperature=temperature, values=values, **options)
+
+    def texts() -> Iterator[str]:
+        yield made.text_of(tokens)
+        for token in drawn:
+            tokens.append(token)
+            yield made.text_of(tokens)
+
+    show_growing(texts())
 
 
 def load_built_in(source: "ModelSource") -> "Llama":
@@ -118,6 +127,23 @@ def load_built_in(source: "ModelSource") -> "Llama":
         for name, parameter in model.named_parameters():
             parameter.copy_(file.get_tensor(name))
     return model
+
+
+def show_growing(texts: Iterable[str]) -> None:
+    """Write a text to the standard output while it grows. Each of `texts` is the whole text so far;
+    at its end there is U+FFFD in place of a character that may need further tokens.
+
+    Control characters become question marks, as with `show`.
+    """
+    from lowcomm.reports.timeline import printable
+
+    text, shown = "", 0
+    for text in texts:
+        end = len(text.rstrip("\ufffd"))
+        sys.stdout.write(printable(text[shown:end], keep="\n\t"))
+        sys.stdout.flush()
+        shown = max(shown, end)
+    sys.stdout.write(printable(text[shown:], keep="\n\t"))
 
 
 def show(text: Iterable[int]) -> None:

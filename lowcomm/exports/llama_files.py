@@ -7,25 +7,27 @@ read a checkpoint.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from lowcomm.config.schema import BYTE_VALUES, ModelConfig
+from lowcomm.config.schema import BYTE_VALUES, SAMPLE_TEMPERATURE, ModelConfig
+from lowcomm.data.tokenizer import ENDS
 
-SAMPLE_TEMPERATURE = 0.8
-"""Temperature of generated text, if none is given."""
 _ANY_TEXT = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 
 
 def write_llama_files(
-    config: ModelConfig, directory: Path, tokenizer: Mapping[str, object] | None
+    config: ModelConfig, directory: Path, tokenizer: Mapping[str, Any] | None
 ) -> list[Path]:
     """Write config.json and generation_config.json, and for a `tokenizer` (the content of
     tokenizer.json) its two files; return their paths. Raises OSError."""
+    end, end_id = (None, None) if tokenizer is None else _end_of(tokenizer)
     files: dict[str, Mapping[str, object]] = {
-        "config.json": _config(config),
+        "config.json": _config(config, end_id),
         "generation_config.json": {
             "do_sample": True,
             "temperature": SAMPLE_TEMPERATURE,
             "max_length": config.context,
+            "eos_token_id": end_id,
         },
     }
     if tokenizer is not None:
@@ -34,6 +36,7 @@ def write_llama_files(
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": config.context,
             "clean_up_tokenization_spaces": False,
+            "eos_token": end,
         }
     paths: list[Path] = []
     for name, content in files.items():
@@ -42,7 +45,20 @@ def write_llama_files(
     return paths
 
 
-def _config(config: ModelConfig) -> dict[str, object]:
+def _end_of(tokenizer: Mapping[str, Any]) -> tuple[str, int] | tuple[None, None]:
+    """Text and number of the token that ends a document, as lowcomm/data/tokenizer.py chooses it;
+    bytes have none."""
+    model = tokenizer.get("model", {})
+    known: dict[str, int] = {}
+    if model.get("type") == "Unigram":  # Its vocabulary has pairs of a text and a score.
+        known |= {text: number for number, (text, _) in enumerate(model["vocab"])}
+    else:
+        known |= model.get("vocab", {})
+    known |= {each["content"]: each["id"] for each in tokenizer.get("added_tokens", ())}
+    return next(((text, known[text]) for text in ENDS if text in known), (None, None))
+
+
+def _config(config: ModelConfig, end_id: int | None) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -65,9 +81,8 @@ def _config(config: ModelConfig) -> dict[str, object]:
         "attention_dropout": 0.0,
         "torch_dtype": "float32",
         "use_cache": True,
-        # No byte has a meaning of its own.
         "bos_token_id": None,
-        "eos_token_id": None,
+        "eos_token_id": end_id,
         "pad_token_id": None,
     }
 

@@ -3,8 +3,10 @@
 Must NOT import torch, nor change a file.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
@@ -18,13 +20,17 @@ from lowcomm.checkpoints.checkpoint import (
     read_log,
 )
 from lowcomm.checkpoints.frozen_file import FROZEN
-from lowcomm.checkpoints.tensor_files import Layout
+from lowcomm.checkpoints.tensor_files import CheckpointError, Layout
 from lowcomm.config.schema import ModelConfig, RunConfig, run_from_json
 from lowcomm.data.tokenizer import fingerprint_of
 from lowcomm.models.shapes import llama_shapes
 from lowcomm.startup.identity import NodeRecord, node_directories, read_record, recorded_config
 from protocols.types import ConfigError
 from protocols.wire import decode_image
+
+TRIES = 3
+"""Checkpoints that `with_model` takes, one after the other."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +67,22 @@ class ModelSource:
     def with_tokenizer(self, path: Path) -> "ModelSource":
         """With this tokenizer.json. Raises ConfigError if it cannot be read, or is not that of the
         run's text."""
+        if why := self.tokenizer_misfit(path):
+            raise ConfigError(f"--tokenizer: {why}")
+        return replace(self, tokenizer=path)
+
+    def tokenizer_misfit(self, path: Path) -> str:
+        """The reason why this tokenizer.json cannot be that of the run's tokens; empty: it can."""
         try:
             found = fingerprint_of(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigError(f"--tokenizer: cannot read {path}: {error}") from error
-        run = self.run
-        wanted = run.data.tokenizer if run is not None else ""
-        if self.tokens_are_bytes or (wanted and found != wanted):
-            why = "another one" if wanted else "none: its tokens are bytes"
-            raise ConfigError(f"--tokenizer: {path} is not the run's tokenizer, which has {why}")
-        return replace(self, tokenizer=path)
+            return f"cannot read {path}: {error}"
+        wanted = self.run.data.tokenizer if self.run is not None else ""
+        if self.tokens_are_bytes:
+            return f"{path} is not the run's tokenizer, which has none: its tokens are bytes"
+        if wanted not in ("", found):
+            return f"{path} is not the run's tokenizer, which has another one"
+        return ""
 
 
 def find_model(directory: Path) -> ModelSource:
@@ -97,6 +109,19 @@ def find_model(directory: Path) -> ModelSource:
     return _described(max(found, key=_progress), tuple(skipped))
 
 
+def with_model(directory: Path, use: Callable[[ModelSource], T]) -> T:
+    """The result of `use` on the model of `find_model`. While a node runs, a checkpoint that is
+    being read may become too old and be deleted: then `use` is called again, with the next one.
+    Raises as both do."""
+    for left in reversed(range(TRIES)):
+        try:
+            return use(find_model(directory))
+        except (FileNotFoundError, CheckpointError):
+            if not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
 def _progress(path: Path) -> tuple[int, int]:
     """Committed tokens and round of a checkpoint. Of branches the one with more tokens stays."""
     cut = read_cut(path)
@@ -120,8 +145,10 @@ def _described(path: Path, skipped: tuple[str, ...]) -> ModelSource:
         skipped=skipped,
     )
     own = recorded_config(node).node.tokenizer if record is not None else ""
-    known = bool(own) and not found.tokens_are_bytes and Path(own).is_file()
-    return found.with_tokenizer(Path(own)) if known else found
+    # The file may have changed since: then it is not known, and --tokenizer may name another.
+    if own and not found.tokenizer_misfit(Path(own)):
+        return replace(found, tokenizer=Path(own))
+    return found
 
 
 def _run_of(path: Path, node: Path, record: NodeRecord | None) -> RunConfig | None:

@@ -13,7 +13,7 @@ import typer
 from protocols.types import ConfigError
 
 if TYPE_CHECKING:
-    from lowcomm.config.schema import RunConfig
+    from lowcomm.config.schema import FileConfig, RunConfig
     from lowcomm.methods.base import Parameter
     from lowcomm.planning.forecast import Workload
     from lowcomm.planning.line_load import NodeLine
@@ -111,9 +111,12 @@ def plan(
     if plot is not None and plot.suffix != ".svg":
         raise ConfigError(f"--plot {plot}: it draws SVG: give a name that ends with .svg")
     asked = _Asked(config, params, layers, step, nodes, line, rtt, source)
-    run, measured = asked.sources()
+    file, measured = asked.sources()
+    run = file.run if file is not None else measured.run if measured is not None else None
     memory_bytes = parse(memory, SIZE, what="--memory") if memory else 0.0
-    work, links = asked.workload(run, measured), asked.links(measured)
+    if memory and not memory_bytes:
+        raise ConfigError(f"--memory {memory}: give a size above 0, such as {SIZE.example}")
+    work, links = asked.workload(file, measured), asked.links(measured)
     variants = [*_own_method(run, work), *compared_variants(work.parameters)]
     found = [forecast(each, work, links, wanted_share=wanted) for each in variants]
     made = RunPlan(
@@ -146,7 +149,7 @@ class _Asked:
     rtt: str
     source: Path | None
 
-    def sources(self) -> "tuple[RunConfig | None, RunFigures | None]":
+    def sources(self) -> "tuple[FileConfig | None, RunFigures | None]":
         """The configuration, and the figures of the run, as far as they were given."""
         from lowcomm.config.schema import load_config
         from lowcomm.planning.run_figures import run_figures
@@ -155,13 +158,13 @@ class _Asked:
         if self.source is not None:
             measured = run_figures(self.source, layers=self.layers)
         if self.config is None:
-            return None if measured is None else measured.run, measured
-        run = load_config(self.config).run
-        if run is None:
+            return None, measured
+        file = load_config(self.config)
+        if file.run is None:
             raise ConfigError(f"{self.config} has no [run], which says what to train")
-        return run, measured
+        return file, measured
 
-    def workload(self, run: "RunConfig | None", measured: "RunFigures | None") -> "Workload":
+    def workload(self, file: "FileConfig | None", measured: "RunFigures | None") -> "Workload":
         from lowcomm.planning.forecast import Workload
         from lowcomm.quantities import TIME, parse
 
@@ -175,29 +178,29 @@ class _Asked:
                 "RUNDIR to measure it"
             )
         nodes = self.nodes or (measured.nodes if measured is not None else 0)
-        if not nodes and run is not None and run.peers_min > 1:
-            nodes = run.peers_min
+        if not nodes and file is not None and file.run is not None and file.run.peers_min > 1:
+            nodes = file.run.peers_min
         if not nodes:
             raise ConfigError("the number of nodes is not known: give --nodes, as in --nodes 4")
-        return Workload(parameters=self._parameters(run, measured), nodes=nodes, step_s=step_s)
+        return Workload(parameters=self._parameters(file, measured), nodes=nodes, step_s=step_s)
 
     def _parameters(
-        self, run: "RunConfig | None", measured: "RunFigures | None"
+        self, file: "FileConfig | None", measured: "RunFigures | None"
     ) -> "list[Parameter]":
-        from lowcomm.planning.model_shapes import configured_parameters, stated_parameters
+        from lowcomm.planning.model_shapes import founded_parameters, stated_parameters
         from lowcomm.quantities import COUNT, parse
 
         if self.params:
             count = parse(self.params, COUNT, what="--params")
             return stated_parameters(round(count), layers=self.layers)
-        if self.config is None and measured is not None:
+        if file is not None and file.run is not None:
+            return founded_parameters(file.run, file.node)
+        if measured is not None:
             return list(measured.parameters)
-        if run is None:
-            raise ConfigError(
-                "the size of the model is not known: give --params, as in --params 1.3b, a "
-                "configuration file, or --from RUNDIR"
-            )
-        return configured_parameters(run.model)
+        raise ConfigError(
+            "the size of the model is not known: give --params, as in --params 1.3b, a "
+            "configuration file, or --from RUNDIR"
+        )
 
     def links(self, measured: "RunFigures | None") -> "NodeLine":
         from lowcomm.planning.line_load import NodeLine
@@ -216,7 +219,7 @@ class _Asked:
 
 
 def _own_method(run: "RunConfig | None", work: "Workload") -> "list[Variant]":
-    """The configuration's own method, unless this model has too few blocks for it."""
+    """The configuration's own method. Raises ConfigError if it cannot divide this model."""
     from lowcomm.planning.model_shapes import layout_of
     from lowcomm.planning.variants import Variant
 

@@ -6,7 +6,7 @@ Must NOT import torch.
 import math
 from collections.abc import Sequence
 
-from lowcomm.config.schema import ModelConfig
+from lowcomm.config.schema import ModelConfig, NodeConfig, RunConfig
 from lowcomm.methods.base import Parameter, RoundMethod, StepMethod
 from lowcomm.models.shapes import llama_shapes
 from protocols.types import ConfigError, TensorSpec
@@ -18,6 +18,28 @@ BLOCK_ELEMENTS_MIN = 48
 def configured_parameters(model: ModelConfig) -> list[Parameter]:
     """The parameters of the built-in model, in its order; a tied output layer counts once."""
     return [Parameter(name, shape) for name, shape in llama_shapes(model).items()]
+
+
+def founded_parameters(run: RunConfig, node: NodeConfig) -> list[Parameter]:
+    """The parameters of the built-in model in a run that such a node founds. Raises ConfigError if
+    they do not follow from its file."""
+    if not run.data.has_text:
+        raise ConfigError(
+            f'run.data.source is "{run.data.source}", so the model is that of a program: give its '
+            "size, as in --params 1.3b"
+        )
+    if not knows_vocabulary(run, node):
+        raise ConfigError(
+            "the size of the vocabulary is known when the run is founded: for a plan before that "
+            "write run.model.vocab_size into the file, or give --params, as in --params 1.3b"
+        )
+    return configured_parameters(run.model)
+
+
+def knows_vocabulary(run: RunConfig, node: NodeConfig) -> bool:
+    """Whether the file tells the number of token values; else the data do."""
+    are_bytes = run.data.tokens_are_bytes and not node.tokenizer
+    return bool(run.model.vocab_size) or are_bytes
 
 
 def stated_parameters(count: int, *, layers: int) -> list[Parameter]:

@@ -10,7 +10,7 @@ from lowcomm.planning.line_load import NodeLine
 from lowcomm.planning.loss_costs import CONDITIONS
 from lowcomm.planning.run_figures import RunFigures
 from lowcomm.planning.variants import settings_of, toml_of
-from lowcomm.quantities import RATE, TIME, show
+from lowcomm.quantities import RATE, show
 from lowcomm.reports.figure_texts import bytes_text, count_text, decimal_bytes_text, seconds_text
 
 NOT_COMPARED, BASELINE = "?", "-"
@@ -37,7 +37,7 @@ class RunPlan:
 def plan_as_json(plan: RunPlan) -> dict[str, Any]:
     """The plan as plain data. Shares are fractions, times seconds, rates bits a second."""
     work, line, advice, measured = plan.work, plan.line, plan.advice, plan.measured
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "params": work.params,
         "nodes": work.nodes,
         "step_s": work.step_s,
@@ -56,8 +56,8 @@ def plan_as_json(plan: RunPlan) -> dict[str, Any]:
     }
     if measured is not None:
         names = ("nodes", "step_s", "rate_bps", "round_trip_s", "share")
-        told["measured"] = {name: getattr(measured, name) for name in names}
-    return told
+        found["measured"] = {name: getattr(measured, name) for name in names}
+    return found
 
 
 def print_plan(plan: RunPlan) -> None:
@@ -100,9 +100,9 @@ def row(found: Forecast) -> tuple[str, ...]:
 def _conditions(plan: RunPlan) -> str:
     work, line = plan.work, plan.line
     return (
-        f"{count_text(work.params)} parameters, {work.nodes} nodes, {show(work.step_s, TIME)} a "
+        f"{count_text(work.params)} parameters, {work.nodes} nodes, {seconds_text(work.step_s)} a "
         f"step,\neach node's line {show(line.rate_bps, RATE)} each way, round trip "
-        f"{show(line.round_trip_s, TIME)}"
+        f"{seconds_text(line.round_trip_s)}"
     )
 
 
@@ -117,7 +117,10 @@ def _notes(plan: RunPlan) -> list[str]:
                 "its exchanges were: it may be faster."
             )
         notes.append(text)
-    notes.append(f"Loss above all-reduce's: of {CONDITIONS} (docs/methods-compared.md).")
+    notes.append(
+        f"The column 'loss above' is the loss above all-reduce's in a comparison with {CONDITIONS} "
+        "(docs/methods-compared.md)."
+    )
     notes.append(f"Advice: {advice.variant.name}: {advice.why}.")
     notes.append(toml_of(advice.variant.method, nodes=plan.work.nodes))
     return notes

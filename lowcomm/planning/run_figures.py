@@ -5,7 +5,7 @@ Must NOT ask a daemon: it reads the files of a run directory.
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +13,15 @@ from lowcomm.config.schema import RunConfig
 from lowcomm.methods.base import Parameter, RoundMethod
 from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.planning.line_load import PAYLOAD_SHARE, busy_bytes
-from lowcomm.planning.model_shapes import configured_parameters, layout_of, stated_parameters
+from lowcomm.planning.model_shapes import (
+    configured_parameters,
+    knows_vocabulary,
+    layout_of,
+    stated_parameters,
+)
 from lowcomm.reports import Commit, Event, Ready, read_timeline
 from lowcomm.reports.events import Layout, Reduced, Start, Traffic
-from lowcomm.startup.identity import is_node, recorded_config
+from lowcomm.startup.identity import node_directories, read_record, recorded_config
 from lowcomm.training.round_schedule import ANCHOR
 from protocols.types import ConfigError
 
@@ -43,13 +48,14 @@ class RunFigures:
     round_trip_s: float | None
     """To the farthest peer."""
     share: float
-    """The share of the time in which the slowest node computed."""
+    """The share of the time in which the slowest node computed, in a median round: a pause of the
+    run does not count."""
 
 
 def run_figures(directory: Path, *, layers: int) -> RunFigures:
     """The figures of a run, or of one node of it. `layers`: of a model that is not the built-in
     one. Raises ConfigError if the run is too short, or not of rounds; OSError."""
-    run, events = _run_of(directory), read_timeline(directory).events
+    (node, run), events = _founder(directory), read_timeline(directory).events
     method = run.method
     if not isinstance(method, RoundMethod):
         raise ConfigError(
@@ -64,13 +70,15 @@ def run_figures(directory: Path, *, layers: int) -> RunFigures:
             f"let the run go on, or {ASK}"
         )
     steps_s = step_seconds(events, method)
-    if not steps_s:
+    rounds_s = [ends[number] - ends[number - 1] for number in ends if number - 1 in ends]
+    if not steps_s or not rounds_s:
         raise ConfigError(f"--from {directory}: no node contributed in consecutive rounds: {ASK}")
-    mean_round_s = (ends[max(ends)] - ends[min(ends)]) / (max(ends) - min(ends))
     step_s = max(steps_s.values())
     round_trip_s = _round_trip(events)
     size = max((each.params for each in events if isinstance(each, Start | Layout)), default=0)
-    parameters = _parameters(run, size, layers=layers)
+    if not size:
+        raise ConfigError(f"--from {directory}: no event tells the size of the model: {ASK}")
+    parameters = _parameters(node, run, size, layers=layers)
     nodes = max(len(each.roster) for each in commits)
     return RunFigures(
         run=run,
@@ -79,7 +87,7 @@ def run_figures(directory: Path, *, layers: int) -> RunFigures:
         step_s=step_s,
         rate_bps=_rate(events, method, parameters, nodes=nodes, round_trip_s=round_trip_s or 0.0),
         round_trip_s=round_trip_s,
-        share=min(method.inner_steps * step_s / mean_round_s, 1.0),
+        share=min(method.inner_steps * step_s / statistics.median(rounds_s), 1.0),
     )
 
 
@@ -143,10 +151,19 @@ def _round_trip(events: Sequence[Event]) -> float | None:
     return max(shortest.values(), default=None)
 
 
-def _parameters(run: RunConfig, size: int, *, layers: int) -> list[Parameter]:
-    """Those of the built-in model, if the run's has the same size."""
-    built_in = configured_parameters(run.model)
-    if size in (0, sum(each.elements for each in built_in)):
+def _parameters(node: Path, run: RunConfig, size: int, *, layers: int) -> list[Parameter]:
+    """Those of the built-in model, if the run's has the same size. If the node's file does not tell
+    the vocabulary, it is the one that gives this size."""
+    model, record = run.model, read_record(node)
+    program = record is not None and record.command
+    if not program and not knows_vocabulary(run, recorded_config(node).node):
+        without = sum(each.elements for each in configured_parameters(model))
+        row = model.hidden_size * (1 if model.tied_embeddings else 2)
+        rows, rest = divmod(size - without + model.embeddings * row, row)
+        if rows > 0 and not rest:
+            model = replace(model, vocab_size=rows)
+    built_in = configured_parameters(model)
+    if sum(each.elements for each in built_in) == size:
         return built_in
     return stated_parameters(size, layers=layers)
 
@@ -160,14 +177,12 @@ def _by_round(events: Iterable[T]) -> dict[str, dict[int, T]]:
     return found
 
 
-def _run_of(directory: Path) -> RunConfig:
-    """The `[run]` of the first node that was started with one. Raises ConfigError."""
-    nodes = [each for each in (directory, *sorted(directory.glob("*"))) if is_node(each)]
-    for node in nodes:
+def _founder(directory: Path) -> tuple[Path, RunConfig]:
+    """The first node that was started with a `[run]`, and that. Raises ConfigError."""
+    for node in node_directories(directory):
         if (run := recorded_config(node).run) is not None:
-            return run
-    what = "no node that was started with a [run]" if nodes else "no node"
+            return node, run
     raise ConfigError(
-        f"--from {directory}: it holds {what}: give the directory of a run (runs/NAME), or of the "
-        "node that began it"
+        f"--from {directory}: it holds no node that was started with a [run]: give the directory "
+        "of a run (runs/NAME), or of the node that began it"
     )

@@ -49,20 +49,6 @@ def held_out_loss(
     return total / windows
 
 
-def generate(
-    model: Llama,
-    prompt: Sequence[int],
-    *,
-    tokens: int,
-    temperature: float,
-    seed: int,
-    values: int = BYTE_VALUES,
-) -> list[int]:
-    """The tokens of `generated`, all at once."""
-    options = {"tokens": tokens, "seed": seed, "values": values}
-    return list(generated(model, prompt, temperature=temperature, **options))
-
-
 @torch.no_grad()
 def generated(
     model: Llama,

@@ -15,7 +15,7 @@ import torch
 
 from lowcomm.exports.generate_command import load_built_in
 from lowcomm.exports.model_source import find_model
-from lowcomm.program.evaluate import generate
+from lowcomm.program.evaluate import generated
 
 TEXT = "def f0(x):\n    return x * \u00e9"
 
@@ -39,7 +39,7 @@ def main() -> None:
         "tokens": tokenizer(TEXT, add_special_tokens=False)["input_ids"],
         "text": tokenizer.decode(list(TEXT.encode())),
         "greedy": greedy.tolist(),
-        "own_greedy": list(generate(ours, TEXT.encode(), tokens=20, temperature=0, seed=0)),
+        "own_greedy": list(generated(ours, TEXT.encode(), tokens=20, temperature=0, seed=0)),
     }
     sys.stdout.write(json.dumps(found) + "\n")
 

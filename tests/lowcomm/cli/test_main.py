@@ -151,7 +151,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
         "plan --params 1m --step 0 --nodes 2 --line 1mbit",
         ("a step of 0 s", "above 0"),
     ),
-    "a plan of no run": ("plan --from nowhere", ("--from nowhere", "no node", "runs/NAME")),
+    "a plan of no run": ("plan --from nowhere", ("nowhere does not exist", "runs/NAME")),
     "a plan in bytes": (
         "plan --params 1m --step 1s --nodes 2 --line 100MB",
         ("--line '100MB'", "mbit"),
@@ -164,6 +164,10 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a plan for no memory": (
         "plan --params 1b --step 1s --nodes 2 --line 1mbit --memory 1gib",
         ("fits into 1.00 GiB", "the least"),
+    ),
+    "a plan for memory of nothing": (
+        "plan --params 1b --step 1s --nodes 2 --line 1mbit --memory 0gib",
+        ("--memory 0gib", "above 0"),
     ),
     "a plot of another kind": ("plan --plot plan.png", ("--plot plan.png", ".svg")),
     "a full directory": ("demo --directory text", ("--directory text is not empty", "another")),

@@ -1,6 +1,7 @@
 """The files of an export: what they hold, and that they are there whole or not at all."""
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -125,6 +126,26 @@ def test_torch_loads_buffers_and_frozen_tensors_too(tmp_path: Path) -> None:
     assert torch.equal(state["2.weight"], torch.full((2, 3), 7.0))
     assert np.array_equal(state["1.running_var"].numpy(), found["1.running_var"])
     assert state["1.num_batches_tracked"] == int(found["1.num_batches_tracked"])
+
+
+@ALONE
+def test_a_disk_that_refuses_a_checkpoint_of_torch_is_an_error_of_the_system(
+    tmp_path: Path,
+) -> None:
+    write_node(tmp_path / "alpha", OWN)
+    big = {"big": np.zeros(1 << 16, np.float32)}
+    files.save_file(big, tmp_path / "alpha" / FROZEN)
+    source, limits = find_model(tmp_path / "alpha"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, limits[1]))  # EFBIG instead of ENOSPC.
+    try:
+        with (
+            pytest.raises(OSError, match=r"cannot write .*out\.writing.*disk full"),
+            new_directory(tmp_path / "out") as place,
+        ):
+            write_dcp(source, place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [each.name for each in tmp_path.iterdir()] == ["alpha"]
 
 
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:

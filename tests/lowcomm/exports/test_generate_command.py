@@ -1,15 +1,18 @@
 """The command `lowcomm generate`, without daemons."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 
 from lowcomm.config.schema import DataConfig, RunConfig
 from lowcomm.data.tokenizer import train_bpe
-from lowcomm.exports.generate_command import generate, load_built_in, show
+from lowcomm.exports.generate_command import generate, load_built_in, show, show_growing
 from lowcomm.exports.model_source import find_model
 from lowcomm.models.shapes import llama_shapes
 from protocols.types.errors import ConfigError
@@ -28,6 +31,22 @@ def test_it_continues_the_prompt_and_repeats_itself(
     assert all(text.startswith("def f(") and text.endswith("\n") for text in texts)
 
 
+def test_a_checkpoint_that_is_deleted_meanwhile_is_replaced_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = write_node(tmp_path / "alpha", built_in(), (3, 6))
+    opened = safetensors.safe_open
+
+    def open_(path: Path, **options: Any) -> Any:
+        shutil.rmtree(newest, ignore_errors=True)
+        return opened(path, **options)
+
+    monkeypatch.setattr(safetensors, "safe_open", open_)
+    generate(tmp_path / "alpha", prompt="x", length=3, temperature=0.0, seed=0)
+    assert not newest.exists()
+    assert capsys.readouterr().out.startswith("x")
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_model_is_that_of_the_checkpoint(tmp_path: Path, *, tied: bool) -> None:
     write_node(tmp_path / "alpha", built_in(replace(MODEL, tied_embeddings=tied)))
@@ -41,6 +60,15 @@ def test_the_model_is_that_of_the_checkpoint(tmp_path: Path, *, tied: bool) -> N
 def test_only_whole_characters_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show("\u00e9\u20ac\n".encode() + b"\xff\x1b[2J\xe2\x82")
     assert capsys.readouterr().out == "\u00e9\u20ac\n\ufffd?[2J\ufffd"
+
+
+def test_a_growing_text_ends_with_what_never_became_a_character(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_growing(["a", "a\ufffd", "a\u20ac", "a\u20ac\x1b", "a\u20ac\x1bb\ufffd\ufffd"])
+    assert capsys.readouterr().out == "a\u20ac?b\ufffd\ufffd"
+    show_growing([])
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

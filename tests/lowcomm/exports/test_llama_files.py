@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lowcomm.exports.llama_files import byte_tokenizer, write_llama_files
 from tests.lowcomm.exports.written_runs import MODEL
 
@@ -40,6 +42,32 @@ def test_a_model_of_tokens_has_their_tokenizer_or_none(tmp_path: Path) -> None:
     assert read(tmp_path, "config")["vocab_size"] == 320
     write_llama_files(MODEL, tmp_path, {"version": "7"})
     assert read(tmp_path, "tokenizer") == {"version": "7"}
+
+
+END = "<|endoftext|>"
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        {"added_tokens": [{"id": 7, "content": END}], "model": {"vocab": {"</s>": 2}}},
+        {"added_tokens": [], "model": {"vocab": {"a": 0, END: 7}}},
+        {"model": {"type": "Unigram", "vocab": [["a", -1.0]] * 7 + [[END, -2.0]]}},
+    ],
+)
+def test_the_token_that_ended_documents_ends_a_text(
+    tmp_path: Path, tokenizer: dict[str, Any]
+) -> None:
+    write_llama_files(replace(MODEL, vocab_size=320), tmp_path, tokenizer)
+    assert read(tmp_path, "config")["eos_token_id"] == 7
+    assert read(tmp_path, "generation_config")["eos_token_id"] == 7
+    assert read(tmp_path, "tokenizer_config")["eos_token"] == END
+
+
+def test_no_byte_ends_a_text(tmp_path: Path) -> None:
+    write_llama_files(MODEL, tmp_path, byte_tokenizer())
+    assert read(tmp_path, "config")["eos_token_id"] is None
+    assert read(tmp_path, "tokenizer_config")["eos_token"] is None
 
 
 def read(directory: Path, name: str) -> dict[str, Any]:

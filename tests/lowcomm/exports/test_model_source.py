@@ -100,6 +100,24 @@ def test_the_tokenizer_is_that_of_the_run(tmp_path: Path) -> None:
         found.with_tokenizer(tmp_path / "missing.json")
 
 
+def test_a_tokenizer_file_that_changed_since_is_not_the_runs(tmp_path: Path) -> None:
+    path, kept = tmp_path / "tokenizer.json", tmp_path / "kept.json"
+    kept.write_text('{"model": {"vocab": {"a": 0}}}', encoding="utf-8")
+    data = DataConfig(tokenizer=fingerprint_of(kept.read_bytes()))
+    run = RunConfig(model=LLAMA, data=data)
+    shutil.copy(kept, path)
+    written = Written(run=run, shapes=llama_shapes(LLAMA), tokenizer=str(path))
+    write_node(tmp_path / "alpha", written)
+    assert find_model(tmp_path / "alpha").tokenizer == path
+    for content in ('{"model": {"vocab": {"b": 0}}}', "no JSON"):
+        path.write_text(content, encoding="utf-8")
+        found = find_model(tmp_path / "alpha")
+        assert found.tokenizer is None
+        assert found.with_tokenizer(kept).tokenizer == kept
+    path.unlink()
+    assert find_model(tmp_path / "alpha").tokenizer is None
+
+
 def test_a_run_of_bytes_has_no_tokenizer_of_its_own(tmp_path: Path) -> None:
     write_node(tmp_path / "alpha", built_in())
     path = tmp_path / "tokenizer.json"

@@ -19,7 +19,7 @@ from lowcomm.checkpoints.checkpoint import (
     pack_log,
     write_checkpoint,
 )
-from lowcomm.config.schema import FileConfig, ModelConfig, RunConfig
+from lowcomm.config.schema import FileConfig, ModelConfig, NodeConfig, RunConfig
 from lowcomm.models.shapes import llama_shapes
 from lowcomm.numerics.operations import F32
 from lowcomm.numerics.state_digests import state_digest
@@ -38,11 +38,13 @@ TOKENS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What a node wrote: the shapes of its tensors, its configuration and its program."""
+    """What a node wrote: the shapes of its tensors, its configuration and its program. `tokenizer`:
+    its `node.tokenizer`."""
 
     run: RunConfig
     shapes: dict[str, tuple[int, ...]]
     command: tuple[str, ...] = ()
+    tokenizer: str = ""
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -68,7 +70,8 @@ def write_node(
     """A node's directory with a checkpoint of each of these rounds; the path of the last one."""
     name = directory.name
     peer = PeerId(f"{name}.00000001")
-    config = json.dumps(asdict(FileConfig(run=written.run)))
+    node = NodeConfig(tokenizer=written.tokenizer)
+    config = json.dumps(asdict(FileConfig(run=written.run, node=node)))
     record = NodeRecord(
         peer=peer, name=name, incarnation=1, run=1, config=config, command=written.command
     )

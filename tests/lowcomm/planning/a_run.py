@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lowcomm.config.schema import FileConfig, RunConfig
+from lowcomm.config.schema import DataConfig, FileConfig, RunConfig
 from lowcomm.methods import AnyMethod
 from lowcomm.reports.event_log import EVENTS
 from lowcomm.startup.identity import RECORD, NodeRecord
@@ -18,26 +18,44 @@ TRIP_S = 0.1
 
 
 def write_run(
-    directory: Path, method: AnyMethod, *, params: int, step_s: float, rounds: int
+    directory: Path,
+    method: AnyMethod,
+    *,
+    params: int,
+    step_s: float,
+    rounds: int,
+    pause_s: float = 0.0,
+    data: DataConfig | None = None,
+    command: tuple[str, ...] = (),
 ) -> Path:
-    """A run of two nodes: `b` needs twice the time for a step, an exchange takes EXCHANGE_S."""
+    """A run of two nodes: `b` needs twice the time for a step, an exchange takes EXCHANGE_S.
+    `pause_s`: after round 3 the run stands. `command`: the program that both run."""
+    run = RunConfig(method=method, data=data or DataConfig())
     for number, name in enumerate(NAMES):
         node = directory / name
         node.mkdir(parents=True)
-        config = FileConfig(run=RunConfig(method=method) if not number else None)
+        config = FileConfig(run=run if not number else None)
         record = NodeRecord(
-            peer=IDS[number], name=name, incarnation=1, config=json.dumps(asdict(config))
+            peer=IDS[number],
+            name=name,
+            incarnation=1,
+            config=json.dumps(asdict(config)),
+            command=command,
         )
         (node / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
         lines = [
             json.dumps({"peer": IDS[number], "name": name, **event})
-            for event in _events(number, params=params, step_s=step_s, rounds=rounds)
+            for event in _events(
+                number, params=params, step_s=step_s, rounds=rounds, pause_s=pause_s
+            )
         ]
         (node / EVENTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return directory
 
 
-def _events(number: int, *, params: int, step_s: float, rounds: int) -> list[dict[str, Any]]:
+def _events(
+    number: int, *, params: int, step_s: float, rounds: int, pause_s: float
+) -> list[dict[str, Any]]:
     own_s, slow_s = STEPS * step_s * (number + 1), STEPS * step_s * len(NAMES)
     none = (0,) * len(NAMES)
     columns = [
@@ -59,7 +77,7 @@ def _events(number: int, *, params: int, step_s: float, rounds: int) -> list[dic
         },
     ]
     for round_ in range(1, rounds + 1):
-        begin = (slow_s + EXCHANGE_S) * (round_ - 1)
+        begin = (slow_s + EXCHANGE_S) * (round_ - 1) + (pause_s if round_ > 3 else 0.0)
         end = begin + slow_s + EXCHANGE_S
         at = {"fragment": 0, "round": round_}
         found += [

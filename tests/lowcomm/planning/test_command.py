@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from lowcomm.cli.main import app
 from lowcomm.methods import DiLoCoMethod
+from protocols.types.errors import ConfigError
 from tests.lowcomm.planning.a_run import EXCHANGE_S, STEPS, TRIP_S, write_run
 
 GIVEN = ("--step", "350ms", "--nodes", "4", "--line", "100mbit", "--rtt", "50ms")
@@ -44,6 +45,38 @@ def test_a_configuration_gives_the_model_and_its_method_a_row(tmp_path: Path) ->
     assert plan["params"] == 857_216
     own, *_ = plan["methods"]
     assert (own["name"], own["steps"], own["loss_above"]) == ("as configured", 30, None)
+
+
+FILE = """\
+[run.data]
+source = "{source}"
+[run.model]
+vocab_size = {values}
+[node]
+{node}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "node", "words"),
+    [
+        ("tokens", "", "run.model.vocab_size"),
+        ("files", 'tokenizer = "t.json"', "run.model.vocab_size"),
+        ("own", "", 'run.data.source is "own"'),
+        ("private", "", 'run.data.source is "private"'),
+    ],
+)
+def test_a_file_that_does_not_tell_the_model_gives_no_plan(
+    tmp_path: Path, source: str, node: str, words: str
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE.format(source=source, node=node, values=0), encoding="utf-8")
+    with pytest.raises(ConfigError, match=words):
+        call(str(path), *GIVEN)
+    assert told(str(path), *GIVEN, "--params", "1m")["params"] == 1_000_000
+    path.write_text(FILE.format(source=source, node=node, values=512), encoding="utf-8")
+    if source not in ("own", "private"):
+        assert told(str(path), *GIVEN)["params"] == 857_216 + 2 * 256 * 128
 
 
 def test_a_run_gives_all_figures_and_options_replace_them(tmp_path: Path) -> None:

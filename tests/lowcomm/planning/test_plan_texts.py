@@ -30,8 +30,8 @@ def test_the_table_has_a_row_for_each_method_and_the_advised_settings(
     plan = made()
     print_plan(plan)
     shown = capsys.readouterr().out
-    assert shown.startswith("1.3 M parameters, 4 nodes, 350ms a step,\n")
-    assert "each node's line 100mbit each way, round trip 50ms" in shown
+    assert shown.startswith("1.3 M parameters, 4 nodes, 0.35 s a step,\n")
+    assert "each node's line 100mbit each way, round trip 0.05 s" in shown
     assert max(map(len, shown.splitlines())) <= 80
     for each in plan.forecasts:
         assert f"\n{each.name} " in shown

@@ -1,10 +1,11 @@
 """Figures of a run, from its events."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lowcomm.config.schema import ModelConfig
+from lowcomm.config.schema import DataConfig, ModelConfig
 from lowcomm.methods import AllReduceMethod, DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.planning.line_load import PAYLOAD_SHARE
 from lowcomm.planning.model_shapes import configured_parameters
@@ -26,6 +27,13 @@ def test_the_slowest_node_gives_the_step_and_the_share(tmp_path: Path) -> None:
     assert found.run.method == METHOD
 
 
+def test_a_night_in_which_the_run_stood_does_not_count(tmp_path: Path) -> None:
+    run = write_run(tmp_path, METHOD, params=SIZE, step_s=0.1, rounds=6, pause_s=30_000.0)
+    paused = run_figures(run, layers=24)
+    assert paused.step_s == pytest.approx(0.2)
+    assert paused.share == pytest.approx(2.0 / (2.0 + EXCHANGE_S))
+
+
 def test_a_line_has_the_rate_of_the_node_that_waited_for_no_other(tmp_path: Path) -> None:
     found = run_figures(write_run(tmp_path, METHOD, params=SIZE, step_s=0.1, rounds=6), layers=24)
     payload_bps = 8 * 4 * SIZE / (EXCHANGE_S - TRIP_S)
@@ -43,6 +51,25 @@ def test_a_model_of_another_size_has_the_given_layers(tmp_path: Path) -> None:
     found = run_figures(write_run(tmp_path, METHOD, params=9600, step_s=0.1, rounds=6), layers=3)
     assert sum(each.elements for each in found.parameters) == 9600
     assert {each.name.split(".")[2] for each in found.parameters} == {"0", "1", "2"}
+
+
+TOKENS = DataConfig(source="tokens")
+
+
+def test_the_size_tells_the_vocabulary_that_the_file_leaves_out(tmp_path: Path) -> None:
+    model = ModelConfig(vocab_size=50_304)
+    size = sum(each.elements for each in configured_parameters(model))
+    write = partial(write_run, method=METHOD, params=size, step_s=0.1, rounds=6, data=TOKENS)
+    run = write(tmp_path / "shards")
+    assert list(run_figures(run, layers=24).parameters) == configured_parameters(model)
+    run = write(tmp_path / "own", command=("train",))
+    assert run_figures(run, layers=3).parameters[0].name == "model.layers.0.self_attn.weight"
+
+
+def test_of_no_size_there_is_no_plan(tmp_path: Path) -> None:
+    run = write_run(tmp_path, METHOD, params=0, step_s=0.1, rounds=6)
+    with pytest.raises(ConfigError, match="no event tells the size of the model: give --params"):
+        run_figures(run, layers=24)
 
 
 def test_the_directory_of_the_first_node_is_enough(tmp_path: Path) -> None:

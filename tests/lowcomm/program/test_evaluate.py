@@ -9,7 +9,7 @@ import torch
 
 from lowcomm.config.schema import ModelConfig
 from lowcomm.models.llama import Llama, build_model, next_token_loss
-from lowcomm.program.evaluate import EVAL_BATCH, generate, held_out_loss
+from lowcomm.program.evaluate import EVAL_BATCH, generated, held_out_loss
 from protocols.types.errors import ConfigError
 
 CONFIG = ModelConfig(hidden_size=16, layers=1, heads=2, kv_heads=2, intermediate_size=24, context=8)
@@ -67,7 +67,7 @@ def test_the_seed_draws_the_windows(model: Llama) -> None:
 
 def test_evaluation_leaves_no_gradient(model: Llama) -> None:
     held_out_loss(model, TEXT, windows=2, window=8, seed=0)
-    generate(model, b"a", tokens=2, temperature=1.0, seed=0)
+    list(generated(model, b"a", tokens=2, temperature=1.0, seed=0))
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -79,10 +79,10 @@ def test_too_little_held_out_text_is_refused(model: Llama) -> None:
 
 def test_without_temperature_the_likeliest_byte_is_written() -> None:
     model = successor_model()
-    assert generate(model, b"abc", tokens=4, temperature=0, seed=0) == [*b"defg"]
-    assert generate(model, b"", tokens=2, temperature=0, seed=0) == [11, 12]
-    assert generate(model, b"abc", tokens=0, temperature=0, seed=0) == []
-    few = generate(model, [98], tokens=5, temperature=0, seed=0, values=101)
+    assert list(generated(model, b"abc", tokens=4, temperature=0, seed=0)) == [*b"defg"]
+    assert list(generated(model, b"", tokens=2, temperature=0, seed=0)) == [11, 12]
+    assert list(generated(model, b"abc", tokens=0, temperature=0, seed=0)) == []
+    few = list(generated(model, [98], tokens=5, temperature=0, seed=0, values=101))
     assert few[:2] == [99, 100]
     assert max(few) == 100, "only tokens that there are"
 
@@ -90,14 +90,14 @@ def test_without_temperature_the_likeliest_byte_is_written() -> None:
 def test_a_higher_temperature_is_wilder() -> None:
     model = successor_model()
     expected = [(ord("a") + 1 + step) % 256 for step in range(100)]
-    assert generate(model, b"a", tokens=100, temperature=0.1, seed=0) == expected
-    wild = generate(model, b"a", tokens=100, temperature=10.0, seed=0)
+    assert list(generated(model, b"a", tokens=100, temperature=0.1, seed=0)) == expected
+    wild = list(generated(model, b"a", tokens=100, temperature=10.0, seed=0))
     assert sum(1 for old, new in pairwise(wild) if new == old + 1) < 50
 
 
 def test_a_sample_depends_on_the_seed_and_on_nothing_else(model: Llama) -> None:
     def sample(seed: int) -> list[int]:
-        return generate(model, b"def ", tokens=30, temperature=1.0, seed=seed)
+        return list(generated(model, b"def ", tokens=30, temperature=1.0, seed=seed))
 
     torch.manual_seed(1)
     first = sample(5)
@@ -109,7 +109,7 @@ def test_a_sample_depends_on_the_seed_and_on_nothing_else(model: Llama) -> None:
 
 def test_the_model_sees_the_last_bytes_of_a_long_prompt(model: Llama) -> None:
     def sample(prompt: bytes) -> list[int]:
-        return generate(model, prompt, tokens=30, temperature=1.0, seed=0)
+        return list(generated(model, prompt, tokens=30, temperature=1.0, seed=0))
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
