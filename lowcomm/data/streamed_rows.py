@@ -47,9 +47,10 @@ class StreamedRows:
 
     def _next_of(self, texts: Iterator[bytes]) -> bytes | None:
         """The next text; None at the end. Errors of the library name the dataset."""
+        errors = self._library.exceptions
         try:
             return next(texts, None)
-        except (OSError, ValueError, LookupError, self._library.exceptions.DatasetsError) as error:
+        except (OSError, ValueError, LookupError, errors.DatasetsError) as error:
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise ConfigError(f"cannot read the dataset {self.place}: {said}") from error
 

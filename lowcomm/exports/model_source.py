@@ -77,7 +77,8 @@ class ModelSource:
             found = fingerprint_of(path.read_bytes())
         except (OSError, ValueError) as error:
             return f"cannot read {path}: {error}"
-        wanted = self.run.data.tokenizer if self.run is not None else ""
+        data = self.run.data if self.run is not None else None
+        wanted = data.tokenizer if data is not None else ""
         if self.tokens_are_bytes:
             return f"{path} is not the run's tokenizer, which has none: its tokens are bytes"
         if wanted not in ("", found):
