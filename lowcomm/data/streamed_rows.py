@@ -36,7 +36,8 @@ class StreamedRows:
         """The rows so far, in groups of ROWS_MARKED, as files of a corpus."""
         self._config = config
         self._folder = folder
-        self._library = _library()
+        self._library = library = _library()
+        self._error: type[Exception] = library.exceptions.DatasetsError
 
     def __iter__(self) -> Iterator[bytes]:
         """Raises ConfigError if the dataset cannot be read, or a row has no text."""
@@ -49,7 +50,7 @@ class StreamedRows:
         """The next text; None at the end. Errors of the library name the dataset."""
         try:
             return next(texts, None)
-        except (OSError, ValueError, LookupError, self._library.exceptions.DatasetsError) as error:
+        except (OSError, ValueError, LookupError, self._error) as error:
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise ConfigError(f"cannot read the dataset {self.place}: {said}") from error
 
