@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,9 +166,7 @@ print(corpus.digest, "torch" in sys.modules)
 
 @pytest.mark.long  # Needs the package datasets.
 def test_files_of_any_form_are_read_without_torch(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     texts = [row["text"] for row in ROWS]
     for form in ("jsonl", "parquet"):
         (tmp_path / form).mkdir()
@@ -176,7 +175,7 @@ def test_files_of_any_form_are_read_without_torch(tmp_path: Path) -> None:
             if form == "jsonl":
                 file.write_text("".join(json.dumps({"text": text}) + "\n" for text in some))
             else:
-                pyarrow.parquet.write_table(pyarrow.table({"text": some}), file)
+                parquet.write_table(arrow.table({"text": some}), file)
     found = set[str]()
     for form in ("jsonl", "parquet"):
         argv = [sys.executable, "-c", REAL, str(tmp_path / form), str(tmp_path / f"built {form}")]
