@@ -26,7 +26,7 @@ from benchmarks.gpus.gpu_node import MODELS, ROUND_STEPS, WINDOW_STEPS
 from benchmarks.machine import machine
 from lowcomm.models import build_model
 from lowcomm.reports import Commit, Event, RanksLost, Ready, read_timeline
-from lowcomm.tensors import pin, read_shards, shard_views, write_shards
+from lowcomm.tensors import node_shards, pin, read_shards, write_shards
 from peers.ipc import Slots, SlotsShape
 from protocols.types import ConfigError, LowcommError
 from sims.cluster import LocalCluster, LocalNode
@@ -147,7 +147,7 @@ def copy_both_ways(model: str, device: str) -> Copies:
     and with ordinary memory."""
     where = torch.device(device)
     made = build_model(MODELS[model], seed=0).to(where)
-    shards = shard_views(made, rank=0)
+    shards = node_shards(made, rank=0).shards
     size = 4 * sum(parameter.numel() for parameter in made.parameters())
     with _slots(size) as fast, _slots(size) as slow:
         began = time.perf_counter()

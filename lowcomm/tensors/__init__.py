@@ -14,12 +14,12 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from lowcomm.tensors import deterministic_ops
-    from lowcomm.tensors.fsdp import read_shards, shard_views, write_shards
+    from lowcomm.tensors.fsdp import node_shards, read_shards, write_shards
     from lowcomm.tensors.gpu_copies import pin
 
-__all__ = ["deterministic_ops", "pin", "read_shards", "shard_views", "write_shards"]
+__all__ = ["deterministic_ops", "node_shards", "pin", "read_shards", "write_shards"]
 
 __getattr__ = lazy_exports(
     __name__,
-    {"fsdp": "read_shards shard_views write_shards", "gpu_copies": "pin"},
+    {"fsdp": "read_shards node_shards write_shards", "gpu_copies": "pin"},
 )

@@ -162,18 +162,6 @@ class NodeShards:
         return self.shards[0].local.device if self.shards else torch.device("cpu")
 
 
-def places(model: Model, fragments_of: FragmentsOf = _one_fragment) -> list[TensorPlace]:
-    """The layout of a node with one rank. Raises ConfigError as `node_shards` does."""
-    return node_shards(model, rank=0, world_size=1, fragments_of=fragments_of).layout
-
-
-def shard_views(
-    model: Model, *, rank: int, fragments_of: FragmentsOf = _one_fragment
-) -> list[ShardView]:
-    """This rank's parts, as `node_shards` finds them."""
-    return node_shards(model, rank=rank, fragments_of=fragments_of).shards
-
-
 def node_shards(
     model: Model,
     *,

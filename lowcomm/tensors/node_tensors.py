@@ -30,7 +30,7 @@ class HeldPart(NamedTuple):
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
     kind: str
-    """What it must be alike on all ranks, besides its shape: any text."""
+    """The kind of the tensor as text, such as its type; equal on all ranks that hold it."""
     plain: bool
     """It is no DTensor, so no rank knows of others."""
 

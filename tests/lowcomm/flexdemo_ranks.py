@@ -21,7 +21,7 @@ from lowcomm.flexdemo.momentum import MomentumExchange
 from lowcomm.methods import FlexDeMoMethod
 from lowcomm.methods.base import Parameter
 from lowcomm.program.process_group import join_node, leave_node, rank_device
-from lowcomm.tensors.fsdp import shard_model, shard_views
+from lowcomm.tensors.fsdp import node_shards, shard_model
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 STEPS = 3
@@ -52,7 +52,7 @@ def main(rank: int, shared: list[mmap.mmap]) -> None:
     mesh = join_node(rank_device("cpu", local_rank=0), world_size=world)
     model = Odd()
     shard_model(model, [model.up], mesh=mesh)
-    shards = shard_views(model, rank=rank)
+    shards = node_shards(model, rank=rank).shards
     parameters = [Parameter(shard.place.name, shard.place.shape) for shard in shards]
     written = (memoryview(buffer) for buffer in shared)
     for method in METHODS:

@@ -45,7 +45,6 @@ from lowcomm.tensors.fsdp import (
     read_shards,
     reshard,
     shard_model,
-    shard_views,
     write_shards,
 )
 from lowcomm.tensors.model_buffers import node_buffers
@@ -325,10 +324,10 @@ def keep_state(model: nn.Module, directory: Path, rank: int) -> dict[str, object
     other_shard = load_rank_state(file, parameters, optimizer())
     backward(3)
     before = flat(model)
-    locals_before = [shard.local.clone() for shard in shard_views(model, rank=rank)]
+    locals_before = [shard.local.clone() for shard in node_shards(model, rank=rank).shards]
     after: list[Tensor] = []
     for one in (trained, fresh):
-        for shard, value in zip(shard_views(model, rank=rank), locals_before, strict=True):
+        for shard, value in zip(node_shards(model, rank=rank).shards, locals_before, strict=True):
             shard.local.copy_(value)
         one.step()
         after.append(flat(model))
@@ -371,7 +370,7 @@ def keep_frozen(model: nn.Module, directory: Path, rank: int) -> dict[str, objec
     """Write the frozen tensors; their fingerprints, and what is exchanged."""
     parts = frozen_parts(model, rank=rank)
     write_frozen(str(directory / "frozen.safetensors"), parts)
-    exchanged = [shard.place.name for shard in shard_views(model, rank=rank)]
+    exchanged = [shard.place.name for shard in node_shards(model, rank=rank).shards]
     return {"specs": [part.spec for part in parts], "exchanged": exchanged}
 
 

@@ -32,7 +32,7 @@ from lowcomm.methods import DiLoCoMethod, StreamingDiLoCoMethod
 from lowcomm.models.llama import Llama, build_model, next_token_loss
 from lowcomm.numerics.operations import F32
 from lowcomm.program.evaluate import held_out_loss
-from lowcomm.tensors.fsdp import places
+from lowcomm.tensors.fsdp import node_shards
 from lowcomm.worker import make_optimizer
 from peers.ipc.messages import NONE, Answer, Boundary
 from peers.processes.supervisor import ZygoteSpawner
@@ -160,7 +160,7 @@ def test_a_rank_trains_as_a_plain_loop_bit_by_bit_also_after_a_crash(
 
     async def play(driver: Any) -> None:
         layout = await driver.attach(initial=True, slot=SLOT)
-        assert list(layout.tensors) == places(reference.model)
+        assert list(layout.tensors) == node_shards(reference.model, rank=0).layout
         event, values = await driver.contribution()
         assert (event.steps, event.tokens) == (0, 0)
         assert values.tobytes() == initial.tobytes()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lowcomm.flexdemo.method import check_sgd, gradient_rows, group_of
-from lowcomm.tensors.fsdp import shard_views
+from lowcomm.tensors.fsdp import node_shards
 from protocols.types.errors import ConfigError
 from tests.lowcomm.forking import run_ranks
 
@@ -27,7 +27,7 @@ def test_the_same_gradient_makes_the_same_payloads_on_one_to_four_ranks(tmp_path
 
 def test_a_plain_model_has_its_rows_whole_and_no_group() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 2), nn.Linear(4, 6, bias=False))
-    shards = shard_views(model, rank=0)
+    shards = node_shards(model, rank=0).shards
     assert group_of(shards) is None
     model[0].weight.grad = torch.arange(60.0).reshape(5, 3, 2, 2)
     rows = [gradient_rows(shard) for shard in shards]

@@ -20,7 +20,7 @@ from lowcomm.models.llama import build_model
 from lowcomm.numerics import operations
 from lowcomm.numerics.operations import F32
 from lowcomm.program.process_group import join_node, rank_device
-from lowcomm.tensors.fsdp import places, read_shards, shard_views, write_shards
+from lowcomm.tensors.fsdp import node_shards, read_shards, write_shards
 from peers.ipc.messages import TensorPlace
 from protocols.types.errors import ConfigError
 from tests.lowcomm import node_ranks
@@ -70,7 +70,7 @@ def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Pat
 
 
 def test_a_tied_parameter_has_one_place_and_all_are_densely_packed() -> None:
-    assert places(node_ranks.Odd()) == [
+    assert node_shards(node_ranks.Odd(), rank=0).layout == [
         TensorPlace(0, "scale", (2,), 0),
         TensorPlace(0, "blocks.0.weight", (7, 7), 2),
         TensorPlace(0, "blocks.0.bias", (7,), 51),
@@ -86,7 +86,7 @@ def test_fragments_are_each_densely_packed_and_a_tied_parameter_goes_by_its_firs
     def by_number(parameters: Sequence[Parameter]) -> list[int]:
         return [1 if "blocks" in each.name else 0 for each in parameters]
 
-    assert places(node_ranks.Odd(), by_number) == [
+    assert node_shards(node_ranks.Odd(), rank=0, fragments_of=by_number).layout == [
         TensorPlace(0, "scale", (2,), 0),
         TensorPlace(1, "blocks.0.weight", (7, 7), 0),
         TensorPlace(1, "blocks.0.bias", (7,), 49),
@@ -100,7 +100,9 @@ def test_fragments_are_each_densely_packed_and_a_tied_parameter_goes_by_its_firs
     def apart(parameters: Sequence[Parameter]) -> list[int]:
         return [1 if "tied" in each.name else 0 for each in parameters]
 
-    assert {each.fragment for each in places(node_ranks.Odd(), apart)} == {0}
+    assert {
+        each.fragment for each in node_shards(node_ranks.Odd(), rank=0, fragments_of=apart).layout
+    } == {0}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_tied_embeddings_are_one_parameter_in_every_division(method: RoundMethod
     config = ModelConfig(hidden_size=16, layers=3, heads=2, kv_heads=2, intermediate_size=24)
     tied = build_model(replace(config, tied_embeddings=True), seed=0)
     names = [name for name, _ in tied.named_parameters(remove_duplicate=False)]
-    found = places(tied, method.fragments_of)
+    found = node_shards(tied, rank=0, fragments_of=method.fragments_of).layout
     assert len(found) == len(names) - 1
     assert sum(math.prod(each.shape) for each in found) == sum(
         each.numel() for each in tied.parameters()
@@ -135,23 +137,25 @@ def test_tied_embeddings_are_one_parameter_in_every_division(method: RoundMethod
 
 def test_a_tied_parameter_is_no_more_than_one_of_the_fragments_that_there_may_be() -> None:
     with pytest.raises(ConfigError, match=r"this model has 8 tensors, .* at most 8"):
-        places(node_ranks.Odd(), DecoupledDiLoCoMethod().fragments_of)
-    found = places(node_ranks.Odd(), DecoupledDiLoCoMethod(fragments=8).fragments_of)
+        node_shards(node_ranks.Odd(), rank=0, fragments_of=DecoupledDiLoCoMethod().fragments_of)
+    found = node_shards(
+        node_ranks.Odd(), rank=0, fragments_of=DecoupledDiLoCoMethod(fragments=8).fragments_of
+    ).layout
     assert sorted(each.fragment for each in found) == list(range(8))
 
 
 def test_a_whole_tensor_is_written_by_rank_0_and_read_by_all() -> None:
     model = nn.Linear(2, 1, bias=False)
     buffer = memoryview(bytearray(8))
-    write_shards(shard_views(model, rank=1), buffer)
+    write_shards(node_shards(model, rank=1).shards, buffer)
     assert bytes(buffer) == bytes(8)
-    assert sum(shard.elements for shard in shard_views(model, rank=1)) == 0
-    write_shards(shard_views(model, rank=1), buffer, everything=True)
+    assert sum(shard.elements for shard in node_shards(model, rank=1).shards) == 0
+    write_shards(node_shards(model, rank=1).shards, buffer, everything=True)
     assert np.frombuffer(buffer, np.float32).tolist() == model.weight.flatten().tolist()
     buffer.cast("f")[0], buffer.cast("f")[1] = 3.0, 4.0
-    read_shards(shard_views(model, rank=1), buffer, "full")
+    read_shards(node_shards(model, rank=1).shards, buffer, "full")
     assert model.weight.tolist() == [[3.0, 4.0]]
-    read_shards(shard_views(model, rank=1), buffer, "delta")
+    read_shards(node_shards(model, rank=1).shards, buffer, "delta")
     assert model.weight.tolist() == [[6.0, 8.0]]
 
 
@@ -159,7 +163,7 @@ def test_large_fragments_are_copied_bit_by_bit_wherever_their_tensors_begin() ->
     """Past the caches, and one that does not lie in one piece as torch does it."""
     model = nn.ParameterList(torch.randn(size) for size in (3, (1024, 2048), 5, (2, 7)))
     model.append(nn.Parameter(torch.randn(64, 33).t()))
-    shards = shard_views(model, rank=0)
+    shards = node_shards(model, rank=0).shards
     elements = sum(each.numel() for each in model.parameters())
     buffer = memoryview(bytearray(4 * elements))
     assert buffer.nbytes >= operations.LARGE_BYTES
@@ -175,7 +179,7 @@ def test_large_fragments_are_copied_bit_by_bit_wherever_their_tensors_begin() ->
 
 def test_reading_leaves_the_parameters_ready_to_train_and_the_buffer_as_it_was() -> None:
     model = nn.Linear(2, 1, bias=False)
-    shards = shard_views(model, rank=0)
+    shards = node_shards(model, rank=0).shards
     weight = model.weight
     source = np.array([1, 2], dtype=np.float32).tobytes()
     read_shards(shards, memoryview(source), "full")
@@ -189,7 +193,7 @@ def test_reading_leaves_the_parameters_ready_to_train_and_the_buffer_as_it_was()
 
 def test_a_delta_is_one_fp32_addition() -> None:
     model = nn.Linear(1, 1, bias=False)
-    shards = shard_views(model, rank=0)
+    shards = node_shards(model, rank=0).shards
     read_shards(shards, memoryview(np.float32(16777216).tobytes()), "full")
     for _ in range(2):  # Kept in fp64, or summed first, they would count.
         read_shards(shards, memoryview(np.float32(1).tobytes()), "delta")
@@ -198,7 +202,7 @@ def test_a_delta_is_one_fp32_addition() -> None:
 
 def test_mixing_is_two_products_and_a_sum_each_rounded_by_itself() -> None:
     model = nn.Linear(5, 201, bias=False)
-    shards = shard_views(model, rank=0)
+    shards = node_shards(model, rank=0).shards
     ours = model.weight.detach().numpy().flatten().copy()
     theirs = np.random.default_rng(3).standard_normal(ours.size, np.float32)
     read_shards(shards, memoryview(theirs.tobytes()), "full", mixing=0.3)
@@ -209,9 +213,9 @@ def test_mixing_is_two_products_and_a_sum_each_rounded_by_itself() -> None:
 def test_other_types_of_trained_parameters_are_refused_by_name() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ConfigError, match=r"1\.weight is torch.float64: only fp32, bf16 and fp16"):
-        shard_views(model, rank=0)
+        node_shards(model, rank=0)
     model[1].requires_grad_(False)
-    assert len(shard_views(model, rank=0)) == 2
+    assert len(node_shards(model, rank=0).shards) == 2
 
 
 LOW = (torch.bfloat16, torch.float16)
@@ -223,7 +227,7 @@ class Low:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.model = nn.Linear(5, 201, bias=False, dtype=dtype)
-        self.shards = shard_views(self.model, rank=0)
+        self.shards = node_shards(self.model, rank=0).shards
 
     @property
     def own(self) -> F32:
@@ -299,7 +303,7 @@ def test_a_delta_keeps_the_work_and_mixing_its_share(dtype: torch.dtype) -> None
 
 def test_an_fp32_parameter_has_no_remainder_and_is_no_copy() -> None:
     model = nn.Linear(2, 2)
-    shard = shard_views(model, rank=0)[0]
+    shard = node_shards(model, rank=0).shards[0]
     assert shard.remainder is None
     assert shard.values.data_ptr() == model.weight.data_ptr()
     version = model.weight._version
@@ -309,28 +313,31 @@ def test_an_fp32_parameter_has_no_remainder_and_is_no_copy() -> None:
 
 def test_a_model_without_elements_is_refused() -> None:
     with pytest.raises(ConfigError, match="no parameters"):
-        places(nn.Identity())
+        node_shards(nn.Identity(), rank=0)
     with pytest.raises(ConfigError, match="no parameters"):
-        places(nn.ParameterList([torch.empty(0, 3)]))
+        node_shards(nn.ParameterList([torch.empty(0, 3)]), rank=0)
 
 
 def test_only_parameters_that_need_a_gradient_are_exchanged() -> None:
     model = nn.Sequential(nn.Linear(2, 3).bfloat16(), nn.Linear(3, 2))
     model[0].requires_grad_(False)
-    assert places(model) == [
+    assert node_shards(model, rank=0).layout == [
         TensorPlace(0, "1.weight", (2, 3), 0),
         TensorPlace(0, "1.bias", (2,), 6),
     ]
     buffer = memoryview(bytearray(32))
-    write_shards(shard_views(model, rank=0), buffer)
+    write_shards(node_shards(model, rank=0).shards, buffer)
     assert buffer.cast("f").tolist()[6:] == model.get_parameter("1.bias").tolist()
 
 
 def test_a_parameter_without_elements_is_left_out() -> None:
     model = nn.ParameterDict({"a": torch.ones(2), "empty": torch.empty(0, 3), "b": torch.ones(3)})
-    assert places(model) == [TensorPlace(0, "a", (2,), 0), TensorPlace(0, "b", (3,), 2)]
+    assert node_shards(model, rank=0).layout == [
+        TensorPlace(0, "a", (2,), 0),
+        TensorPlace(0, "b", (3,), 2),
+    ]
     buffer = memoryview(bytearray(20))
-    write_shards(shard_views(model, rank=0), buffer)
+    write_shards(node_shards(model, rank=0).shards, buffer)
     assert buffer.cast("f").tolist() == [1.0] * 5
 
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from lowcomm.tensors.fsdp import (
     apply,
+    node_shards,
     read_shards,
-    shard_views,
     whole,
     window,
     write_shards,
@@ -63,7 +63,7 @@ def test_a_gpu_writes_and_reads_the_bytes_of_a_cpu(
     results: list[torch.Tensor] = []
     for model in models:
         fill(model, start=1.0)
-        shards = shard_views(model, rank=0)
+        shards = node_shards(model, rank=0).shards
         daemon.contribution(0)[:] = bytes(4 * ELEMENTS)
         write_shards(shards, rank.contribution(0))
         assert daemon.contribution(0) == flat(models[0]).numpy().tobytes()
@@ -166,7 +166,7 @@ def test_a_fragment_beside_the_loop_has_the_bytes_of_one_in_the_loop(
     models: list[nn.Module] = [Odd(), Odd().to(gpu)]
     for model in models:
         fill(model, start=1.0)
-    shards = shard_views(models[1], rank=0)
+    shards = node_shards(models[1], rank=0).shards
     elements_P = whole(rank.contribution(0))
     copies = SideCopies(gpu)
     copies.write([each.local for each in shards], [window(elements_P, each) for each in shards])
@@ -178,7 +178,7 @@ def test_a_fragment_beside_the_loop_has_the_bytes_of_one_in_the_loop(
     result_P = whole(rank.result(0, 0))
     for kind, mixing in (("full", 0.0), ("delta", 0.0), ("full", 0.3)):
         assert kind in ("full", "delta")
-        read_shards(shard_views(models[0], rank=0), rank.result(0, 0), kind, mixing=mixing)
+        read_shards(node_shards(models[0], rank=0).shards, rank.result(0, 0), kind, mixing=mixing)
         made = copies.fetched(0, [window(result_P, each) for each in shards])
         for shard, there in zip(shards, made, strict=True):
             apply(shard, there, kind, mixing=mixing)

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from lowcomm.tensors.frozen import frozen_parts
-from lowcomm.tensors.fsdp import check_sharded, node_shards, places, shard_views, write_shards
+from lowcomm.tensors.fsdp import check_sharded, node_shards, write_shards
 from lowcomm.tensors.model_buffers import node_buffers
 from lowcomm.tensors.node_tensors import HeldPart, NodeTensor, merged, node_tensors
 from protocols.types.errors import ConfigError
@@ -89,11 +89,11 @@ def test_without_a_process_group_all_ranks_hold_what_this_one_does() -> None:
 def test_stages_of_a_pipeline_have_the_layout_of_the_whole_model(tmp_path: Path) -> None:
     whole = node_ranks.build("stages")
     whole.get_parameter("layers.2.up.bias").requires_grad = False
-    expected = places(whole)
+    expected = node_shards(whole, rank=0).layout
     buffers, _ = node_buffers(whole, rank=0, fragment=1)
     size = 4 * sum(place.elements for place in expected)
     written = memoryview(bytearray(size))
-    write_shards(shard_views(whole, rank=0), written)
+    write_shards(node_shards(whole, rank=0).shards, written)
 
     run_ranks("node_ranks.py", "stages", 2, tmp_path)
 
@@ -124,9 +124,15 @@ def as_json(value: object) -> object:
 
 def test_the_parts_of_one_rank_are_one_model() -> None:
     parts = [nn.ModuleDict({"a": nn.Linear(2, 2)}), nn.ModuleDict({"b": nn.Linear(2, 1)})]
-    assert [place.name for place in places(parts)] == ["a.weight", "a.bias", "b.weight", "b.bias"]
+    assert [place.name for place in node_shards(parts, rank=0).layout] == [
+        "a.weight",
+        "a.bias",
+        "b.weight",
+        "b.bias",
+    ]
     again = [nn.ModuleDict({"a": nn.Linear(2, 2)}), nn.ModuleDict({"a": nn.Linear(2, 1)})]
     with pytest.raises(ConfigError, match=r"are both named a\.weight"):
-        places(again)
+        node_shards(again, rank=0)
     tied = nn.ModuleDict({"b": parts[0]["a"]})
-    assert [place.name for place in places([parts[0], tied])] == ["a.weight", "a.bias"]
+    layout = node_shards([parts[0], tied], rank=0).layout
+    assert [place.name for place in layout] == ["a.weight", "a.bias"]

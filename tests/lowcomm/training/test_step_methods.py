@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lowcomm.tensors.fsdp import shard_views
+from lowcomm.tensors.fsdp import node_shards
 from lowcomm.training.step_methods import check_adamw, check_buffers, group_numbers
 from protocols.types.errors import ConfigError
 
@@ -20,7 +20,7 @@ def test_an_optimizer_that_steps_otherwise_is_refused() -> None:
 
 def test_an_optimizer_of_other_parameters_than_the_model_is_refused_and_says_which() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    shards, parameters = shard_views(model, rank=0), list(model.parameters())
+    shards, parameters = node_shards(model, rank=0).shards, list(model.parameters())
     adam, groups = torch.optim.AdamW, [{"params": parameters[:1]}, {"params": parameters[1:]}]
     assert sorted(group_numbers(shards, adam(groups))) == [0, 1, 1, 1]
     with pytest.raises(ConfigError, match=r"it lacks 1\.bias$"):
