@@ -4,15 +4,18 @@
 
 Schedulers, gradient scalers, averaged models, loaders and random generators all have `state_dict`
 and `load_state_dict`. Their states are written beside the optimizer's, of the same step, and read
-back together with it or not at all. Must NOT unpickle anything, nor know which step it is
-(training/round_methods.py).
+back together with it or not at all. A node with another number of ranks cuts them anew, but for
+states that belong to single ranks (resharded_objects.py). Must NOT unpickle anything, nor
+know which step it is (training/round_methods.py).
 """
 
 import base64
 import json
+import logging
 import random
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -20,6 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Sampler
 
 from lowcomm.loop_state.rank_checkpoint import (
     HEADER,
@@ -28,6 +33,13 @@ from lowcomm.loop_state.rank_checkpoint import (
     like,
     read_tensors,
 )
+from lowcomm.loop_state.resharded_objects import (
+    KeptState,
+    Packed,
+    PerRankError,
+    state_of_all,
+)
+from lowcomm.loop_state.resharded_state import other_world_size
 from lowcomm.tensors.fsdp import local_of
 from protocols.types import ConfigError
 
@@ -35,8 +47,8 @@ SCHEMA = 1
 DEPTH_MAX = 32
 """Containers within each other in a state."""
 
-Packed = None | bool | int | float | str | list[Any] | dict[str, Any]
-"""A value as JSON: plain values as they are, and any other as {its kind: its content}."""
+log = logging.getLogger(__name__)
+
 _MAPPINGS: dict[str, type[dict[Any, Any]]] = {
     "dict": dict,
     "ordered": OrderedDict,
@@ -54,16 +66,43 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The states of one object that were read."""
+
+    states: Sequence[KeptState]
+    """That of a rank like this one; or, if the node had another number of ranks, those of all."""
+    file: RankFile
+    """This rank's."""
+    before: int
+    """Number of ranks that wrote them."""
+
+    def state_for(
+        self, thing: Stateful, present: Mapping[str, Tensor], *, per_rank: bool
+    ) -> KeptState:
+        """The state for this rank. Raises PerRankError if there is none."""
+        if self.before == self.file.world_size:
+            return self.states[0]
+        if per_rank:
+            raise PerRankError("so its author, or its class, says")
+        if len(self.states) < self.before:
+            raise PerRankError("a part of the ranks did not keep it")
+        return state_of_all(self.states, thing, present)
+
+
 class KeptObjects:
     """The kept objects of one rank, by name; a RankSaver writes them."""
 
     def __init__(self) -> None:
         self._objects: dict[str, Stateful] = {}
-        self._read: dict[str, tuple[Packed, Mapping[str, Tensor]]] = {}
+        self._per_rank: set[str] = set()
+        """Names of objects with a state that belongs to one rank."""
+        self._read: dict[str, _Read] = {}
         """States that were read for objects that have not come yet."""
 
-    def include(self, name: str, thing: Stateful) -> None:
-        """Keep this object under a name, and give it the state that was read for it, if any. Raises
+    def include(self, name: str, thing: Stateful, *, per_rank: bool = False) -> None:
+        """Keep this object under a name, and give it the state that was read for it, if any.
+        `per_rank`: the state belongs to this rank, also if that of others looks alike. Raises
         ConfigError if the name is taken, or if the state cannot be written, or does not fit."""
         if not name or name in self._objects:
             why = "is kept already" if name else "needs a name"
@@ -77,8 +116,10 @@ class KeptObjects:
         except RankStateError as error:
             raise ConfigError(f"peer.keep({name!r}): {error}") from error
         self._objects[name] = thing
+        if per_rank or isinstance(thing, RandomState | DataLoader | Sampler):
+            self._per_rank.add(name)
         if name in self._read:
-            _give(name, thing, *self._read.pop(name))
+            self._give(name)
 
     def content(self, file: RankFile) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The tensors of all objects, themselves and not copies, and the metadata of their file;
@@ -95,24 +136,52 @@ class KeptObjects:
         return tensors, {HEADER: json.dumps({**_identity(file), "objects": objects})}
 
     def restore(self, file: RankFile) -> None:
-        """Give each object the state that a rank like this one wrote; objects that come later get
-        theirs when they come. Nothing happens if there is no such file, or if it is damaged. Raises
+        """Give each object the state that a rank like this one wrote or, if there is none, its part
+        of the states that another number of ranks wrote; objects that come later get theirs when
+        they come. Nothing happens if there is no such file, or if one is damaged. Raises
         ConfigError if a state does not fit its object."""
-        read = read_tensors(file.kept_path, _identity(file))
-        if read is None:
-            return
-        tensors, header = read
-        objects = cast("dict[str, Packed]", header["objects"])
-        of_object: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
-        for key, tensor in tensors.items():
-            number, _, entry = key.partition(":")
-            of_object[number][entry] = tensor
-        self._read = {
-            name: (packed, of_object[str(number)])
-            for number, (name, packed) in enumerate(objects.items())
-        }
+        before = (0 if file.is_of_all else other_world_size(file)) or file.world_size
+        ranks = [file.rank] if before == file.world_size else range(before)
+        found: defaultdict[str, list[KeptState]] = defaultdict(list)
+        for rank in ranks:
+            states = _states_in(replace(file, rank=rank, world_size=before))
+            if states is None:
+                return
+            for name, state in states.items():
+                found[name].append(state)
+        self._read = {name: _Read(states, file, before) for name, states in found.items()}
         for name in self._objects.keys() & self._read.keys():
-            _give(name, self._objects[name], *self._read.pop(name))
+            self._give(name)
+
+    def _give(self, name: str) -> None:
+        """Give the object the state that was read for it. If that belongs to single ranks of
+        another number, say so. Raises ConfigError if it does not fit."""
+        thing, read = self._objects[name], self._read.pop(name)
+        try:
+            present = _present(
+                name, thing, {entry for each in read.states for entry in each.tensors}
+            )
+            state = read.state_for(thing, present, per_rank=name in self._per_rank)
+            thing.load_state_dict(_unpack(state.packed, state.tensors, present))
+        except PerRankError as error:
+            if read.file.rank == 0:
+                log.warning(
+                    "peer.keep(%r): its state belongs to single ranks (%s), and this node has %d "
+                    "instead of %d: it begins anew",
+                    *(name, error, read.file.world_size, read.before),
+                )
+            return
+        except (
+            *(RuntimeError, ValueError, LookupError, TypeError, AttributeError),
+            RankStateError,
+        ) as error:
+            raise ConfigError(
+                f"peer.keep({name!r}): the state that this {type(thing).__name__} had before the "
+                f"ranks started again does not fit it ({type(error).__name__}: "
+                f"{' '.join(str(error).split())}); if you have changed the program, keep it under "
+                "another name"
+            ) from error
+        _follow_rates(thing)
 
 
 class RandomState:
@@ -141,19 +210,35 @@ def _identity(file: RankFile) -> dict[str, Any]:
     return {"schema": SCHEMA, "rank": file.rank, "world_size": file.world_size}
 
 
-def _give(name: str, thing: Stateful, packed: Packed, tensors: Mapping[str, Tensor]) -> None:
-    """Give the object its state. Raises ConfigError if it does not fit."""
-    try:
-        present: dict[str, Tensor] = {}
-        _pack(thing.state_dict(), present, name)
-        thing.load_state_dict(_unpack(packed, tensors, present))
-    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"peer.keep({name!r}): the state that this {type(thing).__name__} had before the ranks "
-            f"started again does not fit it ({type(error).__name__}: {' '.join(str(error).split())}"
-            "); if you have changed the program, keep it under another name"
-        ) from error
-    _follow_rates(thing)
+def _states_in(file: RankFile) -> dict[str, KeptState] | None:
+    """The states in one rank's file, by the names of the objects; None if it cannot be used."""
+    read = read_tensors(file.kept_path, _identity(file))
+    if read is None:
+        return None
+    tensors, header = read
+    objects = cast("dict[str, Packed]", header["objects"])
+    of_object: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, tensor in tensors.items():
+        number, _, entry = key.partition(":")
+        of_object[number][entry] = tensor
+    return {
+        name: KeptState(packed, of_object[str(number)])
+        for number, (name, packed) in enumerate(objects.items())
+    }
+
+
+def _present(name: str, thing: Stateful, entries: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of the object as it is, by their places. An optimizer that has made no step has
+    none yet: these entries of its state are laid out as its parameters."""
+    present: dict[str, Tensor] = {}
+    _pack(thing.state_dict(), present, name)
+    if isinstance(thing, Optimizer):
+        parameters = [each for group in thing.param_groups for each in group["params"]]
+        for entry in set(entries) - present.keys():
+            number = entry.removeprefix(f"{name}.state.").partition(".")[0]
+            if number.isdecimal() and int(number) < len(parameters):
+                present[entry] = parameters[int(number)]
+    return present
 
 
 def _follow_rates(thing: Any) -> None:

@@ -87,17 +87,20 @@ class Peer:
             self._kept = KeptObjects()
         return self._kept
 
-    def keep(self, name: str, thing: "Stateful") -> None:
+    def keep(self, name: str, thing: "Stateful", *, per_rank: bool = False) -> None:
         """Have an object of the loop go on where it was if the ranks start again: anything with
         `state_dict` and `load_state_dict` (a scheduler, a GradScaler, an averaged model, a loader,
         `lowcomm.RandomState()`). Call it before the loop; what the object's state was comes back at
         once, or when the method is made.
 
         Its state is written with the optimizer's, within `method.step()`: bring the object up to
-        date before that call. A joiner begins with the object as it is. Raises ConfigError if the
-        name is taken, if the state has other values than tensors, arrays and plain ones, or if a
-        saved state does not fit; and with a per-step method, where nodes that return make up for
-        the others' steps without the loop.
+        date before that call. A joiner begins with the object as it is. If the node starts again
+        with another number of ranks, values that all ranks had alike and sharded tensors go on; an
+        object with other values, of single ranks, begins as it is, and a warning names it. So does
+        an object that is `per_rank`, as random generators, samplers and DataLoaders always are.
+        Raises ConfigError if the name is taken, if the state has other values than tensors, arrays
+        and plain ones, or if a saved state does not fit; and with a per-step method, where nodes
+        that return make up for the others' steps without the loop.
         """
         with self.fitting():
             method = self.run.method
@@ -107,7 +110,7 @@ class Peer:
                     f"{method.name!r}: pass `schedule=` to the method instead of a "
                     "scheduler"
                 )
-            self.kept.include(name, thing)
+            self.kept.include(name, thing, per_rank=per_rank)
 
     @overload
     def batches(self, *, accumulate: int = 1, share: Share = None) -> Iterator["Tensor"]: ...

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from lowcomm.config.lr_schedule import Schedule, warmup
 from lowcomm.loop_state.rank_checkpoint import (
+    Parameters,
     RankFile,
     RankSaver,
     RankStateError,
@@ -113,11 +114,7 @@ class Method:
         device = parts.device
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
-        load = load_rank_state if file.is_of_all else load_resharded
-        loaded = bool(attached.rank_state) and load(file, stepped, optimizer)
-        if loaded:
-            with peer.fitting():
-                peer.kept.restore(file)
+        loaded = bool(attached.rank_state) and self._restore(file, stepped)
         self._saver = RankSaver(stepped, optimizer, peer.kept)
         overlaps = agreed.overlap_steps > 0 and not isinstance(agreed, EagerDiLoCoMethod)
         self._copies = SideCopies(device) if device.type == "cuda" and overlaps else None
@@ -245,6 +242,19 @@ class Method:
         """This rank's parts of a result."""
         elements_P = whole(values)
         return [window(elements_P, shard) for shard in self._shards[fragment]]
+
+    def _restore(self, file: RankFile, stepped: Parameters) -> bool:
+        """Go on with the states of the optimizer and the kept objects that were written beside this
+        file. Returns whether the optimizer's could be used; without it, nothing is."""
+        peer = self._peer
+        load = load_rank_state if file.is_of_all else load_resharded
+        if load(file, stepped, self._optimizer):
+            with peer.fitting():
+                peer.kept.restore(file)
+            return True
+        if peer.rank == 0:
+            log.warning("the state in %s does not fit: the optimizer begins anew", file.directory)
+        return False
 
     def _file(self, directory: str) -> RankFile:
         return RankFile(Path(directory), self._peer.rank, self._peer.world_size)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -32,6 +33,9 @@ from tests.cluster.running import (
 )
 
 ROUNDS = 30
+LEARNT = 0.9
+"""Nats per byte of `write_words`, of a model that knows the words: 0.70 is usual, and one that
+knows the letters only has 2.0."""
 
 
 @pytest.fixture
@@ -136,6 +140,19 @@ def test_a_single_node_goes_on_in_its_own_directory(shell: Shell, tmp_path: Path
     assert end.outer_steps == 60
 
 
+def write_words(corpus: Path) -> None:
+    """A text that no model learns by heart: each of 32 words is followed by one of the same 16."""
+    drawn = random.Random(7)
+    words = ["".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(2, 5))) for _ in range(32)]
+    following = [drawn.choices(range(len(words)), k=16) for _ in words]
+    for path in sorted(corpus.iterdir()):
+        last, text = 0, list[str]()
+        for number in range(25_000):
+            last = drawn.choice(following[last])
+            text += [words[last], "\n" if number % 8 == 7 else " "]
+        path.write_text("".join(text), encoding="utf-8")
+
+
 def stepped(rank_state: Path) -> int:
     """How often the optimizer of a node's only rank has stepped, as it wrote it there."""
     with cast(Any, safe_open(rank_state / "rank-0-of-1.safetensors", framework="np")) as file:
@@ -208,11 +225,15 @@ def test_a_run_that_had_not_begun_goes_on_from_its_first_state(
 @pytest.mark.long
 @pytest.mark.nightly
 @pytest.mark.deadline(600)
-def test_three_nodes_go_on_as_two_with_other_ranks_and_lose_nothing_of_the_loss(
+def test_three_nodes_go_on_as_two_with_other_ranks_and_end_with_the_same_loss(
     shell: Shell, tmp_path: Path
 ) -> None:
     config = write_config(tmp_path, peers=3, rounds=60, inner=10)
-    keys = ("run.data.batch=12", "run.optimizer.lr=0.003", "node.checkpoint_every_rounds=5")
+    write_words(tmp_path / "text")
+    keys = (
+        *("run.data.batch=12", "run.data.eval_windows=64", "run.optimizer.lr=0.003"),
+        "node.checkpoint_every_rounds=5",
+    )
     sets = [word for key in keys for word in ("--set", key)]
     losses: dict[str, float] = {}
     for name in ("whole", "cut"):
@@ -233,8 +254,7 @@ def test_three_nodes_go_on_as_two_with_other_ranks_and_lose_nothing_of_the_loss(
         losses[name] = of(Evaluated, run_dir)[-1].loss
     starts = of(Start, run_dir)
     assert [(each.name, each.ranks) for each in starts[3:]] == [("alpha", 1), ("beta", 3)]
-    # The tiny text is learnt by heart either way, and two nodes learn it later than three: only a
-    # worse loss would say something.
-    assert losses["cut"] < 1.01 * losses["whole"]
+    assert losses["cut"] == pytest.approx(losses["whole"], rel=0.01)
+    assert losses["whole"] < LEARNT, "a model that has learnt nothing proves nothing"
     cut_short = [each for each in of(Commit, run_dir) if each.t > starts[3].t]
     assert cut_short[0].round > 10, "they went on from a checkpoint"

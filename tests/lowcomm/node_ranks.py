@@ -55,10 +55,12 @@ DEADLINE_S = 60  # Of each rank, whatever happens to the others.
 CPU = rank_device("cpu", local_rank=0)
 
 
-def save_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> None:
+def save_rank_state(
+    file: RankFile, parameters: Parameters, optimizer: Optimizer, kept: KeptObjects | None = None
+) -> None:
     """Save a state and wait for it. Raises the saver's errors."""
     errors: list[Exception | None] = []
-    saver = RankSaver(parameters, optimizer, KeptObjects())
+    saver = RankSaver(parameters, optimizer, kept or KeptObjects())
     saver.save(file, errors.append)
     saver.wait()
     (error,) = errors
@@ -340,23 +342,68 @@ def keep_state(model: nn.Module, directory: Path, rank: int) -> dict[str, object
     }
 
 
+class Average:
+    """Of parameters, laid out as they are."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.values = {name: each.detach().clone() for name, each in parameters.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.values = dict(state_dict)
+
+
+class Position:
+    """What each rank has for itself."""
+
+    def __init__(self) -> None:
+        self.value = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.value = state_dict["value"]
+
+
 def keep_resharded(model: nn.Module, file: RankFile) -> dict[str, object]:
-    """Load the state that another number of ranks saved; the first ranks train, and save theirs."""
+    """Load the states that another number of ranks saved; the first ranks train, and save
+    theirs."""
     parameters = dict(model.named_parameters())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    other = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    average, position, kept = Average(parameters), Position(), KeptObjects()
+    kept.include("average", average)
+    kept.include("other", other)
     found = load_resharded(file, parameters, optimizer)
+    if found:
+        kept.restore(file)
+    kept.include("position", position, per_rank=True)
+    anew, position.value = position.value, file.rank
     if not found:
         for step in range(2):
             model.zero_grad()
             model(torch.full((2, 7), 0.1 * (1 + step))).square().mean().backward()
             optimizer.step()
-        save_rank_state(file, parameters, optimizer)
+            other.step()
+        for name, each in parameters.items():
+            average.values[name].mul_(0.5).add_(each.detach() * 0.5)
+        save_rank_state(file, parameters, optimizer, kept)
+    states = {"": optimizer, "other ": other}
     entries = {
-        f"{key}:{name}": value.full_tensor() if isinstance(value, DTensor) else value
+        f"{which}{key}:{name}": value
+        for which, each in states.items()
         for name, parameter in parameters.items()
-        for key, value in optimizer.state[parameter].items()
+        for key, value in each.state[parameter].items()
+    } | average.values
+    whole = {
+        entry: value.full_tensor() if isinstance(value, DTensor) else value
+        for entry, value in entries.items()
     }
-    return {"found": found, "state": {entry: value.tolist() for entry, value in entries.items()}}
+    state = {entry: value.tolist() for entry, value in whole.items()}
+    return {"found": found, "anew": anew, "state": state}
 
 
 def freeze(model: nn.Module) -> None:
