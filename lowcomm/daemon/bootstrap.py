@@ -6,12 +6,15 @@ Both end with the outer state created and the ranks configured. Must NOT decide 
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS
 from lowcomm.config.schema import BYTE_VALUES, RunConfig, check_node
-from lowcomm.data.corpus import Corpus, Progress, build_corpus
+from lowcomm.data.build_progress import BuildProgress
+from lowcomm.data.corpus import Corpus, build_corpus
 from lowcomm.data.joined_corpus import ExpectedCorpus, make_joined
 from lowcomm.data.manifest import ManifestFile, file_marks, manifest_digest
 from lowcomm.data.tokenizer import Tokenizer
@@ -30,6 +33,7 @@ from protocols.types import ConfigError, RefusedError, TensorSpec
 REFUSING_S = 3.0
 """Seconds for which a failed founder still answers; joiners dial each second (REDIAL_DELAYS_S,
 AGAIN_S)."""
+T = TypeVar("T")
 
 
 async def found_run(
@@ -137,19 +141,19 @@ async def _found_corpus(
                 "leave it out"
             )
         run = replace(run, data=replace(run.data, tokenizer=digest))
-        corpus = await asyncio.to_thread(
+        build = partial(
             build_corpus,
             run.data,
             folder=context.node.corpus,
             directory=context.corpus_directory,
             tokenizer=tokenizer,
-            progress=_progress(context),
         )
+        corpus = await _built(context, lambda progress: build(progress=progress))
         _note_skipped(context, corpus)
         if tokenizer is not None:
             known = tokenizer.vocab_size
         elif not run.model.vocab_size:
-            known = await asyncio.to_thread(corpus.vocab_size)
+            known = await _built(context, corpus.vocab_size)
         if tokenizer is not None and 0 < run.model.vocab_size < known:
             raise ConfigError(
                 f"run.model.vocab_size is {run.model.vocab_size}, but the tokenizer has {known} "
@@ -168,21 +172,25 @@ async def _join_corpus(
     if program:  # Its data may be other: a rank that uses the text makes it then.
         expected.note(context.corpus_directory)
         return
-    corpus = await asyncio.to_thread(
-        make_joined,
-        agreed.data,
-        context.node,
-        expected,
-        directory=context.corpus_directory,
-        progress=_progress(context),
+    make = partial(
+        make_joined, agreed.data, context.node, expected, directory=context.corpus_directory
     )
+    corpus = await _built(context, lambda progress: make(progress=progress))
     _note_skipped(context, corpus)
 
 
-def _progress(context: DaemonContext) -> Progress:
-    """Tells people how far a corpus is; called in another thread."""
+async def _built(context: DaemonContext, build: Callable[[BuildProgress], T]) -> T:
+    """The result of `build`, which runs in another thread and writes into the node's directory. If
+    this task is cancelled, it waits for the thread: afterwards another daemon may lock the
+    directory."""
     loop, note = asyncio.get_running_loop(), context.event_log.note
-    return lambda text: loop.call_soon_threadsafe(note, "corpus", text)
+    progress = BuildProgress(lambda text: loop.call_soon_threadsafe(note, "corpus", text))
+    thread = loop.run_in_executor(None, build, progress)
+    try:
+        return await asyncio.shield(thread)
+    finally:
+        progress.request_stop()
+        await asyncio.wait([thread])
 
 
 def _note_skipped(context: DaemonContext, corpus: Corpus) -> None:

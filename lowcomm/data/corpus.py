@@ -12,14 +12,14 @@ import os
 import stat
 import sysconfig
 import tempfile
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lowcomm.config.schema import BYTE_VALUES, DataConfig
+from lowcomm.data.build_progress import BuildProgress
 from lowcomm.data.documents import documents, is_lines, is_plain, is_text
 from lowcomm.data.manifest import ManifestFile, manifest_digest
 from lowcomm.data.token_shards import (
@@ -46,10 +46,8 @@ STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "
 """Directories that differ between installations of one Python version, or contain mostly tables."""
 VOCAB_MULTIPLE = 64
 """To which the largest token of shards is rounded up: matrices of such sizes are fast."""
-PROGRESS_S = 10.0
-
-Progress = Callable[[str], object]
-"""Gets a text for people now and then, in the thread that builds."""
+HASHED_BYTES = 1 << 24
+"""Bytes of a file that are hashed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +93,15 @@ class Corpus:
             skipped=recorded.skipped,
         )
 
-    def vocab_size(self) -> int:
+    def vocab_size(self, progress: BuildProgress) -> int:
         """The number of token values: 256 if tokens are bytes, otherwise the number up to the
-        largest token, rounded up to a multiple of VOCAB_MULTIPLE; then it reads all tokens."""
+        largest token, rounded up to a multiple of VOCAB_MULTIPLE; then it reads all tokens. Raises
+        BuildStoppedError."""
         sides = [side for side in (self.train, self.held_out) if isinstance(side, ShardedTokens)]
         if not sides:
             return BYTE_VALUES
-        return -(-(1 + max(side.largest() for side in sides)) // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        values = 1 + max(side.largest(progress) for side in sides)
+        return -(-values // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +139,16 @@ def build_corpus(
     folder: str,
     directory: Path,
     tokenizer: Tokenizer | None = None,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> Corpus:
     """Build the corpus in `directory`, or reuse the corpus there if no source file has changed.
 
     `folder` is `[node] corpus`; the source "stdlib" does not read it. If the path, size or times of
     a file have changed, all files are read again: each text whole into memory, JSON lines line by
-    line. Raises ConfigError if the folder is missing, unreadable, or has too few tokens.
+    line. Raises ConfigError if the folder is missing, unreadable, or has too few tokens, and
+    BuildStoppedError.
     """
+    progress = progress or BuildProgress()
     shards = config.source == "tokens"
     root, paths = find_shards(folder) if shards else (_root(config, folder), None)
     if not shards or Path(folder).is_dir():
@@ -163,7 +165,7 @@ def build_corpus(
             # Removed first and written last: if there is a manifest, its tokens are complete.
             (directory / MANIFEST).unlink(missing_ok=True)
             if shards:
-                recorded = _read_shards(root, found, config)
+                recorded = _read_shards(root, found, config, progress)
             else:
                 recorded = _write_text(
                     root,
@@ -259,31 +261,28 @@ def _seen_digest(root: Path, config: DataConfig, found: Sequence[_Found]) -> str
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def _read_shards(root: Path, found: Sequence[_Found], config: DataConfig) -> _Manifest:
-    paths = {one.path: root / one.path for one in found}
-    shards = [read_shard(path, plain_type=config.shard_type) for path in paths.values()]
+def _read_shards(
+    root: Path, found: Sequence[_Found], config: DataConfig, progress: BuildProgress
+) -> _Manifest:
+    files: list[ManifestFile] = []
+    shards: list[TokenFile] = []
+    for one in found:
+        progress.raise_if_stopped()
+        shards.append(read_shard(root / one.path, plain_type=config.shard_type))
+        files.append(ManifestFile(one.path, one.status.st_size, fingerprint(root / one.path)))
     train, held_out = divide(
         [shard for shard in shards if shard.tokens], held_out_below=config.held_out_below
     )
-    files = [
-        ManifestFile(one.path, one.status.st_size, fingerprint(paths[one.path])) for one in found
-    ]
     return _Manifest(digest=manifest_digest(files), files=files, train=train, held_out=held_out)
 
 
-class _Steps:
-    """Tells people now and then how much text has been read."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self._done = 0
-        self._next = time.monotonic() + PROGRESS_S
-
-    def count(self, size: int) -> None:
-        self._done += size
-        if self._progress is not None and time.monotonic() > self._next:
-            self._next = time.monotonic() + PROGRESS_S
-            self._progress(f"{self._done / 1e6:.0f} MB of text are read")
+def _sha256(path: Path, progress: BuildProgress) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(HASHED_BYTES):
+            progress.raise_if_stopped()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _write_text(
@@ -293,25 +292,24 @@ def _write_text(
     *,
     directory: Path,
     tokenizer: Tokenizer | None,
-    progress: Progress | None,
+    progress: BuildProgress,
 ) -> _Manifest:
     files: list[ManifestFile] = []
-    steps, skipped = _Steps(progress), 0
+    skipped = 0
     with _replacement(directory / TRAIN) as train, _replacement(directory / HELD_OUT) as held_out:
-        writers = [TokenWriter(file, tokenizer) for file in (train, held_out)]
+        writers = [TokenWriter(file, tokenizer, progress) for file in (train, held_out)]
         for one in found:
             path = root / one.path
             if config.source == "files" and not is_text(path):
                 skipped += 1
                 continue
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            sha256 = _sha256(path, progress)
             files.append(ManifestFile(one.path, one.status.st_size, sha256))
             end = b"\n" if is_lines(path) else b""
             for document in documents(path, text_key=config.text_key):
                 own = sha256 if is_plain(path) else hashlib.sha256(document).hexdigest()
                 writers[is_held_out(own, config.held_out_below)].append(document, end=end)
-                steps.count(len(document))
+                progress.count(len(document))
         for writer in writers:
             writer.flush()
         sizes = (train.tell(), held_out.tell())

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig
-from lowcomm.data.corpus import Corpus, Progress, build_corpus
+from lowcomm.data.build_progress import BuildProgress
+from lowcomm.data.corpus import Corpus, build_corpus
 from lowcomm.data.manifest import difference
 from lowcomm.data.tokenizer import Tokenizer
 from protocols.types import ConfigError, RefusedError
@@ -43,10 +44,10 @@ def make_joined(
     expected: ExpectedCorpus,
     *,
     directory: Path,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> Corpus:
     """Build or reuse this node's copy of the corpus. Raises RefusedError if it, or the tokenizer,
-    is another one than the run's, and ConfigError."""
+    is another one than the run's, ConfigError and BuildStoppedError."""
     tokenizer = Tokenizer(node.tokenizer) if config.tokenizer and node.tokenizer else None
     mine = tokenizer.fingerprint if tokenizer else ""
     if mine != config.tokenizer:

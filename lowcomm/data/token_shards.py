@@ -16,6 +16,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from lowcomm.data.build_progress import BuildProgress
 from protocols.types import ConfigError
 
 HEADER_BYTES = 1024
@@ -103,13 +104,15 @@ class ShardedTokens:
             )
         return found
 
-    def largest(self) -> int:
-        """The largest token; reads all, about 2 GB in a second if they are in memory."""
-        return max(
-            int(tokens[start : start + SCANNED_TOKENS].max())
-            for tokens in self._maps
-            for start in range(0, len(tokens), SCANNED_TOKENS)
-        )
+    def largest(self, progress: BuildProgress) -> int:
+        """The largest token; reads all, about 2 GB in a second if they are in memory. Raises
+        BuildStoppedError."""
+        found = 0
+        for tokens in self._maps:
+            for start in range(0, len(tokens), SCANNED_TOKENS):
+                progress.raise_if_stopped()
+                found = max(found, int(tokens[start : start + SCANNED_TOKENS].max()))
+        return found
 
 
 def find_shards(where: str) -> tuple[Path, list[Path]]:

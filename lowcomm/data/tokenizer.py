@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lowcomm.data.build_progress import BuildProgress
 from protocols.types import ConfigError
 
 END = "<|endoftext|>"
@@ -78,9 +79,12 @@ def fingerprint_of(content: bytes) -> str:
 class TokenWriter:
     """Writes documents into a file: as their bytes, or as tokens."""
 
-    def __init__(self, file: BinaryIO, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, file: BinaryIO, tokenizer: Tokenizer | None, progress: BuildProgress
+    ) -> None:
         self._file = file
         self._tokenizer = tokenizer
+        self._progress = progress
         self._hash = hashlib.sha256()
         self._waiting: list[tuple[str, bool]] = []
         """Pieces to encode, and whether a document ends with each one."""
@@ -88,7 +92,7 @@ class TokenWriter:
 
     def append(self, document: bytes, *, end: bytes) -> None:
         """Append a document. `end` follows its bytes; its tokens are followed by the token that
-        ends documents, if the tokenizer has one."""
+        ends documents, if the tokenizer has one. Raises BuildStoppedError."""
         if self._tokenizer is None:
             self._file.write(document + end)
             return
@@ -101,7 +105,8 @@ class TokenWriter:
         self._waiting.append(("", True))
 
     def flush(self) -> None:
-        """Write what waits to be encoded."""
+        """Write what waits to be encoded. Raises BuildStoppedError."""
+        self._progress.raise_if_stopped()
         if self._tokenizer is None or not self._waiting:
             return
         end = [] if self._tokenizer.end is None else [self._tokenizer.end]

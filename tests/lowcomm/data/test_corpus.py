@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lowcomm.config.schema import DataConfig
+from lowcomm.data.build_progress import BuildProgress, BuildStoppedError
 from lowcomm.data.corpus import (
     HELD_OUT,
     MANIFEST,
@@ -27,10 +28,15 @@ from lowcomm.data.token_shards import TokenArray
 from protocols.types.errors import ConfigError
 
 FILES = DataConfig(source="files", window=8, held_out_below=64)
+TOKENS = DataConfig(source="tokens", window=8, eval_window=8)
 
 
 def text(number: int) -> bytes:
     return f"file {number}: some text that is longer than a window\n".encode()
+
+
+def shard(path: Path, tokens: range, kind: str = "<u2") -> None:
+    np.array(tokens, kind).tofile(path)
 
 
 @pytest.fixture
@@ -157,6 +163,33 @@ def test_a_build_cut_off_leaves_nothing_that_could_be_taken_for_whole(
     assert len(list(directory.iterdir())) == 3  # No temporary file is left.
 
 
+@pytest.mark.parametrize("name", ["00.txt", "all.jsonl", "shard"])
+def test_a_build_can_be_stopped_at_each_part(folder: Path, name: str) -> None:
+    """At each file, and at each document and large block of a file."""
+    config, checks = FILES, list[int]()
+    if name == "all.jsonl":
+        (folder / name).write_text('{"text": "a text"}\n' * 1000)
+    elif name == "shard":
+        config = TOKENS
+        for number in range(40):
+            shard(folder / f"{number}.bin", range(1000))
+
+    class Stopping(BuildProgress):
+        def raise_if_stopped(self) -> None:
+            checks.append(1)
+            if len(checks) == 30:
+                self.request_stop()
+            super().raise_if_stopped()
+
+    progress = Stopping()
+    with pytest.raises(BuildStoppedError):
+        build_corpus(
+            config, folder=str(folder), directory=folder.parent / "built", progress=progress
+        )
+    assert len(checks) == 30
+    assert list((folder.parent / "built").iterdir()) == []
+
+
 def test_another_rule_for_what_is_held_out_builds_again(folder: Path) -> None:
     before = build(folder)
     after = build(folder, DataConfig(source="files", window=8, held_out_below=128))
@@ -279,13 +312,6 @@ def test_documents_of_json_lines_are_held_out_one_by_one(tmp_path: Path) -> None
     assert content(build(source, config).train) == content(corpus.train)
 
 
-def shard(path: Path, tokens: range, kind: str = "<u2") -> None:
-    np.array(tokens, kind).tofile(path)
-
-
-TOKENS = DataConfig(source="tokens", window=8, eval_window=8)
-
-
 def test_shards_are_not_copied(tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     shards.mkdir()
@@ -297,7 +323,7 @@ def test_shards_are_not_copied(tmp_path: Path) -> None:
     places = np.array([[0, 999, 1000], [1499, 500, 1]])
     np.testing.assert_array_equal(corpus.train[places], places)
     assert (len(corpus.train), len(corpus.held_out)) == (1500, 30)
-    assert corpus.vocab_size() == 1536  # A multiple of 64 above 1499.
+    assert corpus.vocab_size(BuildProgress()) == 1536  # A multiple of 64 above 1499.
     assert [file.path for file in corpus.files] == ["train_0.bin", "train_1.bin", "val.bin"]
 
 

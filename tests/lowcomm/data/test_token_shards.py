@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lowcomm.data import token_shards
+from lowcomm.data.build_progress import BuildProgress
 from lowcomm.data.token_shards import (
     ShardedTokens,
     TokenFile,
@@ -113,7 +114,7 @@ def test_several_files_are_one_array(sizes: list[int], tmp_path: Path) -> None:
     places = np.arange(len(tokens))[::-1].reshape(1, -1)
     np.testing.assert_array_equal(tokens[places], whole[11 : starts[-1]][None, ::-1])
     assert tokens[places].dtype == np.int64
-    assert tokens.largest() == starts[-1] - 1
+    assert tokens.largest(BuildProgress()) == starts[-1] - 1
 
 
 def test_a_token_outside_the_vocabulary_names_its_file(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_token_outside_the_vocabulary_names_its_file(tmp_path: Path) -> None:
     ):
         tokens[np.array([0, 3])]
     assert ShardedTokens(files, vocab_size=301)[np.array([3])].tolist() == [300]
-    assert tokens.largest() == 300
+    assert tokens.largest(BuildProgress()) == 300
 
 
 def test_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lowcomm.config.schema import DataConfig
 from lowcomm.data import tokenizer as room
+from lowcomm.data.build_progress import BuildProgress
 from lowcomm.data.corpus import ENCODED, HELD_OUT, TRAIN, Corpus, build_corpus
 from lowcomm.data.tokenizer import END, Tokenizer, TokenWriter, pieces, train_bpe
 from protocols.types.errors import ConfigError
@@ -38,7 +39,7 @@ def test_a_long_text_is_divided_after_lines(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_a_tokenizer_bytes_are_written() -> None:
     file = BytesIO()
-    writer = TokenWriter(file, None)
+    writer = TokenWriter(file, None, BuildProgress())
     writer.append(b"a\xff", end=b"")
     writer.append(b"c", end=b"\n")
     writer.flush()
@@ -85,7 +86,7 @@ def test_a_document_ends_with_a_token(trained: Tokenizer, monkeypatch: pytest.Mo
     monkeypatch.setattr(room, "PIECE_CHARS", 9)
     monkeypatch.setattr(room, "BATCH_CHARS", 50)
     file = BytesIO()
-    writer = TokenWriter(file, trained)
+    writer = TokenWriter(file, trained, BuildProgress())
     for text in TEXTS:
         writer.append(text.encode(), end=b"\n")
     writer.flush()

@@ -1,0 +1,107 @@
+"""A node that ends while its corpus is built."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowcomm.config.schema import DataConfig, FileConfig, NodeConfig, RunConfig, run_to_json
+from lowcomm.daemon import bootstrap
+from lowcomm.daemon import daemon as daemon_module
+from lowcomm.daemon.daemon import Daemon
+from lowcomm.data import corpus
+from lowcomm.startup.start_options import StartOptions
+from peers.sockets.listener import BoundSocket, listen
+from protocols.messages import log_entries as e
+from protocols.types.ids import PeerId
+
+RUN = e.Run(77, run_to_json(RunConfig()), "c0", 1, 1, 1, b"", (1,), PeerId("beta.1f0c9a2e"))
+
+
+def new_daemon(directory: Path, folder: Path, listening: BoundSocket) -> Daemon:
+    """One that founds a run on the texts of a folder."""
+    run = RunConfig(data=DataConfig(source="files"))
+    config = FileConfig(run=run, node=NodeConfig(name="alpha", corpus=str(folder)))
+    start = StartOptions(kind="new", command=("sleep", "100"))
+    return Daemon(config, directory=directory, start=start, listening=listening)
+
+
+@pytest.fixture
+def listening() -> Iterator[BoundSocket]:
+    bound = listen("127.0.0.1:0")
+    yield bound
+    bound.close()
+
+
+@pytest.mark.asyncio
+async def test_its_directory_is_locked_until_no_thread_builds_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listening: BoundSocket
+) -> None:
+    begun, free, order = threading.Event(), threading.Event(), list[str]()
+
+    def endless(*_: object, **__: object) -> Iterator[bytes]:
+        begun.set()
+        yield from itertools.repeat(b"a text\n", 10**7)
+
+    def build(*args: object, **options: object) -> corpus.Corpus:
+        try:
+            return corpus.build_corpus(*args, **options)  # pyright: ignore
+        finally:
+            free.wait(0.3)
+            order.append("built")
+
+    monkeypatch.setattr(corpus, "documents", endless)
+    monkeypatch.setattr(bootstrap, "build_corpus", build)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("a text")
+    made = new_daemon(tmp_path / "alpha", tmp_path / "texts", listening)
+    close = made._directory.close
+
+    def released() -> None:
+        order.append("released")
+        free.set()
+        close()
+
+    monkeypatch.setattr(made._directory, "close", released)
+    life = asyncio.create_task(made.run())
+    assert await asyncio.to_thread(begun.wait, 20)
+    made.shutdown.leave("SIGINT")
+    assert await life == 0
+    assert order == ["built", "released"]
+    assert list((tmp_path / "alpha" / "corpus").iterdir()) == []
+
+
+@pytest.mark.asyncio
+async def test_a_joiner_ends_its_checks_before_its_directory_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listening: BoundSocket
+) -> None:
+    begun, free, order = asyncio.Event(), threading.Event(), list[str]()
+
+    async def enter_run(*_: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.to_thread(free.wait, 0.3)
+            order.append("checked")
+
+    monkeypatch.setattr(daemon_module, "enter_run", enter_run)
+    made = new_daemon(tmp_path / "alpha", tmp_path, listening)
+    close = made._directory.close
+
+    def released() -> None:
+        order.append("released")
+        free.set()
+        close()
+
+    monkeypatch.setattr(made._directory, "close", released)
+    life = asyncio.create_task(made.run())
+    await asyncio.to_thread(int)  # Its tasks begin.
+    made.check_run(RUN)
+    await begun.wait()
+    made.shutdown.leave("SIGINT")
+    assert await life == 0
+    assert order == ["checked", "released"]
