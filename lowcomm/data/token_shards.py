@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,9 @@ SAMPLED_BLOCKS, SAMPLED_BYTES = 256, 64 << 10
 """Of a larger one so many blocks, of so many bytes each, are hashed."""
 SCANNED_TOKENS = 1 << 24
 """Tokens that a search for the largest one reads at a time."""
+MAPPED_MAX = 128
+"""Files that are mapped at a time: each map keeps a file descriptor, of which a process has 1024 by
+default."""
 _HELD_OUT = re.compile(r"(^|[._-])(val|valid|validation|test|eval|held[_-]?out)([._-]|$)", re.I)
 
 
@@ -67,9 +71,13 @@ class TokenFile:
         return first, replace(self, first_byte=first.end, tokens=self.tokens - count)
 
     def map(self) -> NDArray[Any]:
-        """These tokens, read-only: a page is read when it is touched."""
+        """These tokens, read-only: a page is read when it is touched. Raises ConfigError if the
+        file has gone or is shorter."""
         kind = np.dtype(self.type).newbyteorder("<")
-        return np.memmap(self.path, kind, "r", offset=self.first_byte, shape=(self.tokens,))
+        try:
+            return np.memmap(self.path, kind, "r", offset=self.first_byte, shape=(self.tokens,))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read the tokens of {self.path}: {error}") from error
 
 
 class ShardedTokens:
@@ -77,8 +85,12 @@ class ShardedTokens:
 
     def __init__(self, files: Sequence[TokenFile], *, vocab_size: int = 0) -> None:
         """A token of at least `vocab_size` is an error when it is read; 0: none is."""
+
+        def mapped(number: int) -> NDArray[Any]:
+            return files[number].map()
+
         self._files = files
-        self._maps = [file.map() for file in files]
+        self._map = lru_cache(MAPPED_MAX)(mapped)
         ends = list(accumulate(file.tokens for file in files))
         self._starts = [0, *ends]
         self._ends = np.array(ends, np.int64)
@@ -89,12 +101,13 @@ class ShardedTokens:
 
     def __getitem__(self, places: NDArray[np.int64], /) -> NDArray[np.int64]:
         """The tokens at these places, each in [0, len): int64 of the same shape. Raises
-        ConfigError, which names the file, for a token outside the vocabulary."""
+        ConfigError, which names the file, for a token outside the vocabulary, and for a file that
+        cannot be read."""
         found = np.empty(places.shape, np.int64)
         numbers = np.searchsorted(self._ends, places, side="right")
         for number in map(int, np.flatnonzero(np.bincount(numbers.ravel()))):
             here = numbers == number
-            found[here] = self._maps[number][places[here] - self._starts[number]]
+            found[here] = self._map(number)[places[here] - self._starts[number]]
         if self._vocab_size and (outside := found >= self._vocab_size).any():
             file = self._files[int(numbers[outside][0])]
             raise ConfigError(
@@ -108,7 +121,8 @@ class ShardedTokens:
         """The largest token; reads all, about 2 GB in a second if they are in memory. Raises
         BuildStoppedError."""
         found = 0
-        for tokens in self._maps:
+        for file in self._files:
+            tokens = file.map()
             for start in range(0, len(tokens), SCANNED_TOKENS):
                 progress.raise_if_stopped()
                 found = max(found, int(tokens[start : start + SCANNED_TOKENS].max()))

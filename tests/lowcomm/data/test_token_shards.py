@@ -1,5 +1,7 @@
 """Shards of tokens: formats, which are held out, fingerprints, and errors that name the file."""
 
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,34 @@ def test_several_files_are_one_array(sizes: list[int], tmp_path: Path) -> None:
     np.testing.assert_array_equal(tokens[places], whole[11 : starts[-1]][None, ::-1])
     assert tokens[places].dtype == np.int64
     assert tokens.largest(BuildProgress()) == starts[-1] - 1
+
+
+def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
+    files: list[TokenFile] = []
+    for number in range(200):
+        np.array([number], "<u2").tofile(tmp_path / f"{number}.bin")
+        files.append(file(str(tmp_path / f"{number}.bin"), 1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    tokens = [ShardedTokens(files), ShardedTokens(files)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 2 * token_shards.MAPPED_MAX + 20, hard))
+    try:
+        for each in tokens:
+            assert each[np.arange(200)].tolist() == [*range(200)]
+            assert each[np.arange(200)[::-1]].tolist() == [*range(200)][::-1]
+            assert each.largest(BuildProgress()) == 199
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"abcd")
+    tokens = ShardedTokens([file(str(tmp_path / "x.bin"), 3)])
+    with pytest.raises(ConfigError, match=r"cannot read the tokens of .*x\.bin: mmap length"):
+        tokens[np.array([0])]
+    (tmp_path / "x.bin").unlink()
+    with pytest.raises(ConfigError, match=r"cannot read the tokens of .*x\.bin: .*No such file"):
+        tokens[np.array([0])]
 
 
 def test_a_token_outside_the_vocabulary_names_its_file(tmp_path: Path) -> None:
