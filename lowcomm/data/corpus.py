@@ -37,6 +37,7 @@ from protocols.types import ConfigError
 TRAIN = "train.bin"
 HELD_OUT = "held_out.bin"
 MANIFEST = "manifest.json"
+FILES = (TRAIN, HELD_OUT, MANIFEST)
 BYTES = "uint8"
 """Type of the tokens of a text without a tokenizer."""
 ENCODED = "output of the package tokenizers"
@@ -164,6 +165,8 @@ def build_corpus(
             directory.mkdir(parents=True, exist_ok=True)
             # Removed first and written last: if there is a manifest, its tokens are complete.
             (directory / MANIFEST).unlink(missing_ok=True)
+            for left in (x for name in FILES for x in directory.glob(f".{name}.*")):
+                left.unlink()  # Of a build that was killed; no other one is under way.
             if shards:
                 recorded = _read_shards(root, found, config, progress)
             else:

@@ -206,6 +206,17 @@ def test_nothing_is_left_lying_about(folder: Path) -> None:
     }
 
 
+def test_the_files_of_a_build_that_was_killed_are_removed(folder: Path) -> None:
+    directory = folder.parent / "built"
+    directory.mkdir()
+    for name in (f".{TRAIN}.x1y2z3", f".{TRAIN}.a4b5c6", f".{HELD_OUT}.x", f".{MANIFEST}.x"):
+        (directory / name).write_bytes(b"half a corpus")
+    (directory / "expected.json").write_bytes(b"{}")
+    build(folder)
+    names = {path.name for path in directory.iterdir()}
+    assert names == {TRAIN, HELD_OUT, MANIFEST, "expected.json"}
+
+
 def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     before = build(folder)
     outside = tmp_path / "outside"
