@@ -48,6 +48,7 @@ class Tokenizer:
                 raise ConfigError(f"node.tokenizer: {path} is no tokenizer: {why}")
         made.no_truncation()
         made.no_padding()
+        made.encode_special_tokens = True  # Those that a text spells are no special ones.
         self._made = made
         self.vocab_size = 1 + max(made.get_vocab().values())
         """Number of token values."""
@@ -60,7 +61,8 @@ class Tokenizer:
         return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, without special ones."""
+        """The tokens of each text. If a text spells a special token ("<|endoftext|>" in an article
+        about models), it is divided as any other word."""
         encoded = self._made.encode_batch(texts, add_special_tokens=False)
         return [each.ids for each in encoded]
 

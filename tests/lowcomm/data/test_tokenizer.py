@@ -56,6 +56,9 @@ def test_a_trained_tokenizer_gives_every_text_back(trained: Tokenizer) -> None:
     assert len(tokens) < len(text.encode())
     assert trained.end is not None
     assert trained.text_of([trained.end]) == END
+    (tokens,) = trained.encode([f"a{END}b"])
+    assert trained.end not in tokens, "no document ends where a text spells its end"
+    assert trained.text_of(tokens) == f"a{END}b"
 
 
 @pytest.mark.long
