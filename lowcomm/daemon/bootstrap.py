@@ -7,17 +7,16 @@ Both end with the outer state created and the ranks configured. Must NOT decide 
 import asyncio
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS
-from lowcomm.config.schema import BYTE_VALUES, RunConfig, check_node
+from lowcomm.config.schema import RunConfig, check_node
 from lowcomm.data.build_progress import BuildProgress
-from lowcomm.data.corpus import Corpus, build_corpus
+from lowcomm.data.corpus import Corpus
+from lowcomm.data.founded_corpus import make_founded
 from lowcomm.data.joined_corpus import ExpectedCorpus, make_joined
-from lowcomm.data.manifest import ManifestFile, file_marks, manifest_digest
-from lowcomm.data.tokenizer import Tokenizer
+from lowcomm.data.manifest import file_marks, manifest_digest
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
@@ -46,7 +45,10 @@ async def found_run(
     check_node(run, context.config.node)
     if not run.data.has_text and not program:
         raise ConfigError(_no_text(run))
-    run, files = await _found_corpus(context, run)
+    make = partial(make_founded, run, context.node, directory=context.corpus_directory)
+    run, corpus = await _built(context, make)
+    _note_skipped(context, corpus)
+    files = corpus.files if corpus else ()
     context.run_config, me = run, context.core.me
     ranks.configure(run)
     layout, ranks.frozen = await ranks.initial_layout()
@@ -126,56 +128,29 @@ def _hold(
     gc.freeze()  # These objects live on; each collection of them takes 20 to 50 ms.
 
 
-async def _found_corpus(
-    context: DaemonContext, run: RunConfig
-) -> tuple[RunConfig, Sequence[ManifestFile]]:
-    """The run with the digest of its tokenizer and the vocabulary of its data, and the files of the
-    corpus, if it has one. Raises ConfigError."""
-    path, known, corpus = context.node.tokenizer, BYTE_VALUES, None
-    if run.data.has_text:
-        tokenizer = Tokenizer(path) if path and run.data.is_text else None
-        digest = tokenizer.fingerprint if tokenizer else ""
-        if run.data.tokenizer not in ("", digest):
-            raise ConfigError(
-                f"run.data.tokenizer is {run.data.tokenizer}, but node.tokenizer has {digest!r}: "
-                "leave it out"
-            )
-        run = replace(run, data=replace(run.data, tokenizer=digest))
-        build = partial(
-            build_corpus,
-            run.data,
-            folder=context.node.corpus,
-            directory=context.corpus_directory,
-            tokenizer=tokenizer,
-        )
-        corpus = await _built(context, lambda progress: build(progress=progress))
-        _note_skipped(context, corpus)
-        if tokenizer is not None:
-            known = tokenizer.vocab_size
-        elif not run.model.vocab_size:
-            known = await _built(context, corpus.vocab_size)
-        if tokenizer is not None and 0 < run.model.vocab_size < known:
-            raise ConfigError(
-                f"run.model.vocab_size is {run.model.vocab_size}, but the tokenizer has {known} "
-                "tokens: leave it out"
-            )
-    model = replace(run.model, vocab_size=run.model.vocab_size or known)
-    return replace(run, model=model), corpus.files if corpus else ()
-
-
 async def _join_corpus(
     context: DaemonContext, agreed: RunConfig, run: e.Run, *, program: bool
 ) -> None:
-    """Make this node's copy of the corpus, and compare it: RefusedError if it is another one."""
-    me = context.core.me
-    expected = ExpectedCorpus(run.corpus_digest, run.corpus_files.hex(), me.name)
-    if program:  # Its data may be other: a rank that uses the text makes it then.
+    """Make this node's copy of the corpus, and compare it: RefusedError if it is another one. With
+    a program of its own, which may use other data, only if the node has a `node.corpus`; and if it
+    is another one, a rank that uses it says so."""
+    name = context.core.me.name
+    expected = ExpectedCorpus(run.corpus_digest, run.corpus_files.hex(), name)
+    if program:
         expected.note(context.corpus_directory)
-        return
+        if not context.node.corpus:
+            return  # A rank makes it if it uses the text: of the standard library, in no time.
     make = partial(
         make_joined, agreed.data, context.node, expected, directory=context.corpus_directory
     )
-    corpus = await _built(context, lambda progress: make(progress=progress))
+    try:
+        # Not in a rank: it may take longer than a first step, and a rank shows no progress.
+        corpus = await _built(context, lambda progress: make(progress=progress))
+    except (ConfigError, RefusedError) as error:
+        if not program:
+            raise
+        context.event_log.note("corpus", f"the program cannot use the run's text: {error}")
+        return
     _note_skipped(context, corpus)
 
 
@@ -193,8 +168,8 @@ async def _built(context: DaemonContext, build: Callable[[BuildProgress], T]) ->
         await asyncio.wait([thread])
 
 
-def _note_skipped(context: DaemonContext, corpus: Corpus) -> None:
-    if corpus.skipped:
+def _note_skipped(context: DaemonContext, corpus: Corpus | None) -> None:
+    if corpus is not None and corpus.skipped:
         text = f"{corpus.skipped} files of {context.node.corpus} are no text: skipped"
         context.event_log.note("corpus", text)
 

@@ -1,7 +1,8 @@
-"""The corpus of a node that joins: made and compared with the run's, at once or when it is used.
+"""Makes a joining node's copy of the corpus, and compares it with the run's.
 
-The daemon makes it for the built-in program. For another program, which may use other data, it only
-notes what the run has; a rank that asks for the corpus makes it then. Must NOT import torch.
+The daemon makes it. For a program of the user's own, which may use other data, it also notes what
+the run has: a rank that asks for the corpus compares it then, and makes it if there is none. Must
+NOT import torch.
 """
 
 import fcntl

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -66,7 +66,7 @@ class Peer:
         data = self.run.data
         rank_rows(np.empty((data.batch, 0), np.int64), rank, world_size)
 
-    @property
+    @cached_property
     def corpus(self) -> Corpus:
         """The run's tokens, memory-mapped. Raises ConfigError if the run has none, or
         this node has other ones."""
