@@ -29,6 +29,7 @@ from lowcomm.data.token_shards import (
     divide,
     find_shards,
     fingerprint,
+    is_named_held_out,
     read_shard,
 )
 from lowcomm.data.tokenizer import Tokenizer, TokenWriter, pieces
@@ -46,7 +47,7 @@ may make other ones."""
 STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 """Directories that differ between installations of one Python version, or contain mostly tables."""
 VOCAB_MULTIPLE = 64
-"""To which the largest token of shards is rounded up: matrices of such sizes are fast."""
+"""The number of token values of shards is a multiple of it: matrices of such sizes are fast."""
 HASHED_BYTES = 1 << 24
 """Bytes of a file that are hashed at a time."""
 
@@ -152,8 +153,9 @@ def build_corpus(
     progress = progress or BuildProgress()
     shards = config.source == "tokens"
     root, paths = find_shards(folder) if shards else (_root(config, folder), None)
-    if not shards or Path(folder).is_dir():
-        _check_apart(Path(folder) if shards else root, directory)
+    place = Path(os.path.expanduser(folder)) if shards else root
+    if place.is_dir():
+        _check_apart(place, directory)
     try:
         if paths is not None:
             found = [_Found(path.relative_to(root).as_posix(), path.stat()) for path in paths]
@@ -186,9 +188,9 @@ def build_corpus(
 
 
 def read_texts(places: Sequence[Path], *, text_key: str) -> Iterator[str]:
-    """Yield the texts of these files, and of folders as in a corpus. Raises ConfigError and
-    OSError."""
-    config = DataConfig(source="files")
+    """Yield the texts of these files, and of folders as in a corpus. Raises ConfigError, also if
+    one of these files is no text or if there is none at all, and OSError."""
+    config, any_text = DataConfig(source="files"), False
     for place in places:
         files = [place]
         if place.is_dir():
@@ -196,7 +198,13 @@ def read_texts(places: Sequence[Path], *, text_key: str) -> Iterator[str]:
         for file in files:
             if is_text(file):
                 for document in documents(file, text_key=text_key):
+                    any_text = any_text or bool(document)
                     yield from pieces(document.decode("utf-8", "replace"))
+            elif file is place:
+                raise ConfigError(f"{file} is no text: name text files, JSON lines or folders")
+    if not any_text:
+        names = ", ".join(map(str, places))
+        raise ConfigError(f"no text in {names}: name text files, JSON lines or folders")
 
 
 def is_held_out(sha256: str, held_out_below: int) -> bool:
@@ -211,7 +219,7 @@ def _root(config: DataConfig, folder: str) -> Path:
         raise ConfigError(
             'run.data.source is "files": set node.corpus to a folder of text files on this node'
         )
-    root = Path(folder).resolve()
+    root = Path(os.path.expanduser(folder)).resolve()
     if not root.is_dir():
         raise ConfigError(f"node.corpus: {root} is not a folder: set it to one with text files")
     return root
@@ -274,7 +282,9 @@ def _read_shards(
         shards.append(read_shard(root / one.path, plain_type=config.shard_type))
         files.append(ManifestFile(one.path, one.status.st_size, fingerprint(root / one.path)))
     train, held_out = divide(
-        [shard for shard in shards if shard.tokens], held_out_below=config.held_out_below
+        [shard for shard in shards if shard.tokens],
+        root.absolute(),
+        held_out_below=config.held_out_below,
     )
     return _Manifest(digest=manifest_digest(files), files=files, train=train, held_out=held_out)
 
@@ -333,17 +343,25 @@ def _check_length(recorded: _Manifest, config: DataConfig, root: Path) -> None:
     files, unit = len(recorded.files), "bytes"
     if config.source == "tokens" or config.tokenizer:
         unit = "tokens"
+    named = config.source == "tokens" and any(
+        is_named_held_out(file, root.absolute()) for file in recorded.held_out
+    )
     train, held_out = recorded.sizes
     if train <= config.window:  # The last token needs a target.
+        cure = "name a folder with more text"
+        if named:
+            cure = "add shards without val or test in their names, which are held out"
         raise ConfigError(
             f"{root} has {train} {unit} to train on in {files} files, but one sample takes "
-            f"{config.window + 1}: name a folder with more text"
+            f"{config.window + 1}: {cure}"
         )
     if held_out <= config.eval_window:
+        cure = f"add files or raise run.data.held_out_below ({config.held_out_below} of 256)"
+        if named:
+            cure = "add a longer val*.bin"
         raise ConfigError(
             f"{root} has {held_out} held-out {unit} in {files} files, but one evaluation window "
-            f"takes {config.eval_window + 1}: add files or raise run.data.held_out_below "
-            f"({config.held_out_below} of 256)"
+            f"takes {config.eval_window + 1}: {cure}"
         )
 
 

@@ -132,6 +132,7 @@ class ShardedTokens:
 def find_shards(where: str) -> tuple[Path, list[Path]]:
     """(the folder that all are in, files in the order of their names) of a `.bin` file, a folder or
     a glob. Raises ConfigError if there is none."""
+    where = os.path.expanduser(where)
     path = Path(where)
     if path.is_file():
         found = [path]
@@ -159,18 +160,17 @@ def read_shard(path: Path, *, plain_type: str) -> TokenFile:
     begins = 0 if kind is None else HEADER_BYTES
     shard = TokenFile.whole(str(path.absolute()), kind or plain_type, size, first_byte=begins)
     if shard.end != size or (kind and shard.tokens != head[2]):
-        said = f"{head[2]} tokens of {kind}" if kind else f"{plain_type} (run.data.shard_type)"
-        raise ConfigError(f"{path} has {size} bytes, which do not fit {said}: copy it again")
+        wanted = f"{head[2]} tokens of {kind}" if kind else f"{plain_type} (run.data.shard_type)"
+        raise ConfigError(f"{path} has {size} bytes, which do not fit {wanted}: copy it again")
     return shard
 
 
 def divide(
-    files: Sequence[TokenFile], *, held_out_below: int
+    files: Sequence[TokenFile], root: Path, *, held_out_below: int
 ) -> tuple[list[TokenFile], list[TokenFile]]:
-    """(files to train on, files held out). Files with a name such as "val.bin" or
-    "fineweb_val_000.bin" are held out; if there is none, `held_out_below` of 256 parts of all
-    tokens, at the end."""
-    held_out = [file for file in files if _HELD_OUT.search(Path(file.path).name)]
+    """(files to train on, files held out). Files that `is_named_held_out` are held out; if there is
+    none, `held_out_below` of 256 parts of all tokens, at the end."""
+    held_out = [file for file in files if is_named_held_out(file, root)]
     if held_out:
         return [file for file in files if file not in held_out], held_out
     total = sum(file.tokens for file in files)
@@ -182,6 +182,12 @@ def divide(
         train.append(first)
         held_out.append(rest)
     return [file for file in train if file.tokens], [file for file in held_out if file.tokens]
+
+
+def is_named_held_out(file: TokenFile, root: Path) -> bool:
+    """True if the name of this file, or of its folder below `root`, is one such as "val",
+    "val.bin" or "fineweb_val_000.bin"."""
+    return any(_HELD_OUT.search(part) for part in Path(file.path).relative_to(root).parts)
 
 
 def fingerprint(path: Path) -> str:

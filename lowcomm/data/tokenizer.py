@@ -6,6 +6,7 @@ is used. Must NOT import torch, nor know which documents belong to a corpus (cor
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
@@ -33,27 +34,24 @@ class Tokenizer:
 
     def __init__(self, path: str) -> None:
         """Raises ConfigError if the file cannot be read, or the package is missing."""
-        library, made = _library(), None
+        library: Any = _library()
         try:
-            content = Path(path).read_bytes()
+            content = Path(os.path.expanduser(path)).read_bytes()
             self.fingerprint = fingerprint_of(content)
             """64 hex digits."""
         except (OSError, ValueError) as error:
             raise ConfigError(f"node.tokenizer: cannot read {path}: {error}") from error
-        try:
-            made = library.Tokenizer.from_buffer(content)
-        finally:
-            if made is None:  # The library raises plain Exceptions.
-                why = str(sys.exception()).splitlines()[0]
-                raise ConfigError(f"node.tokenizer: {path} is no tokenizer: {why}")
+        made = _loaded(library, content, path)
         made.no_truncation()
         made.no_padding()
         made.encode_special_tokens = True  # Those that a text spells are no special ones.
         self._made = made
-        self.vocab_size = 1 + max(made.get_vocab().values())
+        self.vocab_size = 1 + max(made.get_vocab().values(), default=-1)
         """Number of token values."""
         self.end = next((x for x in map(made.token_to_id, ENDS) if x is not None), None)
         """The token that ends a document, if there is one."""
+        if not self.vocab_size:
+            raise ConfigError(f"node.tokenizer: {path} has no tokens")
 
     @property
     def type(self) -> str:
@@ -156,8 +154,26 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int, out: Path) -> Tokenizer:
     )
     made.train_from_iterator(texts, trainer)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(made.to_str(), encoding="utf-8")
+    beside = out.with_name(f".{out.name}.new")
+    try:
+        beside.write_text(made.to_str(), encoding="utf-8")
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
     return Tokenizer(str(out))
+
+
+def _loaded(library: Any, content: bytes, path: str) -> Any:
+    """The tokenizer of the package. Raises ConfigError for whatever the package raises."""
+    made = None
+    try:
+        made = library.Tokenizer.from_buffer(content)
+    finally:  # It raises plain Exceptions.
+        error = sys.exception()
+        if made is None and isinstance(error, Exception):
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ConfigError(f"node.tokenizer: {path} is no tokenizer: {why}") from error
+    return made
 
 
 def _library() -> Any:

@@ -355,8 +355,16 @@ def test_copies_of_shards_have_one_digest(tmp_path: Path) -> None:
 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
     shard(tmp_path / "val.bin", range(30))
-    with pytest.raises(ConfigError, match="has 0 tokens to train on in 1 files"):
+    message = r"has 0 tokens to train on in 1 files, .*: add shards without val or test in their"
+    with pytest.raises(ConfigError, match=message):
         build_corpus(TOKENS, folder=str(tmp_path / "val.bin"), directory=tmp_path / "built")
+    (tmp_path / "shards" / "val").mkdir(parents=True)
+    shard(tmp_path / "shards" / "train.bin", range(1000))
+    with pytest.raises(ConfigError, match=r"to train on.*: name a folder with more text"):
+        build(tmp_path / "shards", replace(TOKENS, window=1000))
+    shard(tmp_path / "shards" / "val" / "0.bin", range(8))
+    with pytest.raises(ConfigError, match=r"8 held-out tokens in 2 files.*: add a longer val\*"):
+        build(tmp_path / "shards", TOKENS)
     with pytest.raises(ConfigError, match="outside"):
         build_corpus(TOKENS, folder=str(tmp_path), directory=tmp_path / "built")
 
@@ -367,6 +375,29 @@ def test_a_folder_of_texts_for_a_tokenizer(folder: Path, tmp_path: Path) -> None
     assert texts[:2] == [text(0).decode(), text(2).decode()]
     assert texts[-2:] == ["one\ntwo", "three"]
     assert len(texts) == 42
+
+
+def test_nothing_is_no_text_for_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "x.txt").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"no text in .*empty: name text files, JSON lines or"):
+        list(read_texts([tmp_path / "empty"], text_key="text"))
+    pdf = tmp_path / "a.pdf"
+    pdf.write_bytes(b"%PDF-1.7 in letters only")
+    (tmp_path / "b.txt").write_bytes(b"a text")
+    with pytest.raises(ConfigError, match=r"a\.pdf is no text: name text files, JSON lines or"):
+        list(read_texts([tmp_path / "b.txt", pdf], text_key="text"))
+    assert list(read_texts([tmp_path], text_key="text")) == ["a text"]
+
+
+def test_a_folder_in_the_home_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    one = build_corpus(FILES, folder=f"~/{folder.name}", directory=folder.parent / "one")
+    assert one.digest == build(folder).digest
+    for number in range(2):
+        shard(folder / f"{number}.bin", range(1000))
+    with pytest.raises(ConfigError, match="outside"):
+        build_corpus(TOKENS, folder=f"~/{folder.name}", directory=folder / "node")
 
 
 @pytest.mark.parametrize("rule", [{"text_key": "b"}, {"tokenizer": "c" * 64}])

@@ -76,6 +76,8 @@ def test_a_file_a_folder_and_a_pattern(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     assert names("d*/*.bin") == ["c.bin"]
     assert names("**/[bc].bin") == ["b.bin", "deep/c.bin"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert names("~/[ab]*.bin") == ["a.bin", "b.bin"]
     for nothing in ("", "deep/x.bin", "x*.bin"):
         with pytest.raises(ConfigError, match=r"names no \.bin files"):
             names(nothing)
@@ -86,20 +88,29 @@ def file(name: str, tokens: int, first_byte: int = 0) -> TokenFile:
 
 
 @pytest.mark.parametrize(
-    "name", ["val.bin", "fineweb_val_000000.bin", "tiny-validation.bin", "x.test.bin", "VAL_1.bin"]
+    "name",
+    [
+        "val/000.bin",
+        "x/eval/1/a.bin",
+        "val.bin",
+        "fineweb_val_000000.bin",
+        "tiny-validation.bin",
+        "x.test.bin",
+        "VAL_1.bin",
+    ],
 )
 def test_names_say_what_is_held_out(name: str) -> None:
     files = [file("/data/train.bin", 9), file(f"/data/{name}", 5)]
-    assert divide(files, held_out_below=8) == (files[:1], files[1:])
+    assert divide(files, Path("/data"), held_out_below=8) == (files[:1], files[1:])
 
 
 def test_otherwise_it_is_the_end() -> None:
     files = [file("/val/interval.bin", 100, 1024), file("/val/latest.bin", 28)]
-    assert divide(files, held_out_below=128) == (
+    assert divide(files, Path("/val"), held_out_below=128) == (
         [file("/val/interval.bin", 64, 1024)],
         [file("/val/interval.bin", 36, 1024 + 128), file("/val/latest.bin", 28)],
     )
-    assert divide(files, held_out_below=1) == (files, [])  # Half a token: none.
+    assert divide(files, Path("/val"), held_out_below=1) == (files, [])  # Half a token: none.
 
 
 @pytest.mark.parametrize("sizes", [[7], [3, 1, 5], [2] * 9])
