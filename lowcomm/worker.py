@@ -86,8 +86,8 @@ def _train() -> int:
 
 
 def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
-    """The optimizer that `[run.optimizer]` and the method describe. Sharding replaces
-    the parameters, so call this afterwards."""
+    """The optimizer that `[run.optimizer]` and the method describe. Sharding replaces the
+    parameters, so call this afterwards."""
     config = run.optimizer
     if isinstance(run.method, methods.FlexDeMoMethod) and run.method.step == "sgd":
         return SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
@@ -121,8 +121,8 @@ def open_tokenizer(peer: Peer) -> Tokenizer | None:
 
 
 def evaluate_if_due(model: Llama, peer: Peer, tokenizer: Tokenizer | None) -> None:
-    """If the daemon asked for it, report the held-out loss, and at the end a sample. All ranks run
-    this in lockstep."""
+    """If the daemon asked for it, report the held-out loss of the parameters that the ranks hold
+    now, and at the end a sample. All ranks run this in lockstep."""
     if not peer.evaluation_due:
         return
     run = peer.run

@@ -43,7 +43,7 @@ async def found_run(
     assert configured is not None
     run = configured.with_source("own" if program else "stdlib")
     check_node(run, context.config.node)
-    if not run.data.has_text and not program:
+    if not run.data.has_corpus and not program:
         raise ConfigError(_no_text(run))
     make = partial(make_founded, run, context.node, directory=context.corpus_directory)
     run, corpus = await _built(context, make)
@@ -87,9 +87,9 @@ async def enter_run(
     kept = await asyncio.to_thread(startup.own_rank_state, context.path)
     context.checkpoint_schedule.kept_rank_state = kept
     program = record.record.command
-    if not agreed.data.has_text and not program:
+    if not agreed.data.has_corpus and not program:
         raise RefusedError(_no_text(agreed))
-    if agreed.data.has_text:
+    if agreed.data.has_corpus:
         await _join_corpus(context, agreed, run, program=bool(program))
     layout, ranks.frozen = await asyncio.to_thread(agreement.agreed_layout, run)
     context.run_config = agreed

@@ -18,9 +18,9 @@ def make_founded(
 ) -> tuple[RunConfig, Corpus | None]:
     """(`run` with the digest of its tokenizer and the vocabulary of its data; its corpus in
     `directory`, if it has one). Raises ConfigError and BuildStoppedError."""
-    if not run.data.has_text:
+    if not run.data.has_corpus:
         return _with_vocabulary(run, BYTE_VALUES), None
-    tokenizer = Tokenizer(node.tokenizer) if node.tokenizer and run.data.is_text else None
+    tokenizer = Tokenizer(node.tokenizer) if node.tokenizer and run.data.has_texts else None
     digest = tokenizer.fingerprint if tokenizer else ""
     if run.data.tokenizer not in ("", digest):
         raise ConfigError(

@@ -71,7 +71,7 @@ class Peer:
         """The run's tokens, memory-mapped. Raises ConfigError if the run has none, or
         this node has other ones."""
         data = self.run.data
-        if not data.has_text:
+        if not data.has_corpus:
             raise ConfigError(
                 f"run.data.source is {data.source!r}, so this run has no text: pass a dataset to "
                 'peer.batches, or set run.data.source to "stdlib", "files" or "tokens" when a run '
