@@ -48,6 +48,7 @@ def _train() -> int:
     run = peer.run
     with peer.fitting():
         device = rank_device(peer.node.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+        tokenizer = open_tokenizer(peer)  # If it is a wrong one, no step is made in vain.
     # One thread by default, which also makes a CPU trajectory repeat bit by bit.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(run.seed)
@@ -65,7 +66,7 @@ def _train() -> int:
         assert not isinstance(optimizer, Muon), "the configuration was checked"
         method = make(model, optimizer, peer, schedule=schedule)
     progress_meter = ProgressMeter(peer, device)
-    evaluate_if_due(model, peer)
+    evaluate_if_due(model, peer, tokenizer)
     for tokens_BT1 in peer.batches():
         loss = add_gradients(model, tokens_BT1, at_once=node.micro_batch, device=device)
         # AllReduce clips the mean of all nodes' gradients.
@@ -76,7 +77,7 @@ def _train() -> int:
             optimizer.zero_grad()
         method.step()  # A per-step method makes the optimizer step itself, from all nodes' data.
         progress_meter.count(loss)
-        evaluate_if_due(model, peer)
+        evaluate_if_due(model, peer, tokenizer)
     progress_meter.report()
     leave_node()
     peer.close()
@@ -84,8 +85,8 @@ def _train() -> int:
 
 
 def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
-    """The optimizer that `[run.optimizer]` and the method describe. Sharding replaces
-    the parameters, so call this afterwards."""
+    """The optimizer that `[run.optimizer]` and the method describe. Sharding replaces the
+    parameters, so call this afterwards."""
     config = run.optimizer
     if isinstance(run.method, methods.FlexDeMoMethod) and run.method.step == "sgd":
         return SGD(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
@@ -111,9 +112,16 @@ def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
     )
 
 
-def evaluate_if_due(model: Llama, peer: Peer) -> None:
-    """If the daemon asked for it, report the held-out loss, and at the end a sample. All ranks run
-    this in lockstep."""
+def open_tokenizer(peer: Peer) -> Tokenizer | None:
+    """The tokenizer that turns this run's tokens into text; None if they are bytes, or this node
+    has none. Raises ConfigError."""
+    path, data = peer.node.tokenizer, peer.run.data
+    return Tokenizer(path) if path and not data.tokens_are_bytes else None
+
+
+def evaluate_if_due(model: Llama, peer: Peer, tokenizer: Tokenizer | None) -> None:
+    """If the daemon asked for it, report the held-out loss of the parameters that the ranks hold
+    now, and at the end a sample. All ranks run this in lockstep."""
     if not peer.evaluation_due:
         return
     run = peer.run
@@ -125,18 +133,16 @@ def evaluate_if_due(model: Llama, peer: Peer) -> None:
             window=run.data.eval_window,
             seed=run.seed,
         )
-        # A text takes longer than the loss.
-        last = peer.finished or not run.data.eval_every_rounds
-        sample = sample_text(model, peer) if last else ""
+    # A text takes longer than the loss.
+    last = peer.finished or not run.data.eval_every_rounds
+    sample = sample_text(model, run, tokenizer) if last else ""
     peer.evaluated(loss=loss, windows=run.data.eval_windows, sample=sample)
 
 
-def sample_text(model: Llama, peer: Peer) -> str:
-    """A text that the model has written; "" if its tokens are not bytes, and this node has no
-    tokenizer for them."""
-    run, path = peer.run, peer.node.tokenizer
-    tokenizer = Tokenizer(path) if path and (run.data.tokenizer or not run.data.is_text) else None
-    if tokenizer is None and not run.data.is_text:
+def sample_text(model: Llama, run: RunConfig, tokenizer: Tokenizer | None) -> str:
+    """A text that the model has written; "" if its tokens are not bytes, and there is no tokenizer
+    for them."""
+    if tokenizer is None and not run.data.tokens_are_bytes:
         return ""
     values = BYTE_VALUES if tokenizer is None else min(tokenizer.vocab_size, run.model.embeddings)
     prompt = [*PROMPT.encode()] if tokenizer is None else tokenizer.encode([PROMPT])[0]

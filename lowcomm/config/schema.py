@@ -165,7 +165,8 @@ class DataConfig:
     held_out_below: int = 8
     """A text file, JSON line or row is held out for evaluation if the first byte of its text's
     SHA-256 is below this (8: 3 %). Of shards: those with a name such as `val.bin` or
-    `fineweb_val_000.bin`; if there are none, so many of 256 parts of all tokens, at the end."""
+    `fineweb_val_000.bin`, or in a folder `val`; if there are none, so many of 256 parts of all
+    tokens, at the end."""
     text_key: str = "text"
     """Key of the text in files of JSON lines (`.jsonl`, `.ndjson`, also `.gz`), or the column of a
     dataset."""
@@ -189,17 +190,18 @@ class DataConfig:
     the losses of runs with different windows can be compared."""
     eval_every_rounds: int = 0
     """One of the nodes that contributed measures the held-out loss each time after so many rounds,
-    and at the end of the run; the report draws it. 0, and with per-step methods: only at the
-    end."""
+    and at the end of the run; the report draws it. With methods that overlap rounds, it is before
+    the end the loss of that node's own parameters, which its ranks have trained further. 0, and
+    with per-step methods: only at the end."""
 
     @property
-    def has_text(self) -> bool:
-        """Whether the run has a text, which must be the same on all nodes that use it."""
+    def has_corpus(self) -> bool:
+        """Whether the run has a corpus, which must be the same on all nodes that use it."""
         return self.source not in ("own", "private")
 
     @property
-    def is_text(self) -> bool:
-        """Whether it is made of texts, which a tokenizer may divide."""
+    def has_texts(self) -> bool:
+        """Whether the corpus is made from texts, which a tokenizer may encode."""
         return self.source in ("stdlib", "files", "datasets")
 
     @property

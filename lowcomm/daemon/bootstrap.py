@@ -7,15 +7,17 @@ Both end with the outer state created and the ranks configured. Must NOT decide 
 import asyncio
 import gc
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from lowcomm.checkpoints.checkpoint import CHECKPOINTS
-from lowcomm.config.schema import BYTE_VALUES, RunConfig, check_node
-from lowcomm.data.corpus import Corpus, Progress, build_corpus
+from lowcomm.config.schema import RunConfig, check_node
+from lowcomm.data.build_progress import BuildProgress
+from lowcomm.data.corpus import Corpus
+from lowcomm.data.founded_corpus import make_founded
 from lowcomm.data.joined_corpus import ExpectedCorpus, make_joined
-from lowcomm.data.manifest import ManifestFile, file_marks, manifest_digest
-from lowcomm.data.tokenizer import Tokenizer
+from lowcomm.data.manifest import file_marks, manifest_digest
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
 from lowcomm.rank_control.rank_control import RankControl
@@ -31,6 +33,7 @@ from protocols.types import ConfigError, RefusedError, TensorSpec
 REFUSING_S = 3.0
 """Seconds for which a failed founder still answers; joiners dial each second (REDIAL_DELAYS_S,
 AGAIN_S)."""
+T = TypeVar("T")
 
 
 async def found_run(
@@ -42,9 +45,12 @@ async def found_run(
     run = configured.with_source("own" if program else "stdlib")
     if not program:
         check_node(run, context.config.node)
-        if not run.data.has_text:
+        if not run.data.has_corpus:
             raise ConfigError(_no_text(run))
-    run, files = await _found_corpus(context, run)
+    make = partial(make_founded, run, context.node, directory=context.corpus_directory)
+    run, corpus = await _built(context, make)
+    _note_skipped(context, corpus)
+    files = corpus.files if corpus else ()
     context.run_config, me = run, context.core.me
     ranks.configure(run)
     layout, ranks.frozen = await ranks.initial_layout()
@@ -84,9 +90,9 @@ async def enter_run(
         check_node(agreed, context.config.node)
     kept = await asyncio.to_thread(startup.own_rank_state, context.path)
     context.checkpoint_schedule.kept_rank_state = kept
-    if not agreed.data.has_text and not program:
+    if not agreed.data.has_corpus and not program:
         raise RefusedError(_no_text(agreed))
-    if agreed.data.has_text:
+    if agreed.data.has_corpus:
         await _join_corpus(context, agreed, run, program=bool(program))
     layout, ranks.frozen = await asyncio.to_thread(agreement.agreed_layout, run)
     context.run_config = agreed
@@ -132,71 +138,48 @@ def _hold(
     gc.freeze()  # These objects live on; each collection of them takes 20 to 50 ms.
 
 
-async def _found_corpus(
-    context: DaemonContext, run: RunConfig
-) -> tuple[RunConfig, Sequence[ManifestFile]]:
-    """The run with the digest of its tokenizer and the vocabulary of its data, and the files of the
-    corpus, if it has one. Raises ConfigError."""
-    path, known, corpus = context.node.tokenizer, BYTE_VALUES, None
-    if run.data.has_text:
-        tokenizer = Tokenizer(path) if path and run.data.is_text else None
-        digest = tokenizer.fingerprint if tokenizer else ""
-        if run.data.tokenizer not in ("", digest):
-            raise ConfigError(
-                f"run.data.tokenizer is {run.data.tokenizer}, but node.tokenizer has {digest!r}: "
-                "leave it out"
-            )
-        run = replace(run, data=replace(run.data, tokenizer=digest))
-        corpus = await asyncio.to_thread(
-            build_corpus,
-            run.data,
-            folder=context.node.corpus,
-            directory=context.corpus_directory,
-            tokenizer=tokenizer,
-            progress=_progress(context),
-        )
-        _note_skipped(context, corpus)
-        if tokenizer is not None:
-            known = tokenizer.vocab_size
-        elif not run.model.vocab_size:
-            known = await asyncio.to_thread(corpus.vocab_size)
-        if tokenizer is not None and 0 < run.model.vocab_size < known:
-            raise ConfigError(
-                f"run.model.vocab_size is {run.model.vocab_size}, but the tokenizer has {known} "
-                "tokens: leave it out"
-            )
-    model = replace(run.model, vocab_size=run.model.vocab_size or known)
-    return replace(run, model=model), corpus.files if corpus else ()
-
-
 async def _join_corpus(
     context: DaemonContext, agreed: RunConfig, run: e.Run, *, program: bool
 ) -> None:
-    """Make this node's copy of the corpus, and compare it: RefusedError if it is another one."""
+    """Make this node's copy of the corpus, and compare it: RefusedError if it is another one. With
+    a program of its own, which may use other data, only if the node has a `node.corpus`; and if it
+    is another one, a rank that uses it says so."""
     me = context.core.me
     expected = ExpectedCorpus(run.corpus_digest, run.corpus_files.hex(), me.name)
-    if program:  # Its data may be other: a rank that uses the text makes it then.
+    if program:
         expected.note(context.corpus_directory)
-        return
-    corpus = await asyncio.to_thread(
-        make_joined,
-        agreed.data,
-        context.node,
-        expected,
-        directory=context.corpus_directory,
-        progress=_progress(context),
+        if not context.node.corpus:
+            return  # A rank makes it if it uses the text: of the standard library, in no time.
+    make = partial(
+        make_joined, agreed.data, context.node, expected, directory=context.corpus_directory
     )
+    try:
+        # Not in a rank: it may take longer than a first step, and a rank shows no progress.
+        corpus = await _built(context, lambda progress: make(progress=progress))
+    except (ConfigError, RefusedError) as error:
+        if not program:
+            raise
+        context.event_log.note("corpus", f"the program cannot use the run's text: {error}")
+        return
     _note_skipped(context, corpus)
 
 
-def _progress(context: DaemonContext) -> Progress:
-    """Tells people how far a corpus is; called in another thread."""
+async def _built(context: DaemonContext, build: Callable[[BuildProgress], T]) -> T:
+    """The result of `build`, which runs in another thread and writes into the node's directory. If
+    this task is cancelled, it waits for the thread: afterwards another daemon may lock the
+    directory."""
     loop, note = asyncio.get_running_loop(), context.event_log.note
-    return lambda text: loop.call_soon_threadsafe(note, "corpus", text)
+    progress = BuildProgress(lambda text: loop.call_soon_threadsafe(note, "corpus", text))
+    thread = loop.run_in_executor(None, build, progress)
+    try:
+        return await asyncio.shield(thread)
+    finally:
+        progress.request_stop()
+        await asyncio.wait([thread])
 
 
-def _note_skipped(context: DaemonContext, corpus: Corpus) -> None:
-    if corpus.skipped:
+def _note_skipped(context: DaemonContext, corpus: Corpus | None) -> None:
+    if corpus is not None and corpus.skipped:
         text = f"{corpus.skipped} files of {context.node.corpus} are no text: skipped"
         context.event_log.note("corpus", text)
 

@@ -146,6 +146,9 @@ class Daemon:
                 for task in tasks:
                     task.cancel()
         finally:
+            if self._checking is not None:  # Its thread may write into the directory.
+                self._checking.cancel()
+                await asyncio.wait([self._checking])
             await context.mesh.close()
             await self.node_admission.close()
             context.checkpoint_schedule.close()

@@ -12,7 +12,6 @@ import os
 import stat
 import sysconfig
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lowcomm.config.schema import BYTE_VALUES, DataConfig
+from lowcomm.data.build_progress import BuildProgress
 from lowcomm.data.documents import documents, is_lines, is_plain, is_text
 from lowcomm.data.manifest import ManifestFile, manifest_digest
 from lowcomm.data.streamed_rows import StreamedRows
@@ -30,6 +30,7 @@ from lowcomm.data.token_shards import (
     divide,
     find_shards,
     fingerprint,
+    is_named_held_out,
     read_shard,
 )
 from lowcomm.data.tokenizer import Tokenizer, TokenWriter, pieces
@@ -38,6 +39,7 @@ from protocols.types import ConfigError
 TRAIN = "train.bin"
 HELD_OUT = "held_out.bin"
 MANIFEST = "manifest.json"
+FILES = (TRAIN, HELD_OUT, MANIFEST)
 BYTES = "uint8"
 """Type of the tokens of a text without a tokenizer."""
 ENCODED = "output of the package tokenizers"
@@ -46,11 +48,9 @@ may make other ones."""
 STDLIB_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 """Directories that differ between installations of one Python version, or contain mostly tables."""
 VOCAB_MULTIPLE = 64
-"""To which the largest token of shards is rounded up: matrices of such sizes are fast."""
-PROGRESS_S = 10.0
-
-Progress = Callable[[str], object]
-"""Gets a text for people now and then, in the thread that builds."""
+"""The number of token values of shards is a multiple of it: matrices of such sizes are fast."""
+HASHED_BYTES = 1 << 24
+"""Bytes of a file that are hashed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,15 @@ class Corpus:
             skipped=recorded.skipped,
         )
 
-    def vocab_size(self) -> int:
+    def vocab_size(self, progress: BuildProgress) -> int:
         """The number of token values: 256 if tokens are bytes, otherwise the number up to the
-        largest token, rounded up to a multiple of VOCAB_MULTIPLE; then it reads all tokens."""
+        largest token, rounded up to a multiple of VOCAB_MULTIPLE; then it reads all tokens. Raises
+        BuildStoppedError."""
         sides = [side for side in (self.train, self.held_out) if isinstance(side, ShardedTokens)]
         if not sides:
             return BYTE_VALUES
-        return -(-(1 + max(side.largest() for side in sides)) // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        values = 1 + max(side.largest(progress) for side in sides)
+        return -(-values // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,15 +152,16 @@ def build_corpus(
     folder: str,
     directory: Path,
     tokenizer: Tokenizer | None = None,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> Corpus:
     """Build the corpus in `directory`, or reuse the corpus there if no source file has changed.
 
     `folder` is `[node] corpus`; the source "stdlib" does not read it. If the path, size or times of
     a file have changed, all files are read again: each text whole into memory, JSON lines line by
     line. A dataset of the Hub is read again only if the configuration names another one. Raises
-    ConfigError if the folder is missing, unreadable, or has too few tokens.
+    ConfigError if the folder is missing, unreadable, or has too few tokens, and BuildStoppedError.
     """
+    progress = progress or BuildProgress()
     rows = StreamedRows(config, folder) if config.source == "datasets" else None
     place = _place(config, folder)
     root = place.root
@@ -172,12 +175,16 @@ def build_corpus(
             directory.mkdir(parents=True, exist_ok=True)
             # Removed first and written last: if there is a manifest, its tokens are complete.
             (directory / MANIFEST).unlink(missing_ok=True)
+            for left in (x for name in FILES for x in directory.glob(f".{name}.*")):
+                left.unlink()  # Of a build that was killed; no other one is under way.
             if config.source == "tokens":
-                recorded = _read_shards(root, found, config)
+                recorded = _read_shards(root, found, config, progress)
             else:
-                texts = _FileTexts(root, found, config) if rows is None else _RowTexts(rows)
+                read = (
+                    _FileTexts(root, found, config, progress) if rows is None else _RowTexts(rows)
+                )
                 recorded = _write_text(
-                    texts, config, directory=directory, tokenizer=tokenizer, progress=progress
+                    read, config, directory=directory, tokenizer=tokenizer, progress=progress
                 )
             replace(recorded, seen=seen).write(directory / MANIFEST)
     except OSError as error:
@@ -187,9 +194,9 @@ def build_corpus(
 
 
 def read_texts(places: Sequence[Path], *, text_key: str) -> Iterator[str]:
-    """Yield the texts of these files, and of folders as in a corpus. Raises ConfigError and
-    OSError."""
-    config = DataConfig(source="files")
+    """Yield the texts of these files, and of folders as in a corpus. Raises ConfigError, also if
+    one of these files is no text or if there is none at all, and OSError."""
+    config, any_text = DataConfig(source="files"), False
     for place in places:
         files = [place]
         if place.is_dir():
@@ -197,7 +204,13 @@ def read_texts(places: Sequence[Path], *, text_key: str) -> Iterator[str]:
         for file in files:
             if is_text(file):
                 for document in documents(file, text_key=text_key):
+                    any_text = any_text or bool(document)
                     yield from pieces(document.decode("utf-8", "replace"))
+            elif file is place:
+                raise ConfigError(f"{file} is no text: name text files, JSON lines or folders")
+    if not any_text:
+        names = ", ".join(map(str, places))
+        raise ConfigError(f"no text in {names}: name text files, JSON lines or folders")
 
 
 def is_held_out(sha256: str, held_out_below: int) -> bool:
@@ -208,9 +221,10 @@ def is_held_out(sha256: str, held_out_below: int) -> bool:
 def _place(config: DataConfig, folder: str) -> _Place:
     if config.source == "tokens":
         root, paths = find_shards(folder)
+        place = Path(os.path.expanduser(folder))
         return _Place(
             root,
-            Path(folder) if Path(folder).is_dir() else None,
+            place if place.is_dir() else None,
             lambda: [_Found(path.relative_to(root).as_posix(), path.stat()) for path in paths],
         )
     if config.source == "datasets" and not folder:
@@ -226,7 +240,7 @@ def _root(config: DataConfig, folder: str) -> Path:
         raise ConfigError(
             'run.data.source is "files": set node.corpus to a folder of text files on this node'
         )
-    root = Path(folder).resolve()
+    root = Path(os.path.expanduser(folder)).resolve()
     if not root.is_dir():
         holds = "text files" if config.source == "files" else "a copy of the dataset"
         raise ConfigError(f"node.corpus: {root} is not a folder: set it to one with {holds}")
@@ -281,41 +295,43 @@ def _seen_digest(root: Path, config: DataConfig, found: Sequence[_Found]) -> str
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def _read_shards(root: Path, found: Sequence[_Found], config: DataConfig) -> _Manifest:
-    paths = {one.path: root / one.path for one in found}
-    shards = [read_shard(path, plain_type=config.shard_type) for path in paths.values()]
+def _read_shards(
+    root: Path, found: Sequence[_Found], config: DataConfig, progress: BuildProgress
+) -> _Manifest:
+    files: list[ManifestFile] = []
+    shards: list[TokenFile] = []
+    for one in found:
+        progress.raise_if_stopped()
+        shards.append(read_shard(root / one.path, plain_type=config.shard_type))
+        files.append(ManifestFile(one.path, one.status.st_size, fingerprint(root / one.path)))
     train, held_out = divide(
-        [shard for shard in shards if shard.tokens], held_out_below=config.held_out_below
+        [shard for shard in shards if shard.tokens],
+        root.absolute(),
+        held_out_below=config.held_out_below,
     )
-    files = [
-        ManifestFile(one.path, one.status.st_size, fingerprint(paths[one.path])) for one in found
-    ]
     return _Manifest(digest=manifest_digest(files), files=files, train=train, held_out=held_out)
 
 
-class _Steps:
-    """Tells people now and then how much text has been read."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self._done = 0
-        self._next = time.monotonic() + PROGRESS_S
-
-    def count(self, size: int) -> None:
-        self._done += size
-        if self._progress is not None and time.monotonic() > self._next:
-            self._next = time.monotonic() + PROGRESS_S
-            self._progress(f"{self._done / 1e6:.0f} MB of text are read")
+def _sha256(path: Path, progress: BuildProgress) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(HASHED_BYTES):
+            progress.raise_if_stopped()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 class _FileTexts:
     """The texts of files, as (SHA-256 that decides on the side, text, bytes that end it)."""
 
-    def __init__(self, root: Path, found: Sequence[_Found], config: DataConfig) -> None:
+    def __init__(
+        self, root: Path, found: Sequence[_Found], config: DataConfig, progress: BuildProgress
+    ) -> None:
         self.files: list[ManifestFile] = []
         """Those that have been read."""
         self.skipped = 0
         self._root, self._found, self._config = root, found, config
+        self._progress = progress
 
     def __iter__(self) -> Iterator[tuple[str, bytes, bytes]]:
         config = self._config
@@ -324,8 +340,7 @@ class _FileTexts:
             if config.source == "files" and not is_text(path):
                 self.skipped += 1
                 continue
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            sha256 = _sha256(path, self._progress)
             self.files.append(ManifestFile(one.path, one.status.st_size, sha256))
             end = b"\n" if is_lines(path) else b""
             for document in documents(path, text_key=config.text_key):
@@ -353,14 +368,13 @@ def _write_text(
     *,
     directory: Path,
     tokenizer: Tokenizer | None,
-    progress: Progress | None,
+    progress: BuildProgress,
 ) -> _Manifest:
-    steps = _Steps(progress)
     with _replacement(directory / TRAIN) as train, _replacement(directory / HELD_OUT) as held_out:
-        writers = [TokenWriter(file, tokenizer) for file in (train, held_out)]
+        writers = [TokenWriter(file, tokenizer, progress) for file in (train, held_out)]
         for sha256, document, end in texts:
             writers[is_held_out(sha256, config.held_out_below)].append(document, end=end)
-            steps.count(len(document))
+            progress.count(len(document))
         for writer in writers:
             writer.flush()
         sizes = (train.tell(), held_out.tell())
@@ -381,17 +395,25 @@ def _check_length(recorded: _Manifest, config: DataConfig, root: Path) -> None:
     files, unit = len(recorded.files), "bytes"
     if config.source == "tokens" or config.tokenizer:
         unit = "tokens"
+    named = config.source == "tokens" and any(
+        is_named_held_out(file, root.absolute()) for file in recorded.held_out
+    )
     train, held_out = recorded.sizes
     if train <= config.window:  # The last token needs a target.
+        cure = "name a folder with more text"
+        if named:
+            cure = "add shards without val or test in their names, which are held out"
         raise ConfigError(
             f"{root} has {train} {unit} to train on in {files} files, but one sample takes "
-            f"{config.window + 1}: name a folder with more text"
+            f"{config.window + 1}: {cure}"
         )
     if held_out <= config.eval_window:
+        cure = f"add files or raise run.data.held_out_below ({config.held_out_below} of 256)"
+        if named:
+            cure = "add a longer val*.bin"
         raise ConfigError(
             f"{root} has {held_out} held-out {unit} in {files} files, but one evaluation window "
-            f"takes {config.eval_window + 1}: add files or raise run.data.held_out_below "
-            f"({config.held_out_below} of 256)"
+            f"takes {config.eval_window + 1}: {cure}"
         )
 
 

@@ -19,6 +19,8 @@ GZIP = ".gz"
 NOT_TEXT = (b"%PDF-", b"PK\x03\x04", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd")
 """How files begin that may have no zero byte in their head, and are no text: PDF, archives."""
 
+_CURE, _AWAY = "its texts cannot be read;", "move the file elsewhere"
+
 
 def is_text(path: Path) -> bool:
     """True if the head of this file, unpacked, looks like text: it has no zero byte, and does not
@@ -54,9 +56,9 @@ def _text_of(line: bytes, key: str, *, where: str) -> bytes:
     try:
         record: object = json.loads(line)
     except (ValueError, RecursionError):
-        raise ConfigError(f"{where} is not JSON") from None
+        raise ConfigError(f"{where} is not JSON: {_CURE} correct the line, or {_AWAY}") from None
     if not isinstance(record, dict):
-        raise ConfigError(f"{where} is not a JSON object")
+        raise ConfigError(f"{where} is not a JSON object: {_CURE} correct the line, or {_AWAY}")
     fields = cast("dict[str, object]", record)
     text = fields.get(key)
     if not isinstance(text, str):
@@ -73,4 +75,6 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
         with gzip.open(path) if path.name.endswith(GZIP) else path.open("rb") as file:
             yield cast("IO[bytes]", file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ConfigError(f"{path} is not a whole gzip file: {error}") from error
+        raise ConfigError(
+            f"{path} is not a whole gzip file ({error}): {_CURE} copy it again, or {_AWAY}"
+        ) from error

@@ -1,7 +1,8 @@
-"""The corpus of a node that joins: made and compared with the run's, at once or when it is used.
+"""Makes a joining node's copy of the corpus, and compares it with the run's.
 
-The daemon makes it for the built-in program. For another program, which may use other data, it only
-notes what the run has; a rank that asks for the corpus makes it then. Must NOT import torch.
+The daemon makes it. For a program of the user's own, which may use other data, it also notes what
+the run has: a rank that asks for the corpus compares it then, and makes it if there is none. Must
+NOT import torch.
 """
 
 import fcntl
@@ -12,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig
-from lowcomm.data.corpus import Corpus, Progress, build_corpus
+from lowcomm.data.build_progress import BuildProgress
+from lowcomm.data.corpus import Corpus, build_corpus
 from lowcomm.data.manifest import difference
 from lowcomm.data.tokenizer import Tokenizer
 from protocols.types import ConfigError, RefusedError
@@ -43,10 +45,10 @@ def make_joined(
     expected: ExpectedCorpus,
     *,
     directory: Path,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> Corpus:
     """Build or reuse this node's copy of the corpus. Raises RefusedError if it, or the tokenizer,
-    is another one than the run's, and ConfigError."""
+    is another one than the run's, ConfigError and BuildStoppedError."""
     tokenizer = Tokenizer(node.tokenizer) if config.tokenizer and node.tokenizer else None
     mine = tokenizer.fingerprint if tokenizer else ""
     if mine != config.tokenizer:

@@ -51,8 +51,8 @@ class NodeLease:
             self._seen, self._left = (), self._without_drawn(self._last)
             taken = first(self._left, wanted, ranges_max=len(self._left))
         if count(taken) < wanted:
-            waiting, said = len(self._drawn), self.per_step + self.ahead
-            error = ConfigError if waiting > said else LowcommError
+            waiting, limit = len(self._drawn), self.per_step + self.ahead
+            error = ConfigError if waiting > limit else LowcommError
             raise error(
                 f"this node's lease has no {wanted} samples left, and no step has used {waiting} "
                 f"drawn batches: draw {self.per_step} for each method.step(); if K batches make "

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from lowcomm.data.build_progress import BuildProgress
 from protocols.types import ConfigError
 
 HEADER_BYTES = 1024
@@ -28,6 +30,9 @@ SAMPLED_BLOCKS, SAMPLED_BYTES = 256, 64 << 10
 """Of a larger one so many blocks, of so many bytes each, are hashed."""
 SCANNED_TOKENS = 1 << 24
 """Tokens that a search for the largest one reads at a time."""
+MAPPED_MAX = 128
+"""Files that are mapped at a time: each map keeps a file descriptor, of which a process has 1024 by
+default."""
 _HELD_OUT = re.compile(r"(^|[._-])(val|valid|validation|test|eval|held[_-]?out)([._-]|$)", re.I)
 
 
@@ -66,9 +71,13 @@ class TokenFile:
         return first, replace(self, first_byte=first.end, tokens=self.tokens - count)
 
     def map(self) -> NDArray[Any]:
-        """These tokens, read-only: a page is read when it is touched."""
+        """These tokens, read-only: a page is read when it is touched. Raises ConfigError if the
+        file has gone or is shorter."""
         kind = np.dtype(self.type).newbyteorder("<")
-        return np.memmap(self.path, kind, "r", offset=self.first_byte, shape=(self.tokens,))
+        try:
+            return np.memmap(self.path, kind, "r", offset=self.first_byte, shape=(self.tokens,))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read the tokens of {self.path}: {error}") from error
 
 
 class ShardedTokens:
@@ -76,8 +85,12 @@ class ShardedTokens:
 
     def __init__(self, files: Sequence[TokenFile], *, vocab_size: int = 0) -> None:
         """A token of at least `vocab_size` is an error when it is read; 0: none is."""
+
+        def mapped(number: int) -> NDArray[Any]:
+            return files[number].map()
+
         self._files = files
-        self._maps = [file.map() for file in files]
+        self._map = lru_cache(MAPPED_MAX)(mapped)
         ends = list(accumulate(file.tokens for file in files))
         self._starts = [0, *ends]
         self._ends = np.array(ends, np.int64)
@@ -88,12 +101,13 @@ class ShardedTokens:
 
     def __getitem__(self, places: NDArray[np.int64], /) -> NDArray[np.int64]:
         """The tokens at these places, each in [0, len): int64 of the same shape. Raises
-        ConfigError, which names the file, for a token outside the vocabulary."""
+        ConfigError, which names the file, for a token outside the vocabulary, and for a file that
+        cannot be read."""
         found = np.empty(places.shape, np.int64)
         numbers = np.searchsorted(self._ends, places, side="right")
         for number in map(int, np.flatnonzero(np.bincount(numbers.ravel()))):
             here = numbers == number
-            found[here] = self._maps[number][places[here] - self._starts[number]]
+            found[here] = self._map(number)[places[here] - self._starts[number]]
         if self._vocab_size and (outside := found >= self._vocab_size).any():
             file = self._files[int(numbers[outside][0])]
             raise ConfigError(
@@ -103,18 +117,22 @@ class ShardedTokens:
             )
         return found
 
-    def largest(self) -> int:
-        """The largest token; reads all, about 2 GB in a second if they are in memory."""
-        return max(
-            int(tokens[start : start + SCANNED_TOKENS].max())
-            for tokens in self._maps
-            for start in range(0, len(tokens), SCANNED_TOKENS)
-        )
+    def largest(self, progress: BuildProgress) -> int:
+        """The largest token; reads all, about 2 GB in a second if they are in memory. Raises
+        BuildStoppedError."""
+        found = 0
+        for file in self._files:
+            tokens = file.map()
+            for start in range(0, len(tokens), SCANNED_TOKENS):
+                progress.raise_if_stopped()
+                found = max(found, int(tokens[start : start + SCANNED_TOKENS].max()))
+        return found
 
 
 def find_shards(where: str) -> tuple[Path, list[Path]]:
     """(the folder that all are in, files in the order of their names) of a `.bin` file, a folder or
     a glob. Raises ConfigError if there is none."""
+    where = os.path.expanduser(where)
     path = Path(where)
     if path.is_file():
         found = [path]
@@ -142,18 +160,17 @@ def read_shard(path: Path, *, plain_type: str) -> TokenFile:
     begins = 0 if kind is None else HEADER_BYTES
     shard = TokenFile.whole(str(path.absolute()), kind or plain_type, size, first_byte=begins)
     if shard.end != size or (kind and shard.tokens != head[2]):
-        said = f"{head[2]} tokens of {kind}" if kind else f"{plain_type} (run.data.shard_type)"
-        raise ConfigError(f"{path} has {size} bytes, which do not fit {said}: copy it again")
+        wanted = f"{head[2]} tokens of {kind}" if kind else f"{plain_type} (run.data.shard_type)"
+        raise ConfigError(f"{path} has {size} bytes, which do not fit {wanted}: copy it again")
     return shard
 
 
 def divide(
-    files: Sequence[TokenFile], *, held_out_below: int
+    files: Sequence[TokenFile], root: Path, *, held_out_below: int
 ) -> tuple[list[TokenFile], list[TokenFile]]:
-    """(files to train on, files held out). Files with a name such as "val.bin" or
-    "fineweb_val_000.bin" are held out; if there is none, `held_out_below` of 256 parts of all
-    tokens, at the end."""
-    held_out = [file for file in files if _HELD_OUT.search(Path(file.path).name)]
+    """(files to train on, files held out). Files that `is_named_held_out` are held out; if there is
+    none, `held_out_below` of 256 parts of all tokens, at the end."""
+    held_out = [file for file in files if is_named_held_out(file, root)]
     if held_out:
         return [file for file in files if file not in held_out], held_out
     total = sum(file.tokens for file in files)
@@ -165,6 +182,12 @@ def divide(
         train.append(first)
         held_out.append(rest)
     return [file for file in train if file.tokens], [file for file in held_out if file.tokens]
+
+
+def is_named_held_out(file: TokenFile, root: Path) -> bool:
+    """True if the name of this file, or of its folder below `root`, is one such as "val",
+    "val.bin" or "fineweb_val_000.bin"."""
+    return any(_HELD_OUT.search(part) for part in Path(file.path).relative_to(root).parts)
 
 
 def fingerprint(path: Path) -> str:

@@ -6,6 +6,7 @@ is used. Must NOT import torch, nor know which documents belong to a corpus (cor
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lowcomm.data.build_progress import BuildProgress
 from protocols.types import ConfigError
 
 END = "<|endoftext|>"
@@ -32,26 +34,24 @@ class Tokenizer:
 
     def __init__(self, path: str) -> None:
         """Raises ConfigError if the file cannot be read, or the package is missing."""
-        library, made = _library(), None
+        library: Any = _library()
         try:
-            content = Path(path).read_bytes()
+            content = Path(os.path.expanduser(path)).read_bytes()
             self.fingerprint = fingerprint_of(content)
             """64 hex digits."""
         except (OSError, ValueError) as error:
             raise ConfigError(f"node.tokenizer: cannot read {path}: {error}") from error
-        try:
-            made = library.Tokenizer.from_buffer(content)
-        finally:
-            if made is None:  # The library raises plain Exceptions.
-                why = str(sys.exception()).splitlines()[0]
-                raise ConfigError(f"node.tokenizer: {path} is no tokenizer: {why}")
+        made = _loaded(library, content, path)
         made.no_truncation()
         made.no_padding()
+        made.encode_special_tokens = True  # Those that a text spells are no special ones.
         self._made = made
-        self.vocab_size = 1 + max(made.get_vocab().values())
+        self.vocab_size = 1 + max(made.get_vocab().values(), default=-1)
         """Number of token values."""
         self.end = next((x for x in map(made.token_to_id, ENDS) if x is not None), None)
         """The token that ends a document, if there is one."""
+        if not self.vocab_size:
+            raise ConfigError(f"node.tokenizer: {path} has no tokens")
 
     @property
     def type(self) -> str:
@@ -59,7 +59,8 @@ class Tokenizer:
         return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, without special ones."""
+        """The tokens of each text. If a text spells a special token ("<|endoftext|>" in an article
+        about models), it is divided as any other word."""
         encoded = self._made.encode_batch(texts, add_special_tokens=False)
         return [each.ids for each in encoded]
 
@@ -78,9 +79,12 @@ def fingerprint_of(content: bytes) -> str:
 class TokenWriter:
     """Writes documents into a file: as their bytes, or as tokens."""
 
-    def __init__(self, file: BinaryIO, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, file: BinaryIO, tokenizer: Tokenizer | None, progress: BuildProgress
+    ) -> None:
         self._file = file
         self._tokenizer = tokenizer
+        self._progress = progress
         self._hash = hashlib.sha256()
         self._waiting: list[tuple[str, bool]] = []
         """Pieces to encode, and whether a document ends with each one."""
@@ -88,7 +92,7 @@ class TokenWriter:
 
     def append(self, document: bytes, *, end: bytes) -> None:
         """Append a document. `end` follows its bytes; its tokens are followed by the token that
-        ends documents, if the tokenizer has one."""
+        ends documents, if the tokenizer has one. Raises BuildStoppedError."""
         if self._tokenizer is None:
             self._file.write(document + end)
             return
@@ -101,7 +105,8 @@ class TokenWriter:
         self._waiting.append(("", True))
 
     def flush(self) -> None:
-        """Write what waits to be encoded."""
+        """Write what waits to be encoded. Raises BuildStoppedError."""
+        self._progress.raise_if_stopped()
         if self._tokenizer is None or not self._waiting:
             return
         end = [] if self._tokenizer.end is None else [self._tokenizer.end]
@@ -149,8 +154,26 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int, out: Path) -> Tokenizer:
     )
     made.train_from_iterator(texts, trainer)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(made.to_str(), encoding="utf-8")
+    beside = out.with_name(f".{out.name}.new")
+    try:
+        beside.write_text(made.to_str(), encoding="utf-8")
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
     return Tokenizer(str(out))
+
+
+def _loaded(library: Any, content: bytes, path: str) -> Any:
+    """The tokenizer of the package. Raises ConfigError for whatever the package raises."""
+    made = None
+    try:
+        made = library.Tokenizer.from_buffer(content)
+    finally:  # It raises plain Exceptions.
+        error = sys.exception()
+        if made is None and isinstance(error, Exception):
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            raise ConfigError(f"node.tokenizer: {path} is no tokenizer: {why}") from error
+    return made
 
 
 def _library() -> Any:

@@ -165,7 +165,7 @@ def _built_in(
 ) -> ModelConfig | None:
     """The built-in model's configuration. A program of a user's own may train a model with tensors
     of the same names and shapes, which is another one all the same."""
-    if run is None or not run.data.has_text or (record is not None and record.command):
+    if run is None or not run.data.has_corpus or (record is not None and record.command):
         return None
     shapes = {name: shape for entries in layout for name, shape, _ in entries}
     return run.model if shapes == llama_shapes(run.model) else None

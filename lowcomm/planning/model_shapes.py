@@ -23,7 +23,7 @@ def configured_parameters(model: ModelConfig) -> list[Parameter]:
 def founded_parameters(run: RunConfig, node: NodeConfig) -> list[Parameter]:
     """The parameters of the built-in model in a run that such a node founds. Raises ConfigError if
     they do not follow from its file."""
-    if not run.data.has_text:
+    if not run.data.has_corpus:
         raise ConfigError(
             f'run.data.source is "{run.data.source}", so the model is that of a program: give its '
             "size, as in --params 1.3b"

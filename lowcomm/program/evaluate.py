@@ -30,8 +30,8 @@ def held_out_loss(
 ) -> float:
     """Mean loss in nats per token over `windows` windows of `window` predicted tokens each.
 
-    The windows are drawn with replacement, from `seed` alone, so all
-    evaluations of a run use the same ones. Raises ConfigError if the text is shorter than a window.
+    The windows are drawn with replacement, from `seed` alone, so all evaluations of a run use the
+    same ones. Raises ConfigError if the text is shorter than a window.
     """
     places = len(held_out) - window
     if places < 1:

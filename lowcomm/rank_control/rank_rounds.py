@@ -51,7 +51,7 @@ class RankRounds:
         self.finishing = False
         """The ranks have the last result of every fragment, and end by themselves."""
         self.evaluated_round = 0
-        """The round after which the ranks were told last to evaluate."""
+        """The round of fragment 0 after which the ranks evaluate, or did last."""
         self._context, self._core, self._run_state = context, context.core, context.core.run_state
         self._group = group
         self._lease: Samples = ()
@@ -136,7 +136,10 @@ class RankRounds:
         if anchor and not command.finish:
             evaluates = _evaluates_now(self._core, run, placed.version)
         if evaluates:
-            self.evaluated_round = placed.version
+            anchors = run_state.commits.get(ANCHOR)
+            self.evaluated_round = (
+                anchors[-1].round if self.finishing and anchors else placed.version
+            )
         self.clock.begin_round(asyncio.get_running_loop().time(), joins=command.first)
         self._group.post_result(
             Result(
@@ -227,8 +230,9 @@ class RankRounds:
 
 
 def _evaluates_now(core: PeerCore, run: RunConfig, round_: int) -> bool:
-    """Whether this node evaluates the state after a round that is not the last one: the peer with
-    the lowest id of those that contributed to it does, if it is due."""
+    """Whether this node's ranks evaluate their parameters after a round that is not the last one:
+    those of the peer with the lowest id of its contributors do, if it is due. With a method that
+    overlaps rounds these are the ranks' own parameters, not the result of the round."""
     every, commit = run.data.eval_every_rounds, core.run_state.commit(ANCHOR, round_)
     if not every or round_ % every or commit is None:
         return False

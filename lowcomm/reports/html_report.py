@@ -141,7 +141,8 @@ def loss_series(events: Sequence[Event], summary: Summary) -> list[Series]:
 
     Between two commits, tokens are interpolated linearly in time. The line "all peers" has a point
     for each round: the mean of the losses that the peers of its roster measured since the round
-    before. If the run was evaluated more than once, the line "held-out" has these losses.
+    before. If the run was evaluated more than once, the line "held-out" has these losses; with a
+    method that overlaps rounds, all but the last one are of one node's own parameters.
     """
     commits = [commit for commit in first_commits(events) if commit.fragment == ANCHOR]
     metrics = [e for e in events if isinstance(e, Metrics) and math.isfinite(e.loss)]

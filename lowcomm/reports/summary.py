@@ -135,6 +135,14 @@ def build_summary(run_dir: Path, *, run: Mapping[str, Any]) -> Summary:
     return summarize(read_timeline(run_dir), run=run)
 
 
+def _last_evaluation(events: Sequence[Event], anchors: Sequence[Commit]) -> Evaluated | None:
+    """The evaluation of the run's last state. Earlier ones are of other states, and with methods
+    that overlap rounds of one node's own parameters."""
+    last = (0, anchors[-1].round if anchors else 0)  # 0 in a stepwise run.
+    found = (e for e in reversed(events) if isinstance(e, Evaluated))
+    return next((e for e in found if e.round in last), None)
+
+
 def write_summary(run_dir: Path, summary: Summary) -> Path:
     """Write summary.json completely or not at all, and return its path. Raises OSError."""
     path = run_dir / "summary.json"
@@ -154,7 +162,7 @@ def summarize(timeline: Timeline, *, run: Mapping[str, Any]) -> Summary:
     params = max((x.params for x in events if isinstance(x, Start | Layout)), default=0)
     peers = _peers(events, lives, names, params)
     kills, joins = find_kills(events, lives, names), find_joins(lives, anchors, names)
-    evaluated = next((e for e in reversed(events) if isinstance(e, Evaluated)), None)
+    evaluated = _last_evaluation(events, anchors)
     checkpoints = [event for event in events if isinstance(event, Checkpoint)]
     newest = max(checkpoints, key=lambda event: (event.round, event.t), default=None)
     samples = [event for event in events if isinstance(event, Samples)]

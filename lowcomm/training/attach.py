@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -64,12 +64,12 @@ class Peer:
         self._corpus_directory = Path(configured.corpus)
         self._joined = self._reserved = False
 
-    @property
+    @cached_property
     def corpus(self) -> Corpus:
         """The run's tokens, memory-mapped. Raises ConfigError if the run has none, or
         this node has other ones."""
         data = self.run.data
-        if not data.has_text:
+        if not data.has_corpus:
             raise ConfigError(
                 f"run.data.source is {data.source!r}, so this run has no text: pass a dataset to "
                 'peer.batches, or set run.data.source to "stdlib", "files", "datasets" or '

@@ -37,6 +37,7 @@ from lowcomm.worker import make_optimizer
 from peers.ipc.messages import NONE, Answer, Boundary
 from peers.processes.supervisor import ZygoteSpawner
 from peers.ranks.events import RanksEvaluated, RanksFinished, RanksSnapshotted
+from protocols.types.errors import ConfigError
 from protocols.types.sample_ranges import SampleRange, Samples
 from tests.lowcomm import rank_driver
 from tests.marks import few
@@ -381,6 +382,29 @@ def test_fragments_are_streamed_as_a_plain_loop_says(
     rank_driver.drive(
         lambda: worker(tmp_path / "corpus", ranks, STREAMED, decide_boundary=decide), play
     )
+
+
+@pytest.mark.deadline(100)
+def test_a_tokenizer_that_cannot_be_used_is_found_before_the_first_step(tmp_path: Path) -> None:
+    """The tokens of shards need none, except for the text that the model writes at the end."""
+    np.zeros(400, "<u2").tofile(tmp_path / "train.bin")
+    run = replace(RUN, data=replace(RUN.data, source="tokens"))
+    build_corpus(run.data, folder=str(tmp_path / "train.bin"), directory=tmp_path / "corpus")
+
+    async def play(driver: Any) -> None:
+        await driver.attach(initial=True, slot=SLOT)
+        raise AssertionError("it trains")
+
+    def other() -> Any:
+        spawner = ZygoteSpawner(PRELOAD, target="lowcomm.worker:main")
+        alpha = NodeConfig(name="alpha", tokenizer="tok.jsno")
+        return rank_driver.Driver(spawner, run=run, node=alpha, corpus=tmp_path / "corpus")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        rank_driver.drive(other, play)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ConfigError)
+    assert "tokenizer" in str(error)
 
 
 @pytest.mark.deadline(100)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lowcomm.config.schema import DataConfig
+from lowcomm.data.build_progress import BuildProgress, BuildStoppedError
 from lowcomm.data.corpus import (
     HELD_OUT,
     MANIFEST,
@@ -27,10 +28,15 @@ from lowcomm.data.token_shards import TokenArray
 from protocols.types.errors import ConfigError
 
 FILES = DataConfig(source="files", window=8, held_out_below=64)
+TOKENS = DataConfig(source="tokens", window=8, eval_window=8)
 
 
 def text(number: int) -> bytes:
     return f"file {number}: some text that is longer than a window\n".encode()
+
+
+def shard(path: Path, tokens: range, kind: str = "<u2") -> None:
+    np.array(tokens, kind).tofile(path)
 
 
 @pytest.fixture
@@ -157,6 +163,33 @@ def test_a_build_cut_off_leaves_nothing_that_could_be_taken_for_whole(
     assert len(list(directory.iterdir())) == 3  # No temporary file is left.
 
 
+@pytest.mark.parametrize("name", ["00.txt", "all.jsonl", "shard"])
+def test_a_build_can_be_stopped_at_each_part(folder: Path, name: str) -> None:
+    """At each file, and at each document and large block of a file."""
+    config, checks = FILES, list[int]()
+    if name == "all.jsonl":
+        (folder / name).write_text('{"text": "a text"}\n' * 1000)
+    elif name == "shard":
+        config = TOKENS
+        for number in range(40):
+            shard(folder / f"{number}.bin", range(1000))
+
+    class Stopping(BuildProgress):
+        def raise_if_stopped(self) -> None:
+            checks.append(1)
+            if len(checks) == 30:
+                self.request_stop()
+            super().raise_if_stopped()
+
+    progress = Stopping()
+    with pytest.raises(BuildStoppedError):
+        build_corpus(
+            config, folder=str(folder), directory=folder.parent / "built", progress=progress
+        )
+    assert len(checks) == 30
+    assert list((folder.parent / "built").iterdir()) == []
+
+
 def test_another_rule_for_what_is_held_out_builds_again(folder: Path) -> None:
     before = build(folder)
     after = build(folder, DataConfig(source="files", window=8, held_out_below=128))
@@ -171,6 +204,17 @@ def test_nothing_is_left_lying_about(folder: Path) -> None:
         HELD_OUT,
         MANIFEST,
     }
+
+
+def test_the_files_of_a_build_that_was_killed_are_removed(folder: Path) -> None:
+    directory = folder.parent / "built"
+    directory.mkdir()
+    for name in (f".{TRAIN}.x1y2z3", f".{TRAIN}.a4b5c6", f".{HELD_OUT}.x", f".{MANIFEST}.x"):
+        (directory / name).write_bytes(b"half a corpus")
+    (directory / "expected.json").write_bytes(b"{}")
+    build(folder)
+    names = {path.name for path in directory.iterdir()}
+    assert names == {TRAIN, HELD_OUT, MANIFEST, "expected.json"}
 
 
 def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
@@ -279,13 +323,6 @@ def test_documents_of_json_lines_are_held_out_one_by_one(tmp_path: Path) -> None
     assert content(build(source, config).train) == content(corpus.train)
 
 
-def shard(path: Path, tokens: range, kind: str = "<u2") -> None:
-    np.array(tokens, kind).tofile(path)
-
-
-TOKENS = DataConfig(source="tokens", window=8, eval_window=8)
-
-
 def test_shards_are_not_copied(tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     shards.mkdir()
@@ -297,7 +334,7 @@ def test_shards_are_not_copied(tmp_path: Path) -> None:
     places = np.array([[0, 999, 1000], [1499, 500, 1]])
     np.testing.assert_array_equal(corpus.train[places], places)
     assert (len(corpus.train), len(corpus.held_out)) == (1500, 30)
-    assert corpus.vocab_size() == 1536  # A multiple of 64 above 1499.
+    assert corpus.vocab_size(BuildProgress()) == 1536  # A multiple of 64 above 1499.
     assert [file.path for file in corpus.files] == ["train_0.bin", "train_1.bin", "val.bin"]
 
 
@@ -318,8 +355,16 @@ def test_copies_of_shards_have_one_digest(tmp_path: Path) -> None:
 
 def test_too_few_tokens_are_refused(tmp_path: Path) -> None:
     shard(tmp_path / "val.bin", range(30))
-    with pytest.raises(ConfigError, match="has 0 tokens to train on in 1 files"):
+    message = r"has 0 tokens to train on in 1 files, .*: add shards without val or test in their"
+    with pytest.raises(ConfigError, match=message):
         build_corpus(TOKENS, folder=str(tmp_path / "val.bin"), directory=tmp_path / "built")
+    (tmp_path / "shards" / "val").mkdir(parents=True)
+    shard(tmp_path / "shards" / "train.bin", range(1000))
+    with pytest.raises(ConfigError, match=r"to train on.*: name a folder with more text"):
+        build(tmp_path / "shards", replace(TOKENS, window=1000))
+    shard(tmp_path / "shards" / "val" / "0.bin", range(8))
+    with pytest.raises(ConfigError, match=r"8 held-out tokens in 2 files.*: add a longer val\*"):
+        build(tmp_path / "shards", TOKENS)
     with pytest.raises(ConfigError, match="outside"):
         build_corpus(TOKENS, folder=str(tmp_path), directory=tmp_path / "built")
 
@@ -330,6 +375,29 @@ def test_a_folder_of_texts_for_a_tokenizer(folder: Path, tmp_path: Path) -> None
     assert texts[:2] == [text(0).decode(), text(2).decode()]
     assert texts[-2:] == ["one\ntwo", "three"]
     assert len(texts) == 42
+
+
+def test_nothing_is_no_text_for_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "x.txt").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"no text in .*empty: name text files, JSON lines or"):
+        list(read_texts([tmp_path / "empty"], text_key="text"))
+    pdf = tmp_path / "a.pdf"
+    pdf.write_bytes(b"%PDF-1.7 in letters only")
+    (tmp_path / "b.txt").write_bytes(b"a text")
+    with pytest.raises(ConfigError, match=r"a\.pdf is no text: name text files, JSON lines or"):
+        list(read_texts([tmp_path / "b.txt", pdf], text_key="text"))
+    assert list(read_texts([tmp_path], text_key="text")) == ["a text"]
+
+
+def test_a_folder_in_the_home_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    one = build_corpus(FILES, folder=f"~/{folder.name}", directory=folder.parent / "one")
+    assert one.digest == build(folder).digest
+    for number in range(2):
+        shard(folder / f"{number}.bin", range(1000))
+    with pytest.raises(ConfigError, match="outside"):
+        build_corpus(TOKENS, folder=f"~/{folder.name}", directory=folder / "node")
 
 
 @pytest.mark.parametrize("rule", [{"text_key": "b"}, {"tokenizer": "c" * 64}])

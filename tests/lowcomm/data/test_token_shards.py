@@ -1,5 +1,7 @@
 """Shards of tokens: formats, which are held out, fingerprints, and errors that name the file."""
 
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from lowcomm.data import token_shards
+from lowcomm.data.build_progress import BuildProgress
 from lowcomm.data.token_shards import (
     ShardedTokens,
     TokenFile,
@@ -73,6 +76,8 @@ def test_a_file_a_folder_and_a_pattern(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     assert names("d*/*.bin") == ["c.bin"]
     assert names("**/[bc].bin") == ["b.bin", "deep/c.bin"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert names("~/[ab]*.bin") == ["a.bin", "b.bin"]
     for nothing in ("", "deep/x.bin", "x*.bin"):
         with pytest.raises(ConfigError, match=r"names no \.bin files"):
             names(nothing)
@@ -83,20 +88,29 @@ def file(name: str, tokens: int, first_byte: int = 0) -> TokenFile:
 
 
 @pytest.mark.parametrize(
-    "name", ["val.bin", "fineweb_val_000000.bin", "tiny-validation.bin", "x.test.bin", "VAL_1.bin"]
+    "name",
+    [
+        "val/000.bin",
+        "x/eval/1/a.bin",
+        "val.bin",
+        "fineweb_val_000000.bin",
+        "tiny-validation.bin",
+        "x.test.bin",
+        "VAL_1.bin",
+    ],
 )
 def test_names_say_what_is_held_out(name: str) -> None:
     files = [file("/data/train.bin", 9), file(f"/data/{name}", 5)]
-    assert divide(files, held_out_below=8) == (files[:1], files[1:])
+    assert divide(files, Path("/data"), held_out_below=8) == (files[:1], files[1:])
 
 
 def test_otherwise_it_is_the_end() -> None:
     files = [file("/val/interval.bin", 100, 1024), file("/val/latest.bin", 28)]
-    assert divide(files, held_out_below=128) == (
+    assert divide(files, Path("/val"), held_out_below=128) == (
         [file("/val/interval.bin", 64, 1024)],
         [file("/val/interval.bin", 36, 1024 + 128), file("/val/latest.bin", 28)],
     )
-    assert divide(files, held_out_below=1) == (files, [])  # Half a token: none.
+    assert divide(files, Path("/val"), held_out_below=1) == (files, [])  # Half a token: none.
 
 
 @pytest.mark.parametrize("sizes", [[7], [3, 1, 5], [2] * 9])
@@ -113,7 +127,35 @@ def test_several_files_are_one_array(sizes: list[int], tmp_path: Path) -> None:
     places = np.arange(len(tokens))[::-1].reshape(1, -1)
     np.testing.assert_array_equal(tokens[places], whole[11 : starts[-1]][None, ::-1])
     assert tokens[places].dtype == np.int64
-    assert tokens.largest() == starts[-1] - 1
+    assert tokens.largest(BuildProgress()) == starts[-1] - 1
+
+
+def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
+    files: list[TokenFile] = []
+    for number in range(200):
+        np.array([number], "<u2").tofile(tmp_path / f"{number}.bin")
+        files.append(file(str(tmp_path / f"{number}.bin"), 1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    tokens = [ShardedTokens(files), ShardedTokens(files)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 2 * token_shards.MAPPED_MAX + 20, hard))
+    try:
+        for each in tokens:
+            assert each[np.arange(200)].tolist() == [*range(200)]
+            assert each[np.arange(200)[::-1]].tolist() == [*range(200)][::-1]
+            assert each.largest(BuildProgress()) == 199
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"abcd")
+    tokens = ShardedTokens([file(str(tmp_path / "x.bin"), 3)])
+    with pytest.raises(ConfigError, match=r"cannot read the tokens of .*x\.bin: mmap length"):
+        tokens[np.array([0])]
+    (tmp_path / "x.bin").unlink()
+    with pytest.raises(ConfigError, match=r"cannot read the tokens of .*x\.bin: .*No such file"):
+        tokens[np.array([0])]
 
 
 def test_a_token_outside_the_vocabulary_names_its_file(tmp_path: Path) -> None:
@@ -128,7 +170,7 @@ def test_a_token_outside_the_vocabulary_names_its_file(tmp_path: Path) -> None:
     ):
         tokens[np.array([0, 3])]
     assert ShardedTokens(files, vocab_size=301)[np.array([3])].tolist() == [300]
-    assert tokens.largest() == 300
+    assert tokens.largest(BuildProgress()) == 300
 
 
 def test_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

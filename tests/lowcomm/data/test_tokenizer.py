@@ -1,5 +1,6 @@
 """Tokenizers, of the package that `make test-long` installs; and without it."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from lowcomm.config.schema import DataConfig
 from lowcomm.data import tokenizer as room
+from lowcomm.data.build_progress import BuildProgress
 from lowcomm.data.corpus import ENCODED, HELD_OUT, TRAIN, Corpus, build_corpus
 from lowcomm.data.tokenizer import END, Tokenizer, TokenWriter, pieces, train_bpe
 from protocols.types.errors import ConfigError
@@ -38,11 +40,54 @@ def test_a_long_text_is_divided_after_lines(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_a_tokenizer_bytes_are_written() -> None:
     file = BytesIO()
-    writer = TokenWriter(file, None)
+    writer = TokenWriter(file, None, BuildProgress())
     writer.append(b"a\xff", end=b"")
     writer.append(b"c", end=b"\n")
     writer.flush()
     assert file.getvalue() == b"a\xffc\n"
+
+
+class Package:
+    """The package, which raises `error` for each file."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.Tokenizer = self
+        self._error = error
+
+    def from_buffer(self, content: bytes) -> None:
+        raise self._error
+
+
+def test_errors_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are plain Exceptions, also without a text; what ends the program is none of them."""
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    for error, why in ((Exception("first\nsecond"), "first"), (Exception(), "Exception")):
+        monkeypatch.setattr(room, "_library", lambda error=error: Package(error))
+        with pytest.raises(ConfigError, match=rf"x\.json is no tokenizer: {why}$"):
+            Tokenizer(str(path))
+    monkeypatch.setattr(room, "_library", lambda: Package(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        Tokenizer(str(path))
+
+
+@pytest.mark.long
+def test_a_full_disk_leaves_the_old_tokenizer(
+    trained: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "tokenizer.json"
+
+    def full(self: Path, *_: object, **__: object) -> None:
+        self.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            train_bpe(TEXTS, vocab_size=280, out=path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Tokenizer("~/new/tokenizer.json").fingerprint == trained.fingerprint
+    assert [each.name for each in path.parent.iterdir()] == ["tokenizer.json"]
 
 
 @pytest.mark.long
@@ -55,6 +100,9 @@ def test_a_trained_tokenizer_gives_every_text_back(trained: Tokenizer) -> None:
     assert len(tokens) < len(text.encode())
     assert trained.end is not None
     assert trained.text_of([trained.end]) == END
+    (tokens,) = trained.encode([f"a{END}b"])
+    assert trained.end not in tokens, "no document ends where a text spells its end"
+    assert trained.text_of(tokens) == f"a{END}b"
 
 
 @pytest.mark.long
@@ -70,7 +118,8 @@ def test_the_digest_is_of_the_content(trained: Tokenizer, tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    for content in (b"{", b"{}", b"\xff"):
+    empty = b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}'
+    for content in (b"{", b"{}", b"\xff", empty):
         (tmp_path / "x.json").write_bytes(content)
         with pytest.raises(ConfigError, match=r"node\.tokenizer: .*x\.json"):
             Tokenizer(str(tmp_path / "x.json"))
@@ -85,7 +134,7 @@ def test_a_document_ends_with_a_token(trained: Tokenizer, monkeypatch: pytest.Mo
     monkeypatch.setattr(room, "PIECE_CHARS", 9)
     monkeypatch.setattr(room, "BATCH_CHARS", 50)
     file = BytesIO()
-    writer = TokenWriter(file, trained)
+    writer = TokenWriter(file, trained, BuildProgress())
     for text in TEXTS:
         writer.append(text.encode(), end=b"\n")
     writer.flush()
@@ -140,3 +189,16 @@ def test_the_command_trains_one(tmp_path: Path) -> None:
     )
     made = Tokenizer(str(tmp_path / "t.json"))
     assert done.stdout == f"t.json: 280 tokens, digest {made.fingerprint[:8]}\n"
+    (tmp_path / "texts" / "scan.pdf").write_bytes(b"%PDF-1.7")
+    command[-1] = "texts/scan.pdf"
+    done = subprocess.run(
+        [*command, "--vocab", "280", "--out", "u.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": ""},
+    )
+    assert done.returncode == 2
+    assert "texts/scan.pdf is no text: name text files" in done.stderr
+    assert not (tmp_path / "u.json").exists()

@@ -293,6 +293,19 @@ def test_the_file_is_plain_json_even_when_the_loss_diverged(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*IDS, "summary.json"])
 
 
+@pytest.mark.parametrize(("round_", "loss"), [(9, 3.5), (0, 3.5), (8, None), (4, None)])
+def test_the_evaluation_of_an_earlier_state_is_none_of_the_run(
+    round_: int, loss: float | None, tmp_path: Path, lines: list[Line]
+) -> None:
+    """The run has ten rounds, and ended without its last evaluation."""
+    lines = [line for line in lines if line["kind"] != "evaluated"]
+    evaluated = {"loss": 3.5, "windows": 64, "sample": "", "round": round_}
+    lines.append(say("alpha", 101.0, "evaluated", **evaluated))
+    summary = build_summary(write(tmp_path, lines), run={})
+    assert summary.eval_loss == loss
+    assert summary.eval_windows == (64 if loss else None)
+
+
 def test_a_ring_all_reduce_by_the_formula() -> None:
     assert allreduce_bytes(1000, peers=1, steps=7) == 0
     assert allreduce_bytes(1000, peers=2, steps=1) == 4000

@@ -431,7 +431,7 @@ def test_only_a_committed_state_is_copied() -> None:
 
 def test_a_run_without_a_source_of_data_gets_one_when_it_is_founded() -> None:
     own = RUN.with_source("own")
-    assert (own.data.source, own.data.has_text, own.data.is_leased) == ("own", False, True)
+    assert (own.data.source, own.data.has_corpus, own.data.is_leased) == ("own", False, True)
     assert own.with_source("stdlib") == own
     entry = run_entry(own, run_id=9, founder=FOUNDER, corpus_digest="c" * 64, layout=LAYOUT)
     assert agreed_run(entry, RUN) == own, "a file that names none takes the run's"

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 import lowcomm
 from lowcomm.config.schema import DataConfig, NodeConfig, RunConfig, run_to_json
+from lowcomm.data.corpus import build_corpus
 from lowcomm.methods.allreduce import AllReduceMethod
 from lowcomm.training.attach import Peer, attach
 from lowcomm.training.launched_ranks import LaunchedRanks
@@ -147,6 +148,22 @@ def new_peer(run: RunConfig, *, joined: bool = True) -> tuple[Peer, Client]:
         peer.join((), elements=0)
         peer.lease.renew((SampleRange(0, 200),))
     return peer, client
+
+
+def test_the_corpus_is_opened_once(tmp_path: Path) -> None:
+    """To open it takes a look at each of its files, and its maps take file descriptors."""
+    (tmp_path / "texts").mkdir()
+    for number in range(20):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"text {number}, longer than a window")
+    data = DataConfig(source="files", window=8, eval_window=8, held_out_below=128)
+    folder, built = str(tmp_path / "texts"), tmp_path / "corpus"
+    digest = build_corpus(data, folder=folder, directory=built).digest
+    client = Client(RunConfig(data=data))
+    client.configured = replace(client.configured, corpus=str(built))
+    peer = Peer(cast(Any, client), rank=0, world_size=1)
+    first = peer.corpus
+    assert first.digest == digest
+    assert peer.corpus is first
 
 
 def test_the_daemon_hears_how_many_samples_a_step_takes_before_the_first_batch() -> None:
