@@ -116,8 +116,8 @@ def make_optimizer(model: Llama, run: RunConfig) -> SGD | AdamW | Muon:
 def open_tokenizer(peer: Peer) -> Tokenizer | None:
     """The tokenizer that turns this run's tokens into text; None if they are bytes, or this node
     has none. Raises ConfigError."""
-    path = peer.node.tokenizer
-    return Tokenizer(path) if path and not peer.run.data.tokens_are_bytes else None
+    run, path = peer.run, peer.node.tokenizer
+    return Tokenizer(path) if path and not run.data.tokens_are_bytes else None
 
 
 def evaluate_if_due(model: Llama, peer: Peer, tokenizer: Tokenizer | None) -> None:

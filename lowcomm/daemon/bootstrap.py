@@ -134,8 +134,8 @@ async def _join_corpus(
     """Make this node's copy of the corpus, and compare it: RefusedError if it is another one. With
     a program of its own, which may use other data, only if the node has a `node.corpus`; and if it
     is another one, a rank that uses it says so."""
-    name = context.core.me.name
-    expected = ExpectedCorpus(run.corpus_digest, run.corpus_files.hex(), name)
+    me = context.core.me
+    expected = ExpectedCorpus(run.corpus_digest, run.corpus_files.hex(), me.name)
     if program:
         expected.note(context.corpus_directory)
         if not context.node.corpus:
