@@ -402,7 +402,7 @@ def keep_resharded(model: nn.Module, file: RankFile) -> dict[str, object]:
         entry: value.full_tensor() if isinstance(value, DTensor) else value
         for entry, value in entries.items()
     }
-    state = {entry: value.tolist() for entry, value in whole.items()}
+    state: dict[str, object] = {entry: value.tolist() for entry, value in whole.items()}
     return {"found": found, "anew": anew, "state": state}
 
 

@@ -1,6 +1,6 @@
 """Objects that a loop keeps, in a node that starts again with another number of ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.lowcomm.loop_state.test_kept_objects import Own
 from tests.lowcomm.node_ranks import save_rank_state
 
 
-def write(directory: Path, things: Sequence[dict[str, Stateful]]) -> RankFile:
+def write(directory: Path, things: Sequence[Mapping[str, Stateful]]) -> RankFile:
     """As many ranks as there are items have written these; returns the file of the first of three
     ranks that come after them."""
     module = nn.Linear(2, 1)
@@ -110,12 +110,13 @@ def test_random_generators_and_loaders_begin_anew_though_one_rank_has_one_state(
         def load_state_dict(self, state_dict: dict[str, int]) -> None:
             self.at = state_dict["at"]
 
-    before = Loader([1, 2])
+    data: Any = [1, 2]
+    before = Loader(data)
     before.at = 5
     file = write(tmp_path, [{"random": RandomState(), "loader": before}])
     drawn = torch.get_rng_state()
     torch.rand(1)
-    now, loader = torch.get_rng_state(), Loader([1, 2])
+    now, loader = torch.get_rng_state(), Loader(data)
     read(file, random=RandomState(), loader=loader)
     assert torch.equal(torch.get_rng_state(), now)
     assert not torch.equal(now, drawn)
