@@ -62,7 +62,11 @@ def test_an_older_terms_entry_is_not_committed_by_counting() -> None:
     assert raft.commit_index == index + 1, "with an entry of its own, all before it hold as well"
 
 
-@pytest.mark.parametrize("prove", [lambda _: NoProofs(), Sealed], ids=["in the clear", "encrypted"])
+def in_the_clear(_: PeerId) -> LeaderProofs:
+    return NoProofs()
+
+
+@pytest.mark.parametrize("prove", [in_the_clear, Sealed])
 @pytest.mark.parametrize(
     ("voters", "stuck"),
     [
