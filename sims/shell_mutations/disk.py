@@ -315,9 +315,9 @@ CHECKPOINT_MUTANTS = (
         Edit(
             CheckpointSchedule._start,
             "job = self._job(",
-            "self._late = replica\n    job = self._job(",
+            "vars(self)['late'] = replica\n    job = self._job(",
         ),
-        Edit(CheckpointSchedule._job, "moment.residues", "self._late.capture().residues"),
+        Edit(CheckpointSchedule._job, "moment.residues", "vars(self)['late'].capture().residues"),
         tests=_CHECKPOINTER,
     ),
     Mutant(
