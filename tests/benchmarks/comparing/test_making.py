@@ -46,6 +46,7 @@ def test_warm_starts_come_first_and_an_ended_comparison_goes_on(
     assert len(started) == 2
 
 
+@pytest.mark.long
 def test_the_program_that_trains_is_there(tmp_path: Path) -> None:
     scratch = replace(SETTING, warm_steps=0)
     (failed,) = make_all(

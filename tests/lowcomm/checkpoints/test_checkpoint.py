@@ -31,6 +31,7 @@ from lowcomm.checkpoints.checkpoint import (
 from lowcomm.numerics.operations import F32
 from lowcomm.numerics.state_digests import state_digest
 from protocols.state import gossip_pairs
+from tests.marks import few
 
 LAYOUT: list[list[LayoutEntry]] = [
     [("model.embed.weight", (3, 4), 0), ("model.scale", (), 12), ("lm_head.weight", (2, 5), 13)],
@@ -215,7 +216,7 @@ def test_a_torn_checkpoint_is_skipped_with_its_reason(
         read_checkpoint(torn)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", few(FILES, count=2))
 def test_every_flipped_byte_and_every_truncation_is_noticed(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, 1)
     file = path / name

@@ -94,6 +94,7 @@ def test_torch_loads_it_into_the_built_in_model(tmp_path: Path, *, tied: bool) -
         assert np.array_equal(parameter.detach().numpy(), expected[name])
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_torch_loads_it_into_a_sharded_model(tmp_path: Path) -> None:
     parameters = node_ranks.build("dcp").named_parameters()

@@ -28,13 +28,13 @@ from tests.lowcomm.forking import run_ranks
 from tests.marks import few
 
 CASES = [
-    *(("fsdp", 3), ("tensors", 4), ("grid", 4)),
+    *(("grid", 4), ("fsdp", 3), ("tensors", 4)),
     *(("fsdp", 1), ("fsdp", 2), ("mixed", 2), ("mixed", 3), ("hsdp", 4), ("hsdp-tensors", 4)),
 ]
 
 
 @pytest.mark.deadline(100)
-@pytest.mark.parametrize(("case", "world"), few(CASES, count=2))
+@pytest.mark.parametrize(("case", "world"), few(CASES, count=1))
 def test_every_sharding_meets_in_one_layout(case: str, world: int, tmp_path: Path) -> None:
     model = node_ranks.build(case)
     original: F32 = node_ranks.flat(model).numpy()
