@@ -57,7 +57,7 @@ MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
 LOG = "log.msgpack"
 
 _NAME = re.compile(r"round-(\d{6,})(\.old)?")
-_RANK_FILE = re.compile(r"rank-(\d+)-of-(\d+)\.(safetensors|json)")
+_RANK_FILE = re.compile(r"rank-(\d+)-of-(\d+)\.[a-z]+")
 _WRITING = ".writing-"
 
 
