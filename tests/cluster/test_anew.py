@@ -9,6 +9,7 @@ import pytest
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_cut
 from lowcomm.reports.events import Commit, Forked
 from peers.storage.wal import FILE
+from tests.cluster.marks import NIGHTLY
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits, commits_until, ending, of, token_of, until, write_config
 
@@ -33,7 +34,7 @@ def damage(directory: Path) -> bytes:
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize(
-    "gone", [pytest.param(False, marks=pytest.mark.long), True], ids=["damaged", "deleted"]
+    "gone", [pytest.param(False, marks=NIGHTLY), True], ids=["damaged", "deleted"]
 )
 def test_the_only_node_goes_on_from_its_checkpoint(
     shell: PacedShell, tmp_path: Path, *, gone: bool

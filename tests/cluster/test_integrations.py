@@ -214,8 +214,9 @@ def test_a_job_of_torchtitan_that_does_not_fit_the_run_ends_its_node_at_once(
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(200)
-@pytest.mark.parametrize("trainer", ["hf", pytest.param("lightning", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("trainer", ["hf", "lightning"])
 def test_a_killed_trainer_ends_with_the_same_bits(
     shell: Shell, tmp_path: Path, trainer: str
 ) -> None:

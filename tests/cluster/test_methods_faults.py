@@ -163,7 +163,7 @@ def test_a_killed_peer_comes_back_among_several_fragments_in_flight(
     [
         ("streaming_diloco", "fp4", 3),
         pytest.param("eager_diloco", "fp4", 1, marks=pytest.mark.nightly),
-        ("noloco", "bf16", 1),
+        pytest.param("noloco", "bf16", 1, marks=pytest.mark.nightly),
     ],
 )
 def test_a_stopped_run_of_sharded_nodes_goes_on_with_all_fragments(

@@ -76,6 +76,7 @@ def test_nodes_that_compute_in_different_ways_hold_the_same_state(
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(240)
 def test_a_finished_run_is_trained_on_by_all_its_nodes(shell: Shell, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=2, rounds=ROUNDS)
