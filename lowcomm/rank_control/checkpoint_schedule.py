@@ -203,9 +203,9 @@ class CheckpointSchedule:
                 over = True
             if over:
                 shutil.rmtree(path, ignore_errors=True)
-        named = self._named_rank_states()
-        if self.kept_rank_state is not None and self.kept_rank_state.name > max(named, default=""):
-            self.kept_rank_state = newest_rank_state(self._directory, max(named, default=""))
+        newest, kept = self._newest_named_rank_state(), self.kept_rank_state
+        if kept is not None and kept.name > newest:
+            self.kept_rank_state = newest_rank_state(self._directory, newest)
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -259,13 +259,13 @@ class CheckpointSchedule:
             asked.path, asked.why = path, why
             asked.begun = cut.round if path or why else 0
 
-    def _named_rank_states(self) -> set[str]:
-        """Names of the rank states of all complete checkpoints."""
-        named: set[str] = set()
+    def _newest_named_rank_state(self) -> str:
+        """The newest name of a rank state in a complete checkpoint; "" if there is none."""
+        newest = ""
         for path in (self._directory / CHECKPOINTS).glob("round-*"):
             with suppress(CheckpointError):
-                named.add(read_cut(path).own.rank_state)
-        return named
+                newest = max(newest, read_cut(path).own.rank_state)
+        return newest
 
     def _prune_rank_states(self, round_: int) -> None:
         """Delete rank states older than this round that belong to no checkpoint, except the last

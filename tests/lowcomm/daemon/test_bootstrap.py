@@ -36,6 +36,20 @@ def new_daemon(directory: Path, folder: Path, listening: BoundSocket) -> Daemon:
     return Daemon(config, directory=directory, start=start, listening=listening)
 
 
+def note_release(
+    made: Daemon, monkeypatch: pytest.MonkeyPatch, order: list[str], free: threading.Event
+) -> None:
+    """The end of its lock on the directory goes into `order`, and sets `free`."""
+    close = made._directory.close
+
+    def released() -> None:
+        order.append("released")
+        free.set()
+        close()
+
+    monkeypatch.setattr(made._directory, "close", released)
+
+
 @pytest.fixture
 def listening() -> Iterator[BoundSocket]:
     bound = listen("127.0.0.1:0")
@@ -65,14 +79,7 @@ async def test_its_directory_is_locked_until_no_thread_builds_there(
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("a text")
     made = new_daemon(tmp_path / "alpha", tmp_path / "texts", listening)
-    close = made._directory.close
-
-    def released() -> None:
-        order.append("released")
-        free.set()
-        close()
-
-    monkeypatch.setattr(made._directory, "close", released)
+    note_release(made, monkeypatch, order, free)
     life = asyncio.create_task(made.run())
     assert await asyncio.to_thread(begun.wait, 20)
     made.shutdown.leave("SIGINT")
@@ -97,14 +104,7 @@ async def test_a_joiner_ends_its_checks_before_its_directory_is_free(
 
     monkeypatch.setattr(daemon_module, "enter_run", enter_run)
     made = new_daemon(tmp_path / "alpha", tmp_path, listening)
-    close = made._directory.close
-
-    def released() -> None:
-        order.append("released")
-        free.set()
-        close()
-
-    monkeypatch.setattr(made._directory, "close", released)
+    note_release(made, monkeypatch, order, free)
     life = asyncio.create_task(made.run())
     await asyncio.to_thread(int)  # Its tasks begin.
     made.check_run(RUN)
