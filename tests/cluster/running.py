@@ -271,6 +271,11 @@ def commits(directory: Path) -> list[int]:
     return [event.round for event in of(Commit, directory)]
 
 
+def digests_of(directory: Path) -> dict[tuple[int, int], str]:
+    """By fragment and round, the digest of a node's state after each commit."""
+    return {(event.fragment, event.round): event.state_digest for event in of(Commit, directory)}
+
+
 def commits_until(directory: Path, round_: int, *, within_s: float = 30) -> None:
     until(
         lambda: max(commits(directory), default=0) >= round_,

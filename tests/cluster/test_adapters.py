@@ -16,6 +16,7 @@ from tests.cluster.running import (
     Command,
     Shell,
     commits_until,
+    digests_of,
     new_shell,
     of,
     token_of,
@@ -65,8 +66,7 @@ def test_only_adapters_are_sent_and_a_node_with_another_base_is_refused_by_the_t
         assert sent == pytest.approx(4 * ADAPTERS * ROUNDS, rel=0.02)  # Two halves in fp32.
         assert sum(commit.counted for commit in of(Commit, directory)) == ROUNDS
         check_export(directory)
-    digests = [{each.round: each.state_digest for each in of(Commit, d)} for d in (alpha, beta)]
-    assert digests[0] == digests[1]
+    assert digests_of(alpha) == digests_of(beta)
 
 
 @pytest.mark.long

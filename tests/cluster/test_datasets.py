@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost
-from tests.cluster.running import Command, Shell, new_shell, of, token_of, write_config
+from lowcomm.reports.events import Evaluated, Finished, RanksLost
+from tests.cluster.running import Command, Shell, digests_of, new_shell, of, token_of, write_config
 
 ROUNDS = 6
 ROWS = [f"def f{n}(x):\n    return x * {n} + {n ^ 5}\n" * 40 for n in range(200)]
@@ -64,11 +64,8 @@ def test_copies_of_a_dataset_train_together_and_another_row_is_refused_by_its_nu
     for each in (alpha, beta):
         assert each.wait(within_s=60) == 0, each.err
     assert not of(RanksLost, tmp_path)
-    digests = [
-        {event.round: event.state_digest for event in of(Commit, tmp_path / name)}
-        for name in ("alpha", "beta")
-    ]
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == ROUNDS
+    digests = digests_of(tmp_path / "alpha")
+    assert digests == digests_of(tmp_path / "beta")
+    assert len(digests) == ROUNDS
     assert len({event.state_digest for event in of(Finished, tmp_path)}) == 1
     assert of(Evaluated, tmp_path)[-1].loss < 5.3  # It has learnt: log(256) is 5.5.

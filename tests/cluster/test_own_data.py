@@ -18,6 +18,7 @@ from tests.cluster.running import (
     Shell,
     commits,
     commits_until,
+    digests_of,
     new_shell,
     of,
     token_of,
@@ -230,11 +231,10 @@ def test_nodes_with_private_data_share_only_numbers_of_tokens(shell: Shell, tmp_
     nodes.append(node(shell, "beta", *private, "--join", token, program=("loader",)))
     for each in nodes:
         assert each.wait(within_s=60) == 0, each.err
-    commits = [of(Commit, tmp_path / name) for name in ("alpha", "beta")]
-    digests = [{(x.fragment, x.round): x.state_digest for x in each} for each in commits]
-    assert digests[0] == digests[1]
-    assert len(digests[0]) >= ROUNDS
-    assert all(commit.counted for commit in commits[1][2:])
+    digests = digests_of(tmp_path / "alpha")
+    assert digests == digests_of(tmp_path / "beta")
+    assert len(digests) >= ROUNDS
+    assert all(commit.counted for commit in of(Commit, tmp_path / "beta")[2:])
     assert not of(RanksLost, tmp_path)
     assert not [*tmp_path.glob("*/corpus")]
 

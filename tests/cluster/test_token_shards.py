@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost
+from lowcomm.reports.events import Evaluated, Finished, RanksLost
 from tests.cluster.running import (
     Command,
     Shell,
     commits_until,
+    digests_of,
     new_shell,
     of,
     token_of,
@@ -63,12 +64,9 @@ def test_copies_of_shards_train_together_and_another_shard_is_refused_by_name(
     for each in (alpha, beta):
         assert each.wait(within_s=60) == 0, each.err
     assert not of(RanksLost, tmp_path)
-    digests = [
-        {event.round: event.state_digest for event in of(Commit, tmp_path / name)}
-        for name in ("alpha", "beta")
-    ]
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == ROUNDS
+    digests = digests_of(tmp_path / "alpha")
+    assert digests == digests_of(tmp_path / "beta")
+    assert len(digests) == ROUNDS
     assert len({event.state_digest for event in of(Finished, tmp_path)}) == 1
     evaluated = of(Evaluated, tmp_path)
     assert 5 < evaluated[-1].loss < 8  # log(320) is 5.8.
