@@ -280,8 +280,8 @@ def main(
     for verdict in hunt_all(tasks, jobs=jobs):
         verdicts.append(verdict)
         print(describe(verdict), file=sys.stderr, flush=True)  # noqa: T201
-    if keep and not mutant:
-        remember(verdicts)
+        if keep and not mutant:
+            remember(verdicts)
     kinds: dict[str, Kind] = {task.name: task.kind for task in tasks}
     overlooked, failed = overlooked_of(verdicts, kinds, jobs=jobs)
     summary = {

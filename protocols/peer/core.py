@@ -252,6 +252,7 @@ class PeerCore(Passes):
         deadline = now + self.rules.transfer_timeout_s
         self._out += self.part.jumped(deadline=deadline, lineage=lineage, now=now)
         self._rules(self.rules)
+        shutdown.when_rolled_back(self.member_status, finished=self.finished)
         self._stop(shutdown.when_kicked(self._kick))
         self._stop(shutdown.when_jumped(self.member_status, finished=self.finished))
 
@@ -287,6 +288,7 @@ class PeerCore(Passes):
                 self.part.came(body.info.peer)
             case e.Restore():
                 self._out += self.part.restored(now)
+                shutdown.when_rolled_back(self.member_status, finished=self.finished)
             case e.Left() | e.Lost():
                 self._gone(body, now)
             case e.Commit():

@@ -8,16 +8,25 @@ from protocols.interface.commands import Stop
 from protocols.messages.log_entries import Steered
 from protocols.participant.member_status import MemberStatus
 
+FINISHED = "finished"
+"""Why a peer leaves which no person asked to: it has applied the last round."""
+
 
 def when_finished(member_status: MemberStatus, *, leads: bool) -> Stop | None:
     """A peer leaves when it has applied the last round; the leader is the last one."""
     if leads:  # Also if it was leaving when it was elected: others may need its state.
         receivers = member_status.run_state.receivers
         alone = receivers.keys() <= {member_status.me.peer}
-        return Stop("finished", "finished") if alone else None
+        return Stop(FINISHED, "finished") if alone else None
     if not member_status.leaving and not member_status.catchup.needed:
-        member_status.leaving = "finished"  # The leader appends Left; then this peer stops.
+        member_status.leaving = FINISHED  # The leader appends Left; then this peer stops.
     return None
+
+
+def when_rolled_back(member_status: MemberStatus, *, finished: bool) -> None:
+    """The run went back to earlier versions: behind the last round, it needs this peer again."""
+    if member_status.leaving == FINISHED and not finished:
+        member_status.leaving = ""
 
 
 def when_asked(
@@ -31,7 +40,7 @@ def when_asked(
 
 
 def when_jumped(member_status: MemberStatus, *, finished: bool) -> Stop | None:
-    """A snapshot replaced the entry that let this peer go."""
+    """A snapshot replaced the entry that let this peer go. (After `when_rolled_back`.)"""
     out = member_status.leaving and member_status.me.peer not in member_status.run_state.readers
     return when_out(member_status, finished=finished) if out else None
 
@@ -46,7 +55,7 @@ def when_kicked(act: Steered | None) -> Stop | None:
 
 def when_out(member_status: MemberStatus, *, finished: bool) -> Stop:
     """This peer is out of the run, as it wanted."""
-    return Stop(member_status.leaving or "finished", "finished" if finished else "left")
+    return Stop(member_status.leaving or FINISHED, "finished" if finished else "left")
 
 
 def without_state() -> Stop:

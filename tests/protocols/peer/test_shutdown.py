@@ -150,13 +150,8 @@ def test_who_reads_in_a_snapshot_that_it_is_out_goes() -> None:
     assert scene.one(c.Stop) == c.Stop("SIGTERM", "left")
 
 
-@pytest.mark.parametrize(("back_to", "outcome"), [(None, "finished"), (1, "finished"), (0, "left")])
-def test_a_finished_peer_that_a_snapshot_says_was_struck(
-    back_to: int | None, outcome: c.Outcome
-) -> None:
-    """Seed 716: meanwhile it was struck, and the run had gone back to a checkpoint of the last
-    round, which this peer holds. If the run went back further, its last state is another one."""
-    scene = finishing()
+def reads_that_it_was_struck(scene: Follower, back_to: int | None) -> None:
+    """A snapshot says that B was struck, and that the run went back to that outer step."""
     run_state, bodies = scene.core.run_state, [entry.body for entry in scene.log.entries]
     since: list[e.Entry] = [e.Lost(B, "silent")]
     if back_to is not None:
@@ -165,7 +160,29 @@ def test_a_finished_peer_that_a_snapshot_says_was_struck(
     image = transitions.image_of(members_of(log_of(*bodies, *since)))
     for piece in pieces(Snapshot(len(bodies) + len(since), 1, encode_image(image)), 1, 1):
         scene.hears(A, piece)
-    assert scene.one(c.Stop) == c.Stop("finished", outcome)
+
+
+@pytest.mark.parametrize("back_to", [None, 1])
+def test_a_finished_peer_that_a_snapshot_says_was_struck_has_finished(back_to: int | None) -> None:
+    """Seed 716: the run had gone back to a checkpoint of the last round, which this peer holds."""
+    scene = finishing()
+    reads_that_it_was_struck(scene, back_to)
+    assert scene.one(c.Stop) == c.Stop("finished", "finished")
+
+
+def test_a_finished_peer_joins_again_if_the_run_went_back_behind_the_last_round() -> None:
+    """Seed 3158276729: it ended as a node that had left, and the others went on without it."""
+    scene = finishing()
+    reads_that_it_was_struck(scene, 0)
+    assert scene.all(c.Stop) == []
+    assert m.Join in [type(sent.message) for sent in scene.all(c.Send)]
+
+
+def test_a_finished_peer_that_was_asked_to_leave_leaves_though_the_run_went_back() -> None:
+    scene = follower(B, C)
+    scene.on(v.LeaveRequested("SIGTERM"))
+    reads_that_it_was_struck(scene, 0)
+    assert scene.one(c.Stop) == c.Stop("SIGTERM", "left")
 
 
 def test_a_joiner_that_is_asked_to_leave_just_goes() -> None:
