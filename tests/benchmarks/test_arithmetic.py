@@ -68,6 +68,7 @@ def test_an_instruction_set_that_is_none_is_named() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(not usable(), reason="no compiler, or another kind of CPU")
 def test_a_set_is_measured_where_numpy_has_no_larger_one(
     capsys: pytest.CaptureFixture[str],

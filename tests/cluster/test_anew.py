@@ -9,9 +9,9 @@ import pytest
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_cut
 from lowcomm.reports.events import Commit, Forked
 from peers.storage.wal import FILE
-from tests.cluster.marks import NIGHTLY
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits, commits_until, ending, of, token_of, until, write_config
+from tests.marks import NIGHTLY
 
 EVERY = ("--set", "node.checkpoint_every_rounds=2")
 

@@ -258,6 +258,7 @@ def commits_by(events: Sequence[Event], count: int) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(100)
 def test_a_users_own_program_of_15_lines_trains(tmp_path: Path) -> None:
     rounds = 20

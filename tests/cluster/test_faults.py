@@ -46,6 +46,7 @@ from tests.cluster.running import (
     until,
     write_config,
 )
+from tests.marks import NIGHTLY
 
 KILL_ROUND = 4
 
@@ -60,7 +61,7 @@ def shell(tmp_path: Path) -> Iterator[PacedShell]:
 @pytest.mark.parametrize(
     ("elements", "chunk"),
     [
-        (100_000, 1),  # One part: its only chunk is the contribution.
+        pytest.param(100_000, 1, marks=NIGHTLY),  # One part: its only chunk is the contribution.
         (780_000, 3),  # Three parts: of the result that it owns.
     ],
 )

@@ -19,7 +19,6 @@ from sims.lockstep.step_lockstep import StepLockstep
 from sims.paced.moves import tensors
 from sims.paced.rank import RankSpeed
 from sims.paced.step_nodes import paced_node
-from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.one_by_one import SLOTS, one_by_one, roster_of
 from tests.cluster.running import (
     commits_until,
@@ -28,6 +27,7 @@ from tests.cluster.running import (
     until,
     write_config,
 )
+from tests.marks import LONG, NIGHTLY
 
 STEPS = 40
 KILLED_STEPS = 72

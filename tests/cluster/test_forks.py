@@ -37,6 +37,7 @@ def agree(*directories: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(90)
 def test_the_one_that_is_left_goes_on_alone_and_the_other_joins_anew(
     shell: PacedShell, tmp_path: Path

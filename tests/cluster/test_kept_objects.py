@@ -10,8 +10,8 @@ import pytest
 
 from lowcomm.reports.events import RanksLost
 from tests.cluster.kept_loop import DECAY, NEVER, RATE
-from tests.cluster.marks import NIGHTLY
 from tests.cluster.running import new_shell, of, write_config
+from tests.marks import NIGHTLY
 
 ROUNDS, INNER = 8, 5
 LOOP = Path(__file__).parent / "kept_loop.py"

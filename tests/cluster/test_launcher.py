@@ -72,6 +72,7 @@ def test_nothing_outlives_a_killed_launcher(shell: Shell, tmp_path: Path) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(60)
 def test_a_run_goes_on_when_one_daemon_is_killed(shell: Shell, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=2, rounds=20, inner=10)

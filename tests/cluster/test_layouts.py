@@ -74,6 +74,7 @@ def check_checkpoint(directory: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(240)
 def test_tensor_parallelism_below_fsdp_trains_together_with_one_plain_rank(
     shell: Shell, tmp_path: Path

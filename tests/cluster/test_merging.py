@@ -18,8 +18,8 @@ from sims.lockstep.exchange import LocalContribution, Lockstep
 from sims.paced.cluster import start_all
 from sims.paced.moves import FRAGMENT, initial_parameters, movement, tensors
 from sims.paced.rank import RankSpeed
-from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.running import marked_processes, of, write_config
+from tests.marks import LONG, NIGHTLY
 
 NAMES = ("alpha", "beta", "gamma")
 ROUNDS = 20
@@ -41,8 +41,8 @@ METHODS = {
 }
 """The table, and how long a contribution is that is gathered; 0: not counted."""
 MARKS = {
-    **dict.fromkeys(("sparseloco", "decoupled", "sparseloco-contributors", "trimmed"), LONG),
-    **dict.fromkeys(("clipped", "centred"), NIGHTLY),
+    **dict.fromkeys(("sparseloco", "decoupled", "trimmed"), LONG),
+    **dict.fromkeys(("clipped", "centred", "sparseloco-contributors"), NIGHTLY),
 }
 """By method."""
 

@@ -17,7 +17,6 @@ from sims.cluster.local_cluster import LocalCluster
 from sims.paced.cluster import start_all
 from sims.paced.moves import stand_in_loss
 from sims.paced.rank import RankSpeed
-from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.method_runs import (
     ELEMENTS,
     METHODS,
@@ -29,6 +28,7 @@ from tests.cluster.method_runs import (
     replay,
 )
 from tests.cluster.running import marked_processes, of, write_config
+from tests.marks import LONG, NIGHTLY
 
 MARKS = {
     **dict.fromkeys(("local_sgd", "eager", "decoupled", "sparseloco"), LONG),

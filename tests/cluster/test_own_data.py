@@ -77,6 +77,7 @@ def test_nodes_that_accumulate_other_numbers_of_batches_train_each_item_once(
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(90)
 def test_ranks_share_the_batches_of_a_step_that_accumulates(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -205,6 +205,7 @@ def test_what_an_optimizer_kept_outlives_its_rank_and_its_daemon(
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(60)
 def test_a_run_that_had_not_begun_goes_on_from_its_first_state(
     shell: Shell, tmp_path: Path

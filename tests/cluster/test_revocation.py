@@ -105,6 +105,7 @@ def test_two_of_three_voters_at_once_and_the_third_goes_on(run: PacedShell, tmp_
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(120)
 def test_what_leaves_no_majority_is_refused_but_by_force(run: PacedShell, tmp_path: Path) -> None:
     """gamma hangs, and would be one of two voters: nothing could be decided until it is lost."""

@@ -88,6 +88,7 @@ def stands_still(run: PacedShell, directory: Path, *names: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(240)
 def test_a_pause_outlives_its_leader_and_a_joiner_may_come(run: PacedShell, tmp_path: Path) -> None:
     nodes = steered_run(run, tmp_path, "beta", "gamma")

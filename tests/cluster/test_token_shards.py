@@ -88,6 +88,7 @@ def test_a_token_outside_the_vocabulary_ends_the_node_with_the_name_of_the_file(
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(150)
 def test_json_lines_and_a_tokenizer(shell: Shell, tmp_path: Path) -> None:
     """All nodes need an equal tokenizer; a text is made tokens once."""

@@ -170,6 +170,7 @@ def test_a_round_costs_what_the_docs_say(table: str, per_element: float, tmp_pat
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(90)
 def test_muon_sends_nothing_of_its_own(shell: Shell, tmp_path: Path) -> None:
     """It gathers matrices inside the node: between nodes a round is one of DiLoCo."""

@@ -8,7 +8,6 @@ import pytest
 
 from lowcomm.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from lowcomm.reports.events import Commit, Evaluated, Finished, RanksLost, RanksReady
-from tests.cluster.marks import LONG, NIGHTLY
 from tests.cluster.running import (
     Shell,
     commits,
@@ -20,6 +19,7 @@ from tests.cluster.running import (
     until,
     write_config,
 )
+from tests.marks import LONG, NIGHTLY
 
 ROUNDS = 6
 FRUGAL = ("node.ranks=2", 'node.compute="bf16"', "node.micro_batch=1")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.marks import NIGHTLY
+
 REGRESSIONS = Path(__file__).parent / "regressions.toml"
-NIGHTLY = (pytest.mark.long, pytest.mark.nightly)
 
 
 def read_regressions() -> list[dict[str, Any]]:

@@ -10,28 +10,26 @@ from protocols.types import LowcommError, ProtocolConfig
 from sims.cluster.stopped_thread import CANNOT_TRACE
 from sims.leader_loss import ENDLESS, write_config
 from sims.silent_peer import SilencePlan, play
+from tests.marks import LONG, NIGHTLY
 
-pytestmark = pytest.mark.long
+PLANS = {
+    "the leader is stopped": SilencePlan(fault="stop", leader=True, times=1, lasting_s=12.0),
+    "a peer is cut off": SilencePlan(fault="cut", times=1, lasting_s=12.0, means="proxy"),
+    "the disk of one of two is full": SilencePlan(fault="disk", times=1, lasting_s=12.0, peers=2),
+}
+MORE_PLANS = {
+    "the leader's disk is full": SilencePlan(fault="disk", times=1, lasting_s=12.0, leader=True),
+    "the disk of one of two hangs": SilencePlan(fault="hang", times=1, lasting_s=12.0, peers=2),
+    "the leader's disk hangs": SilencePlan(fault="hang", times=1, lasting_s=12.0, leader=True),
+}
 
 
 @pytest.mark.deadline(150)
 @pytest.mark.parametrize(
     "plan",
     [
-        SilencePlan(fault="stop", leader=True, times=1, lasting_s=20.0),
-        SilencePlan(fault="cut", times=1, lasting_s=20.0, means="proxy"),
-        SilencePlan(fault="disk", times=1, lasting_s=12.0, peers=2),
-        SilencePlan(fault="disk", times=1, lasting_s=12.0, leader=True),
-        SilencePlan(fault="hang", times=1, lasting_s=12.0, peers=2),
-        SilencePlan(fault="hang", times=1, lasting_s=12.0, leader=True),
-    ],
-    ids=[
-        "the leader is stopped",
-        "a peer is cut off",
-        "the disk of one of two is full",
-        "the leader's disk is full",
-        "the disk of one of two hangs",
-        "the leader's disk hangs",
+        *(pytest.param(plan, marks=LONG, id=name) for name, plan in PLANS.items()),
+        *(pytest.param(plan, marks=NIGHTLY, id=name) for name, plan in MORE_PLANS.items()),
     ],
 )
 def test_the_others_go_on_before_the_longest_timeout(tmp_path: Path, plan: SilencePlan) -> None:

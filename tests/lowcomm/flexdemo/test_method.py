@@ -13,6 +13,7 @@ from tests.lowcomm.forking import run_ranks
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(150)
 def test_the_same_gradient_makes_the_same_payloads_on_one_to_four_ranks(tmp_path: Path) -> None:
     found: dict[int, bytes] = {}

@@ -14,6 +14,7 @@ from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile
 from lowcomm.loop_state.resharded_state import load_resharded
 from tests.lowcomm.forking import run_ranks
 from tests.lowcomm.node_ranks import save_rank_state
+from tests.marks import NIGHTLY
 
 
 def state_of(directory: Path, world: int) -> dict[str, Any]:
@@ -30,8 +31,8 @@ def state_of(directory: Path, world: int) -> dict[str, Any]:
     [
         (2, 3),
         pytest.param(2, 1, marks=pytest.mark.long),
-        pytest.param(1, 2, marks=pytest.mark.long),
-        pytest.param(3, 2, marks=pytest.mark.long),
+        pytest.param(1, 2, marks=NIGHTLY),
+        pytest.param(3, 2, marks=NIGHTLY),
     ],
 )
 def test_shards_are_cut_anew(before: int, after: int, tmp_path: Path) -> None:
