@@ -11,7 +11,7 @@ import pytest
 from lowcomm.reports.events import RanksLost
 from tests.cluster.kept_loop import DECAY, NEVER, RATE
 from tests.cluster.running import new_shell, of, write_config
-from tests.marks import NIGHTLY
+from tests.marks import LONG, NIGHTLY
 
 ROUNDS, INNER = 8, 5
 LOOP = Path(__file__).parent / "kept_loop.py"
@@ -36,7 +36,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return trained(tmp_path_factory.mktemp("undisturbed") / "run", dies_at=NEVER)
 
 
-@pytest.mark.parametrize("dies_at", [23, pytest.param(31, marks=NIGHTLY)])
+@pytest.mark.parametrize("dies_at", [pytest.param(23, marks=LONG), pytest.param(31, marks=NIGHTLY)])
 def test_a_killed_loop_ends_with_the_same_bits(
     undisturbed: dict[str, Any], tmp_path: Path, dies_at: int
 ) -> None:

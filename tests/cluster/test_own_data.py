@@ -92,6 +92,7 @@ def test_ranks_share_the_batches_of_a_step_that_accumulates(
     assert len({item for step in steps for item in step}) == 12 * BATCH * 3 * INNER
 
 
+@pytest.mark.long
 @pytest.mark.deadline(80)
 def test_a_sampler_brings_the_runs_samples_to_a_loader_of_the_program(
     shell: Shell, tmp_path: Path

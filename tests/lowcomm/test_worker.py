@@ -408,7 +408,7 @@ def test_a_tokenizer_that_cannot_be_used_is_found_before_the_first_step(tmp_path
 
 
 @pytest.mark.deadline(100)
-@pytest.mark.parametrize("ranks", few([2, 1], count=1))
+@pytest.mark.parametrize("ranks", few([1, 2], count=1))
 def test_a_run_may_begin_with_the_parameters_of_a_folder(
     ranks: int, corpus: Corpus, tmp_path: Path
 ) -> None:

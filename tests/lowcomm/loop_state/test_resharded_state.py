@@ -14,7 +14,7 @@ from lowcomm.loop_state.rank_checkpoint import HEADER, RankFile
 from lowcomm.loop_state.resharded_state import load_resharded
 from tests.lowcomm.forking import run_ranks
 from tests.lowcomm.node_ranks import save_rank_state
-from tests.marks import NIGHTLY
+from tests.marks import LONG, NIGHTLY
 
 
 def state_of(directory: Path, world: int) -> dict[str, Any]:
@@ -29,8 +29,8 @@ def state_of(directory: Path, world: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (2, 3),
-        pytest.param(2, 1, marks=pytest.mark.long),
+        pytest.param(2, 3, marks=LONG),
+        pytest.param(2, 1, marks=NIGHTLY),
         pytest.param(1, 2, marks=NIGHTLY),
         pytest.param(3, 2, marks=NIGHTLY),
     ],
