@@ -23,7 +23,7 @@ from tests.sources import PACKAGES, ROOT, Source, read_sources
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600  # Cohesion first: a cap of 400 cut modules into satellites with one importer.
-COLUMNS_MAX = 100
+COLUMNS_MAX, DOCUMENT_COLUMNS_MAX = 100, 120
 CLASS_LINES_MAX = 300
 CLASS_METHODS_MAX = 25
 CLASS_FIELDS_MAX = 12
@@ -434,6 +434,17 @@ def test_few_expressions_reach_through_three_objects() -> None:
             if depth == 3 and isinstance(inner, ast.Name):
                 found.append(f"{source.path}: {ast.unparse(node)}")
     assert len(found) <= CHAINS_MAX, "\n".join(found)
+
+
+def test_lines_of_documents_are_short() -> None:
+    """Rows of tables apart, which cannot be broken."""
+    long = [
+        f"{path}:{number}"
+        for path in (ROOT / "docs").rglob("*.md")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > DOCUMENT_COLUMNS_MAX and not line.startswith("|")
+    ]
+    assert long == []
 
 
 def test_rooms_are_small_enough_to_look_around_in() -> None:

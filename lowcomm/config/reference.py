@@ -8,6 +8,7 @@ name, except `name`, which says the kind of a table.
 import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
@@ -49,6 +50,8 @@ SHARED: Mapping[type[Any], str] = {
 NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 """Of types, as TOML has them."""
 PLURALS = {int: "integers", float: "numbers", str: "strings"}
+COLUMNS = 110
+"""Of a line that is not in a table."""
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
 KIND = "name"
 """The key that says which kind of method or optimizer a table describes."""
@@ -81,7 +84,8 @@ class Section:
 
     def __str__(self) -> str:
         table = f"\n{HEAD}{''.join(key.row for key in self.keys)}" if self.keys else ""
-        return f"{self.title}\n\n{self.text}\n{table}"
+        text = textwrap.fill(self.text, COLUMNS, break_long_words=False, break_on_hyphens=False)
+        return f"{self.title}\n\n{text}\n{table}"
 
 
 def reference() -> str:

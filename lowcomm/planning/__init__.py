@@ -15,7 +15,7 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from lowcomm.planning.line_load import NodeLine, load_of
     from lowcomm.planning.model_shapes import layout_of
-    from lowcomm.planning.traffic import NodeTraffic, traffic_of
+    from lowcomm.planning.sent_bytes import NodeTraffic, traffic_of
 
 __all__ = ["NodeLine", "NodeTraffic", "layout_of", "load_of", "traffic_of"]
 
@@ -24,6 +24,6 @@ __getattr__ = lazy_exports(
     {
         "line_load": "NodeLine load_of",
         "model_shapes": "layout_of",
-        "traffic": "NodeTraffic traffic_of",
+        "sent_bytes": "NodeTraffic traffic_of",
     },
 )

@@ -12,7 +12,7 @@ from lowcomm.methods.base import Parameter, RoundMethod
 from lowcomm.outer_state.step_replica import needed_for_steps
 from lowcomm.planning.line_load import LineLoad, NodeLine, load_of
 from lowcomm.planning.model_shapes import layout_of
-from lowcomm.planning.traffic import traffic_of
+from lowcomm.planning.sent_bytes import traffic_of
 from lowcomm.planning.variants import Variant
 from lowcomm.startup.memory_budget import needed_bytes
 from protocols.types import ConfigError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lowcomm.methods.base import RoundMethod, StepMethod
 from lowcomm.outer_state.fragment_layout import fragment_elements
 from lowcomm.planning.overlap import Transfer, compute_share
-from lowcomm.planning.traffic import traffic_of
+from lowcomm.planning.sent_bytes import traffic_of
 from lowcomm.validation import check_values
 from peers.exchange import PIECE_ELEMENTS
 from protocols.state import cut_parts

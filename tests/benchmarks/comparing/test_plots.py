@@ -10,7 +10,7 @@ from benchmarks.comparing.plots import FILES, write_plots
 from benchmarks.comparing.rows import ROWS, Point, Row
 from benchmarks.comparing.table import Finding
 from lowcomm.methods import DiLoCoMethod
-from lowcomm.planning.traffic import NodeTraffic
+from lowcomm.planning.sent_bytes import NodeTraffic
 from tests.benchmarks.comparing.tiny import outcome
 
 LINE = "{http://www.w3.org/2000/svg}polyline"

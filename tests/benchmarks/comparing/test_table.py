@@ -23,7 +23,7 @@ from benchmarks.comparing.table import (
 )
 from lowcomm.config.schema import MuonConfig
 from lowcomm.methods import AllReduceMethod, DiLoCoMethod, FlexDeMoMethod
-from lowcomm.planning.traffic import NodeTraffic
+from lowcomm.planning.sent_bytes import NodeTraffic
 from tests.benchmarks.comparing.tiny import outcome
 
 BASE = Row(name="allreduce", points=[Point(method=AllReduceMethod())])

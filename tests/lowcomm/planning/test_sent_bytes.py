@@ -12,7 +12,7 @@ from lowcomm.methods import (
     NoLoCoMethod,
     SparseLoCoMethod,
 )
-from lowcomm.planning.traffic import NodeTraffic, traffic_of
+from lowcomm.planning.sent_bytes import NodeTraffic, traffic_of
 from protocols.types.ids import TensorSpec
 from sims.lockstep.exchange import LocalContribution, Lockstep
 
