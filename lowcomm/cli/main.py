@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from lowcomm.cli import init, log_lists, own_node, recover, revoke, steer
 from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
+from lowcomm.config.explain_command import explain, setting_names
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from lowcomm.exports.export_command import export
 from lowcomm.exports.generate_command import generate
@@ -49,6 +50,12 @@ TOKENIZER = """Make a tokenizer.json of text files.
 \b
 Examples:
   lowcomm tokenizer train books/ --vocab 8192
+"""
+CONFIGURATION = """Explain the keys of a configuration.
+
+\b
+Examples:
+  lowcomm config explain run.method.inner_steps
 """
 COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
@@ -106,7 +113,7 @@ def _plain_typer(cls: type[TyperGroup] | None = None) -> typer.Typer:
         cls=cls,
         no_args_is_help=cls is not None,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        add_completion=cls is Commands,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -118,6 +125,7 @@ app.command()(init.token)
 app.command("token-list", hidden=True)(log_lists.token_list)
 
 tokenizer = _plain_typer(TyperGroup)
+configuration = _plain_typer(TyperGroup)
 
 ConfigFile = Annotated[
     Path | None,
@@ -126,7 +134,10 @@ ConfigFile = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set a configuration key, e.g. node.ranks=2. Repeatable."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a configuration key, e.g. node.ranks=2. Repeatable.",
+        autocompletion=setting_names,
     ),
 ]
 Join = Annotated[
@@ -292,6 +303,7 @@ def resume(
             metavar="KEY=VALUE",
             help="Change a key of [node], e.g. node.ranks=1; or train a finished run on, up to "
             "run.outer_steps=N. Repeatable.",
+            autocompletion=setting_names,
         ),
     ] = None,
     peers: Annotated[
@@ -415,6 +427,8 @@ app.command()(steer.kick)
 app.command("set")(steer.set_value)
 app.add_typer(steer.operator, name="operator", help=steer.OPERATORS)
 app.add_typer(tokenizer, name="tokenizer", help=TOKENIZER)
+app.add_typer(configuration, name="config", help=CONFIGURATION)
+configuration.command()(explain)
 
 
 @tokenizer.command()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from lowcomm.config.explain_command import setting_names
     from lowcomm.config.lr_schedule import CosineSchedule, warmup
     from lowcomm.config.round_length import early_steps, planned_rounds, round_steps
     from lowcomm.config.schema import (
@@ -37,12 +38,14 @@ __all__ = [
     "load_config",
     "planned_rounds",
     "round_steps",
+    "setting_names",
     "warmup",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
+        "explain_command": "setting_names",
         "lr_schedule": "CosineSchedule warmup",
         "round_length": "early_steps planned_rounds round_steps",
         "schema": "AdamWConfig DataConfig ModelConfig MuonConfig NodeConfig RunConfig load_config",

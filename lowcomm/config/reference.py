@@ -23,6 +23,8 @@ INTRODUCTION = """\
 # Configuration
 
 This file is generated from the code: `python -m lowcomm.config.reference > docs/configuration.md`.
+`lowcomm config explain KEY` prints what it says of a key, and `lowcomm --install-completion` lets a
+shell complete keys after `--set`.
 
 A configuration is one TOML file with two tables.
 
@@ -76,11 +78,18 @@ class DocumentedKey:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a paragraph, and a table of keys."""
+    """What is said of one TOML table, or of one kind of it."""
 
-    title: str
+    table: str
+    """The name of the TOML table, e.g. "run.method"."""
     text: str
     keys: Sequence[DocumentedKey] = ()
+    of: str = ""
+    """The kinds of the table that have these keys, if not all, in Markdown."""
+
+    @property
+    def title(self) -> str:
+        return f"### `[{self.table}]`{self.of}" if self.of else f"## `[{self.table}]`"
 
     def __str__(self) -> str:
         table = f"\n{HEAD}{''.join(key.row for key in self.keys)}" if self.keys else ""
@@ -95,14 +104,14 @@ def reference() -> str:
 
 def sections() -> Iterator[Section]:
     """One for each TOML table; where a table is of several kinds, one for each kind."""
-    yield Section("## `[run]`", first_words(RunConfig), keys(RunConfig))
+    yield Section("run", first_words(RunConfig), keys(RunConfig))
     hints = get_type_hints(RunConfig)
     for name, kinds in ((each.name, _tables(hints[each.name])) for each in fields(RunConfig)):
         if len(kinds) == 1:
-            yield Section(f"## `[run.{name}]`", first_words(kinds[0]), keys(kinds[0]))
+            yield Section(f"run.{name}", first_words(kinds[0]), keys(kinds[0]))
         elif kinds:
-            yield from _kinds(f"`[run.{name}]`", kinds)
-    yield Section("## `[node]`", first_words(NodeConfig), keys(NodeConfig))
+            yield from _kinds(f"run.{name}", kinds)
+    yield Section("node", first_words(NodeConfig), keys(NodeConfig))
 
 
 def keys(table: type[Any]) -> list[DocumentedKey]:
@@ -129,10 +138,10 @@ def _tables(hint: Any) -> list[type[Any]]:
     ]
 
 
-def _kinds(heading: str, kinds: Sequence[type[Any]]) -> Iterator[Section]:
+def _kinds(table: str, kinds: Sequence[type[Any]]) -> Iterator[Section]:
     """The keys that several kinds share come first; each kind has a table of its others."""
     first = _name(kinds[0])
-    yield Section(f"## {heading}", f"`{KIND}` says which kind of table it is; without it, {first}.")
+    yield Section(table, f"`{KIND}` says which kind of table it is; without it, {first}.")
     for base, shared_by in SHARED.items():
         ours = sorted((kind for kind in kinds if issubclass(kind, base)), key=_name)
         shared = [key for key in keys(base) if key.name != KIND]
@@ -141,14 +150,13 @@ def _kinds(heading: str, kinds: Sequence[type[Any]]) -> Iterator[Section]:
                 f"{first_words(base)} These keys are for {', '.join(map(_name, ours))}. "
                 "If a key has another default or meaning there, the table below names it again."
             )
-            yield Section(f"### {heading}: {shared_by}", text, shared)
+            yield Section(table, text, shared, of=f": {shared_by}")
         for kind in ours:
             own = [key for key in keys(kind) if key.name != KIND and key not in shared]
             # A method's class refers to its base; its module's docstring describes the method.
             source = kind if base is OptimizerConfig else sys.modules[kind.__module__]
-            yield Section(
-                f"### {heading} with `{KIND} = {_name(kind)[1:-1]}`", first_words(source), own
-            )
+            of = f" with `{KIND} = {_name(kind)[1:-1]}`"
+            yield Section(table, first_words(source), own, of=of)
 
 
 def _name(kind: type[Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from lowcomm.config import setting_names
 from protocols.types import ConfigError
 from sims.cluster.names import NAMES
 
@@ -23,6 +24,7 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a key of the file, e.g. run.outer_steps=10. Repeatable.",
+        autocompletion=setting_names,
     ),
 ]
 

@@ -18,6 +18,7 @@ name = "tiny"
 COMMANDS = (
     "audit",
     "checkpoint",
+    "config",
     "continue",
     "demo",
     "export",
@@ -52,6 +53,10 @@ SEALED = encode_token(
 )
 
 MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "an unknown key to explain": (
+        "config explain inner_stepz",
+        ("no key inner_stepz", "run.method.inner_steps"),
+    ),
     "an unknown key": (
         "peer run.toml --new --set run.method.inner_stepz=3",
         ("unknown key run.method.inner_stepz", "inner_steps"),
@@ -213,7 +218,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(case: str, call: Call, tmp_path: 
     assert not (tmp_path / "root-key.pem").exists()
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "tokenizer train"])
+@pytest.mark.parametrize("command", [*COMMANDS, "config explain", "tokenizer train"])
 def test_help_has_examples_that_keep_their_lines(command: str, call: Call) -> None:
     code, out, err = call(f"{command} --help")
     assert (code, err) == (0, "")
@@ -247,6 +252,27 @@ def test_what_is_no_command_has_exit_code_2(arguments: str, call: Call) -> None:
     code, out, err = call(arguments)
     assert (code, out) == (2, "")
     assert "Try 'lowcomm" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("lowcomm wit", "witness"),
+        ("lowcomm sim --pe", "--peers"),
+        ("lowcomm peer --set node.ran", "node.ranks="),
+        ("lowcomm sim --set run.protocol.silence_t", "run.protocol.silence_timeout_s="),
+        ("lowcomm config explain node.ran", "node.ranks"),
+    ],
+)
+def test_a_shell_completes_what_is_typed(
+    words: str, expected: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_LOWCOMM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    code, out, err = call("")
+    assert (code, err) == (0, "")
+    assert expected in out.split()
 
 
 def test_a_program_after_two_dashes_is_for_peer_only(call: Call) -> None:
