@@ -19,6 +19,7 @@ BENCHMARKS = {
     "waiting": "how long nodes of different speeds wait for each other",
     "plan": "the shares of `lowcomm plan` beside those of runs on emulated lines",
     "memory": "bytes that a daemon needs for an exchange, or in runs of whole methods",
+    "ranks": "memory of the ranks of a sharded node, beside that of a node's only rank",
     "codecs": "bytes, time and error of each codec",
     "arithmetic": "the compiled loops beside numpy",
     "gpu": "copies between a GPU and the daemon, and training with a peer attached",
