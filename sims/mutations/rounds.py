@@ -16,6 +16,7 @@ from protocols.rounds.round_exchange import RoundExchange
 from protocols.state.run_state import RunState
 from sims.mutations.patch import Edit, Mutant
 from sims.mutations.raft import LOG_MUTANTS
+from sims.mutations.units import of
 
 APPLY_STALE = """\
 parts = len(commit.borders) - 1
@@ -189,6 +190,7 @@ LEADER_MUTANTS = (
         "nobody-compares-states",
         "A peer with a silently corrupted state trains on, and spoils every mean.",
         Edit(StateRecovery.check_digest, "commit is None or ", "True or "),
+        tests=of("participant/member_status", "peer/core"),
     ),
     Mutant(
         "restores-a-void-branch",

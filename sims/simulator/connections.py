@@ -169,7 +169,7 @@ class WorldDialer:
             elif not node.raft.run and world.clock.now > give_up:
                 node.process.outcome = "alone"
                 self.process_ended(node)  # Other peers without a run may be connected with it.
-                world.operator.gave_up()
+                world.operator.lost_peer()
             else:
                 self._later(node, address, REDIAL_S, give_up)
 

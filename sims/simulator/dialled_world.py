@@ -13,8 +13,8 @@ from sims.simulator.virtual_network import Network
 class OperatorView(Protocol):
     """The operator of the cluster."""
 
-    def gave_up(self) -> None:
-        """Called when a peer without a run has got no answer."""
+    def lost_peer(self) -> None:
+        """Called when a peer without a run has got no answer, or a peer was removed."""
         ...
 
 

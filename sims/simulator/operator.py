@@ -72,9 +72,9 @@ class Operator:
             world.revive(next(iter(world.nodes.values())), 0.1)
         world.clock.at(15.0, self._top_up)
 
-    def gave_up(self) -> None:
-        """A peer got no answer, perhaps since all peers that it knew have left. The operator of the
-        cluster starts another one, unless later faults will do so anyway."""
+    def lost_peer(self) -> None:
+        """A peer got no answer, perhaps since all peers that it knew have left, or was removed. The
+        operator of the cluster starts another one, unless later faults will do so anyway."""
         world = self._world
         if math.isfinite(self.busy_until) and not world.finished:
             world.clock.at(0.1, self._top_up)

@@ -160,6 +160,8 @@ class BareWorld(ABC):
     def stopped(self, node: Node, stop: c.Stop) -> None:
         """Called when a peer has stopped by itself."""
         self.story.peer_ended()
+        if stop.outcome == "refused":
+            self.operator.lost_peer()
 
     def revive(self, node: Node, after_s: float) -> None:
         """Start a dead peer again after this time."""

@@ -1,7 +1,7 @@
 """Ranges of samples do what sets of numbers do, exactly."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocols.types import sample_ranges as s
@@ -39,6 +39,7 @@ def test_sets_are_added_and_taken_away(one: frozenset[int], other: frozenset[int
     assert s.contains(ours, theirs) == (other <= one)
 
 
+@example(frozenset(range(4)), 2, 12)
 @given(NUMBERS, st.integers(0, 50), st.integers(0, 12))
 def test_the_first_ones(numbers: frozenset[int], wanted: int, ranges_max: int) -> None:
     made = of(numbers)
