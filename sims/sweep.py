@@ -213,13 +213,12 @@ def _unfinished(world: World) -> list[str]:
     found: list[str] = []
     if not any(node.disk.kept for node in world.nodes.values()):
         return found  # The founder died before any peer had a state to go on from.
+    certification = world.dialer.certification
     for peer, node in world.nodes.items():
         allowed = {"finished", "dropped"}
         if node.process.asked_to_leave:
             allowed.add("left")
-        if world.dialer.certification.is_revoked(peer):
-            allowed.add("refused")
-        if world.dialer.certification.is_kicked(node):
+        if certification.is_revoked(peer) or certification.is_kicked(node):
             allowed.add("refused")
         if world.finished:
             allowed.add("alone")  # It came, or was paused, while the run ended without it.

@@ -190,9 +190,13 @@ class Driver:
                 self.mesh_shell.sent(peer, self.data_plane.send_slice(command))
             case c.SendResult(peer=peer):
                 self.mesh_shell.sent(peer, self.data_plane.send_result(command))
-            case c.AskBlocks() | c.SendBlocks() | c.CompareBlocks():
-                self.mesh_shell.block_checks.do(command)
-            case c.AskCopies() | c.CompareCopies():
+            case (
+                c.AskBlocks()
+                | c.SendBlocks()
+                | c.CompareBlocks()
+                | c.AskCopies()
+                | c.CompareCopies()
+            ):
                 self.mesh_shell.block_checks.do(command)
             case c.ReducePart():
                 self.data_plane.reduce(command)

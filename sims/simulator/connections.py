@@ -53,10 +53,11 @@ class WorldDialer:
 
     def _dial(self, node: Node, address: str) -> None:
         """`address`: an address, or the id of a peer that has none."""
-        if address in node.contacts.dials and address in node.contacts.dialling:
+        contacts = node.contacts
+        if address in contacts.dials and address in contacts.dialling:
             return
-        node.contacts.dials.add(address)
-        node.contacts.dialling.add(address)
+        contacts.dials.add(address)
+        contacts.dialling.add(address)
         world = self._world
         self._later(node, address, world.network.delay_s * 3 + 0.01, world.clock.now + FIRST_DIAL_S)
 
