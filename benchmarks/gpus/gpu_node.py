@@ -52,7 +52,7 @@ MODELS = {
         intermediate_size=2752,
         context=1024,
     ),
-    "small": ModelConfig(context=64),
+    "small": ModelConfig(vocab_size=256, context=64),
 }
 """By the number of their parameters, and one to try the program on a CPU."""
 ROWS = {"124m": 16, "369m": 16, "small": 1}
