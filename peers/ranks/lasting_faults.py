@@ -16,11 +16,11 @@ holds)."""
 _PASSING = re.compile(
     r"out of memory|cannot allocate memory|no space left|CUDA|NCCL|cuDNN|cuBLAS|HIP error|"
     r"address already in use|connection (refused|reset|closed)|timed? ?out|"
-    r"signal \d+ \(SIG|exitcode\s*:\s*-\d",
+    r"signal( \d+)? \(SIG|exitcode\s*:\s*-\d",
     re.IGNORECASE,
 )
-"""Signs of a fault of the machine: exceptions, and torchrun's text for a rank that a signal
-ended."""
+"""Signs of a fault of the machine: exceptions, and texts for a rank that a signal has ended or
+stopped."""
 _HIDDEN = re.compile(
     r"AttributeError: module 'lowcomm' has no attribute '(attach|[A-Z]\w*)'|"
     r"ImportError: cannot import name '\w+' from 'lowcomm' \(unknown location\)|"

@@ -75,9 +75,13 @@ def test_another_name_that_is_not_there_is_no_such_directory(line: str) -> None:
         fault("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1"),
         fault("RuntimeError: [Errno 98] Address already in use"),
         fault("traceback : Signal 9 (SIGKILL) received by PID 4711"),
+        fault("rank 1 is stopped by a signal (SIGSTOP)", code=None),
         None,
     ],
-    ids=["a signal", "a signal in a shell", "memory", "nccl", "a port", "torchrun", "an order"],
+    ids=[
+        *("a signal", "a signal in a shell", "memory", "nccl", "a port", "torchrun"),
+        *("a stopped process", "an order"),
+    ],
 )
 def test_what_passes_never_counts(passing: AttemptFault | None) -> None:
     assert counted(passing, passing, passing) == 0
