@@ -121,6 +121,14 @@ def test_an_optimizer_made_before_sharding_is_refused() -> None:
     assert stepped["bias"] is model.bias
 
 
+def test_several_optimizers_step_different_parameters() -> None:
+    model = nn.Linear(2, 2)
+    both = [torch.optim.SGD([each], lr=1.0) for each in (model.weight, model.bias)]
+    assert list(_stepped(model, both)) == ["weight", "bias"]
+    with pytest.raises(ConfigError, match="two optimizers step parameter bias: give it to one"):
+        _stepped(model, [*both, torch.optim.SGD([model.bias], lr=1.0)])
+
+
 class Alone:
     """A rank of a node that has no daemon: it can be refused, and not join."""
 
