@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -32,6 +31,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import lowcomm
+from lowcomm.training.attach import Peer
 from lowcomm.training.round_methods import ROUND_METHODS
 
 WIDTH, INNER = 8, 10
@@ -151,22 +151,22 @@ def build(shape: str, *, rank: int, rows: int) -> tuple[list[Stage], Train, tupl
     return [model], train_whole, share
 
 
-def main(shape: str, dies_at: int = 0) -> None:
-    peer = lowcomm.attach()
+def main(peer: Peer, shape: str, dies_at: int = 0) -> None:
     torch.manual_seed(7)
     parts, train, share = build(shape, rank=peer.rank, rows=peer.run.data.batch)
     if shape in STAGES:
         peer.reports = peer.rank == 1  # It has the last stage, and so the loss.
-    parameters = chain.from_iterable(part.parameters() for part in parts)
     # Tensors on several meshes have no step in one call.
-    optimizer = torch.optim.AdamW(parameters, lr=0.01, foreach=False)
-    method = ROUND_METHODS[peer.run.method.name](parts, optimizer, peer)
-    began = max((int(state["step"]) for state in optimizer.state.values()), default=0)
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.01, foreach=False) for each in parts]
+    method = ROUND_METHODS[peer.run.method.name](parts, optimizers, peer)
+    steps = [state["step"].item() for each in optimizers for state in each.state.values()]
+    began = int(max(steps, default=0))
     left = Path(f"{peer.node.name}-{peer.rank}.json")
     for step, x_BW in enumerate(peer.batches(Points(), share=share), 1):
         loss = train(parts, x_BW)
-        optimizer.step()
-        optimizer.zero_grad()
+        for each in optimizers:
+            each.step()
+            each.zero_grad()
         left.write_text(json.dumps({"began": began, "step": step, "loss": loss}))
         peer.metrics(step=step, tokens=step, loss=loss, tokens_per_s=0.0)
         if step == dies_at and peer.rank == 1 and os.environ["LOWCOMM_ATTEMPT"] == "0":
@@ -178,4 +178,4 @@ def main(shape: str, dies_at: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(lowcomm.attach(), sys.argv[1], *map(int, sys.argv[2:]))
