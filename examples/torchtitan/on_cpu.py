@@ -2,9 +2,11 @@
 place of `torchrun -m torchtitan.train ARGUMENTS`.
 
 It replaces what only GPUs have: names and figures of the device, and attention by a compiled
-kernel. Attention sees the whole sequence here, also beyond the borders of documents.
+kernel. Attention sees the whole sequence here, also beyond the borders of documents. Pipelines take
+microbatches, as they do in a torch above 2.13.
 """
 
+import inspect
 import runpy
 import sys
 from importlib import import_module
@@ -12,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 
 class Kernels(ModuleType):
@@ -41,6 +44,20 @@ def divide_outside(self, factor):
 
 
 FSDPModule.set_gradient_divide_factor = divide_outside
+
+
+def step(self, *, arg_mbs, kwarg_mbs, target_mbs, losses, loss_kwargs, return_outputs):
+    for stage in self._stages if isinstance(self, PipelineScheduleMulti) else [self._stage]:
+        stage.has_backward = True
+        stage.clear_runtime_states()
+    self._step_microbatches(
+        arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs
+    )
+
+
+for schedule in PipelineScheduleSingle, PipelineScheduleMulti:
+    if "arg_mbs" not in inspect.signature(schedule.step).parameters:
+        schedule.step = step
 
 kernels = "torchtitan.distributed.minimal_async_ep.kernels"
 sys.modules[kernels] = Kernels(kernels)

@@ -21,6 +21,8 @@ class NodeLease:
     def __init__(self) -> None:
         self.per_step = 1
         """Batches that each inner step uses."""
+        self.reserved = False
+        """The loop has said how many these are."""
         self.ahead = 0
         """Batches that a loader may draw before their steps."""
         self.share: Share = None

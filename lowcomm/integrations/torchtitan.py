@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, make_dataclass, replace
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
+
+from torch import __version__ as torch_version
 
 from lowcomm.integrations.leased_loader import Parts, RemadeStream, check_batch
 from lowcomm.integrations.training_node import TrainingNode
@@ -101,6 +104,7 @@ class NodeTrainer(_Trainer):
             self._check(peer)
             accumulated = self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches
             self.dataloader.lease(peer, accumulated=accumulated)
+        peer.reports = self._reports()
         self.checkpointer.load = _followed(self.checkpointer.load, self._join_run)
         self.metrics_processor.log = _followed(self.metrics_processor.log, self._keep_loss)
 
@@ -119,28 +123,33 @@ class NodeTrainer(_Trainer):
     def _check(self, peer: Peer) -> None:
         """Raise ConfigError if the job does not fit the run."""
         run, training = peer.run, self.config.training
-        data, optimizers = run.data, self.optimizers.optimizers
+        data = run.data
         if training.seq_len != data.window:
             raise ConfigError(
                 f"training.seq_len is {training.seq_len}, but run.data.window, the number of "
                 f"tokens in a sample, is {data.window}: make them equal"
             )
-        if len(self.model_parts) != 1:
-            raise ConfigError(
-                f"this rank has {len(self.model_parts)} stages of a pipeline, but a node's rank "
-                "has one: choose a schedule with one stage for each rank"
-            )
-        if len(optimizers) != 1:
-            kinds = ", ".join(type(each).__name__ for each in optimizers)
-            raise ConfigError(
-                f"this job has several optimizers ({kinds}), but a node's rank has one: use the "
-                "same kind for all parameter groups"
-            )
+        if self.parallel_dims.pp_enabled:
+            step = self.pp_schedule.step
+            if "arg_mbs" not in signature(step).parameters:  # As in torch 2.13.
+                raise ConfigError(
+                    f"torchtitan gives microbatches to its pipeline, which torch {torch_version} "
+                    "does not take: install a newer torch, or set "
+                    "parallelism.pipeline_parallel_degree to 1"
+                )
+
+    def _reports(self) -> bool:
+        """Whether this rank is the first of those that know the loss: of a pipeline those with the
+        last stage."""
+        dims = self.parallel_dims
+        meshes = [dims.get_optional_mesh(name) for name in ("batch", "cp", "tp")]
+        first = all(mesh is None or mesh.get_local_rank() == 0 for mesh in meshes)
+        return first and (not dims.pp_enabled or self.pp_has_last_stage)
 
     def _join_run(self, *_call: Any, **_options: Any) -> None:
         """A checkpoint of the job is loaded, if there is one, and no batch has been drawn."""
-        (model,), (optimizer,) = self.model_parts, self.optimizers.optimizers
-        self._node.join_run(model, optimizer, self.lr_schedulers.schedulers)
+        optimizers, schedulers = self.optimizers.optimizers, self.lr_schedulers.schedulers
+        self._node.join_run(self.model_parts, optimizers, schedulers)
         self.step = self._node.run_step
 
     def _keep_loss(self, _step: int, loss: float, *_others: Any, **_more: Any) -> None:

@@ -7,19 +7,20 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lowcomm.loop_state.kept_objects import RandomState
+from lowcomm.loop_state.rank_checkpoint import Optimizers
 from lowcomm.loop_state.run_scheduler import RunScheduler, lr_scheduler
+from lowcomm.tensors.names import Model
 from lowcomm.training.attach import Peer, attach
 from lowcomm.training.round_methods import ROUND_METHODS, Method
 from protocols.types import ConfigError
 
 
 class TrainingNode:
-    """One rank with a method of rounds, a model, an optimizer and schedulers that others made.
+    """One rank with a method of rounds, a model, optimizers and schedulers that others made.
 
     Call `join_run` when they are made and before a batch is drawn, then `end_step` after each step
     of the optimizer and of the schedulers.
@@ -59,7 +60,7 @@ class TrainingNode:
         return run.total_inner_steps
 
     def join_run(
-        self, model: nn.Module, optimizer: Optimizer, schedulers: Sequence[LRScheduler]
+        self, model: Model, optimizer: Optimizers, schedulers: Sequence[LRScheduler]
     ) -> None:
         """Join the run; when this returns, `model` has its parameters, and each scheduler the
         rates of its step.

@@ -31,6 +31,9 @@ HEADER = "lowcomm"
 
 Parameters = Mapping[str, nn.Parameter]
 """All parameters that the optimizer steps, by their names in the model."""
+Optimizers = Optimizer | Sequence[Optimizer]
+"""One optimizer of a rank, or several that step different parameters (one for each stage of a
+pipeline, or AdamW beside Muon)."""
 
 
 Content = tuple[Path, dict[str, Tensor], dict[str, str]]
@@ -78,7 +81,7 @@ class RankSaver:
     """Writes the states of one rank's optimizer and kept objects in a thread of its own, while
     training goes on."""
 
-    def __init__(self, parameters: Parameters, optimizer: Optimizer, kept: KeptContent) -> None:
+    def __init__(self, parameters: Parameters, optimizer: Optimizers, kept: KeptContent) -> None:
         self._parameters, self._optimizer, self._kept = parameters, optimizer, kept
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-state")
         self._last: Future[None] | None = None
@@ -118,16 +121,17 @@ def _write(contents: Sequence[Content], then: Callable[[Exception | None], None]
 
 
 def _state(
-    file: RankFile, parameters: Parameters, optimizer: Optimizer
+    file: RankFile, parameters: Parameters, optimizer: Optimizers
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors themselves, not copies, and the header of their file."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     sharded: list[str] = []
+    states: dict[Tensor, dict[str, Any]] = {}
+    for each in optimizers_of(optimizer):
+        states |= each.state
     for name, parameter in parameters.items():
-        # `get`: the state is a defaultdict, in which a lookup with [] would add an entry.
-        state = cast("dict[str, Any]", optimizer.state.get(parameter, {}))
-        for key, value in state.items():
+        for key, value in states.get(parameter, {}).items():
             entry = f"{key}:{name}"
             if isinstance(value, DTensor):
                 if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
@@ -146,7 +150,7 @@ def _state(
     return tensors, header
 
 
-def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> bool:
+def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizers) -> bool:
     """Load into `optimizer` the state that a rank like this one saved. Returns whether that
     succeeded.
 
@@ -169,25 +173,26 @@ def load_rank_state(file: RankFile, parameters: Parameters, optimizer: Optimizer
     return True
 
 
-def give_state(entries: Mapping[str, Any], parameters: Parameters, optimizer: Optimizer) -> None:
+def give_state(entries: Mapping[str, Any], parameters: Parameters, optimizer: Optimizers) -> None:
     """Replace the state of `optimizer` by these entries, such as "exp_avg:model.norm.weight"."""
     state: dict[str, dict[str, Any]] = {}
     for entry, value in entries.items():
         key, name = split_entry(entry)
         state.setdefault(name, {})[key] = value
     names = {parameter: name for name, parameter in parameters.items()}
-    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    # torch's own loader moves each tensor to the optimizer's device (a fused step: the GPU).
-    optimizer.load_state_dict(
-        {
-            "state": {
-                number: state[names[parameter]]
-                for number, parameter in enumerate(stepped)
-                if names[parameter] in state
-            },
-            "param_groups": optimizer.state_dict()["param_groups"],
-        }
-    )
+    for each in optimizers_of(optimizer):
+        stepped = [parameter for group in each.param_groups for parameter in group["params"]]
+        # torch's own loader moves each tensor to the optimizer's device (a fused step: the GPU).
+        each.load_state_dict(
+            {
+                "state": {
+                    number: state[names[parameter]]
+                    for number, parameter in enumerate(stepped)
+                    if names[parameter] in state
+                },
+                "param_groups": each.state_dict()["param_groups"],
+            }
+        )
 
 
 def _check_apart(tensors: Mapping[str, Tensor]) -> None:
@@ -231,19 +236,24 @@ def read_tensors(
         return None
 
 
-def identity(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> dict[str, Any]:
+def identity(file: RankFile, parameters: Parameters, optimizer: Optimizers) -> dict[str, Any]:
     """Values that must be equal for a state to fit, in the form in which JSON returns them."""
-    kind = type(optimizer)
+    kinds = dict.fromkeys(type(each) for each in optimizers_of(optimizer))
     return {
         "schema": SCHEMA,
         "rank": file.rank,
         "world_size": file.world_size,
-        "optimizer": f"{kind.__module__}.{kind.__qualname__}",
+        "optimizer": " and ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds),
         "parameters": {
             name: [list(parameter.shape), list(local_of(parameter).shape)]
             for name, parameter in parameters.items()
         },
     }
+
+
+def optimizers_of(optimizer: Optimizers) -> Sequence[Optimizer]:
+    """The optimizers; a single one is alone."""
+    return [optimizer] if isinstance(optimizer, Optimizer) else optimizer
 
 
 def split_entry(entry: str) -> tuple[str, str]:

@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from lowcomm.loop_state.rank_checkpoint import (
+    Optimizers,
     Parameters,
     RankFile,
     RankStateError,
@@ -43,7 +43,7 @@ class OtherRank:
     shapes: Shapes
 
 
-def load_resharded(file: RankFile, parameters: Parameters, optimizer: Optimizer) -> bool:
+def load_resharded(file: RankFile, parameters: Parameters, optimizer: Optimizers) -> bool:
     """Load into `optimizer` this rank's part of the state that another number of ranks saved in the
     directory of `file`. Returns whether that succeeded; if not, the optimizer is unchanged."""
     world_size = other_world_size(file)
@@ -73,7 +73,7 @@ def other_world_size(file: RankFile) -> int:
     return max(found, default=(0.0, 0))[1]
 
 
-def _read(file: RankFile, rank: int, world_size: int, optimizer: Optimizer) -> OtherRank:
+def _read(file: RankFile, rank: int, world_size: int, optimizer: Optimizers) -> OtherRank:
     """Read the file of another rank. Raises RankStateError if it is damaged, or of another
     optimizer."""
     other = RankFile(file.directory, rank, world_size)

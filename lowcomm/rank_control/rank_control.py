@@ -182,8 +182,7 @@ class RankControl:
             case r.RanksDemand():
                 self.rounds.demanded(event)
             case r.RankMetrics():
-                if event.rank == 0:
-                    context.figures.measured(event)
+                context.figures.measured(event)
             case r.RanksEvaluated(loss=loss, windows=windows, sample=sample):
                 found = {"loss": loss, "windows": windows, "sample": sample}
                 context.event_log.write("evaluated", round=self.rounds.evaluated_round, **found)

@@ -24,7 +24,7 @@ class RankFigures:
     """(inner steps, tokens) of earlier attempts of the ranks."""
 
     def measured(self, metrics: r.RankMetrics) -> None:
-        """Rank 0 has reported the figures of its attempt."""
+        """The rank that reports has sent the figures of its attempt."""
         self.loss, self.tokens_per_s = metrics.loss, metrics.tokens_per_s
         self.steps = self.earlier[0] + metrics.step
         self.tokens = self.earlier[1] + metrics.tokens

@@ -57,12 +57,15 @@ class Peer:
         """The run is over: the parameters are the final ones, and `batches` has ended."""
         self.evaluation_due = False
         """The daemon asks for the loss of the present parameters; answer by `evaluated`."""
+        self.reports = rank == 0
+        """This rank sends the figures of `metrics` and `evaluated` for its node, as one rank does.
+        In a pipeline set it on each rank: true on one that has the last stage, and so the loss."""
         self.lease = NodeLease()
         """For a method: the samples that this node may train on, and those that its steps have
         used."""
         self._kept: KeptObjects | None = None
         self._corpus_directory = Path(configured.corpus)
-        self._joined = self._reserved = False
+        self._joined = False
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -201,7 +204,7 @@ class Peer:
                 "count from 0"
             )
         self._share(np.empty((data.batch, 0), np.int64))  # All ranks raise, or none.
-        if self._reserved and lease.per_step != accumulate:
+        if lease.reserved and lease.per_step != accumulate:
             raise ConfigError(
                 f"accumulate is {accumulate} here, and {lease.per_step} for batches of before: "
                 "keep it"
@@ -215,7 +218,7 @@ class Peer:
                 )
             return
         grows = accumulate > lease.per_step or ahead > lease.ahead
-        self._reserved, lease.per_step = True, accumulate
+        lease.reserved, lease.per_step = True, accumulate
         lease.ahead = max(lease.ahead, ahead)
         if not grows or self.finished:
             return
@@ -275,15 +278,15 @@ class Peer:
 
     def metrics(self, *, step: int, tokens: int, loss: float, tokens_per_s: float) -> None:
         """Show these figures; never blocks. `step` and `tokens` (of all ranks) count from the start
-        of this process. Rank 0 sends them; on other ranks the call has no effect."""
-        if self.rank == 0:
+        of this process. Where `reports` is false, the call has no effect."""
+        if self.reports:
             self.client.metrics(step=step, tokens=tokens, loss=loss, tokens_per_s=tokens_per_s)
 
     def evaluated(self, *, loss: float, windows: int, sample: str) -> None:
         """Report the mean `loss` over `windows` held-out windows, and a text that the model has
-        written. Every rank calls it; rank 0 sends it."""
+        written. Every rank calls it; the one that `reports` sends it."""
         self.evaluation_due = False
-        if self.rank == 0:
+        if self.reports:
             self.client.evaluated(loss=loss, windows=windows, sample=sample)
 
     def close(self) -> None:

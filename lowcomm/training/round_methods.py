@@ -11,18 +11,19 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lowcomm.config.lr_schedule import Schedule, warmup
 from lowcomm.loop_state.rank_checkpoint import (
+    Optimizers,
     Parameters,
     RankFile,
     RankSaver,
     RankStateError,
     load_rank_state,
+    optimizers_of,
 )
 from lowcomm.loop_state.resharded_state import load_resharded
 from lowcomm.methods import EagerDiLoCoMethod, RoundMethod
@@ -68,7 +69,7 @@ class Method:
     def __init__(
         self,
         model: Model,
-        optimizer: Optimizer,
+        optimizer: Optimizers,
         peer: Peer,
         *,
         schedule: Schedule | None = None,
@@ -77,8 +78,8 @@ class Method:
 
         `model`: a module, or a list of the parts that this rank has of it (stages of a pipeline),
         in which each parameter has its name in the whole model. `optimizer` was made from it after
-        `fully_shard` had sharded it; a parameter that only one rank has may be plain. Its
-        parameters that need a gradient are fp32, bf16 or fp16. With a
+        `fully_shard` had sharded it; it may be a list of several. A parameter that only one rank
+        has may be plain. The parameters that need a gradient are fp32, bf16 or fp16. With a
         `schedule`, the learning rate of each group is its present value times the schedule's factor
         (and that of `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises
         ConfigError if the model, the optimizer or the agreed method does not fit.
@@ -108,7 +109,7 @@ class Method:
         self._optimizer = optimizer
         self._peer = peer
         self._schedule = schedule
-        self._rates: list[float] = [group["lr"] for group in optimizer.param_groups]
+        self._rates: list[float] = [group["lr"] for group in _groups(optimizer)]
         elements = sum(part.elements for part in (*parts.shards, *views))
         attached = peer.join([*parts.layout, *stored], elements=elements, frozen=frozen)
         device = parts.device
@@ -263,7 +264,7 @@ class Method:
         if self._schedule is None:
             return
         factor = self._schedule(self.inner_step) * warmup(self.steps, self._warmup_steps)
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(_groups(self._optimizer), self._rates, strict=True):
             group["lr"] = rate * factor
 
 
@@ -301,17 +302,26 @@ ROUND_METHODS = {each.name: each for each in Method.__subclasses__()}
 """The classes by `run.method.name`."""
 
 
-def _stepped(model: Model, optimizer: Optimizer) -> dict[str, nn.Parameter]:
-    """The parameters that the optimizer steps, by name. Raises ConfigError for one that is not in
-    the model."""
+def _groups(optimizer: Optimizers) -> list[dict[str, Any]]:
+    """The parameter groups of all optimizers themselves."""
+    return [group for each in optimizers_of(optimizer) for group in each.param_groups]
+
+
+def _stepped(model: Model, optimizer: Optimizers) -> dict[str, nn.Parameter]:
+    """The parameters that the optimizers step, by name. Raises ConfigError for one that is not in
+    the model, or has two optimizers."""
     names = {parameter: name for name, parameter in named_parameters(model)}
     stepped: dict[str, nn.Parameter] = {}
-    for group in optimizer.param_groups:
+    for group in _groups(optimizer):
         for parameter in group["params"]:
             if parameter not in names:
                 raise ConfigError(
                     f"the optimizer steps a tensor {tuple(parameter.shape)} that is not in the "
                     "model: make the optimizer from model.parameters(), after fully_shard"
+                )
+            if names[parameter] in stepped:
+                raise ConfigError(
+                    f"two optimizers step parameter {names[parameter]}: give it to one of them"
                 )
             stepped[names[parameter]] = parameter
     return stepped

@@ -375,7 +375,10 @@ class RankAttempt:
         del self._contributions[(fragment, generation)]
         counts = {(other.steps, other.tokens) for other in so_far.values()}
         if len(counts) > 1:
-            raise RankFault(f"ranks disagree on (steps, tokens) of a contribution: {counts}")
+            raise RankFault(
+                f"ranks disagree on (steps, tokens) of a contribution: {sorted(counts)}; each of "
+                "them, in a pipeline too, must count the tokens of the whole node"
+            )
         if len({other.samples for other in so_far.values()}) > 1:
             raise RankFault("ranks disagree on the samples of a contribution")
         self.contributed_once = True

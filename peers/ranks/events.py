@@ -61,7 +61,7 @@ class RanksObeyed:
 
 @dataclass(frozen=True, slots=True)
 class RankMetrics:
-    """Figures of one rank."""
+    """Figures of the rank that reports."""
 
     rank: int
     step: int
@@ -72,7 +72,7 @@ class RankMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RanksEvaluated:
-    """Rank 0 reports the mean loss over the whole set, and a text the model wrote."""
+    """The mean loss over the whole set, and a text that the model has written, as one rank says."""
 
     loss: float
     windows: int

@@ -380,4 +380,4 @@ def report_of(
     if isinstance(message, Snapshotted):
         complete = attempt.snapshotted(rank, message.directory)
         return RanksSnapshotted(message.directory) if complete else None
-    return RanksEvaluated(message.loss, message.windows, message.sample) if rank == 0 else None
+    return RanksEvaluated(message.loss, message.windows, message.sample)

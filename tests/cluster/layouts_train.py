@@ -2,19 +2,19 @@
 
 layouts_train.py SHAPE [STEP]
 
-SHAPE: `whole` (one rank), `tensors` (4 ranks, tensor parallelism of 2 below FSDP2 of 2) or `stages`
-(2 ranks, a pipeline). At inner step STEP of its first start, rank 1 ends itself by SIGKILL. Each
-rank leaves the number of optimizer steps with which it began, and its last loss, in the current
-directory: `NAME-RANK.json`.
+SHAPE: `whole` (one rank), `tensors` (4 ranks, tensor parallelism of 2 below FSDP2 of 2), `stages`
+(2 ranks, a pipeline) or `interleaved` (one with two stages in each rank). At inner step STEP of its
+first start, rank 1 ends itself by SIGKILL. Each rank leaves the number of optimizer steps with
+which it began, and its last loss, in the current directory: `NAME-RANK.json`.
 """
 
 import json
+import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -30,6 +31,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import lowcomm
+from lowcomm.training.attach import Peer
 from lowcomm.training.round_methods import ROUND_METHODS
 
 WIDTH, INNER = 8, 10
@@ -40,7 +42,14 @@ PLAN: dict[str, ParallelStyle] = {
     "layers.*.up": ColwiseParallel(),
     "layers.*.down": RowwiseParallel(),
 }
+STAGES = {
+    "stages": (range(2), range(2, 3)),
+    "interleaved": (range(1), range(1, 2), range(2, 3), range(3, 3)),
+}
+"""Of each pipeline the blocks of its stages, which the ranks have in turn."""
+MICROBATCHES = 2
 Train = Callable[[Sequence[nn.Module], Tensor], float]
+"""Trains on a batch and returns its loss; a rank that has not the last stage returns NaN."""
 
 
 class Block(nn.Module):
@@ -87,39 +96,48 @@ def train_whole(parts: Sequence[nn.Module], x_BW: Tensor) -> float:
     return loss.item()
 
 
-def train_first(parts: Sequence[nn.Module], x_BW: Tensor) -> float:
-    """Forward, and backward with the gradient that the next rank returns."""
-    out_BW: Tensor = parts[1](parts[0](x_BW))
-    dist.send(out_BW.detach(), 1)
-    grad_BW = torch.empty_like(out_BW)
-    dist.recv(grad_BW, 1)
-    out_BW.backward(grad_BW)
-    return 0.0
+def pipeline(shape: str, *, rank: int, rows: int) -> tuple[list[Stage], Train]:
+    """The stages of this rank, of two, and their training step on batches of so many rows."""
+    blocks = STAGES[shape]
+    parts: list[Stage] = []
+    stages: list[PipelineStage] = []
+    for number in range(rank, len(blocks), 2):
+        parts.append(Stage(blocks[number], last=number == len(blocks) - 1))
+        # Without examples torch runs the stage once on any values, and BatchNorm counts them.
+        shape_BW = (rows // MICROBATCHES, WIDTH)
+        in_BW = torch.empty(shape_BW, requires_grad=number > 0)
+        out_BW = torch.empty(shape_BW, requires_grad=True)
+        cpu = torch.device("cpu")
+        stages.append(PipelineStage(parts[-1], number, len(blocks), cpu, in_BW, out_BW))
+    if len(stages) == 1:
+        schedule = Schedule1F1B(stages[0], MICROBATCHES, loss_of)
+    else:
+        schedule = ScheduleInterleaved1F1B(list(stages), MICROBATCHES, loss_of)
 
+    def train(_parts: Sequence[nn.Module], x_BW: Tensor) -> float:
+        if rank == 0:
+            schedule.step(x_BW)
+            return math.nan
+        losses: list[Tensor] = []
+        schedule.step(target=x_BW, losses=losses)
+        return torch.stack(losses).mean().item()
 
-def train_last(parts: Sequence[nn.Module], x_BW: Tensor) -> float:
-    in_BW = torch.empty_like(x_BW)
-    dist.recv(in_BW, 0)
-    loss = loss_of(parts[0](in_BW.requires_grad_()), x_BW)
-    loss.backward()
-    assert in_BW.grad is not None
-    dist.send(in_BW.grad, 0)
-    return loss.item()
+    return parts, train
 
 
 def freeze(part: Stage) -> None:
     part.get_parameter("layers.0.up.bias").requires_grad = False
 
 
-def build(shape: str, rank: int) -> tuple[list[Stage], Train, tuple[int, int]]:
-    """The parts of the model that this rank has, its training step, and its share of a batch."""
-    if shape == "stages":
+def build(shape: str, *, rank: int, rows: int) -> tuple[list[Stage], Train, tuple[int, int]]:
+    """The parts of the model that this rank has, its training step on batches of so many rows, and
+    its share of a batch."""
+    if shape in STAGES:
         dist.init_process_group("gloo")
-        if rank == 1:
-            return [Stage(range(2, 3), last=True)], train_last, (0, 1)
-        parts = [Stage(range(number, number + 1), last=False) for number in range(2)]
-        freeze(parts[0])
-        return parts, train_first, (0, 1)
+        parts, train = pipeline(shape, rank=rank, rows=rows)
+        if rank == 0:
+            freeze(parts[0])
+        return parts, train, (0, 1)
     model = Stage(range(3), last=True)
     share = (0, 1)
     if shape == "tensors":
@@ -133,21 +151,24 @@ def build(shape: str, rank: int) -> tuple[list[Stage], Train, tuple[int, int]]:
     return [model], train_whole, share
 
 
-def main(shape: str, dies_at: int = 0) -> None:
-    peer = lowcomm.attach()
+def main(peer: Peer, shape: str, dies_at: int = 0) -> None:
     torch.manual_seed(7)
-    parts, train, share = build(shape, peer.rank)
-    parameters = chain.from_iterable(part.parameters() for part in parts)
+    parts, train, share = build(shape, rank=peer.rank, rows=peer.run.data.batch)
+    if shape in STAGES:
+        peer.reports = peer.rank == 1  # It has the last stage, and so the loss.
     # Tensors on several meshes have no step in one call.
-    optimizer = torch.optim.AdamW(parameters, lr=0.01, foreach=False)
-    method = ROUND_METHODS[peer.run.method.name](parts, optimizer, peer)
-    began = max((int(state["step"]) for state in optimizer.state.values()), default=0)
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.01, foreach=False) for each in parts]
+    method = ROUND_METHODS[peer.run.method.name](parts, optimizers, peer)
+    steps = [state["step"].item() for each in optimizers for state in each.state.values()]
+    began = int(max(steps, default=0))
     left = Path(f"{peer.node.name}-{peer.rank}.json")
     for step, x_BW in enumerate(peer.batches(Points(), share=share), 1):
         loss = train(parts, x_BW)
-        optimizer.step()
-        optimizer.zero_grad()
+        for each in optimizers:
+            each.step()
+            each.zero_grad()
         left.write_text(json.dumps({"began": began, "step": step, "loss": loss}))
+        peer.metrics(step=step, tokens=step, loss=loss, tokens_per_s=0.0)
         if step == dies_at and peer.rank == 1 and os.environ["LOWCOMM_ATTEMPT"] == "0":
             os.kill(os.getpid(), signal.SIGKILL)
         method.step()
@@ -157,4 +178,4 @@ def main(shape: str, dies_at: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(lowcomm.attach(), sys.argv[1], *map(int, sys.argv[2:]))

@@ -21,6 +21,7 @@ import pytest
 from lowcomm.reports.events import Commit, Layout, Metrics, RanksReady, Traffic
 from tests.cluster import kept_trainer
 from tests.cluster.kept_trainer import DECAY, RATE
+from tests.cluster.marks import NIGHTLY
 from tests.cluster.running import (
     Command,
     Shell,
@@ -68,6 +69,21 @@ ALL = (NANOGPT, TRAINER, LORA, LIGHTNING, ACCELERATE)
 PRINTING = (NANOGPT, ACCELERATE)
 """Their programs only print their losses."""
 TITAN = Example("torchtitan", 10, 0, inner=4)
+TENSORS, STAGES, SCHEDULE = (
+    f"--parallelism.{option}"
+    for option in (
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "pipeline_parallel_schedule",
+    )
+)
+TITAN_OPTIONS = {
+    "fsdp": (),
+    "tensors": (TENSORS, "2"),
+    "stages": (STAGES, "2", SCHEDULE, "1F1B"),
+    "interleaved": (STAGES, "2", SCHEDULE, "Interleaved1F1B"),
+}
+"""How two ranks share the model."""
 
 
 @pytest.fixture
@@ -163,13 +179,18 @@ def test_nodes_of_an_example_train_together_though_one_joins_and_one_is_killed(
 
 @pytest.mark.long
 @pytest.mark.deadline(240)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(each, marks=() if each == "fsdp" else NIGHTLY) for each in TITAN_OPTIONS],
+)
 def test_nodes_of_torchtitan_train_together_though_one_joins_and_a_rank_is_killed(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    """The stock debug model of torchtitan; one of the nodes has two ranks, sharded by FSDP2."""
+    """The stock debug model of torchtitan; one of the nodes has two ranks."""
     monkeypatch.setenv("PYTHONPATH", str(TITAN_PACKAGES), prepend=os.pathsep)
     alpha, beta, gamma = (tmp_path / name for name in ("alpha", "beta", "gamma"))
-    nodes = [titan_node(shell, "alpha", "--new", "--set", "node.ranks=2")]
+    two = ("--new", "--set", "node.ranks=2")
+    nodes = [titan_node(shell, "alpha", *two, options=TITAN_OPTIONS[shape])]
     token = token_of(alpha)
     nodes.append(titan_node(shell, "beta", "--join", token))
     commits_until(alpha, 2, within_s=WITHIN_S)

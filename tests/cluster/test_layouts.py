@@ -1,6 +1,7 @@
 """Ranks share the model in different ways on the nodes of a run: one layout for all."""
 
 import json
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any, cast
 import pytest
 import safetensors.torch
 
-from lowcomm.reports.events import Commit, Member, RanksLost
+from lowcomm.reports.events import Commit, Member, Metrics, RanksLost
 from tests.cluster import layouts_train
 from tests.cluster.running import (
     Command,
@@ -25,7 +26,7 @@ from tests.cluster.running import (
 )
 
 PYTHONPATH = str(Path(__file__).parents[2])
-RANKS = {"whole": 1, "tensors": 4, "stages": 2}
+RANKS = {"whole": 1, "tensors": 4, "stages": 2, "interleaved": 2}
 STREAMING = 'name = "streaming_diloco"\ninner_steps = 6\nfragments = 2\noverlap_steps = 2'
 
 
@@ -117,6 +118,7 @@ def test_a_pipeline_joins_a_plain_node_and_leaves(shell: Shell, tmp_path: Path) 
     nodes[0].signal(signal.SIGTERM)
     nodes[0].wait(within_s=30)
     assert not [*of(RanksLost, alpha), *of(RanksLost, beta)]
+    assert math.isfinite(of(Metrics, beta)[-1].loss), "only its second rank has a loss"
     assert {each.member_name for each in of(Member, alpha)} >= {"alpha", "beta"}
     check_digests(alpha, beta)
     check_checkpoint(alpha)
@@ -125,12 +127,22 @@ def test_a_pipeline_joins_a_plain_node_and_leaves(shell: Shell, tmp_path: Path) 
 @pytest.mark.long
 @pytest.mark.nightly
 @pytest.mark.deadline(240)
-@pytest.mark.parametrize("method", ["", 'name = "decoupled_diloco"\nfragments = 4'])
-def test_a_pipeline_founds_a_run_for_the_others(shell: Shell, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "shape", "other"),
+    [
+        (STREAMING, "stages", "whole"),
+        (STREAMING, "interleaved", "whole"),
+        ("", "stages", "tensors"),
+        ('name = "decoupled_diloco"\nfragments = 4', "stages", "tensors"),
+    ],
+)
+def test_a_pipeline_founds_a_run_for_the_others_and_loses_a_rank(
+    shell: Shell, tmp_path: Path, method: str, shape: str, other: str
+) -> None:
     write_config(tmp_path, peers=2, rounds=10_000, method=method)
     alpha, beta = tmp_path / "alpha", tmp_path / "beta"
-    nodes = [node(shell, "alpha", "--new", shape="stages", dies_at=30)]
-    nodes.append(node(shell, "beta", "--join", token_of(alpha), shape="tensors"))
+    nodes = [node(shell, "alpha", "--new", shape=shape, dies_at=30)]
+    nodes.append(node(shell, "beta", "--join", token_of(alpha), shape=other))
     until(lambda: of(RanksLost, alpha), within_s=100, what="alpha losing its ranks")
     had = counted(alpha)
     until(lambda: counted(alpha) > had + 3, within_s=100, what="alpha contributing again")

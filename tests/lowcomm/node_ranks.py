@@ -31,10 +31,15 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
-from torch.optim import Optimizer
 
 from lowcomm.loop_state.kept_objects import KeptObjects
-from lowcomm.loop_state.rank_checkpoint import Parameters, RankFile, RankSaver, load_rank_state
+from lowcomm.loop_state.rank_checkpoint import (
+    Optimizers,
+    Parameters,
+    RankFile,
+    RankSaver,
+    load_rank_state,
+)
 from lowcomm.loop_state.resharded_state import load_resharded
 from lowcomm.program.muon import Muon
 from lowcomm.program.process_group import join_node, leave_node, rank_device
@@ -56,7 +61,7 @@ CPU = rank_device("cpu", local_rank=0)
 
 
 def save_rank_state(
-    file: RankFile, parameters: Parameters, optimizer: Optimizer, kept: KeptObjects | None = None
+    file: RankFile, parameters: Parameters, optimizer: Optimizers, kept: KeptObjects | None = None
 ) -> None:
     """Save a state and wait for it. Raises the saver's errors."""
     errors: list[Exception | None] = []

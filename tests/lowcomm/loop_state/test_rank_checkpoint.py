@@ -17,10 +17,12 @@ from torch.optim import Optimizer
 from lowcomm.loop_state.kept_objects import KeptObjects
 from lowcomm.loop_state.rank_checkpoint import (
     HEADER,
+    Optimizers,
     RankFile,
     RankSaver,
     RankStateError,
     load_rank_state,
+    optimizers_of,
 )
 from lowcomm.program.muon import Muon
 from tests.lowcomm.forking import run_ranks
@@ -69,12 +71,14 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters())
 
 
-def train(model: nn.Module, optimizer: Optimizer, steps: int) -> bytes:
+def train(model: nn.Module, optimizer: Optimizers, steps: int) -> bytes:
     device = next(model.parameters()).device
     for step in range(steps):
-        optimizer.zero_grad()
+        for each in optimizers_of(optimizer):
+            each.zero_grad()
         model(torch.full((2, 3), 0.3 * step, device=device)).square().sum().backward()
-        optimizer.step()
+        for each in optimizers_of(optimizer):
+            each.step()
     return nn.utils.parameters_to_vector(model.parameters()).detach().cpu().numpy().tobytes()
 
 
@@ -112,6 +116,30 @@ def test_a_restart_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
     assert load_rank_state(file, parameters_of(again), other)
     assert train(again, other, 3) == train(model, optimizer, 3)
     assert [path.name for path in file.directory.iterdir()] == ["rank-0-of-1.safetensors"]
+
+
+@pytest.mark.parametrize("names", [("adamw", "adamw"), ("adamw", "sgd_momentum")])
+def test_several_optimizers_go_on_bit_by_bit(names: tuple[str, str], tmp_path: Path) -> None:
+    """As of two stages of a pipeline; AdamW beside another one."""
+
+    def make(model: nn.Module, names: tuple[str, ...] = names) -> list[Optimizer]:
+        parts = zip(names, model.children(), strict=True)
+        return [OPTIMIZERS[name](part.parameters()) for name, part in parts]
+
+    model = build()
+    optimizers = make(model)
+    train(model, optimizers, 3)
+    file = RankFile(tmp_path, 0, 1)
+    save_rank_state(file, parameters_of(model), optimizers)
+
+    again = build()
+    again.load_state_dict(model.state_dict())
+    others = make(again, ("adamw", "rmsprop"))
+    assert not load_rank_state(file, parameters_of(again), others)
+    assert not any(each.state for each in others)
+    others = make(again)
+    assert load_rank_state(file, parameters_of(again), others)
+    assert train(again, others, 3) == train(model, optimizers, 3)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -130,6 +130,13 @@ class Client:
         self.configured = Configured(run=run_to_json(run), node=node, corpus="")
         self.unfits: list[str] = []
         self.demands: list[tuple[int, int]] = []
+        self.losses: list[float] = []
+
+    def metrics(self, *, loss: float, **_: Any) -> None:
+        self.losses.append(loss)
+
+    def evaluated(self, *, loss: float, **_: Any) -> None:
+        self.losses.append(-loss)
 
     def attach(self, *_: Any, **__: Any) -> None: ...
 
@@ -206,6 +213,22 @@ def test_ranks_that_work_on_the_same_rows_say_which_share_they_take() -> None:
     with pytest.raises(ConfigError, match=r"run.data.batch \(4\) must be a multiple of 3"):
         peer.reserve(share=(0, 3))
     assert len(client.unfits) == 0
+
+
+@pytest.mark.parametrize(("rank", "last"), [(0, None), (1, 1)])
+def test_one_rank_reports_the_first_one_or_that_of_the_last_stage(
+    rank: int, last: int | None
+) -> None:
+    client = Client(RunConfig())
+    for number in range(2):
+        peer = Peer(cast(Any, client), rank=number, world_size=2)
+        if last is not None:
+            peer.reports = number == last
+        peer.evaluate()
+        peer.metrics(step=1, tokens=1, loss=1.0 + number, tokens_per_s=1.0)
+        peer.evaluated(loss=1.0 + number, windows=1, sample="")
+        assert not peer.evaluation_due
+    assert client.losses == [1.0 + rank, -1.0 - rank]
 
 
 def test_ranks_that_share_their_rows_do_not_divide_the_batch() -> None:

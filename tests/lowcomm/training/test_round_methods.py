@@ -29,7 +29,10 @@ from peers.processes.supervisor import CommandSpawner
 from peers.ranks.events import RanksFinished
 from protocols.types.errors import ConfigError
 from protocols.types.sample_ranges import SampleRange
-from tests.lowcomm import rank_driver
+from tests.cluster import layouts_train
+from tests.cluster.marks import NIGHTLY
+from tests.lowcomm import pipeline_ranks, rank_driver
+from tests.lowcomm.forking import run_ranks
 
 HERE = Path(__file__).parents[1]
 H = 3
@@ -119,6 +122,37 @@ def test_an_optimizer_made_before_sharding_is_refused() -> None:
     stepped = _stepped(model, torch.optim.SGD([model.bias], lr=1.0))
     assert list(stepped) == ["bias"]
     assert stepped["bias"] is model.bias
+
+
+def test_several_optimizers_step_different_parameters() -> None:
+    model = nn.Linear(2, 2)
+    both = [torch.optim.SGD([each], lr=1.0) for each in (model.weight, model.bias)]
+    assert list(_stepped(model, both)) == ["weight", "bias"]
+    with pytest.raises(ConfigError, match="two optimizers step parameter bias: give it to one"):
+        _stepped(model, [*both, torch.optim.SGD([model.bias], lr=1.0)])
+
+
+@pytest.mark.parametrize("shape", [pytest.param("stages", marks=NIGHTLY), "interleaved"])
+def test_a_pipeline_of_torch_is_a_node(shape: str, tmp_path: Path) -> None:
+    """Its ranks start again with the optimizers' states; the last stage reports the loss."""
+    whole = layouts_train.Stage(range(3), last=True)
+    names = [name for name, _ in whole.named_parameters() if name != "layers.0.up.bias"]
+    state, begins = "", [0, 2 * pipeline_ranks.INNER]
+    for attempt, began in enumerate(begins):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        run_ranks("pipeline_ranks.py", shape, directory, state)
+        state = str(directory / "state")
+        for rank in range(pipeline_ranks.RANKS):
+            saw, left = (
+                json.loads((directory / f"{name}-{rank}.json").read_text())
+                for name in ("saw", "node")
+            )
+            assert saw["names"] == names
+            assert left["began"] == began
+            assert left["step"] == pipeline_ranks.INNER * pipeline_ranks.ROUNDS
+            assert len(saw["losses"]) == (left["step"] if rank == 1 else 0)
+            assert np.isfinite(saw["losses"]).all()
 
 
 class Alone:

@@ -49,7 +49,7 @@ async def test_two_ranks_train_and_finish(running: "Running") -> None:
             assert slots.contribution(0) == bytes(2048) + b"\x01" * 2048
         del slots
         owner.post(evaluate=True, snapshot="there")
-        assert await owner.until(RanksEvaluated) == RanksEvaluated(1.5, 4, "rank 0")
+        assert await owner.until(RanksEvaluated) == RanksEvaluated(1.5, 4, "rank 1")
         assert await owner.until(RanksSnapshotted) == RanksSnapshotted("there")
         await owner.until(RankContribution)
         owner.post(finish=True)
