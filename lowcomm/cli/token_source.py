@@ -39,9 +39,9 @@ def warn_if_exposed(given: str) -> None:
 
 
 def _first_word(name: str) -> str:
-    """The word in a file; "-": in the standard input."""
+    """The word in a file; "-": in the standard input. A shell leaves "~" after "@" as it is."""
     try:
-        text = sys.stdin.read() if name == "-" else _read_file(Path(name))
+        text = sys.stdin.read() if name == "-" else _read_file(Path(os.path.expanduser(name)))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"--join @{name} cannot be read: {reason}") from None

@@ -3,6 +3,7 @@
 Must NOT import torch, nor change a file.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,10 +146,11 @@ def _described(path: Path, skipped: tuple[str, ...]) -> ModelSource:
         built_in=_built_in(layout, run, record),
         skipped=skipped,
     )
-    own = recorded_config(node).node.tokenizer if record is not None else ""
+    configured = recorded_config(node).node.tokenizer if record is not None else ""
+    own = Path(os.path.expanduser(configured))
     # The file may have changed since: then it is not known, and --tokenizer may name another.
-    if own and not found.tokenizer_misfit(Path(own)):
-        return replace(found, tokenizer=Path(own))
+    if configured and not found.tokenizer_misfit(own):
+        return replace(found, tokenizer=own)
     return found
 
 

@@ -264,6 +264,17 @@ def test_a_new_run_does_not_mix_with_an_earlier_one(call: Call, tmp_path: Path, 
     assert "lowcomm resume node" in err
 
 
+def test_a_node_s_directory_may_begin_with_the_home_directory(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "node" / "wal").mkdir(parents=True)
+    code, _, err = call("peer run.toml --new --set node.directory=~/node")
+    assert code == 2
+    assert "home/node holds the log or checkpoints of an earlier run" in err
+    assert not (tmp_path / "~").exists(), "keys would lie in it"
+
+
 def test_the_system_says_no_in_one_line(call: Call, tmp_path: Path) -> None:
     (tmp_path / "node.json").mkdir()
     code, _, err = call("resume .")

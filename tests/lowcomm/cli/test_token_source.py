@@ -35,6 +35,14 @@ def test_a_private_file_is_read_without_a_warning(
     assert f"chmod 600 {file}" in capsys.readouterr().err
 
 
+def test_a_file_below_the_home_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "token").write_text("lc2-x\n")
+    assert take_token("@~/token") == "lc2-x", "no shell replaces ~ after @"
+
+
 def test_the_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("lc2-x\n"))
     assert take_token("@-") == "lc2-x"

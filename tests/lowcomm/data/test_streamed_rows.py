@@ -110,6 +110,15 @@ def test_a_copy_on_the_node_has_the_digest_of_the_hubs(library: Library, tmp_pat
         build(copy / "built", folder=str(copy))
 
 
+def test_a_copy_may_be_below_the_home_directory(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "copy").mkdir()
+    build(tmp_path / "built", folder="~/copy")
+    assert library.asked[0]["path"] == str(tmp_path / "copy")
+
+
 def test_other_rows_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(streamed_rows, "ROWS_MARKED", 40)
     having(monkeypatch, ROWS)
