@@ -18,12 +18,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lowcomm.cli import init, log_lists, own_node, recover, revoke, steer
-from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
+from lowcomm.cli.token_source import take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from lowcomm.exports.export_command import export
 from lowcomm.exports.generate_command import generate
 from lowcomm.planning.command import plan
-from peers.processes import AdoptedProgram, adopted_program
+from peers.processes import TOKEN_VARIABLE, AdoptedProgram, adopted_program
 from protocols.types import ConfigError, LowcommError, RefusedError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import stat
 import sys
 from pathlib import Path
 
+from peers.processes import TOKEN_VARIABLE
 from protocols.types import ConfigError
 
-TOKEN_VARIABLE = "LOWCOMM_TOKEN"  # noqa: S105 (a name)
 EXPOSED = (
     "warning: every user of this machine can read the arguments of a process, and so this token: "
     f"use --join @FILE, --join @- (standard input) or the environment variable {TOKEN_VARIABLE}"

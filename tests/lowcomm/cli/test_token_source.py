@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
+from lowcomm.cli.token_source import take_token, warn_if_exposed
+from peers.processes.adopted import TOKEN_VARIABLE
 from protocols.types.errors import ConfigError
 
 
