@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lowcomm.config.schema import NodeConfig, load_config
-from lowcomm.startup.identity import in_use, read_record, recorded_config
+from lowcomm.startup.identity import in_use, nodes_below, read_record, recorded_config
 from peers.security import ROOT_KEY, Key, OwnKey, TrustStore, check_format
 from peers.security import new_token as signed_token
 from peers.sockets import format_address, is_loopback, parse_address
@@ -219,7 +219,7 @@ def _new_file(directory: Path, advertise: str) -> str:
 
 def _nodes(directory: Path) -> list[Path]:
     """The directories of nodes: this one, or those in a run's directory."""
-    places = [directory, *(sorted(directory.iterdir()) if directory.is_dir() else ())]
+    places = [directory, *nodes_below(directory)]
     return [place for place in places if place.is_dir() and read_record(place) is not None]
 
 
