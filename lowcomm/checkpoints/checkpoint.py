@@ -49,15 +49,11 @@ from protocols.wire import decode_image
 
 CHECKPOINTS = "checkpoints"
 """Folder in a node's directory with its checkpoints."""
-RANK_STATES = "rank-state"
-"""Folder in a node's directory with the state that each rank needs to continue from a
-checkpoint."""
 SCHEMA = 3
 MODEL, MOMENTUM, CUT = "model.safetensors", "momentum.safetensors", "cut.json"
 LOG = "log.msgpack"
 
 _NAME = re.compile(r"round-(\d{6,})(\.old)?")
-_RANK_FILE = re.compile(r"rank-(\d+)-of-(\d+)\.[a-z]+")
 _WRITING = ".writing-"
 
 
@@ -237,14 +233,6 @@ def read_cut(path: Path) -> CheckpointCut:
     return _inspect(path, digests=False).cut
 
 
-def newest_rank_state(directory: Path, name: str) -> Path | None:
-    """The newest complete rank state in a node's directory that is not newer than the one of this
-    name; None if there is none. A rank state is complete if all ranks have written their files:
-    those that a part of them wrote do not fit together with those of an earlier round."""
-    states = [x for x in (directory / RANK_STATES).glob("round-*") if x.name <= name]
-    return max(filter(_is_of_all_ranks, states), default=None)
-
-
 def pack_log(snapshot: Snapshot, term: int) -> bytes:
     """Pack the state of the log at the cut and the newest term of that time, for
     `write_checkpoint`."""
@@ -303,14 +291,6 @@ def prune(directory: Path, keep: int) -> list[str]:
         except OSError as error:
             raise CheckpointError(f"cannot delete {path}: {error.strerror}") from error
     return [path.name for path in doomed]
-
-
-def _is_of_all_ranks(rank_state: Path) -> bool:
-    ranks: dict[int, set[int]] = {}
-    for path in rank_state.glob("rank-*"):
-        if match := _RANK_FILE.fullmatch(path.name):
-            ranks.setdefault(int(match[2]), set()).add(int(match[1]))
-    return any(found == set(range(number)) for number, found in ranks.items())
 
 
 def _candidates(directory: Path) -> list[Path]:

@@ -15,15 +15,13 @@ from protocols.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from lowcomm.cli.init import issue
     from lowcomm.cli.status import ask, finished
-    from lowcomm.cli.token_source import TOKEN_VARIABLE
 
-__all__ = ["TOKEN_VARIABLE", "ask", "finished", "issue"]
+__all__ = ["ask", "finished", "issue"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "init": "issue",
         "status": "ask finished",
-        "token_source": "TOKEN_VARIABLE",
     },
 )

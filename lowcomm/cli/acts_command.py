@@ -59,17 +59,18 @@ class Signer:
     def of(directory: Path, given: Path | None) -> "Signer":
         """With the key in this file; without one, with the root key in the node's directory or the
         run's. Raises ConfigError if there is no such file, or none that can be read."""
+        from lowcomm.startup.join_tokens import OTHER_KEY
         from peers.security import ROOT_KEY, Key
 
         if given is not None:
-            key = Key.load(given)
+            key = Key.load(given, remedy="give another file with --key")
             if key is None:
                 raise ConfigError(
                     f"--key {given} does not exist: give the run's {ROOT_KEY}, or an operator's key"
                 )
             return Signer(key, given)
         places = (directory / ROOT_KEY, directory.absolute().parent / ROOT_KEY)
-        found = (key for place in places if (key := Key.load(place)) is not None)
+        found = (key for place in places if (key := Key.load(place, remedy=OTHER_KEY)) is not None)
         return Signer(next(found, None), None)
 
     def counts(self, keys: Sequence[str]) -> bool:
@@ -109,11 +110,14 @@ def undecided(what: str, *, force: bool) -> LowcommError:
 
 
 def running(directory: Path) -> "NodeRecord":
-    """The record of a node that runs. Raises ConfigError."""
-    from lowcomm.startup.identity import read_record
+    """The record of a node that runs and answers commands. Raises ConfigError."""
+    from lowcomm.startup.identity import read_record, runs
 
     record = read_record(directory)
-    if record is None or not Path(record.bus.removeprefix("ipc://")).exists():
+    if record is not None and not record.bus and runs(directory, record):
+        raise ConfigError(f"{record.name} is starting and answers no command yet: try again later")
+    bus = record.bus.removeprefix("ipc://") if record is not None else ""
+    if record is None or not (bus and Path(bus).exists()):
         raise _none_runs(directory)
     return record
 

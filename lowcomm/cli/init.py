@@ -59,6 +59,7 @@ def init(
     from lowcomm.startup.join_tokens import RUN_FILE, check, new_token, open_run
 
     check(uses, hours)
+    _check_out(out)
     made = open_run(directory, advertise=advertise)
     word = new_token(directory, uses=uses, hours=hours, advertise=advertise)
     print(f"made in {directory}: {', '.join(made)}")  # noqa: T201
@@ -108,6 +109,7 @@ def token(
     """
     from lowcomm.startup.join_tokens import new_token
 
+    _check_out(out)
     word = new_token(
         directory, uses=uses, hours=hours, advertise=advertise, witness=witness, signer=key
     )
@@ -140,13 +142,27 @@ def issue(directory: Path, word: str) -> str:
     return "" if answer is not None else f"the run did not log it within {ISSUE_S:g} s"
 
 
+def _check_out(out: Path | None) -> None:
+    """Raise ConfigError if a token cannot be kept there: its file is replaced as a whole, and in
+    place of a device or pipe a file would lie."""
+    if out is None:
+        return
+    if out.exists() and not out.is_file():
+        raise ConfigError(
+            f"--out {out} is no regular file: give the name of one; without --out the token is "
+            "printed"
+        )
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out} cannot be written: {out.parent} is no directory: make it")
+
+
 def _keep(word: str, out: Path | None) -> None:
-    """Write the token to the file, if there is one. Raises ConfigError."""
+    """Write the token to the file, if there is one; a link stays. Raises ConfigError."""
     from peers.storage import write_private
 
     if out is None:
         return
     try:
-        write_private(out, f"{word}\n".encode())
+        write_private(out.resolve(), f"{word}\n".encode())
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from None

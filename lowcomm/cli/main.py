@@ -5,6 +5,7 @@ status is 2 for configuration and 3 for a refusal. Must NOT import torch, nor an
 a command needs it.
 """
 
+import os
 import sys
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,13 +18,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lowcomm.cli import init, log_lists, own_node, recover, revoke, steer
-from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
+from lowcomm.cli.token_source import take_token, warn_if_exposed
 from lowcomm.config.explain_command import explain, setting_names
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from lowcomm.exports.export_command import export
 from lowcomm.exports.generate_command import generate
 from lowcomm.planning.command import plan
-from peers.processes import AdoptedProgram, adopted_program
+from peers.processes import TOKEN_VARIABLE, AdoptedProgram, adopted_program
 from protocols.types import ConfigError, LowcommError, RefusedError
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def peer(
         _check_ranks(loaded.node.ranks, adopted.ranks)
     opened = config.parent if config and (config.parent / ROOT_KEY).exists() else None
     run = opened or RUNS / (loaded.run.name if loaded.run else JOINED)
-    directory = Path(loaded.node.directory or run / node_name(loaded.node.name))
+    directory = _home_of(loaded, run / node_name(loaded.node.name))
     begun = _begun(directory)
     way = (begun.join if begun else "") if new else word
     address, token = _way_in(way, loaded, typed=not new, witness=False)
@@ -260,6 +261,11 @@ def peer(
         fault=parse_fault(fault) if fault else None,
     )
     _run_daemon(loaded, directory, start)
+
+
+def _home_of(config: "FileConfig", default: Path) -> Path:
+    """The node's directory: `node.directory`, which may begin with "~", or this one."""
+    return Path(os.path.expanduser(config.node.directory or default))
 
 
 def _check_ranks(ranks: int, processes: int) -> None:
@@ -408,8 +414,7 @@ def witness(
         raise ConfigError(f"give the token of the run, with --join @FILE or {TOKEN_VARIABLE}")
     address, token = _way_in(word, loaded, witness=True)
     warn_if_exposed(join)
-    name = node_name(loaded.node.name)
-    directory = Path(loaded.node.directory or RUNS / WITNESSED / name)
+    directory = _home_of(loaded, RUNS / WITNESSED / node_name(loaded.node.name))
     _run_witness(loaded, directory, address=address, token=token)
 
 

@@ -69,6 +69,8 @@ def checkpoint(
     """
     from peers.ipc import MakeCheckpoint
 
+    if not within > 0:
+        raise ConfigError(f"--within must be positive, got {within:g}")
     _, record = _one_running(directory)
     answer = ask_run(record, lambda again: MakeCheckpoint(again=again), wait_s=within)
     if answer is None:

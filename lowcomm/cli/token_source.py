@@ -9,9 +9,9 @@ import stat
 import sys
 from pathlib import Path
 
+from peers.processes import TOKEN_VARIABLE
 from protocols.types import ConfigError
 
-TOKEN_VARIABLE = "LOWCOMM_TOKEN"  # noqa: S105 (a name)
 EXPOSED = (
     "warning: every user of this machine can read the arguments of a process, and so this token: "
     f"use --join @FILE, --join @- (standard input) or the environment variable {TOKEN_VARIABLE}"
@@ -39,9 +39,9 @@ def warn_if_exposed(given: str) -> None:
 
 
 def _first_word(name: str) -> str:
-    """The word in a file; "-": in the standard input."""
+    """The word in a file; "-": in the standard input. A shell leaves "~" after "@" as it is."""
     try:
-        text = sys.stdin.read() if name == "-" else _read_file(Path(name))
+        text = sys.stdin.read() if name == "-" else _read_file(Path(os.path.expanduser(name)))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"--join @{name} cannot be read: {reason}") from None

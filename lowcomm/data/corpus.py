@@ -258,7 +258,8 @@ def _check_apart(root: Path, directory: Path) -> None:
 
 def _walk(root: Path, config: DataConfig) -> Iterator[_Found]:
     """Yield the regular files below `root`, in a folder of a person without hidden ones. Links are
-    not followed: they may lead outside."""
+    not followed: they may lead outside. Of a copy of a dataset, in which the Hub's cache has links
+    only, those to files are, as its library does."""
     stdlib = config.source not in ("files", "datasets")
     for folder, subfolders, names in os.walk(root, onerror=_reraise):
         if stdlib:
@@ -269,9 +270,18 @@ def _walk(root: Path, config: DataConfig) -> Iterator[_Found]:
             if not name.endswith(".py") if stdlib else name.startswith("."):
                 continue
             path = Path(folder, name)
-            status = path.lstat()
+            follows = config.source == "datasets" and path.exists()
+            status = path.stat() if follows else path.lstat()
             if stat.S_ISREG(status.st_mode):
                 yield _Found(path.relative_to(root).as_posix(), status)
+
+
+def _links_in(root: Path) -> int:
+    return sum(
+        Path(folder, name).is_symlink()
+        for folder, subfolders, names in os.walk(root)
+        for name in (*subfolders, *names)
+    )
 
 
 def _in_order(found: Iterator[_Found]) -> list[_Found]:
@@ -401,6 +411,8 @@ def _check_length(recorded: _Manifest, config: DataConfig, root: Path) -> None:
     train, held_out = recorded.sizes
     if train <= config.window:  # The last token needs a target.
         cure = "name a folder with more text"
+        if config.source == "files" and (links := _links_in(root)):
+            cure = f"{links} symbolic links there are not followed: copy the files that they name"
         if named:
             cure = "add shards without val or test in their names, which are held out"
         raise ConfigError(

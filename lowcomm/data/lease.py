@@ -58,7 +58,8 @@ class NodeLease:
             raise error(
                 f"this node's lease has no {wanted} samples left, and no step has used {waiting} "
                 f"drawn batches: draw {self.per_step} for each method.step(); if K batches make "
-                "one step, call peer.batches(..., accumulate=K)"
+                "one step, call peer.batches(..., accumulate=K); if the workers of a DataLoader "
+                "draw N batches ahead, lowcomm.Sampler(..., ahead=N)"
             )
         self._left = subtract(self._left, taken)
         self._drawn.append(taken)

@@ -5,6 +5,7 @@ read. Must NOT import torch, nor decide which texts are held out (corpus.py).
 """
 
 import hashlib
+import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ class StreamedRows:
         self.files: list[ManifestFile] = []
         """The rows so far, in groups of ROWS_MARKED, as files of a corpus."""
         self._config = config
-        self._folder = folder
+        self._folder = os.path.expanduser(folder)
         self._library = _library()
 
     def __iter__(self) -> Iterator[bytes]:

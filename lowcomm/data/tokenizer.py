@@ -142,6 +142,9 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int, out: Path) -> Tokenizer:
             f"--vocab is {vocab_size}: it takes at least {BYTE_TOKENS + 1}, of which {BYTE_TOKENS} "
             f"are single bytes and one is {END}"
         )
+    if out.is_dir():  # The training may take hours, and its result would have no place.
+        file = out / "tokenizer.json"
+        raise ConfigError(f"--out {out} is a directory: give a file, as in {file}")
     library: Any = _library()
     made = library.Tokenizer(library.models.BPE())
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -67,6 +67,7 @@ def export(
 
 def lines(source: "ModelSource", out: Path, format_: Format) -> list[str]:
     """Lines for a person: the state that was exported, and how it is loaded."""
+    from lowcomm.checkpoints.frozen_file import FROZEN
     from lowcomm.methods import RoundMethod
 
     anchor, run = source.cut.fragments[0], source.run
@@ -81,6 +82,12 @@ def lines(source: "ModelSource", out: Path, format_: Format) -> list[str]:
         report.append(f"each node of this run has its own model; this is that of {source.node}")
     if source.frozen is not None:
         report.append("with the tensors that the run does not train")
+    elif source.missing:
+        report.append(
+            f"not complete: without {source.missing} tensors that the run does not train, since "
+            f"their file ({FROZEN}) is not in the directory of {source.node}: take them from the "
+            "model that the run began with"
+        )
     if format_ is Format.DCP:
         report.append(
             "load it: torch.distributed.checkpoint.load(model.state_dict(), "

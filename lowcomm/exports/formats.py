@@ -4,6 +4,7 @@ Must NOT choose a checkpoint (model_source.py).
 """
 
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Generator
@@ -23,10 +24,16 @@ INDEX = "model.safetensors.index.json"
 @contextmanager
 def new_directory(out: Path) -> Generator[Path]:
     """A hidden directory beside `out`, which becomes `out` at the end, synced; after an error it is
-    gone. Raises ConfigError if `out` exists and is not empty, and OSError."""
+    gone. If `out` is a link, it stays, and its target is made. Raises ConfigError if `out` exists
+    and is not empty, or cannot be replaced, and OSError."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not an empty directory: give another name")
-    place = out.absolute()
+    place = out.resolve()
+    if place == Path.cwd() or os.path.ismount(place):
+        raise ConfigError(
+            f"{out} is the working directory, or a disk is mounted there, so that no other can "
+            f"take its place: give a new name, as in {out / 'model'}"
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = place.with_name(f".{place.name}.writing")
     try:

@@ -100,7 +100,9 @@ def _continue_tokens(
     from lowcomm.program.evaluate import generated
 
     made = Tokenizer(str(tokenizer))
-    tokens = made.encode([prompt])[0]
+    # An argument that is no UTF-8 has surrogates, which the package does not take.
+    text = prompt.encode(errors="surrogateescape").decode(errors="replace")
+    tokens = made.encode([text])[0]
     values = min(made.vocab_size, model.config.embeddings)
     drawn = generated(model, [*tokens], temperature=temperature, values=values, **options)
 

@@ -3,6 +3,7 @@
 Must NOT import torch, nor change a file.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +26,9 @@ from lowcomm.config.schema import ModelConfig, RunConfig, run_from_json
 from lowcomm.data.tokenizer import fingerprint_of
 from lowcomm.models.shapes import llama_shapes
 from lowcomm.startup.identity import NodeRecord, node_directories, read_record, recorded_config
+from protocols.messages import Run
 from protocols.types import ConfigError
-from protocols.wire import decode_image
+from protocols.wire import decode_image, split_layout, unpack_frozen
 
 TRIES = 3
 """Checkpoints that `with_model` takes, one after the other."""
@@ -48,6 +50,9 @@ class ModelSource:
     """The file of the tensors that no node trains, if the node has one."""
     built_in: ModelConfig | None
     """Configuration of the built-in model; None: the model of a user's own program."""
+    missing: int = 0
+    """Number of tensors that no node trains and of which there is no file: the ranks had no room
+    for it, or the checkpoint is a copy without it. The model is not complete."""
     tokenizer: Path | None = None
     """The tokenizer.json of the run, if its tokens are not bytes and the file is known."""
     skipped: tuple[str, ...] = ()
@@ -133,7 +138,8 @@ def _described(path: Path, skipped: tuple[str, ...]) -> ModelSource:
     cut, layout = inspect_checkpoint(path)
     node = path.absolute().parent.parent
     record = read_record(node)
-    run = _run_of(path, node, record)
+    logged = _logged_run(path)
+    run = _run_of(logged, node, record)
     frozen = node / FROZEN
     found = ModelSource(
         path=path,
@@ -142,21 +148,35 @@ def _described(path: Path, skipped: tuple[str, ...]) -> ModelSource:
         run=run,
         node=record.name if record is not None else cut.own.peer.partition(".")[0],
         frozen=frozen if frozen.exists() else None,
+        missing=0 if frozen.exists() or logged is None else _frozen_tensors(logged),
         built_in=_built_in(layout, run, record),
         skipped=skipped,
     )
-    own = recorded_config(node).node.tokenizer if record is not None else ""
+    configured = recorded_config(node).node.tokenizer if record is not None else ""
+    own = Path(os.path.expanduser(configured))
     # The file may have changed since: then it is not known, and --tokenizer may name another.
-    if own and not found.tokenizer_misfit(Path(own)):
-        return replace(found, tokenizer=Path(own))
+    if configured and not found.tokenizer_misfit(own):
+        return replace(found, tokenizer=own)
     return found
 
 
-def _run_of(path: Path, node: Path, record: NodeRecord | None) -> RunConfig | None:
+def _logged_run(path: Path) -> Run | None:
+    """The entry of the run in the log of the checkpoint, if it has one."""
+    if not (path / LOG).exists():
+        return None
+    snapshot, _ = read_log(path)
+    return decode_image(snapshot.image).run
+
+
+def _frozen_tensors(logged: Run) -> int:
+    _, frozen = split_layout(logged.layout)
+    return len(unpack_frozen(frozen))
+
+
+def _run_of(logged: Run | None, node: Path, record: NodeRecord | None) -> RunConfig | None:
     """The `[run]` that is in the log of the checkpoint, else that of the node's own file."""
-    if (path / LOG).exists():
-        snapshot, _ = read_log(path)
-        return run_from_json(decode_image(snapshot.image).run.run_json)
+    if logged is not None:
+        return run_from_json(logged.run_json)
     return recorded_config(node).run if record is not None else None
 
 

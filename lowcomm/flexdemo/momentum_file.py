@@ -36,8 +36,8 @@ def load_momentum(
     file: RankFile, owned: Sequence[Rows], shapes: Sequence[tuple[int, int]]
 ) -> Kept | None:
     """The momentum of these rows of tensors of these whole shapes (rows, columns), which the same
-    number of ranks saved, or else another one; None if there is none, or if any rank's file is
-    damaged or does not fit."""
+    number of ranks saved, or else another one; None if there is none, or if a file that these rows
+    are read from is damaged or does not fit."""
     if file.is_of_all:
         own = [(len(rows), columns) for rows, (_, columns) in zip(owned, shapes, strict=True)]
         return _load(file, own)

@@ -163,6 +163,7 @@ class KeptObjects:
             )
             state = read.state_for(thing, present, per_rank=name in self._per_rank)
             thing.load_state_dict(_unpack(state.packed, state.tensors, present))
+            _follow_rates(thing)
         except PerRankError as error:
             if read.file.rank == 0:
                 log.warning(
@@ -181,7 +182,6 @@ class KeptObjects:
                 f"{' '.join(str(error).split())}); if you have changed the program, keep it under "
                 "another name"
             ) from error
-        _follow_rates(thing)
 
 
 class RandomState:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from lowcomm.checkpoints.rank_states import complete_for
 from lowcomm.tensors.gpu_copies import HostCopies
 from lowcomm.tensors.placement import local_of
 from peers.storage import sync
@@ -54,7 +55,7 @@ class RankFile:
 
     @property
     def path(self) -> Path:
-        return self._path_of(self.rank)
+        return self.directory / f"rank-{self.rank}-of-{self.world_size}.safetensors"
 
     @property
     def kept_path(self) -> Path:
@@ -63,12 +64,8 @@ class RankFile:
 
     @property
     def is_of_all(self) -> bool:
-        """Whether every rank of the node has written its file: either all ranks load theirs, or
-        none does."""
-        return all(self._path_of(rank).exists() for rank in range(self.world_size))
-
-    def _path_of(self, rank: int) -> Path:
-        return self.directory / f"rank-{rank}-of-{self.world_size}.safetensors"
+        """Whether every rank of the node has written its file. Otherwise none loads its own."""
+        return self.world_size in complete_for(self.directory)
 
 
 class KeptContent(Protocol):

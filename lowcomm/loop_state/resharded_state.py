@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from lowcomm.checkpoints.rank_states import complete_for
 from lowcomm.loop_state.rank_checkpoint import (
     Optimizers,
     Parameters,
@@ -66,10 +67,8 @@ def other_world_size(file: RankFile) -> int:
     """The number of ranks of which all files are in the directory, the newest ones; 0 if there is
     none."""
     found: list[tuple[float, int]] = []
-    for path in file.directory.glob("rank-0-of-*.safetensors"):
-        number = path.name.removesuffix(".safetensors").rpartition("-")[2]
-        if number.isdecimal() and RankFile(file.directory, 0, int(number)).is_of_all:
-            found.append((path.stat().st_mtime, int(number)))
+    for number in complete_for(file.directory):
+        found.append((RankFile(file.directory, 0, number).path.stat().st_mtime, number))
     return max(found, default=(0.0, 0))[1]
 
 

@@ -6,8 +6,10 @@ Must NOT know a method beyond its `inner_step`.
 
 import copy
 import warnings
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from protocols.types import ConfigError
@@ -42,7 +44,7 @@ class RunScheduler:
         if target < scheduler.last_epoch:  # The run was rolled back, or this node's steps are void.
             scheduler.load_state_dict(copy.deepcopy(self._first))
             for group, values in zip(self._groups, self._first_values, strict=True):
-                group.update(values)
+                _give(group, values)
         with warnings.catch_warnings():
             # torch warns of a scheduler that is ahead of its optimizer; others made these steps.
             warnings.simplefilter("ignore", UserWarning)
@@ -73,3 +75,13 @@ def lr_scheduler(scheduler: LRScheduler, method: RunProgress) -> RunScheduler:
 def _values(group: dict[str, Any]) -> dict[str, Any]:
     """The values of a parameter group, without its parameters."""
     return {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+
+
+def _give(group: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Give the group these values. A tensor of the group (a rate that a compiled step reads) gets
+    the content: a scheduler changes it in place, and so would change the values themselves."""
+    for key, value in values.items():
+        if isinstance(value, Tensor) and isinstance(group[key], Tensor):
+            group[key].copy_(value)
+        else:
+            group[key] = copy.deepcopy(value)

@@ -17,18 +17,17 @@ from typing import Protocol, TypeVar
 
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
-    RANK_STATES,
     CheckpointCut,
     CheckpointError,
     FragmentCut,
     Layout,
     PeerCut,
-    newest_rank_state,
     pack_log,
     prune,
     read_cut,
     write_checkpoint,
 )
+from lowcomm.checkpoints.rank_states import RANK_STATES, newest_rank_state, round_of
 from lowcomm.checkpoints.residue_file import write_residues
 from lowcomm.config.schema import NodeConfig
 from lowcomm.outer_state.replica import Replica
@@ -186,7 +185,9 @@ class CheckpointSchedule:
 
     def take_back(self, round_: int, run_state: RunState) -> None:
         """The run was rolled back to this round: delete newer checkpoints that it took back, and
-        newer incomplete ones. New ranks do not start from their rank states.
+        newer incomplete ones, and the rank states that go with none that stands: a rank that has
+        steps of that branch in its momentum (FlexDeMo) writes none of the steps that come again,
+        and a later start would take the old one for it.
 
         The rollback may be an old entry of the log, which this node reads again after a restart:
         `run_state`, which may contain later entries, tells which newer checkpoints stand.
@@ -203,9 +204,16 @@ class CheckpointSchedule:
                 over = True
             if over:
                 shutil.rmtree(path, ignore_errors=True)
-        newest, kept = self._newest_named_rank_state(), self.kept_rank_state
-        if kept is not None and kept.name > newest:
+        named, kept = self._named_rank_states(), self.kept_rank_state
+        newest = max(named, key=round_of, default="")
+        if kept is not None and round_of(kept.name) > round_of(newest):
             self.kept_rank_state = newest_rank_state(self._directory, newest)
+        # A node that starts again reads its log before it knows the last state that is complete.
+        standing = {self.kept_rank_state, newest_rank_state(self._directory, newest)}
+        for path in (self._directory / RANK_STATES).glob("round-*"):
+            stands = path.name in named or path in standing
+            if round_of(path.name) > round_ and not stands:
+                shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -259,13 +267,13 @@ class CheckpointSchedule:
             asked.path, asked.why = path, why
             asked.begun = cut.round if path or why else 0
 
-    def _newest_named_rank_state(self) -> str:
-        """The newest name of a rank state in a complete checkpoint; "" if there is none."""
-        newest = ""
+    def _named_rank_states(self) -> set[str]:
+        """The names of rank states in complete checkpoints."""
+        named: set[str] = set()
         for path in (self._directory / CHECKPOINTS).glob("round-*"):
             with suppress(CheckpointError):
-                newest = max(newest, read_cut(path).own.rank_state)
-        return newest
+                named.add(read_cut(path).own.rank_state)
+        return named
 
     def _prune_rank_states(self, round_: int) -> None:
         """Delete rank states older than this round that belong to no checkpoint, except the last
@@ -273,8 +281,7 @@ class CheckpointSchedule:
         kept = {path.name for path in (self._directory / CHECKPOINTS).glob("round-*")}
         kept |= {self.kept_rank_state.name} if self.kept_rank_state is not None else set()
         for path in (self._directory / RANK_STATES).glob("round-*"):
-            number = path.name.removeprefix("round-")
-            if path.name not in kept and number.isdecimal() and int(number) < round_:
+            if path.name not in kept and 0 <= round_of(path.name) < round_:
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -164,7 +164,7 @@ def node_directories(directory: Path) -> list[Path]:
     neither."""
     if is_node(directory):
         return [directory]
-    found = sorted({path.parent for name in (RECORD, COPY) for path in directory.glob(f"*/{name}")})
+    found = nodes_below(directory)
     if not found:
         what = "holds no node" if directory.exists() else "does not exist"
         raise ConfigError(
@@ -172,6 +172,12 @@ def node_directories(directory: Path) -> list[Path]:
             "(runs/NAME/NODE)"
         )
     return found
+
+
+def nodes_below(directory: Path) -> list[Path]:
+    """The directories of nodes in a run's. Others, which this user may be unable to enter (the
+    lost+found of a disk), are passed over."""
+    return sorted({path.parent for name in (RECORD, COPY) for path in directory.glob(f"*/{name}")})
 
 
 def _decoded(path: Path) -> NodeRecord:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lowcomm.config.schema import NodeConfig, load_config
-from lowcomm.startup.identity import in_use, read_record, recorded_config
+from lowcomm.startup.identity import in_use, nodes_below, read_record, recorded_config
 from peers.security import ROOT_KEY, Key, OwnKey, TrustStore, check_format
 from peers.security import new_token as signed_token
 from peers.sockets import format_address, is_loopback, parse_address
@@ -26,6 +26,8 @@ RUN_FILE = "run.toml"
 USES, HOURS = 16, 24.0
 """Defaults of a token: nodes that it admits, and hours for which it is valid."""
 HOURS_MAX = 24.0 * 366
+OTHER_KEY = "do this as its owner, or name an operator's key with --key FILE"
+"""The remedy for a root key that is here and cannot be read."""
 FIRST_ADDRESS = "127.0.0.1:4711"
 TEMPLATE = """\
 # What all nodes agree on. Every key with its meaning: docs/configuration.md
@@ -118,7 +120,7 @@ def _issuer(
     """(the key that signs, public half of the root key, the voter with that key or ""). Raises
     ConfigError."""
     for place in (directory, *nodes):
-        if (key := Key.load(place / ROOT_KEY)) is not None:
+        if (key := Key.load(place / ROOT_KEY, remedy=OTHER_KEY)) is not None:
             return key, key.public, ""
     voters = [store for store in stores if store.peer in store.voters]
     for store in voters:
@@ -138,7 +140,8 @@ def _issuer(
 def _operator(directory: Path, stores: Sequence[TrustStore], file: Path) -> tuple[Key, bytes, str]:
     """(the operator's key in a file, public half of the root key, the operator or "" if it is the
     root key). Raises ConfigError."""
-    key, of_run = Key.load(file), Key.load(directory / ROOT_KEY)
+    key = Key.load(file, remedy="give another file with --key")
+    of_run = Key.load(directory / ROOT_KEY, remedy=OTHER_KEY)
     if key is None:
         raise ConfigError(
             f"--key {file} does not exist: give the run's {ROOT_KEY}, or an operator's"
@@ -216,7 +219,7 @@ def _new_file(directory: Path, advertise: str) -> str:
 
 def _nodes(directory: Path) -> list[Path]:
     """The directories of nodes: this one, or those in a run's directory."""
-    places = [directory, *(sorted(directory.iterdir()) if directory.is_dir() else ())]
+    places = [directory, *nodes_below(directory)]
     return [place for place in places if place.is_dir() and read_record(place) is not None]
 
 

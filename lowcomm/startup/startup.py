@@ -12,12 +12,11 @@ from pathlib import Path
 
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
-    RANK_STATES,
     CheckpointCut,
     newest_checkpoint,
-    newest_rank_state,
     read_cut,
 )
+from lowcomm.checkpoints.rank_states import RANK_STATES, newest_rank_state
 from lowcomm.config.schema import (
     FileConfig,
     RunConfig,
@@ -127,8 +126,18 @@ def set_aside(directory: Path) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     for name in (CHECKPOINTS, RANK_STATES, WAL_FILE):  # The log last: it completes the move.
         if (directory / name).exists():
-            (directory / name).rename(place / name)
+            (directory / name).rename(_free(place / name))
     return place
+
+
+def _free(path: Path) -> Path:
+    """This path, or one beside it if there is something: of a move that a crash interrupted, after
+    which the node went on in that branch."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}.{number}")
+    return free
 
 
 def new_replica(

@@ -27,8 +27,9 @@ from lowcomm.data.lease import NodeLease, Share
 from lowcomm.exit_codes import EXIT_FAILED
 from lowcomm.methods import AnyMethod, RoundMethod
 from lowcomm.training.launched_ranks import launched_ranks, number
-from lowcomm.training.own_daemon import TOKEN_VARIABLE, start_daemon
+from lowcomm.training.own_daemon import start_daemon
 from peers.ipc import Attached, RankClient, TensorPlace
+from peers.processes import TOKEN_VARIABLE
 from protocols.types import SAMPLES_MAX, ConfigError, LowcommError
 
 if TYPE_CHECKING:

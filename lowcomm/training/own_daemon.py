@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
-from peers.processes import HANDOVER, own_module, shell_status
+from peers.processes import HANDOVER, TOKEN_VARIABLE, own_module, shell_status
 from protocols.types import ConfigError, LowcommError, RefusedError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ ANSWER_TIMEOUT_S = 120.0
 """Seconds until the daemon has opened its sockets: it takes one, and more on a busy machine."""
 LEAVE_TIMEOUT_S = 300.0
 """Seconds for the end of the daemon, which writes its last checkpoint first."""
-TOKEN_VARIABLE = "LOWCOMM_TOKEN"  # noqa: S105 (a name)
 OWN_VARIABLES = ("LOWCOMM_SOCKET", "LOWCOMM_ATTEMPT")
 LAUNCHER_VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT"),
@@ -82,8 +81,8 @@ def start_daemon(
 ) -> OwnDaemon:
     """Start the daemon. `run`, `join`, `overrides`: as of `attach`. `launched`: all ranks, if a
     launcher started this process as the first of them. Raises LowcommError."""
-    environment = dict(os.environ)
-    join = join or os.environ.pop(TOKEN_VARIABLE, "")  # Children need no token.
+    of_environment = os.environ.pop(TOKEN_VARIABLE, "")  # Children need none, used or not.
+    join, environment = join or of_environment, dict(os.environ)
     arguments = ["peer", *([str(run)] if run is not None else [])]
     if join.startswith("@"):
         arguments += ["--join", join]

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from peers.processes.adopted import HANDOVER, AdoptedProgram, adopted_program
+    from peers.processes.adopted import (
+        HANDOVER,
+        TOKEN_VARIABLE,
+        AdoptedProgram,
+        adopted_program,
+    )
     from peers.processes.adopted_spawner import AdoptedSpawner
     from peers.processes.cgroups import available_memory_bytes
     from peers.processes.exit_status import SIGNALLED, shell_status
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HANDOVER",
     "SIGNALLED",
+    "TOKEN_VARIABLE",
     "AdoptedProgram",
     "AdoptedSpawner",
     "Child",
@@ -40,7 +46,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "adopted": "HANDOVER AdoptedProgram adopted_program",
+        "adopted": "HANDOVER TOKEN_VARIABLE AdoptedProgram adopted_program",
         "adopted_spawner": "AdoptedSpawner",
         "cgroups": "available_memory_bytes",
         "exit_status": "SIGNALLED shell_status",

@@ -15,6 +15,9 @@ HANDOVER = "LOWCOMM_HANDOVER"
 """The variable by which a program tells its daemon the pipe, its own id, the number of its ranks,
 and the id of their launcher (0: none), PIPE:PID:RANKS:LAUNCHER."""
 
+TOKEN_VARIABLE = "LOWCOMM_TOKEN"  # noqa: S105 (a name)
+"""The variable with a join token. Each program that reads it removes it: children need none."""
+
 
 class AdoptedProgram:
     """The parent of this process, which waits for an answer."""

@@ -80,14 +80,15 @@ class Key:
         write_private(path, self._key.private_bytes(*form, serialization.NoEncryption()))
 
     @staticmethod
-    def load(path: Path) -> "Key | None":
-        """The key in a file; None if there is no file. Raises ConfigError."""
+    def load(path: Path, *, remedy: str = f"put it back, or {ANEW}") -> "Key | None":
+        """The key in a file; None if there is no file. Raises ConfigError, which ends with the
+        remedy: without other words that for a node's own key."""
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), None)
         except FileNotFoundError:
             return None
         except (OSError, *BAD) as error:
-            raise unreadable(path, error, "private key") from error
+            raise unreadable(path, error, "private key", remedy=remedy) from error
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigError(f"{path} is no Ed25519 key")
         return Key(key)
@@ -182,7 +183,9 @@ def is_signed(content: bytes, signature: bytes, key: bytes) -> bool:
     return True
 
 
-def unreadable(path: Path, error: Exception, what: str) -> ConfigError:
+def unreadable(
+    path: Path, error: Exception, what: str, *, remedy: str = f"put it back, or {ANEW}"
+) -> ConfigError:
     """The error of an unreadable file, in place of OpenSSL's text."""
     why = error.strerror if isinstance(error, OSError) else f"it is no whole PEM {what}"
-    return ConfigError(f"{path} cannot be used: {why}; put it back, or {ANEW}")
+    return ConfigError(f"{path} cannot be used: {why}; {remedy}")

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lowcomm.cli.token_source import TOKEN_VARIABLE
 from lowcomm.reports.events import Commit, Event
 from lowcomm.reports.timeline import Follower
 from lowcomm.startup.join_tokens import new_token
+from peers.processes.adopted import TOKEN_VARIABLE
 from peers.processes.processes import dying_with_us, kill_group
 from sims.cluster.process_tree import descendants
 

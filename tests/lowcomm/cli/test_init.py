@@ -83,6 +83,39 @@ def test_a_token_for_witnesses_is_asked_for(tmp_path: Path) -> None:
     assert decode_token(call("token", str(tmp_path), "--witness").strip()).witness
 
 
+@pytest.mark.parametrize("command", ["init", "token"])
+def test_a_token_replaces_no_device_and_no_pipe(command: str, tmp_path: Path) -> None:
+    """As root, `--out /dev/null` would leave a file in place of the device."""
+    os.mkfifo(tmp_path / "pipe")
+    run = tmp_path / "run"
+    if command == "token":
+        call("init", str(run))
+    for out, why in (("pipe", "is no regular file"), ("none/token", "none is no directory")):
+        with pytest.raises(ConfigError, match=why):
+            call(command, str(run), "--out", str(tmp_path / out))
+    assert (tmp_path / "pipe").is_fifo()
+    assert run.exists() == (command == "token"), "nothing is begun of which the token would be lost"
+
+
+def test_a_link_to_the_token_s_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "token").symlink_to(tmp_path / "there" / "token")
+    call("init", str(tmp_path / "run"), "--out", str(tmp_path / "token"))
+    assert (tmp_path / "token").is_symlink()
+    assert (tmp_path / "there" / "token").read_text().startswith("lc2-")
+    assert (tmp_path / "there" / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_operator_s_key_that_cannot_be_read_is_told_with_its_own_remedy(tmp_path: Path) -> None:
+    call("init", str(tmp_path / "run"))
+    (tmp_path / "mine.pem").write_text("half a key")
+    with pytest.raises(ConfigError, match=r"mine\.pem cannot be used: .*another file with --key$"):
+        call("token", str(tmp_path / "run"), "--key", str(tmp_path / "mine.pem"))
+    (tmp_path / "run" / ROOT_KEY).write_text("half a key")
+    with pytest.raises(ConfigError, match=r"root-key\.pem cannot be used: .*--key FILE$"):
+        call("token", str(tmp_path / "run"))
+
+
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be made") as error:

@@ -102,13 +102,14 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a witness of no run": ("witness", ("--join @FILE", "LOWCOMM_TOKEN")),
     "no file with a token": ("peer --join @nowhere", ("--join @nowhere", "No such file")),
     "nothing in the file": ("peer --join @text/empty", ("@text/empty is empty", "lowcomm token")),
-    "a token to no place": ("token . --advertise h:1 --out text", ("no key that can sign",)),
+    "a token to no place": ("token . --advertise h:1 --out new", ("no key that can sign",)),
     "no token": ("witness --join here", ("'here' is no join token", "lowcomm token")),
     "half a token": (f"peer --join {SEALED[:-9]}", ("not all of one", "lowcomm token")),
     "a token of nothing": ("token nowhere", ("cannot read nowhere/run.toml",)),
     "a list of no run": ("token list nowhere", ("nowhere does not exist",)),
     "a setting without a value": ("set . run.outer_steps", ("run.outer_steps=200",)),
     "a pause where no node runs": ("pause nowhere", ("no node runs in nowhere",)),
+    "a checkpoint in no time": ("checkpoint . --within 0", ("--within must be positive, got 0",)),
     "a revocation of nothing": ("revoke .", ("say what to revoke", "--token NUMBER")),
     "a revocation of two things": ("revoke . beta --token 1f", ("say what to revoke",)),
     "nodes of no token": ("revoke . beta --nodes", ("--nodes is about a token",)),
@@ -288,6 +289,17 @@ def test_a_new_run_does_not_mix_with_an_earlier_one(call: Call, tmp_path: Path, 
     assert code == 2
     assert "node holds the log or checkpoints of an earlier run" in err
     assert "lowcomm resume node" in err
+
+
+def test_a_node_s_directory_may_begin_with_the_home_directory(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "node" / "wal").mkdir(parents=True)
+    code, _, err = call("peer run.toml --new --set node.directory=~/node")
+    assert code == 2
+    assert "home/node holds the log or checkpoints of an earlier run" in err
+    assert not (tmp_path / "~").exists(), "keys would lie in it"
 
 
 def test_the_system_says_no_in_one_line(call: Call, tmp_path: Path) -> None:

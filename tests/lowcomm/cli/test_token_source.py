@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
+from lowcomm.cli.token_source import take_token, warn_if_exposed
+from peers.processes.adopted import TOKEN_VARIABLE
 from protocols.types.errors import ConfigError
 
 
@@ -33,6 +34,14 @@ def test_a_private_file_is_read_without_a_warning(
     file.chmod(0o644)
     assert take_token(f"@{file}") == "lc2-x"
     assert f"chmod 600 {file}" in capsys.readouterr().err
+
+
+def test_a_file_below_the_home_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "token").write_text("lc2-x\n")
+    assert take_token("@~/token") == "lc2-x", "no shell replaces ~ after @"
 
 
 def test_the_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

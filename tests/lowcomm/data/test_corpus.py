@@ -268,6 +268,10 @@ def test_errors_say_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert "is not a folder" in fails(str(tmp_path / "missing"))
     (tmp_path / "empty").mkdir()
     assert "0 bytes to train on in 0 files" in fails(str(tmp_path / "empty"))
+    (tmp_path / "links").mkdir()
+    for name in ("file.txt", "folder"):
+        (tmp_path / "links" / name).symlink_to(folder)
+    assert "2 symbolic links there are not followed" in fails(str(tmp_path / "links"))
     long = DataConfig(source="files", window=5000, held_out_below=64)
     assert "one sample takes 5001" in fails(str(folder), config=long)
     none = DataConfig(source="files", window=8, held_out_below=1)

@@ -110,6 +110,29 @@ def test_a_copy_on_the_node_has_the_digest_of_the_hubs(library: Library, tmp_pat
         build(copy / "built", folder=str(copy))
 
 
+def test_a_copy_of_links_is_read_again_if_one_of_their_files_changes(
+    library: Library, tmp_path: Path
+) -> None:
+    """The Hub's cache has each file as a link to its content."""
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "content").write_text("{}", encoding="ascii")
+    (tmp_path / "copy" / "rows.jsonl").symlink_to(tmp_path / "content")
+    (tmp_path / "copy" / "gone.jsonl").symlink_to(tmp_path / "nowhere")
+    for content, reads in (("{}", 1), ('{"more": 1}', 2)):
+        (tmp_path / "content").write_text(content, encoding="ascii")
+        build(tmp_path / "built", folder=str(tmp_path / "copy"))
+        assert len(library.asked) == reads
+
+
+def test_a_copy_may_be_below_the_home_directory(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "copy").mkdir()
+    build(tmp_path / "built", folder="~/copy")
+    assert library.asked[0]["path"] == str(tmp_path / "copy")
+
+
 def test_other_rows_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(streamed_rows, "ROWS_MARKED", 40)
     having(monkeypatch, ROWS)

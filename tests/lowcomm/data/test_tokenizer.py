@@ -71,6 +71,11 @@ def test_errors_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         Tokenizer(str(path))
 
 
+def test_a_folder_is_no_place_for_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a directory: give a file, as in .*tokenizer\.json"):
+        train_bpe((pytest.fail("it reads all") for _ in "x"), vocab_size=300, out=tmp_path)
+
+
 @pytest.mark.long
 def test_a_full_disk_leaves_the_old_tokenizer(
     trained: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

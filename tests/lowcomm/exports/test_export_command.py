@@ -4,12 +4,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from lowcomm.checkpoints.frozen_file import FROZEN
 from lowcomm.config.schema import RunConfig
 from lowcomm.exports import formats
 from lowcomm.exports.export_command import Format, export
 from lowcomm.methods import NoLoCoMethod
+from protocols.types.ids import FrozenTensor
 from tests.lowcomm.exports.written_runs import MODEL, Written, built_in, write_node
 
 
@@ -40,6 +44,21 @@ def test_it_says_that_a_model_is_a_programs_own(
     out = capsys.readouterr().out
     assert "this is that of alpha" in out
     assert "names of parameters and buffers are as in your program" in out
+
+
+def test_a_model_without_its_frozen_tensors_is_told_as_not_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frozen = (FrozenTensor("base.weight", "F16", (4, 2), 7), FrozenTensor("c", "F16", (2,), 8))
+    written = Written(run=RunConfig(), shapes={"a": (2,), "b": (3,)}, command=("x",), frozen=frozen)
+    write_node(tmp_path / "alpha", written)
+    export(tmp_path / "alpha", tmp_path / "out")
+    assert "not complete: without 2 tensors that the run does" in capsys.readouterr().out
+    save_file({"base.weight": np.ones((4, 2), np.float16)}, tmp_path / "alpha" / FROZEN)
+    export(tmp_path / "alpha", tmp_path / "whole")
+    out = capsys.readouterr().out
+    assert "not complete" not in out
+    assert "with the tensors that the run does not train" in out
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_is_replaced_by_the_next(

@@ -165,6 +165,28 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "empty").iterdir()] == ["model"]
 
 
+def test_a_link_stays_and_its_target_is_made(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for target in ("empty", "new"):
+        (tmp_path / f"link-{target}").symlink_to(tmp_path / target)
+        with new_directory(tmp_path / f"link-{target}") as place:
+            (place / "model").touch()
+        assert [each.name for each in (tmp_path / target).iterdir()] == ["model"]
+        assert (tmp_path / f"link-{target}").is_symlink()
+
+
+def test_a_directory_that_cannot_be_replaced_is_told_before_all_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="give a new name, as in model"), new_directory(Path()):
+        pytest.fail("it is written")
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(formats.os.path, "ismount", lambda _: True)
+    with pytest.raises(ConfigError, match="a disk is mounted there"), new_directory(tmp_path):
+        pytest.fail("it is written")
+
+
 def test_after_an_error_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -109,6 +109,9 @@ def test_a_text_of_tokens_appears_as_they_are_drawn(
     assert text.startswith("def f(")
     assert text.endswith("\n")
     assert len(text) >= len("def f(") + 20, "20 tokens of a byte or more"
+    given["prompt"] = "x\udcff"  # An argument of the command line that is no UTF-8.
+    generate(tmp_path / "alpha", **given, tokenizer=path)  # pyright: ignore[reportArgumentType]
+    assert capsys.readouterr().out.startswith("x\ufffd")
 
 
 def test_the_model_of_a_program_cannot_be_run(tmp_path: Path) -> None:

@@ -118,6 +118,18 @@ def test_a_tokenizer_file_that_changed_since_is_not_the_runs(tmp_path: Path) -> 
     assert find_model(tmp_path / "alpha").tokenizer is None
 
 
+def test_the_node_s_tokenizer_may_be_below_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": 1}')
+    run = RunConfig(model=LLAMA, data=DataConfig(tokenizer=fingerprint_of(path.read_bytes())))
+    written = Written(run=run, shapes=llama_shapes(LLAMA), tokenizer="~/tokenizer.json")
+    write_node(tmp_path / "alpha", written)
+    assert find_model(tmp_path / "alpha").tokenizer == path
+
+
 def test_a_run_of_bytes_has_no_tokenizer_of_its_own(tmp_path: Path) -> None:
     write_node(tmp_path / "alpha", built_in())
     path = tmp_path / "tokenizer.json"

@@ -29,7 +29,7 @@ from protocols.interface import commands as c
 from protocols.interface import events as v
 from protocols.links.handshake import Identity
 from protocols.peer.core import PeerCore
-from protocols.types.ids import PeerId, TensorSpec
+from protocols.types.ids import FrozenTensor, PeerId, TensorSpec
 
 MODEL = ModelConfig(hidden_size=32, layers=2, heads=4, kv_heads=2, intermediate_size=48)
 TOKENS = 1000
@@ -45,6 +45,7 @@ class Written:
     shapes: dict[str, tuple[int, ...]]
     command: tuple[str, ...] = ()
     tokenizer: str = ""
+    frozen: tuple[FrozenTensor, ...] = ()
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -127,7 +128,12 @@ def log_of(written: Written, peer: PeerId) -> bytes:
                 hear(v.Persisted(command.write_number))
 
     entry = run_entry(
-        written.run, run_id=9, founder=peer, corpus_digest="c" * 64, layout=written.specs
+        written.run,
+        run_id=9,
+        founder=peer,
+        corpus_digest="c" * 64,
+        layout=written.specs,
+        frozen=written.frozen,
     )
     hear(v.RunAccepted(written.run.protocol))
     hear(v.Bootstrap(entry, ("0" * 32, "0" * 32)))

@@ -95,6 +95,17 @@ def test_a_scheduler_goes_on_with_the_same_rates(name: str, tmp_path: Path) -> N
             scheduler_of.step()
 
 
+def test_a_scheduler_of_other_groups_is_told(tmp_path: Path) -> None:
+    """torch loads its state, which has a rate for each group of the earlier program."""
+    optimizer = optimizer_of()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    kept = KeptObjects()
+    kept.include("scheduler", lr_scheduler.StepLR(optimizer, 2))
+    written(kept, file_of(tmp_path))
+    with pytest.raises(ConfigError, match=r"keep\('scheduler'\): .*keep it under another name"):
+        restored(tmp_path, "scheduler", lr_scheduler.StepLR(optimizer_of(), 2))
+
+
 def test_a_rate_that_is_a_tensor_is_restored_in_place(tmp_path: Path) -> None:
     """A compiled step reads the tensor."""
     rate = torch.tensor(0.5)

@@ -71,6 +71,20 @@ def test_the_rate_is_that_of_the_run_s_step(name: str) -> None:
             assert scheduler.get_last_lr() == values_of(optimizer)[:1]
 
 
+def test_a_rate_in_a_tensor_is_that_of_the_run_s_step_after_each_of_two_rollbacks() -> None:
+    rate = torch.tensor(0.1, dtype=torch.float64)
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), lr=rate)
+    progress = Progress()
+    scheduler = lr_scheduler(SCHEDULERS["step"](optimizer), progress)
+    (group,), own = optimizer.param_groups, optimizer.param_groups[0]["lr"]
+    for step in (7, 0, 7, 0, 4):
+        progress.inner_step = step
+        optimizer.step()
+        scheduler.step()
+        assert float(group["lr"]) == pytest.approx(values_at("step", step)[0]), step
+        assert group["lr"] is own, "a compiled step reads this tensor"
+
+
 def test_a_joiner_begins_with_the_present_rate() -> None:
     optimizer, progress = optimizer_of(), Progress()
     progress.inner_step = 6

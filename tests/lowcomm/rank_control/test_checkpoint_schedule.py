@@ -9,11 +9,11 @@ import pytest
 from lowcomm.checkpoints import checkpoint
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
-    RANK_STATES,
     FragmentCut,
     PeerCut,
     read_checkpoint,
 )
+from lowcomm.checkpoints.rank_states import RANK_STATES
 from lowcomm.checkpoints.residue_file import find_residue
 from lowcomm.methods import DiLoCoMethod
 from lowcomm.outer_state.replica import Replica
@@ -369,6 +369,25 @@ def test_ranks_write_beside_no_file_of_others(scene: Scene) -> None:
         place = schedule.fresh_rank_state(round_)
         assert place == schedule.rank_state(round_)
         assert len(list(place.glob("*"))) == files
+
+
+@pytest.mark.asyncio
+async def test_what_ranks_wrote_in_a_branch_goes_with_it(scene: Scene) -> None:
+    """FlexDeMo's ranks write none of the steps that come again: a start from the next checkpoint of
+    these would find the momentum of the branch that was given up."""
+    schedule = scene.checkpoint_schedule
+    await scene.write(5)
+    await scene.write(10)
+    for round_ in (3, 5, 8, 10):
+        schedule.rank_state(round_).mkdir(parents=True)
+        (schedule.rank_state(round_) / "rank-0-of-1.safetensors").touch()
+    schedule.take_back(4, scene.rolled_back((10, 10)))  # A peer reads of it once more.
+    states = scene.directory / RANK_STATES
+    assert sorted(path.name for path in states.iterdir()) == [
+        *("round-000003", "round-000005", "round-000010")
+    ]
+    scene.take_back(7)
+    assert sorted(path.name for path in states.iterdir()) == ["round-000003", "round-000005"]
 
 
 @pytest.mark.asyncio

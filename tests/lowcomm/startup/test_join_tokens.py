@@ -1,15 +1,17 @@
 """Tokens are made from what lies in a directory: its root key, or a node that votes."""
 
 import json
+import os
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from lowcomm.config.schema import FileConfig, NodeConfig
 from lowcomm.startup.identity import NodeDirectory, NodeRecord
-from lowcomm.startup.join_tokens import new_token
+from lowcomm.startup.join_tokens import new_token, open_run
 from peers.security.keys import ROOT_KEY, Key, OwnKey
 from peers.security.proofs import is_genuine, proof_of
 from peers.security.proofs import new_token as signed_token
@@ -21,6 +23,8 @@ from protocols.types.errors import ConfigError
 from protocols.types.ids import PeerId, PeerInfo
 
 ROOT = Key.make()
+NOBODY = 65534
+"""A user without rights."""
 NAMES = ("alpha", "beta", "gamma")
 
 
@@ -129,3 +133,19 @@ def test_a_token_of_a_run_in_the_clear_has_addresses_only(run: Run) -> None:
         node.write(replace(record, config=json.dumps(asdict(config))))
     token = decode_token(new_token(place))
     assert (token.addresses, token.secure) == (("alpha:1",), False)
+
+
+def test_a_folder_that_cannot_be_entered_holds_no_node() -> None:
+    """A disk that is mounted at the run's directory has such a one: lost+found."""
+    with TemporaryDirectory() as place:
+        run = Path(place) / "run"
+        open_run(run, advertise="127.0.0.1:4711")
+        (run / "lost+found").mkdir(mode=0)
+        me = os.geteuid()
+        for path in (Path(place), run, *run.iterdir()):
+            os.chown(path, me or NOBODY, -1)
+        try:
+            os.seteuid(me or NOBODY)  # Root may enter all folders.
+            assert decode_token(new_token(run)).addresses == ("127.0.0.1:4711",)
+        finally:
+            os.seteuid(me)

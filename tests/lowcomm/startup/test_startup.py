@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import pytest
 
 from lowcomm.checkpoints.checkpoint import (
     CHECKPOINTS,
-    RANK_STATES,
     CheckpointCut,
     FragmentCut,
     PeerCut,
     write_checkpoint,
 )
+from lowcomm.checkpoints.rank_states import RANK_STATES
 from lowcomm.codecs.fp32 import Fp32
 from lowcomm.config.schema import AdamWConfig, DataConfig, ModelConfig, RunConfig, run_to_json
 from lowcomm.methods import AllReduceMethod, DecoupledDiLoCoMethod, NoLoCoMethod
@@ -33,6 +34,7 @@ from lowcomm.startup.agreement import (
     model_difference,
     run_entry,
 )
+from lowcomm.startup.identity import NodeDirectory, NodeRecord
 from lowcomm.startup.startup import (
     disk_needed,
     kept,
@@ -40,6 +42,7 @@ from lowcomm.startup.startup import (
     new_replica,
     new_run_id,
     own_rank_state,
+    set_aside,
 )
 from protocols.messages import log_entries as e
 from protocols.messages.peer import Kept
@@ -464,3 +467,19 @@ def test_private_data_is_not_leased() -> None:
     private = RUN.with_source("private")
     assert accepted(private).samples_ahead == 0 < accepted(RUN).samples_ahead
     assert interval_samples(private, 50) == 0
+
+
+def test_a_branch_is_set_aside_beside_what_a_crash_left_of_it(tmp_path: Path) -> None:
+    """The node was killed between two moves, went on, and wrote another checkpoint."""
+    with closing(NodeDirectory(tmp_path)) as node:
+        node.write(NodeRecord(peer="a.1", name="a", incarnation=1))
+    for number in (1, 2, 3):
+        (tmp_path / CHECKPOINTS).mkdir()
+        (tmp_path / CHECKPOINTS / f"round-{number:06d}").mkdir()
+        place = set_aside(tmp_path)
+    found = sorted(path.relative_to(place).as_posix() for path in place.glob("*/*"))
+    assert found == [
+        "checkpoints.2/round-000002",
+        "checkpoints.3/round-000003",
+        "checkpoints/round-000001",
+    ]

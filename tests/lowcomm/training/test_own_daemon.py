@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from lowcomm.cli import TOKEN_VARIABLE
 from lowcomm.training import own_daemon
 from lowcomm.training.launched_ranks import LaunchedRanks
 from lowcomm.training.own_daemon import OwnDaemon, start_daemon
-from peers.processes import HANDOVER
+from peers.processes import HANDOVER, TOKEN_VARIABLE
 from protocols.types import ConfigError, LowcommError, RefusedError
 
 ANSWERING = f"""
@@ -60,7 +59,6 @@ def test_a_daemon_that_ends_without_an_answer_is_told() -> None:
 
 
 def test_a_token_is_no_argument_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert own_daemon.TOKEN_VARIABLE == TOKEN_VARIABLE
     started: list[tuple[list[str], dict[str, str]]] = []
     launched = LaunchedRanks(2, 0, b"\0", launcher=os.getpid())
 
@@ -70,7 +68,9 @@ def test_a_token_is_no_argument_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(own_daemon, "_start", start)
     start_daemon("run.toml", join="lowcomm:secret", overrides=["node.name=beta"]).exit_code()
+    monkeypatch.setenv(TOKEN_VARIABLE, "lowcomm:unused")
     start_daemon(None, join="@file", overrides=()).exit_code()
+    assert TOKEN_VARIABLE not in os.environ, "children would inherit it"
     monkeypatch.setenv(TOKEN_VARIABLE, "lowcomm:other")
     start_daemon(None, join="", overrides=()).exit_code()
     assert TOKEN_VARIABLE not in os.environ
