@@ -1,5 +1,8 @@
 """Names, fused tensors and orders of rows that a program has in another way than its run."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,8 @@ from lowcomm.tensors.placement import Placement
 from lowcomm.tensors.run_names import Piece, RunNames, run_tensors
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
+from tests.lowcomm import node_ranks
+from tests.lowcomm.forking import run_ranks
 
 HEADS, HALF, WIDTH = 2, 3, 4
 ROWS = HEADS * 2 * HALF
@@ -110,6 +115,31 @@ def test_ranks_with_any_rows_have_all_of_a_piece_together(ranks: int) -> None:
                 )
         rows = [row for piece in tensor.pieces for row in piece.rows or ()]
         assert sorted(found) == list(enumerate(rows))
+
+
+@pytest.mark.long
+@pytest.mark.deadline(100)
+def test_sharded_ranks_move_rows_as_one_whole_rank_does(tmp_path: Path) -> None:
+    whole = node_ranks.build("names")
+    shards = node_shards(whole, rank=0, names=node_ranks.NAMES).shards
+    written = memoryview(bytearray(4 * sum(shard.elements for shard in shards)))
+    write_shards(shards, written)
+    size = written.nbytes // 4
+    results = np.random.default_rng(4).standard_normal((2, size), np.float32)
+    for name, result in zip(("full", "delta"), results, strict=True):
+        (tmp_path / f"{name}.bin").write_bytes(result.tobytes())
+
+    run_ranks("node_ranks.py", "names", 3, tmp_path)
+
+    assert (tmp_path / "written.bin").read_bytes() == bytes(written)
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(3)]
+    assert sum(rank["elements"] for rank in ranks) == size
+    read_shards(shards, memoryview(results[0].tobytes()), "full")
+    full = node_ranks.flat(whole).numpy().tobytes().hex()
+    read_shards(shards, memoryview(results[1].tobytes()), "delta")
+    delta = node_ranks.flat(whole).numpy().tobytes().hex()
+    for rank in ranks:
+        assert (rank["full"], rank["delta"]) == (full, delta)
 
 
 def test_a_whole_tensor_is_held_as_it_is_placed() -> None:
