@@ -75,4 +75,5 @@ import_module("torchtitan.models.common.attention").FlexAttention.forward = atte
 decoder = import_module("torchtitan.models.common.decoder").Decoder
 decoder.get_attention_masks = lambda self, positions: None
 
-runpy.run_module("torchtitan.train", run_name="__main__", alter_sys=True)
+if __name__ == "__main__":
+    runpy.run_module("torchtitan.train", run_name="__main__", alter_sys=True)

@@ -9,8 +9,10 @@ is started by
 
 torchtitan looks for the function `llama3.llama3_8b` in this module: see `__getattr__`. The job says
 the model, its parallelism, the optimizer and the data; the run says the length, and which samples
-this node trains. Needs the extra `titan`. Its package is not there where this project is checked,
-so its objects have the type Any. Must NOT change a class of theirs.
+this node trains. With `--dataloader.dataset run` the data is the run's own text. If the model has
+an adapter for Hugging Face, the run has the names of the counterpart there, so that nodes of other
+programs can train it too. Needs the extra `titan`. Its package is not there where this project is
+checked, so its objects have the type Any. Must NOT change a class of theirs.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +20,16 @@ from dataclasses import fields, make_dataclass, replace
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
+import torch
+from torch import Tensor
 from torch import __version__ as torch_version
 
+from lowcomm.integrations.hf_names import hf_names
 from lowcomm.integrations.leased_loader import Parts, RemadeStream, check_batch
 from lowcomm.integrations.training_node import TrainingNode
+from lowcomm.tensors.run_names import RunNames
 from lowcomm.training.attach import Peer
 from protocols.types import ConfigError
 
@@ -31,12 +37,17 @@ _Trainer: Any = import_module("torchtitan.trainer").Trainer
 _BaseDataLoader: Any = import_module("torchtitan.components.dataloader").BaseDataLoader
 _ConfigManager: Any = import_module("torchtitan.config").ConfigManager
 
+RUN_TEXT = "run"
+"""The dataset that is the run's text, as all its nodes have it."""
+
 
 class LeasedDataLoader(_BaseDataLoader):
-    """Batches of the job's own dataset, with the samples that the node's leases choose.
+    """Batches of the job's own dataset, or of the run's text, with the samples that the node's
+    leases choose.
 
-    Each rank reads the whole stream of samples that a stock job of one rank would train, and passes
-    over those of other ranks and nodes. A sample is one sequence of `training.seq_len` tokens.
+    Of its own dataset, each rank reads the whole stream of samples that a stock job of one rank
+    would train, and passes over those of other ranks and nodes. A sample is one sequence of
+    `training.seq_len` tokens.
     """
 
     # `stock`: the configuration of the job's own loader.
@@ -49,6 +60,7 @@ class LeasedDataLoader(_BaseDataLoader):
         which of them this one is; `made`: what the job's own loader needs besides."""
         self._share, self._rows = (dp_rank, dp_world_size), made["local_batch_size"]
         self._make = partial(config.stock.build, dp_world_size=1, dp_rank=0, **made)
+        self._own = getattr(config.stock, "dataset", None) != RUN_TEXT
         self._peer: Peer | None = None
 
     def lease(self, peer: Peer, *, accumulated: int) -> None:
@@ -60,9 +72,19 @@ class LeasedDataLoader(_BaseDataLoader):
     def __iter__(self) -> Iterator[Any]:
         """Batches until the run is finished. Call it once the method has joined the run."""
         assert self._peer is not None, "lease() comes first"
+        return self._of_dataset(self._peer) if self._own else self._of_run(self._peer)
+
+    def _of_run(self, peer: Peer) -> Iterator[Any]:
+        for tokens_BT1 in peer.batches(share=self._share):
+            for rows_BT1 in cast("tuple[Tensor, ...]", tokens_BT1.split(self._rows)):
+                input_BT = rows_BT1[:, :-1]
+                positions_BT = torch.arange(input_BT.shape[1]).expand(input_BT.shape)
+                yield {"input": input_BT, "positions": positions_BT}, rows_BT1[:, 1:]
+
+    def _of_dataset(self, peer: Peer) -> Iterator[Any]:
         stock = self._make()
         numbered = hasattr(stock.dataset, "__getitem__") and hasattr(stock.dataset, "__len__")
-        steps = self._peer.batches(
+        steps = peer.batches(
             stock.dataset if numbered else RemadeStream(lambda: self._make().dataset),
             collate_fn=Parts(stock.collate_fn, rows=self._rows),
             num_workers=stock.num_workers,
@@ -148,9 +170,19 @@ class NodeTrainer(_Trainer):
 
     def _join_run(self, *_call: Any, **_options: Any) -> None:
         """A checkpoint of the job is loaded, if there is one, and no batch has been drawn."""
-        optimizers, schedulers = self.optimizers.optimizers, self.lr_schedulers.schedulers
-        self._node.join_run(self.model_parts, optimizers, schedulers)
+        optimizers, names = self.optimizers.optimizers, self._run_names()
+        schedulers = self.lr_schedulers.schedulers
+        self._node.join_run(self.model_parts, optimizers, schedulers, names=names)
         self.step = self._node.run_step
+
+    def _run_names(self) -> RunNames | None:
+        spec = self.config.model_spec
+        adapter = spec.state_dict_adapter
+        if adapter is None:
+            return None
+        with torch.device("meta"):
+            whole = self.model_config.build()
+        return hf_names(whole, adapter(self.model_config, None))
 
     def _keep_loss(self, _step: int, loss: float, *_others: Any, **_more: Any) -> None:
         self._loss = loss

@@ -14,6 +14,7 @@ from lowcomm.loop_state.kept_objects import RandomState
 from lowcomm.loop_state.rank_checkpoint import Optimizers
 from lowcomm.loop_state.run_scheduler import RunScheduler, lr_scheduler
 from lowcomm.tensors.names import Model
+from lowcomm.tensors.run_names import RunNames
 from lowcomm.training.attach import Peer, attach
 from lowcomm.training.round_methods import ROUND_METHODS, Method
 from protocols.types import ConfigError
@@ -60,10 +61,15 @@ class TrainingNode:
         return run.total_inner_steps
 
     def join_run(
-        self, model: Model, optimizer: Optimizers, schedulers: Sequence[LRScheduler]
+        self,
+        model: Model,
+        optimizer: Optimizers,
+        schedulers: Sequence[LRScheduler],
+        *,
+        names: RunNames | None = None,
     ) -> None:
         """Join the run; when this returns, `model` has its parameters, and each scheduler the
-        rates of its step.
+        rates of its step. `names` are as in `lowcomm.training.round_methods.Method`.
 
         Schedulers follow the run's inner steps, also in a joiner and after a restart of the ranks;
         one that follows a loss is kept as it was. The random generators go on after a restart.
@@ -73,7 +79,7 @@ class TrainingNode:
         for number, each in enumerate(each for each in schedulers if not follows_steps(each)):
             peer.keep(f"scheduler {number}", each)
         peer.keep("random", RandomState())
-        self._method = ROUND_METHODS[run.method.name](model, optimizer, peer)
+        self._method = ROUND_METHODS[run.method.name](model, optimizer, peer, names=names)
         self._schedulers = [lr_scheduler(each, self._method) for each in followers]
         self._reported = (0, time.monotonic())
 

@@ -1,9 +1,9 @@
 """FSDP2 inside one node, and the position of each rank's shards in the node's shared memory.
 
 The layout of a fragment is its exchanged parameters in the order of `model.named_parameters()` of
-the whole model, unsharded, C-contiguous, fp32, densely packed. So nodes with any number of ranks,
-any sharding and any stages of a pipeline share one layout. Must NOT know rounds or results, nor
-keep a copy of a parameter.
+the whole model, or in that of a table of names, unsharded, C-contiguous, fp32, densely packed. So
+nodes with any number of ranks, any sharding and any stages of a pipeline share one layout. Must NOT
+know rounds or results, nor keep a copy of a parameter.
 """
 
 import atexit
@@ -26,6 +26,7 @@ from lowcomm.tensors.gpu_copies import wait_for_copies
 from lowcomm.tensors.names import Model, named_parameters, parts_of
 from lowcomm.tensors.node_tensors import NodeTensors, held_part, node_tensors
 from lowcomm.tensors.placement import Placement, local_of
+from lowcomm.tensors.run_names import Piece, RunNames, RunTensor, run_tensors
 from peers.ipc import TensorPlace
 from protocols.types import ConfigError
 
@@ -38,10 +39,10 @@ EXIT_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardView:
-    """The part of one parameter that one rank holds."""
+    """The part of one tensor of the run that one rank holds in one parameter."""
 
     place: TensorPlace
-    """Name, full shape, and offset of the parameter in its fragment."""
+    """Name, full shape, and offset of the tensor in its fragment."""
     parameter: nn.Parameter
     offsets: tuple[int, ...]
     """The first index of this rank's part in the full tensor, in each dimension."""
@@ -57,10 +58,14 @@ class ShardView:
     that it took of them by rounding. The rounding is no training, so a contribution contains the
     remainder again. None for an fp32 parameter."""
 
+    rows: slice | None = None
+    """The rows of the rank's part of the parameter that are meant; None: all of it."""
+
     @property
     def local(self) -> Tensor:
         """This rank's part itself, of the parameter's type, [*sizes], not a copy."""
-        return local_of(self.parameter)
+        local = local_of(self.parameter)
+        return local if self.rows is None else local[self.rows]
 
     @property
     def values(self) -> Tensor:
@@ -153,8 +158,10 @@ class NodeShards:
     """Fragment, name, full shape and offset (elements) of every exchanged parameter of the node."""
     shards: list[ShardView]
     """The rank's own parts, in the same order; those that it holds nothing of are there too, but
-    for tensors that only other ranks have."""
+    for tensors that only other ranks have. Under a table of names they may be several of a tensor
+    or of a parameter, of which it holds something."""
     node: NodeTensors
+    """By the parameters' own names."""
 
     @property
     def device(self) -> torch.device:
@@ -168,6 +175,7 @@ def node_shards(
     rank: int,
     world_size: int | None = None,
     fragments_of: FragmentsOf = _one_fragment,
+    names: RunNames | None = None,
 ) -> NodeShards:
     """All exchanged parameters of the node, and this rank's parts. All ranks call it together
     (node_tensors.py).
@@ -189,24 +197,26 @@ def node_shards(
             )
     mine = {name: held_part(name, parameter) for name, parameter in named.items()}
     node = node_tensors(list(mine.values()), rank=rank, world_size=world_size)
-    layout = _layout(node, fragments_of)
+    own = {name: each.first.shape for name, each in node.tensors.items()}
+    tensors = run_tensors(own, names)
+    layout = _layout(tensors, fragments_of)
     shards = [
-        _shard_view(place, named[place.name], node.placement(mine[place.name]))
-        for place in layout
-        if place.name in named
+        _shard_views(place, piece, named[piece.name], node.placement(mine[piece.name]))
+        for place, tensor in zip(layout, tensors, strict=True)
+        for piece in tensor.pieces
+        if piece.name in named
     ]
-    return NodeShards(layout, shards, node)
+    return NodeShards(layout, [view for views in shards for view in views], node)
 
 
-def _layout(node: NodeTensors, fragments_of: FragmentsOf) -> list[TensorPlace]:
-    shapes = {name: each.first.shape for name, each in node.tensors.items()}
-    if not shapes:
+def _layout(tensors: Sequence[RunTensor], fragments_of: FragmentsOf) -> list[TensorPlace]:
+    if not tensors:
         raise ConfigError("the model has no parameters that need a gradient")
-    fragments = fragments_of([Parameter(name, shape) for name, shape in shapes.items()])
+    fragments = fragments_of([Parameter(each.name, each.shape) for each in tensors])
     found: list[TensorPlace] = []
     ends: dict[int, int] = {}
-    for (name, shape), fragment in zip(shapes.items(), fragments, strict=True):
-        place = TensorPlace(fragment, name, shape, ends.get(fragment, 0))
+    for tensor, fragment in zip(tensors, fragments, strict=True):
+        place = TensorPlace(fragment, tensor.name, tensor.shape, ends.get(fragment, 0))
         found.append(place)
         ends[fragment] = place.offset + place.elements
     return found
@@ -308,12 +318,17 @@ def _exchanged(model: Model) -> list[tuple[str, nn.Parameter]]:
     return [(name, each) for name, each in named if each.requires_grad and each.numel()]
 
 
-def _shard_view(place: TensorPlace, parameter: nn.Parameter, found: Placement) -> ShardView:
-    remainder = None
-    if parameter.dtype != torch.float32:
-        remainder = torch.zeros_like(local_of(parameter), dtype=torch.float32)
-    sizes, writes = found.sizes, found.writes
-    return ShardView(place, parameter, found.offsets, sizes, writes=writes, remainder=remainder)
+def _shard_views(
+    place: TensorPlace, piece: Piece, parameter: nn.Parameter, held: Placement
+) -> list[ShardView]:
+    """The piece's view, if this rank holds something of it."""
+    part = piece.part(held)
+    if part is None:
+        return []
+    view = ShardView(place, parameter, part.offsets, part.sizes, held.writes, rows=part.rows)
+    if parameter.dtype == torch.float32:
+        return [view]
+    return [replace(view, remainder=torch.zeros_like(view.local, dtype=torch.float32))]
 
 
 def whole(buffer: memoryview) -> Tensor:

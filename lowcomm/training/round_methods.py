@@ -43,6 +43,7 @@ from lowcomm.tensors.fsdp import (
 from lowcomm.tensors.gpu_copies import SideCopies, pin
 from lowcomm.tensors.model_buffers import node_buffers, read_buffers, write_buffers
 from lowcomm.tensors.names import Model, named_parameters
+from lowcomm.tensors.run_names import RunNames
 from lowcomm.training.attach import Peer
 from lowcomm.training.interfaces import Kind
 from lowcomm.training.round_rank import RoundRank
@@ -73,6 +74,7 @@ class Method:
         peer: Peer,
         *,
         schedule: Schedule | None = None,
+        names: RunNames | None = None,
     ) -> None:
         """Join the run and wait for its parameters: when this returns, `model` holds them.
 
@@ -81,15 +83,18 @@ class Method:
         `fully_shard` had sharded it; it may be a list of several. A parameter that only one rank
         has may be plain. The parameters that need a gradient are fp32, bf16 or fp16. With a
         `schedule`, the learning rate of each group is its present value times the schedule's factor
-        (and that of `run.optimizer.joiner_warmup_steps`); without one the caller sets it. Raises
-        ConfigError if the model, the optimizer or the agreed method does not fit.
+        (and that of `run.optimizer.joiner_warmup_steps`); without one the caller sets it. `names`
+        is for a model that other nodes have with other names, fused tensors or another order of
+        rows (lowcomm/tensors/run_names.py); buffers, and parameters that need no gradient, keep
+        their names. Raises ConfigError if the model, the optimizer, the names or the agreed method
+        does not fit.
         """
         pause_at_exit()
         with peer.fitting():
             agreed = peer.method(self.name, program=type(self).__name__)
             assert isinstance(agreed, RoundMethod)
             ranks = {"rank": peer.rank, "world_size": peer.world_size}
-            parts = node_shards(model, fragments_of=agreed.fragments_of, **ranks)
+            parts = node_shards(model, fragments_of=agreed.fragments_of, names=names, **ranks)
             check_sharded(parts)
             last = max(place.fragment for place in parts.layout)
             averages = peer.run.buffers == "average"

@@ -54,6 +54,7 @@ from lowcomm.tensors.fsdp import (
 )
 from lowcomm.tensors.model_buffers import node_buffers
 from lowcomm.tensors.placement import box_of
+from lowcomm.tensors.run_names import RunNames
 from protocols.types.errors import ConfigError
 
 DEADLINE_S = 60  # Of each rank, whatever happens to the others.
@@ -175,7 +176,17 @@ MODELS = {
     "frozen": Odd,
     "resharded": Odd,
     "dcp": Odd,
+    "names": Odd,
 }
+NAMES: RunNames = {
+    "turned": [("inner.weight", slice(3, 5)), ("inner.weight", slice(0, 3))],
+    "head.weight": "head.weight",
+    "odd": [("blocks.0.weight", slice(1, 7, 2)), ("blocks.1.weight", slice(0, 7))],
+    "even": [("blocks.0.weight", slice(0, 7, 2))],
+    "bias": [("blocks.0.bias", slice(6, 7)), ("blocks.0.bias", slice(0, 6))],
+    **{name: name for name in ("scale", "inner.bias", "head.bias")},
+}
+"""Of the case "names"."""
 
 
 def build(case: str) -> nn.Module:
@@ -262,7 +273,8 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
     elif case == "muon":
         seen = cast("list[float]", flat(step_by_muon(model)).tolist())
     else:
-        seen = exchange(model, rank, written, {"full": full, "delta": delta})
+        names = NAMES if case == "names" else None
+        seen = exchange(model, rank, written, {"full": full, "delta": delta}, names=names)
         if case == "grid":
             seen["refused"] = refused(model)
     (directory / f"rank-{rank}.json").write_text(json.dumps(seen))
@@ -270,11 +282,16 @@ def main(rank: int, case: str, directory: Path, shared: list[mmap.mmap]) -> None
 
 
 def exchange(
-    model: nn.Module, rank: int, written: memoryview, results: dict[str, memoryview]
+    model: nn.Module,
+    rank: int,
+    written: memoryview,
+    results: dict[str, memoryview],
+    *,
+    names: RunNames | None = None,
 ) -> dict[str, object]:
     """Hand over a contribution, and take the results, by their names."""
     world, seen = int(os.environ["WORLD_SIZE"]), dict[str, object]()  # One rank has no group.
-    parts = node_shards(model, rank=rank, world_size=world)
+    parts = node_shards(model, rank=rank, world_size=world, names=names)
     shards = parts.shards
     seen["elements"] = sum(shard.elements for shard in shards)
     seen["not_sharded"] = ""
