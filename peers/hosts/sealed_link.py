@@ -119,6 +119,6 @@ class SealedLink:
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing came from it for {SILENT_S:g} s"
-    if isinstance(error, asyncio.IncompleteReadError):
+    if isinstance(error, asyncio.IncompleteReadError | ConnectionResetError | BrokenPipeError):
         return "it closed the connection"
     return f"the connection broke: {error}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lowcomm.cli.token_source import TOKEN_VARIABLE
 from lowcomm.reports.events import Commit, RanksLost
 from sims.wan import Place, Wan, WanLink, why_not
 from tests.cluster.marks import LONG
@@ -41,7 +42,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def start(shell: Shell, place: Place, *arguments: str, token: str = "") -> Command:
     """`lowcomm ARGUMENTS` in this place, whose ranks find each other by its device."""
     more = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wan", "COLUMNS": "100"}
-    environment = {**os.environ, **place.environment, **more, "LOWCOMM_TOKEN": token}
+    more |= {TOKEN_VARIABLE: token} if token else {}
+    environment = {**os.environ, **place.environment, **more}
     return shell.launch(place.command([sys.executable, "-c", PROGRAM, *arguments]), environment)
 
 
@@ -75,7 +77,7 @@ def test_a_node_on_two_hosts_trains_with_another_one_and_survives_the_loss_of_a_
         token = token_of(alpha)
         further = ("ranks", listen, "--secret", str(alpha / "hosts-secret.pem"))
         host = start(shell, second, *further)
-        nodes.append(start(shell, third, "peer", *settings("beta", third), token=token))
+        nodes.append(start(shell, third, "peer", "run.toml", *settings("beta", third), token=token))
         until(lambda: counted(alpha) >= 5, within_s=120, what="contributions of both hosts")
         host.signal(signal.SIGKILL)
         until(lambda: of(RanksLost, alpha), within_s=40, what="the loss of the host")

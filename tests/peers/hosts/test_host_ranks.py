@@ -54,11 +54,15 @@ class Node:
         await self.owner.ended()
 
 
+def _spared(_: object) -> None:
+    """In place of the end of a process."""
+
+
 @pytest.fixture(autouse=True)
 def _threads_live(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of these tests are threads of this process, which would end with them."""
-    monkeypatch.setattr(ProcessHandle, "kill", lambda _: None)
-    monkeypatch.setattr(RankClient, "_exit_without_daemon", lambda _: None)
+    monkeypatch.setattr(ProcessHandle, "kill", _spared)
+    monkeypatch.setattr(RankClient, "_exit_without_daemon", _spared)
     monkeypatch.setattr(host_ranks, "AGAIN_S", 0.05)
 
 
