@@ -93,6 +93,8 @@ class Host:
         self.number = number
         self.first = first
         self.ranks = ranks
+        self.line = ""
+        """The telling line of its ranks in this attempt, if one of them failed."""
         self.stopped = asyncio.Event()
         """It runs no ranks."""
         self.stopped.set()
@@ -113,7 +115,7 @@ class Host:
         """Let the host begin this attempt. Raises SpawnError if it is lost."""
         if self.link.lost:
             raise SpawnError(f"host {self.number} is lost: {self.link.lost}")
-        self._inbox, self._slots, self._parts = inbox, slots, None
+        self._inbox, self._slots, self._parts, self.line = inbox, slots, None, ""
         numbers = range(self.first, self.first + self.ranks)
         self._remote = {number: RemoteRank(number, self) for number in numbers}
         self.stopped.clear()
@@ -197,6 +199,7 @@ class Host:
             if rank is not None and self._inbox is not None:
                 self._inbox.put_nowait((rank, Closed(message.why, message.ended)))
         elif isinstance(message, RanksExited):
+            self.line = message.line and f"on host {self.number}: {message.line}"
             returncode = -message.signal if message.signal else message.code
             rank = None if message.all_ranks else self.first + message.index
             return Exit(rank, returncode) if self._remote else None
@@ -241,6 +244,11 @@ class RankHosts:
         """Numbers of the hosts that are not connected."""
         numbers = range(1, len(self.counts))
         return [number for number in numbers if number not in self._hosts]
+
+    @property
+    def line(self) -> str:
+        """The telling line of a rank of another host that failed in this attempt; "" without."""
+        return next((host.line for host in self._hosts.values() if host.line), "")
 
     def lead_here(self, inbox: Inbox, slots: Callable[[], Slots | None]) -> None:
         """The messages of ranks go to this inbox from now on; implements Elsewhere of

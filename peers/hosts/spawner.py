@@ -70,7 +70,7 @@ class HostsSpawner:
                 each.cancel()
 
     async def last_line(self) -> str:
-        return await self._local.last_line()
+        return self._hosts.line or await self._local.last_line()
 
     async def stop(self) -> None:
         """End the ranks on all hosts."""

@@ -96,6 +96,9 @@ async def test_the_end_of_a_rank_on_another_host_has_its_number(tmp_path: Path) 
             spawner = await begun(two, host, local)
             host.send(RanksExited(all_ranks=False, index=0, code=0, signal=9, line=""))
             assert await next_end(spawner) == Exit(1, -9)
+            host.send(RanksExited(all_ranks=True, index=0, code=1, signal=0, line="KeyError: 3"))
+            assert await next_end(spawner) == Exit(None, 1)
+            assert await spawner.last_line() == "on host 1: KeyError: 3"
             local.ends.put_nowait(Exit(None, 3))
             assert await next_end(spawner) == Exit(None, 3)
 
