@@ -98,7 +98,7 @@ def ranks(
         int, typer.Option("--host", help="Number of this host in node.other_hosts.", min=1)
     ] = 1,
 ) -> None:
-    """Run this node's ranks on a further host, for the daemon on the first one.
+    """Run ranks of a node on a further host.
 
     The daemon says how many, and when to start. If the connection is lost, the ranks end, and the
     node's ranks begin again on all hosts once this command has reached the daemon again. It ends
@@ -106,8 +106,8 @@ def ranks(
 
     \b
     Examples:
-      lowcomm ranks 10.0.0.1:29400 --secret hosts-secret.pem
-      lowcomm ranks 10.0.0.1:29400 --secret hosts-secret.pem --host 2 -- torchrun train.py
+      lowcomm ranks gpu1:29400 --secret hosts-secret.pem
+      lowcomm ranks gpu1:29400 --secret hosts.pem --host 2 -- torchrun train.py
     """
     import asyncio
 

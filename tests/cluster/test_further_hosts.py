@@ -12,7 +12,6 @@ import pytest
 from lowcomm.cli.token_source import TOKEN_VARIABLE
 from lowcomm.reports.events import Commit, RanksLost
 from sims.wan import Place, Wan, WanLink, why_not
-from tests.cluster.marks import LONG
 from tests.cluster.running import (
     Command,
     Shell,
@@ -27,8 +26,6 @@ from tests.cluster.running import (
 STREAMING = 'name = "streaming_diloco"\ninner_steps = 6\nfragments = 2\noverlap_steps = 2'
 HOSTS_PORT = 29400
 PROGRAM = "from lowcomm.cli.main import main\nmain()"
-
-pytestmark = LONG
 
 
 @pytest.fixture
@@ -61,6 +58,7 @@ def counted(directory: Path) -> int:
     return sum(each.counted for each in of(Commit, directory))
 
 
+@pytest.mark.long
 @pytest.mark.deadline(300)
 def test_a_node_on_two_hosts_trains_with_another_one_and_survives_the_loss_of_a_host(
     shell: Shell, tmp_path: Path
