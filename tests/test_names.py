@@ -22,6 +22,7 @@ SHARED_METHODS = {
     "keep": "drops all that is not of these peers, or not of this lineage",
     "run": "works until the end of its task; as a property: the run's configuration",
     "send": "queues a message or a stream for one peer, or for the other end of a socket",
+    "start": "begins processes or work, once all arguments are known",
     "write": "puts its argument or its state on disk, or into its place in shared memory",
 }
 """Names of methods that more classes may have, each with its meaning."""

@@ -62,7 +62,7 @@ COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Entry-point group of a function that starts all nodes of a run directory again."""
 RUNS = Path("runs")
-TAKES_PROGRAM = (["peer"], ["sim"])
+TAKES_PROGRAM = (["peer"], ["sim"], ["ranks"])
 """First words of the commands that take a training program, after `--`."""
 ROOT_KEY = "root-key.pem"
 """A directory with this file is a run's directory that `lowcomm init` made."""
@@ -424,6 +424,7 @@ app.command()(revoke.revoke)
 app.command()(log_lists.audit)
 app.command()(own_node.leave)
 app.command()(own_node.checkpoint)
+app.command()(own_node.ranks)
 app.command()(export)
 app.command()(generate)
 app.command()(steer.pause)

@@ -1,9 +1,10 @@
-"""The commands `lowcomm leave` and `lowcomm checkpoint`, about one node of this machine.
+"""The commands `lowcomm leave`, `lowcomm checkpoint` and `lowcomm ranks`, about one node.
 
-Each asks the node's daemon; no other node has to agree. Must NOT import anything slow: the command
-line imports this module before it listens.
+No other node has to agree. Must NOT import anything slow: the command line imports this module
+before it listens.
 """
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,6 +82,51 @@ def checkpoint(
     print(f"{record.name} has written {answer['done']}")  # noqa: T201
 
 
+def ranks(
+    ctx: typer.Context,
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="node.other_hosts_listen of the node.")
+    ],
+    secret: Annotated[
+        Path,
+        typer.Option(
+            "--secret",
+            metavar="FILE",
+            help="A copy of hosts-secret.pem, which the daemon makes in the node's directory. With "
+            "it a program can act as a host of this node: let no other user read it.",
+        ),
+    ],
+    host: Annotated[
+        int, typer.Option("--host", help="Number of this host in node.other_hosts.", min=1)
+    ] = 1,
+) -> None:
+    """Run ranks of a node on a further host.
+
+    The daemon says how many, and when to start. If the connection is lost, the ranks end, and the
+    node's ranks begin again on all hosts once this command has reached the daemon again. It ends
+    with the node. The command after -- is a training program of your own, as on the first host.
+
+    \b
+    Examples:
+      lowcomm ranks gpu1:29400 --secret hosts-secret.pem
+      lowcomm ranks gpu1:29400 --secret hosts.pem --host 2 -- torchrun train.py
+    """
+    import asyncio
+
+    from lowcomm.rank_control import program_spawner
+    from peers.hosts import run_ranks
+    from peers.security import secret_tls
+    from peers.sockets import parse_address
+
+    there, tls = parse_address(address, key="HOST:PORT"), secret_tls(secret)
+
+    async def run() -> None:
+        spawner = program_spawner(ctx.obj.command)
+        await run_ranks(there, host=host, tls=tls, spawner=spawner, say=_say)
+
+    asyncio.run(run())
+
+
 def _one_running(directory: Path) -> tuple[Path, "NodeRecord"]:
     """The only node that runs in a directory, and its record. Raises ConfigError."""
     from lowcomm.startup.identity import node_directories
@@ -117,3 +163,7 @@ def _outcome(node: Path, record: "NodeRecord") -> str:
             case _:
                 pass
     return f"{record.name} {end}{kept}"
+
+
+def _say(text: str) -> None:
+    print(f"lowcomm ranks: {text}", file=sys.stderr, flush=True)  # noqa: T201

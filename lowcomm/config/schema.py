@@ -341,6 +341,12 @@ class NodeConfig:
     ranks: int = 1
     """Number of training processes of this node. `run.data.batch` is a multiple of it. If a program
     under torchrun starts the daemon, the default is the number of its processes."""
+    other_hosts: tuple[int, ...] = ()
+    """Number of those ranks that run on each further host of this node, where `lowcomm ranks`
+    starts them; the others run on the daemon's host. Methods of rounds only. For rank states,
+    frozen tensors and the run's text, the hosts share a file system with `directory`."""
+    other_hosts_listen: str = ""
+    """HOST:PORT at which the daemon awaits the further hosts; they use HOST as MASTER_ADDR too."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device on which the built-in program trains. With `cuda`, each rank takes one GPU. A program
     of your own chooses its device by itself."""
@@ -437,6 +443,17 @@ class NodeConfig:
         if not 1024 <= low <= high <= 65535:
             raise ConfigError(
                 f"node.port_range must be two ports within 1024-65535, low first, got {low}, {high}"
+            )
+        elsewhere = self.other_hosts
+        if elsewhere and (min(elsewhere) < 1 or sum(elsewhere) >= self.ranks):
+            raise ConfigError(
+                f"node.other_hosts must be positive numbers of ranks, together less than "
+                f"node.ranks ({self.ranks}), got {list(elsewhere)}"
+            )
+        if bool(elsewhere) != bool(self.other_hosts_listen):
+            raise ConfigError(
+                "node.other_hosts and node.other_hosts_listen need each other: set, for example, "
+                'node.other_hosts=[1] and node.other_hosts_listen="10.0.0.1:29400"'
             )
 
 

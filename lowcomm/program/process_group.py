@@ -46,9 +46,10 @@ def join_node(
     """
     if world_size == 1 and not also_alone:
         return None
-    # A node is one machine (its ranks share memory). By default gloo uses the interface of the
-    # host's name: slower to look up, and open to the network.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # By default gloo uses the interface of the host's name: slower to look up, and open to the
+    # network.
+    if os.environ.get("LOCAL_WORLD_SIZE", str(world_size)) == str(world_size):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if device.type == "cpu":
         _return_large_blocks()
     dist.init_process_group(

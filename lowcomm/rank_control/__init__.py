@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from lowcomm.rank_control.rank_control import program_spawner
     from lowcomm.rank_control.round_clock import fits
 
-__all__ = ["fits"]
+__all__ = ["fits", "program_spawner"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
+        "rank_control": "program_spawner",
         "round_clock": "fits",
     },
 )

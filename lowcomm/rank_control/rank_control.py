@@ -16,6 +16,7 @@ from lowcomm.config.schema import RunConfig, run_to_json
 from lowcomm.methods import RoundMethod
 from lowcomm.outer_state.replica import Replica
 from lowcomm.rank_control.context import DaemonContext
+from lowcomm.rank_control.further_hosts import on_all_hosts
 from lowcomm.rank_control.program_notices import mending
 from lowcomm.rank_control.rank_rounds import RankRounds, makes_evaluation
 from lowcomm.rank_control.rank_steps import RankSteps
@@ -33,7 +34,7 @@ from peers.ranks import HangLimits, RankGroup, RanksConfig
 from peers.ranks import events as r
 from protocols.interface import commands as c
 from protocols.interface import events as v
-from protocols.types import FrozenTensor, TensorSpec
+from protocols.types import ConfigError, FrozenTensor, TensorSpec
 
 PRELOAD = ("torch", "torch.distributed.fsdp", "torch._dynamo", "lowcomm.worker")
 """Modules that the zygote imports once, so that a rank starts in a fraction of a second."""
@@ -55,6 +56,7 @@ class RankControl:
         """`start`: with the program of the ranks. `stop` ends the daemon
         with a reason, `leave` lets it leave the run first; `answer` answers local commands."""
         node = context.config.node
+        spawner, elsewhere = on_all_hosts(_spawner(start), context, adopted=bool(start.adopted))
         self._context = context
         self._stop, self._leave = stop, leave
         self._slot = -1
@@ -79,10 +81,11 @@ class RankControl:
                 adopted=start.adopted is not None,
                 restarts_max=node.rank_restarts_max if start.adopted is None else 0,
             ),
-            spawner=_spawner(start),
+            spawner=spawner,
             on_event=self._on_event,
             decide_boundary=self._decide_boundary,
             answer=answer,
+            elsewhere=elsewhere,
         )
         self.rounds = RankRounds(context, self.group)
         self.steps = RankSteps(context, self.group)
@@ -99,10 +102,17 @@ class RankControl:
     # Starting -------------------------------------------------------------------------------
 
     def configure(self, run: RunConfig) -> None:
-        """Give the ranks the configuration, with which they build their model."""
+        """Give the ranks the configuration, with which they build their model. Raises
+        ConfigError if they cannot take part in it."""
+        context = self._context
         if isinstance(run.method, RoundMethod):
             self.rounds.clock = RoundClock(run.method.round_s)
-        self._give_configuration(run if self._context.founds else run.for_joiners())
+        elif context.node.other_hosts:
+            raise ConfigError(
+                f"node.other_hosts is for methods of rounds, and run.method.name is "
+                f"{run.method.name!r}: run all ranks of this node on one host"
+            )
+        self._give_configuration(run if context.founds else run.for_joiners())
 
     def _give_configuration(self, run: RunConfig) -> None:
         self.group.configure(
@@ -261,10 +271,14 @@ class RankControl:
 
 
 def _spawner(start: StartOptions) -> Spawner:
-    """The spawner of the ranks' program: one that runs already, a user's own, or the built-in
-    one."""
+    """The spawner of the ranks' program: one that runs already, or another one."""
     if start.adopted is not None:
         return AdoptedSpawner(start.adopted, start.command)
-    if start.command:
-        return CommandSpawner(start.command)
+    return program_spawner(start.command)
+
+
+def program_spawner(command: Sequence[str]) -> Spawner:
+    """The spawner of a user's own program, or of the built-in one if the command is empty."""
+    if command:
+        return CommandSpawner(command)
     return ZygoteSpawner(PRELOAD, target=WORKER)

@@ -28,7 +28,7 @@ from lowcomm.exit_codes import EXIT_FAILED
 from lowcomm.methods import AnyMethod, RoundMethod
 from lowcomm.training.launched_ranks import launched_ranks, number
 from lowcomm.training.own_daemon import start_daemon
-from peers.ipc import Attached, RankClient, TensorPlace
+from peers.ipc import Attached, RankClient, Runs, TensorPlace
 from peers.processes import TOKEN_VARIABLE
 from protocols.types import SAMPLES_MAX, ConfigError, LowcommError
 
@@ -253,17 +253,19 @@ class Peer:
         *,
         elements: int,
         frozen: Sequence["FrozenPart"] = (),
+        parts: Iterable[Runs] = (),
     ) -> Attached:
         """For a method: report the layout, of which this rank writes `elements` elements, and the
-        rank's parts of all tensors that no node trains. Blocks until the run has accepted them;
-        prints the reason and exits if the run refuses them. Raises ConfigError for a layout beyond
-        the limits of protocols/types/limits.py."""
+        rank's parts of all tensors that no node trains; `parts`: what it reads and writes. Blocks
+        until the run has accepted them; prints the reason and exits if the run refuses them. Raises
+        ConfigError for a layout beyond the limits of protocols/types/limits.py."""
         with self.fitting():
             attached = self.client.attach(
                 tensors,
                 elements=elements,
                 frozen=[part.spec for part in frozen],
                 write_frozen=partial(_write_frozen, frozen),
+                parts=tuple(parts) if self.node.other_hosts else (),
             )
         self._joined = True
         return attached

@@ -109,8 +109,9 @@ def launched_ranks() -> LaunchedRanks | None:
     here = number("LOCAL_WORLD_SIZE", ranks)
     if here != ranks:
         raise ConfigError(
-            f"WORLD_SIZE is {ranks} and LOCAL_WORLD_SIZE {here}: the ranks of a node are on one "
-            "machine, so start torchrun on each machine by itself, without --nnodes"
+            f"WORLD_SIZE is {ranks} and LOCAL_WORLD_SIZE {here}: a node on several machines "
+            "begins with `lowcomm peer run.toml ... -- torchrun train.py` (node.other_hosts); else "
+            "start torchrun on each machine by itself, without --nnodes"
         )
     if rank >= ranks:
         raise ConfigError(f"RANK is {rank} and WORLD_SIZE {ranks}: ranks count from 0")

@@ -8,7 +8,7 @@ communicate with a peer.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,12 +41,18 @@ from lowcomm.tensors.fsdp import (
     write_shards,
 )
 from lowcomm.tensors.gpu_copies import SideCopies, pin
-from lowcomm.tensors.model_buffers import node_buffers, read_buffers, write_buffers
+from lowcomm.tensors.model_buffers import (
+    BufferView,
+    node_buffers,
+    read_buffers,
+    write_buffers,
+)
 from lowcomm.tensors.names import Model, named_parameters
 from lowcomm.tensors.run_names import RunNames
 from lowcomm.training.attach import Peer
 from lowcomm.training.interfaces import Kind
 from lowcomm.training.round_rank import RoundRank
+from peers.ipc import Runs, runs_of
 from protocols.types import ConfigError, LowcommError
 
 log = logging.getLogger(__name__)
@@ -116,7 +122,8 @@ class Method:
         self._schedule = schedule
         self._rates: list[float] = [group["lr"] for group in _groups(optimizer)]
         elements = sum(part.elements for part in (*parts.shards, *views))
-        attached = peer.join([*parts.layout, *stored], elements=elements, frozen=frozen)
+        layout, runs = [*parts.layout, *stored], _runs([*parts.shards, *views])
+        attached = peer.join(layout, elements=elements, frozen=frozen, parts=runs)
         device = parts.device
         pin(peer.client.lasting_memory, device)
         file = self._file(attached.rank_state)
@@ -330,3 +337,9 @@ def _stepped(model: Model, optimizer: Optimizers) -> dict[str, nn.Parameter]:
                 )
             stepped[names[parameter]] = parameter
     return stepped
+
+
+def _runs(parts: Sequence[ShardView | BufferView]) -> Iterator[Runs]:
+    """The parts of a rank as runs of elements of their fragments."""
+    for part in parts:
+        yield from runs_of(part.place, part.offsets, part.sizes, writes=part.writes)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from peers.ipc.messages import NONE, Answer, Attached, Boundary, Result, TensorPlace
     from peers.ipc.msgpack_records import LinkError
+    from peers.ipc.parts import Runs, runs_of
     from peers.ipc.rank_client import RankClient
     from peers.ipc.shared_memory import COPIES, MOVE, Slots, SlotsShape
     from peers.ipc.step_orders import Order, StepSlots, following, step_shape
@@ -57,6 +58,7 @@ __all__ = [
     "RankClient",
     "Result",
     "Revoke",
+    "Runs",
     "Slots",
     "SlotsShape",
     "Status",
@@ -66,6 +68,7 @@ __all__ = [
     "TensorPlace",
     "ask_daemon",
     "following",
+    "runs_of",
     "serve",
     "step_shape",
 ]
@@ -79,6 +82,7 @@ __getattr__ = lazy_exports(
         ),
         "messages": "Answer Attached Boundary NONE Result TensorPlace",
         "msgpack_records": "LinkError",
+        "parts": "Runs runs_of",
         "rank_client": "RankClient",
         "shared_memory": "COPIES MOVE Slots SlotsShape",
         "step_orders": "Order StepSlots following step_shape",

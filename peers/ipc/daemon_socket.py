@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from peers.ipc.messages import (
     FD,
@@ -75,6 +76,28 @@ class Closed:
     ended: bool
 
 
+class RankLink(Protocol):
+    """The daemon's end of the connection of one rank, which may run on another host."""
+
+    @property
+    def pid(self) -> int:
+        """The rank's process; 0 if it is not on this host."""
+        ...
+
+    def accept(self) -> None:
+        """Its hello is valid."""
+        ...
+
+    def send(self, message: DaemonMessage, *, fd: int = -1) -> None: ...
+    def refuse(self, why: str) -> None: ...
+    def taken(self) -> None:
+        """A message of this link left the inbox."""
+        ...
+
+
+Inbox = asyncio.Queue[tuple[RankLink, RankMessage | Closed]]
+
+
 class IncomingRecords:
     """The bytes that a rank has sent, cut into messages as far as the inbox has room for them."""
 
@@ -99,7 +122,7 @@ class DaemonSocket:
         self, connection: socket.socket, *, pid: int, server: "DaemonSocketServer"
     ) -> None:
         """Raises OSError if the process is in a namespace that is not visible here."""
-        self.pid = pid
+        self._pid = pid
         self._socket = connection
         self._server = server
         self._loop = server.loop
@@ -121,6 +144,10 @@ class DaemonSocket:
             self._process.watch(self._on_process_end)
         else:
             self._on_process_end()
+
+    @property
+    def pid(self) -> int:
+        return self._pid
 
     def accept(self) -> None:
         """Its hello is valid: it is a rank of this node, to be killed with its attempt."""
@@ -289,7 +316,8 @@ class DaemonSocketServer:
         self._in_a_row = 0
         """Messages handled since other tasks had their turn."""
         # Bounded by links_max * (UNREAD_MESSAGES_MAX + 1): each link limits its own messages.
-        self.inbox: asyncio.Queue[tuple[DaemonSocket, RankMessage | Closed]] = asyncio.Queue()
+        # A rank on another host waits until its connection is read.
+        self.inbox: Inbox = asyncio.Queue()
         self._links_max = links_max
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -301,7 +329,7 @@ class DaemonSocketServer:
             raise
         self.loop.add_reader(self._listener, self._on_connection)
 
-    async def receive(self) -> tuple[DaemonSocket, RankMessage | Closed]:
+    async def receive(self) -> tuple[RankLink, RankMessage | Closed]:
         """The next message of any link."""
         # A flood delays others, it does not stop them. But of ranks that ask at the same boundary
         # none waits for a turn of the loop for each: turns are long while payload moves.

@@ -52,6 +52,9 @@ class RankLayout:
     frozen: bytes = b""
     """All other tensors of the model, packed (protocols/wire/frozen_layout.py), with the summands
     of their digests that this rank's parts give."""
+    parts: bytes = b""
+    """The parts of all parameters that this rank reads or writes, packed (parts.py); empty if all
+    ranks of the node are on one host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

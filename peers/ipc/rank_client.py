@@ -35,6 +35,7 @@ from peers.ipc.messages import (
     Unfit,
 )
 from peers.ipc.msgpack_records import LinkError, kinds_of
+from peers.ipc.parts import Runs, pack_parts
 from peers.ipc.rank_socket import RankSocket
 from peers.ipc.shared_memory import Slots, SlotsError, is_memory
 from peers.ipc.step_orders import Obeyed, Order, StepSlots
@@ -100,17 +101,20 @@ class RankClient:
         elements: int,
         frozen: Sequence[FrozenTensor] = (),
         write_frozen: Callable[[str], None] | None = None,
+        parts: Sequence[Runs] = (),
     ) -> Attached:
         """Report the model's layout and map the shared memory.
 
         `tensors` are all exchanged parameters, equal on every rank; `elements` is how many of them
         this rank will write. `frozen` are all other tensors of the model; `write_frozen` writes
-        this rank's parts of them to the file of this path, and is called if it is needed. Raises
-        ConfigError for a layout beyond the limits of protocols/types/limits.py (nothing is sent
-        then), LinkError or SlotsError.
+        this rank's parts of them to the file of this path, and is called if it is needed. `parts`,
+        in a node on several hosts: what this rank reads and writes. Raises ConfigError for a layout
+        beyond the limits of protocols/types/limits.py (nothing is sent then), LinkError or
+        SlotsError.
         """
         packed, others = pack_layout(tensors), pack_frozen(frozen)
-        self._link.send(RankLayout(packed=packed, elements=elements, frozen=others))
+        own = pack_parts(parts) if parts else b""
+        self._link.send(RankLayout(packed=packed, elements=elements, frozen=others, parts=own))
         attached: Attached = self._expect(_ATTACHED)
         self._slots = Slots.attach(self._link.take_fd(), attached.shape)
         self._slots.places = list(attached.contribution_places)

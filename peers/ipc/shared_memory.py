@@ -254,10 +254,13 @@ class Slots:
         """This rank begins to write to the contribution's slot again."""
         self._words[self._done(fragment, rank)] = 0
 
-    def all_done(self, fragment: int, generation: int) -> bool:
-        """True when every rank is done with exactly this generation."""
+    def all_done(
+        self, fragment: int, generation: int, *, ranks: Sequence[int] | None = None
+    ) -> bool:
+        """True when every rank, or each of `ranks`, is done with exactly this generation."""
         first = self._done(fragment, 0)
-        return all(word == generation for word in self._words[first : first + self.shape.ranks])
+        asked = range(self.shape.ranks) if ranks is None else ranks
+        return all(self._words[first + rank] == generation for rank in asked)
 
     def begin_result(self, fragment: int, place: int) -> None:
         """Call this before the first byte: a rank that still reads the old content finds it torn.

@@ -57,8 +57,12 @@ class Exit:
     returncode: int
     final: bool = False
     """No other attempt can follow: the node leaves its run."""
+    lost: str = ""
+    """Why ranks are out of reach, if they are; their processes end by themselves."""
 
     def __str__(self) -> str:
+        if self.lost:
+            return self.lost
         who = "the ranks' process" if self.rank is None else f"rank {self.rank}"
         if self.returncode < 0:
             return f"{who} was killed by signal {-self.returncode}"
@@ -120,7 +124,7 @@ class ZygoteSpawner:
     async def wait(self) -> Exit:
         """The next rank that has ended."""
         assert self._zygote is not None, "start first"
-        return await self._zygote.wait()
+        return await self._zygote.next_exit()
 
     async def last_line(self) -> str:
         """The line of the ranks and the zygote, which share stderr."""
@@ -178,7 +182,7 @@ class _ZygoteLink:
         self._send({"fork": [dict(env) for env in envs]})
         await self._until("forked", timeout_s=ANSWER_TIMEOUT_S)
 
-    async def wait(self) -> Exit:
+    async def next_exit(self) -> Exit:
         """A rank's end, or the zygote's own (which is the end of all ranks)."""
         while not self._exits:
             if self._dead:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from peers.ranks.attempt import HangLimits
     from peers.ranks.config import RanksConfig
     from peers.ranks.rank_group import RankGroup
+    from peers.ranks.rendezvous import Elsewhere
     from peers.ranks.socket_directory import SocketDirectory
 
-__all__ = ["HangLimits", "RankGroup", "RanksConfig", "SocketDirectory", "events"]
+__all__ = ["Elsewhere", "HangLimits", "RankGroup", "RanksConfig", "SocketDirectory", "events"]
 
 __getattr__ = lazy_exports(
     __name__,
@@ -26,6 +27,7 @@ __getattr__ = lazy_exports(
         "attempt": "HangLimits",
         "config": "RanksConfig",
         "rank_group": "RankGroup",
+        "rendezvous": "Elsewhere",
         "socket_directory": "SocketDirectory",
     },
 )

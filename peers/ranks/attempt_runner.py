@@ -8,7 +8,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from peers.ipc.daemon_socket import Closed, DaemonSocket
+from peers.ipc.daemon_socket import Closed, RankLink
 from peers.ipc.messages import Attached, Configured, GrantedLease, Result
 from peers.ipc.step_orders import Obeyed, Order
 from peers.processes.process_handles import is_stopped
@@ -36,7 +36,7 @@ class AttemptRunner:
         """`on_stall`: called with a reason when a rank stalls, and with "" when all ranks make
         steps again."""
         self.attempt = attempt
-        self.links: dict[int, DaemonSocket] = {}
+        self.links: dict[int, RankLink] = {}
         """By rank that said hello, its connection."""
         self.fragment_bytes: tuple[int, ...] = ()
         """Bytes of each fragment, once all ranks have reported the same layout."""
@@ -49,7 +49,7 @@ class AttemptRunner:
         """Ranks with closed connections."""
         self._heard_out = asyncio.Event()
 
-    def rank_of(self, link: DaemonSocket) -> int | None:
+    def rank_of(self, link: RankLink) -> int | None:
         """The rank at the other end; None for a stranger, or a rank of another attempt."""
         return next((rank for rank, other in self.links.items() if other is link), None)
 
@@ -105,7 +105,7 @@ class AttemptRunner:
             else:
                 end.suspect(why)
 
-    def obeyed(self, link: DaemonSocket, message: Obeyed) -> bool:
+    def obeyed(self, link: RankLink, message: Obeyed) -> bool:
         """True when all ranks have obeyed the last order."""
         rank = self.rank_of(link)
         if rank is None:
@@ -156,6 +156,9 @@ class AttemptRunner:
             except ConfigError as error:
                 self.end.hopeless = error
                 self.end.lose(str(error))
+                return
+            if exited.lost:  # It tells nothing about the program.
+                self.end.lose(str(exited), ordered=True)
                 return
             if self.attempt.ended(exited.rank, exited.returncode):
                 self.end.finish()

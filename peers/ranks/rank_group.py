@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from peers.ipc.command_bus import Bus, Question, serve
-from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer
+from peers.ipc.daemon_socket import Closed, DaemonSocketServer, RankLink
 from peers.ipc.messages import (
     Answer,
     Boundary,
@@ -67,7 +67,7 @@ from peers.ranks.events import (
 )
 from peers.ranks.group_memory import GroupMemory, HandedOver
 from peers.ranks.lasting_faults import AttemptFault
-from peers.ranks.rendezvous import Rendezvous
+from peers.ranks.rendezvous import Elsewhere, Rendezvous
 from peers.ranks.restarts import Restarts
 from protocols.types import ConfigError, LowcommError, Samples
 
@@ -83,9 +83,11 @@ class RankGroup:
         on_event: Callable[[RankEvent], None],
         decide_boundary: Callable[[Boundary], Answer],
         answer: Callable[[Question], str],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        """`on_event` and `decide_boundary` must not block; `answer` returns JSON text."""
-        self.rendezvous = Rendezvous(config)
+        """`on_event` and `decide_boundary` must not block; `answer` returns JSON text. `elsewhere`:
+        for ranks on other hosts, as of Rendezvous."""
+        self.rendezvous = Rendezvous(config, elsewhere)
         self._config = config
         self._spawner = spawner
         self._on_event = on_event
@@ -210,6 +212,7 @@ class RankGroup:
                 self.rendezvous.socket_path, links_max=links_max, obeyed=self._obeyed
             )
             stack.callback(daemon_sockets.close)
+            self.rendezvous.lead_here(daemon_sockets.inbox, lambda: self.slots)
             bus = Bus(self.rendezvous.bus_endpoint)
             stack.callback(bus.close)
             try:
@@ -292,7 +295,7 @@ class RankGroup:
             elif not isinstance(message, Closed):  # The end of a foreign connection has no effect.
                 link.refuse(f"{type(message).__name__} before RankHello")
 
-    def _greet(self, link: DaemonSocket, message: RankHello) -> None:
+    def _greet(self, link: RankLink, message: RankHello) -> None:
         running = self._running
         if self._refusal:
             link.refuse(str(self._refusal))
@@ -313,7 +316,7 @@ class RankGroup:
             if self._configured is not None:
                 running.configure(self._configured)
 
-    def _obeyed(self, link: DaemonSocket, message: Obeyed) -> None:
+    def _obeyed(self, link: RankLink, message: Obeyed) -> None:
         if self._running is not None and self._running.obeyed(link, message):
             self._on_event(RanksObeyed(message.number))
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from peers.security.admission_shell import AdmissionShell
     from peers.security.certificates import is_signed_by, key_of, untimely
     from peers.security.keys import ROOT_KEY, Key, KeySignatures, OwnKey, check_format
+    from peers.security.node_secret import make_secret, secret_tls
     from peers.security.proofs import new_token, proof_of
     from peers.security.trust_store import TRUSTED, TrustStore
 
@@ -33,8 +34,10 @@ __all__ = [
     "check_format",
     "is_signed_by",
     "key_of",
+    "make_secret",
     "new_token",
     "proof_of",
+    "secret_tls",
     "untimely",
 ]
 
@@ -45,6 +48,7 @@ __getattr__ = lazy_exports(
         "admission_shell": "AdmissionShell",
         "certificates": "is_signed_by key_of untimely",
         "keys": "Key KeySignatures OwnKey ROOT_KEY check_format",
+        "node_secret": "make_secret secret_tls",
         "proofs": "new_token proof_of",
         "trust_store": "TRUSTED TrustStore",
     },

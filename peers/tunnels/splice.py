@@ -51,7 +51,7 @@ class BytePump:
             return
         self.is_open = False
         for way in self._ways:
-            way.stop()
+            way.halt()
         for end in self._ends:
             end.close()
         self._ended(self)
@@ -80,7 +80,7 @@ class _Way:
     def read(self) -> None:
         self._loop.add_reader(self._source, self._pump)
 
-    def stop(self) -> None:
+    def halt(self) -> None:
         self._stopped = True
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._sink)

@@ -23,6 +23,7 @@ from peers.ranks.attempt import HangLimits
 from peers.ranks.config import RanksConfig
 from peers.ranks.events import GroupLost, GroupReady, RankEvent, RankMetrics, RanksLayout
 from peers.ranks.rank_group import RankGroup
+from peers.ranks.rendezvous import Elsewhere
 
 pytest.register_assert_rewrite("tests.peers.xor_node")  # Before anybody imports it.
 
@@ -37,7 +38,13 @@ E = TypeVar("E")
 class Owner:
     """What a daemon does with its ranks, in short: answers everything, remembers all events."""
 
-    def __init__(self, config: RanksConfig, *, spawner: Spawner | None = None) -> None:
+    def __init__(
+        self,
+        config: RanksConfig,
+        *,
+        spawner: Spawner | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self.events: asyncio.Queue[RankEvent] = asyncio.Queue()
         self.metrics: dict[int, RankMetrics] = {}
         """The first ones of each rank: `step` is its pid, `tokens` its MASTER_PORT."""
@@ -51,6 +58,7 @@ class Owner:
             on_event=self.on_event,
             decide_boundary=decide_boundary,
             answer=lambda _: json.dumps({"state": "training"}),
+            elsewhere=elsewhere,
         )
         self.task: asyncio.Task[None] | None = None
 
@@ -122,6 +130,7 @@ async def run_owner(
     hang_timeout_s: float = 30.0,
     restarts_max: int = 5,
     spawner: Spawner | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> AsyncGenerator[Owner]:
     """An owner whose group runs, until cancelled at the end, after which nothing is left."""
     with tempfile.TemporaryDirectory(prefix="lc") as directory:
@@ -131,7 +140,7 @@ async def run_owner(
             hang_limits=HangLimits(hang_timeout_s, first_step_timeout_s=hang_timeout_s),
             restarts_max=restarts_max,
         )
-        owner = Owner(config, spawner=spawner)
+        owner = Owner(config, spawner=spawner, elsewhere=elsewhere)
         owner.task = asyncio.create_task(owner.group.run())
         try:
             yield owner

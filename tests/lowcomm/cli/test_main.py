@@ -30,6 +30,7 @@ COMMANDS = (
     "pause",
     "peer",
     "plan",
+    "ranks",
     "recover",
     "resume",
     "revoke",
@@ -60,6 +61,10 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "an unknown key": (
         "peer run.toml --new --set run.method.inner_stepz=3",
         ("unknown key run.method.inner_stepz", "inner_steps"),
+    ),
+    "a host without the node's secret": (
+        "ranks gpu1:29400 --secret s.pem",
+        ("s.pem cannot be used: No such file or directory; copy hosts-secret.pem",),
     ),
     "an impossible value": (
         "peer run.toml --new --set run.data.batch=0",

@@ -178,6 +178,9 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, why: str
         (["node.port_range=[1023, 2000]"], "low first, got 1023, 2000"),
         (["node.port_range=[2000, 65536]"], "low first, got 2000, 65536"),
         (["node.port_range=[3000, 2000]"], "low first, got 3000, 2000"),
+        (["node.other_hosts=[1]", "node.ranks=2"], "need each other: set, for example"),
+        (["node.other_hosts=[2]", "node.ranks=2"], "together less than node.ranks (2), got [2]"),
+        (["node.other_hosts=[0]", "node.ranks=2"], "must be positive numbers of ranks"),
         (
             ["node.directory=a\0b"],
             "node.directory must be one line of printable text, got 'a\\x00b'",
@@ -211,6 +214,7 @@ def test_an_impossible_value_says_what_would_be_right(overrides: list[str], mess
         ["run.protocol.heartbeat_interval_s=0.6", "run.protocol.silence_timeout_s=1.8"],
         ["node.port_range=[1024, 1024]"],
         ["node.port_range=[65535, 65535]"],
+        ["node.ranks=3", "node.other_hosts=[1, 1]", 'node.other_hosts_listen="10.0.0.1:2"'],
     ],
 )
 def test_a_value_at_the_edge_is_taken(overrides: list[str]) -> None:
