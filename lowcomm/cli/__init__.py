@@ -14,16 +14,16 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from lowcomm.cli.init import issue
-    from lowcomm.cli.status import ask, finished
+    from lowcomm.cli.status import finished
     from lowcomm.cli.token_source import TOKEN_VARIABLE
 
-__all__ = ["TOKEN_VARIABLE", "ask", "finished", "issue"]
+__all__ = ["TOKEN_VARIABLE", "finished", "issue"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "init": "issue",
-        "status": "ask finished",
+        "status": "finished",
         "token_source": "TOKEN_VARIABLE",
     },
 )

@@ -21,6 +21,7 @@ from lowcomm.cli.token_source import TOKEN_VARIABLE, take_token, warn_if_exposed
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from lowcomm.exports.export_command import export
 from lowcomm.exports.generate_command import generate
+from lowcomm.launching.command import launch, stop
 from lowcomm.planning.command import plan
 from peers.processes import AdoptedProgram, adopted_program
 from protocols.types import ConfigError, LowcommError, RefusedError
@@ -54,7 +55,7 @@ COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Entry-point group of a function that starts all nodes of a run directory again."""
 RUNS = Path("runs")
-TAKES_PROGRAM = (["peer"], ["sim"])
+TAKES_PROGRAM = (["peer"], ["sim"], ["launch"])
 """First words of the commands that take a training program, after `--`."""
 ROOT_KEY = "root-key.pem"
 """A directory with this file is a run's directory that `lowcomm init` made."""
@@ -402,6 +403,8 @@ def witness(
 
 
 app.command()(plan)
+app.command()(launch)
+app.command()(stop)
 app.command()(recover.recover)
 app.command()(revoke.revoke)
 app.command()(log_lists.audit)
