@@ -50,7 +50,9 @@ class SshTransport:
 
     async def lines(self, argv: Sequence[str]) -> AsyncGenerator[bytes, None]:
         try:
-            async with self._connection.create_process(shlex.join(argv), encoding=None) as process:
+            async with self._connection.create_process(
+                shlex.join(argv), encoding=None, stderr=asyncssh.DEVNULL
+            ) as process:
                 async for line in process.stdout:
                     yield line
         except (asyncssh.Error, OSError) as error:

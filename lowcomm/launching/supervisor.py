@@ -46,6 +46,7 @@ class Supervised:
     state: Literal["running", "waiting", "ended", "gone"]
     """`waiting`: for the next start; `gone`: the supervisor was killed, or its host restarted."""
     why: str = ""
+    """The reason of its state; of the last restart, if the peer runs."""
     code: int | None = None
     """Exit status of the last peer; None before the first one has ended."""
     restarts: int = 0
@@ -116,9 +117,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        why = ""
         while True:
             began = loop.time()
-            code = await self._run_once()
+            code = await self._run_once(why)
             delay_s, why = self._budget.after(code, lived_s=loop.time() - began)
             if self._stopping.is_set():
                 delay_s, why = None, "it was told to leave"
@@ -133,11 +135,12 @@ class Supervisor:
                     return code
             self._state = replace(self._state, restarts=self._state.restarts + 1)
 
-    async def _run_once(self) -> int:
-        """Run the peer to its end, and return its exit status."""
+    async def _run_once(self, why: str) -> int:
+        """Run the peer to its end, and return its exit status. `why`: the reason of the restart,
+        if it is one."""
         command = own_module("lowcomm.cli.main")
         child = start_child(dying_with_us([*command, *self._arguments]), env=os.environ)
-        self._note("running", "", pid=child.pid)
+        self._note("running", why, pid=child.pid)
         ended = asyncio.ensure_future(child.wait())
         told = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -174,7 +177,7 @@ class Supervisor:
             since=time.time(),
             until=until,
         )
-        if why:
+        if why and state != "running":
             print(f"supervisor: {why}", flush=True)  # noqa: T201 (into the log)
         content = json.dumps(asdict(self._state)).encode()
         write_private(self._directory / STATE, content)

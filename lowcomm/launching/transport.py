@@ -91,7 +91,7 @@ class LocalTransport:
         return own_module(name, python=self.python)
 
     async def lines(self, argv: Sequence[str]) -> AsyncGenerator[bytes, None]:
-        process = await _started(argv)
+        process = await _started(argv, stderr=asyncio.subprocess.DEVNULL)
         assert process.stdout is not None, "it is a pipe"
         try:
             async for line in process.stdout:
@@ -122,14 +122,16 @@ async def ask_host(
     return result
 
 
-async def _started(argv: Sequence[str]) -> asyncio.subprocess.Process:
+async def _started(
+    argv: Sequence[str], *, stderr: int = asyncio.subprocess.PIPE
+) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     try:
         return await asyncio.create_subprocess_exec(
             *argv,
             stdin=pipe,
             stdout=pipe,
-            stderr=pipe,
+            stderr=stderr,
             start_new_session=True,
             limit=LINE_BYTES_MAX,
         )

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from rich.console import Console
 
-from lowcomm.exit_codes import EXIT_FAILED
+from lowcomm.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from lowcomm.launching.hosts_file import HostConfig, Launch
 from lowcomm.launching.launch import HostConnections, restart, stop_all
 from lowcomm.launching.transport import HOST_SIDE, HostError
@@ -63,7 +63,7 @@ class HostWatch:
 
     def __init__(self, launch: Launch, connections: HostConnections, *, since_now: bool) -> None:
         """`since_now`: earlier events are not shown."""
-        self._launch = launch
+        self.launch = launch
         self._connections = connections
         self._events: list[Event] = []
         self.hosts = {host.name: SeenHost(-1 if since_now else 0) for host in launch.hosts.hosts}
@@ -112,7 +112,7 @@ class HostWatch:
         """Read reports until the host prints no more, or its supervisor is gone; returns whether
         there was one. Raises HostError."""
         transport = await self._connections.to(host)
-        directory = self._launch.node_directory(host)
+        directory = self.launch.node_directory(host)
         argv = [*transport.module(HOST_SIDE), "watch", directory, str(seen.at)]
         some = False
         async with aclosing(transport.lines(argv)) as lines:
@@ -145,16 +145,15 @@ class HostWatch:
         if seen.restarts >= HOST_RESTARTS_MAX:
             raise HostError(f"its supervisor was started {seen.restarts} times, and is gone again")
         seen.restarts += 1
-        await restart(self._launch, host, self._connections)
+        await restart(self.launch, host, self._connections)
 
     def _tell_change(self, name: str, seen: SeenHost) -> None:
         """Show a change of the supervisor's state, or that the host cannot be watched."""
-        state, why = _state_of(seen)
-        text = f"{state}: {why}" if why else ""
-        if text != seen.told:
-            seen.told = text
-            if text:
-                note = Note(t=time.time(), peer="", name=name, topic=name, text=printable(text))
+        _, why = _state_of(seen)
+        if why != seen.told:
+            seen.told = why
+            if why:
+                note = Note(t=time.time(), peer="", name=name, topic=name, text=printable(why))
                 self._events.append(note)
 
 
@@ -176,13 +175,16 @@ async def show(
 
 
 def print_ends(launch: Launch, hosts: Mapping[str, SeenHost], console: Console) -> int:
-    """Print how each node has ended; returns the exit status: 0 if all of them finished."""
+    """Print how each node has ended; returns the exit status: 0 if all of them finished
+    the run, 143 if they left it."""
     for host in launch.hosts.hosts:
         state = hosts[host.name].supervisor
         text = printable(f"{host.name} has ended with {state.get('code')}: {state.get('why')}")
         console.print(text, markup=False, highlight=False)
-    codes = [seen.supervisor.get("code") for seen in hosts.values()]
-    return 0 if all(code == 0 for code in codes) else EXIT_FAILED
+    codes = {seen.supervisor.get("code") for seen in hosts.values()}
+    if not codes <= {0, EXIT_INTERRUPTED, EXIT_TERMINATED}:
+        return EXIT_FAILED
+    return 0 if codes == {0} else EXIT_TERMINATED
 
 
 async def _watched(watch: HostWatch, launch: Launch, console: Console) -> Choice:

@@ -1,16 +1,18 @@
 """The state of each host, as the view shows it, and the answer to its question."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from lowcomm.config.schema import NodeConfig, RunConfig
 from lowcomm.launching.hosts_file import HostConfig, HostsFile, Launch
 from lowcomm.launching.launch import HostConnections
 from lowcomm.launching.transport import HostError
-from lowcomm.launching.watch import HostWatch, chosen
+from lowcomm.launching.watch import HostWatch, chosen, print_ends
 from lowcomm.reports.events import Note
 
 RUNNING = {"state": "running", "why": "", "code": None}
@@ -51,7 +53,9 @@ def test_a_restart_is_told_once_and_shown_meanwhile() -> None:
         take(watch, "a", supervisor=waits, peer="a.1")
     (status,) = watch.statuses()
     assert (status["state"], status["reason"]) == ("restarting", waits["why"])
-    assert notes(watch) == [f"restarting: {waits['why']}"]
+    # The view may see it only when the peer runs again.
+    take(watch, "a", supervisor={**RUNNING, "why": waits["why"]}, peer="a.1")
+    assert notes(watch) == [waits["why"]]
 
 
 def test_events_are_decoded_and_damaged_lines_left_out() -> None:
@@ -79,6 +83,19 @@ def test_the_watch_ends_when_all_have_ended_for_good() -> None:
     assert watch.has_ended
     watch.hosts["b"].problem = "no answer"
     assert not watch.has_ended
+
+
+@pytest.mark.parametrize(
+    ("codes", "status"), [((0, 0), 0), ((0, 143), 143), ((143, 2), 4), ((0, -9), 4)]
+)
+def test_the_exit_status_says_how_the_nodes_have_ended(codes: tuple[int, int], status: int) -> None:
+    watch = watch_of("a", "b")
+    for name, code in zip("ab", codes, strict=True):
+        take(watch, name, supervisor={"state": "ended", "why": "over", "code": code})
+    console = Console(file=io.StringIO(), width=100)
+    assert print_ends(watch.launch, watch.hosts, console) == status
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().startswith(f"a has ended with {codes[0]}: over\n")
 
 
 @pytest.mark.parametrize(
