@@ -5,6 +5,7 @@ listens.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -131,10 +132,11 @@ def _run_launch(
     async def run() -> int:
         console = Console()
         async with HostConnections(ssh_config) as connections:
-            if options is not None and not await start_all(wanted, options, connections, console):
+            since: Mapping[str, int] | None = {}
+            if options is not None:
+                since = await start_all(wanted, options, connections, console)
+            if since is None or not shows:
                 return 0
-            if not shows:
-                return 0
-            return await show(wanted, connections, console, since_now=options is None)
+            return await show(wanted, connections, console, since=since)
 
     sys.exit(asyncio.run(run()))

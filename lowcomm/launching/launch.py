@@ -82,10 +82,10 @@ class HostConnections:
 
 async def start_all(
     launch: Launch, options: LaunchOptions, connections: HostConnections, console: Console
-) -> bool:
-    """Check all hosts, then start their nodes; False: the run is finished. Raises ConfigError,
-    after a table of the problems, if a host is not fit; LowcommError if a node cannot be
-    started."""
+) -> dict[str, int] | None:
+    """Check all hosts, then start their nodes. Returns for each the bytes that its event log had
+    before; None: the run is finished. Raises ConfigError, after a table of the problems, if a host
+    is not fit; LowcommError if a node cannot be started."""
     answers = await _checked(launch, options, connections, console)
     first, *others = launch.hosts.hosts
     try:
@@ -94,7 +94,7 @@ async def start_all(
         raise LowcommError(f"{first.name}: {error}") from error
     if token is None:
         console.print(f"{first.name}: the run is finished", markup=False, highlight=False)
-        return False
+        return None
     _tell_start(console, launch, first)
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -113,7 +113,7 @@ async def start_all(
         raise LowcommError(
             "\n".join(failed) + "\nthe other hosts run: mend this, and repeat `lowcomm launch`"
         )
-    return True
+    return {name: int(answer["events_bytes"]) for name, answer in answers.items()}
 
 
 async def stop_all(launch: Launch, connections: HostConnections, console: Console) -> bool:

@@ -89,6 +89,14 @@ def is_supervised(directory: str) -> bool:
     return False
 
 
+def size_of(path: str) -> int:
+    """Bytes of a file; 0 if it does not exist."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
 def look(question: Dict[str, Any]) -> Dict[str, object]:
     """The host's answer. `question`: `directory` of the node, `iface` and `port`."""
     directory = os.path.expanduser(question["directory"])
@@ -103,6 +111,7 @@ def look(question: Dict[str, Any]) -> Dict[str, object]:
         "port_fault": port_fault(address or ANYWHERE, question["port"]),
         "free_bytes": free_bytes(directory),
         "can_write": can_write(directory),
+        "events_bytes": size_of(os.path.join(directory, "events.jsonl")),
         "runs": is_supervised(directory),
         "unix_s": time.time(),
     }

@@ -61,12 +61,15 @@ class SeenHost:
 class HostWatch:
     """Watches all hosts of a launch, in one task for each."""
 
-    def __init__(self, launch: Launch, connections: HostConnections, *, since_now: bool) -> None:
-        """`since_now`: earlier events are not shown."""
+    def __init__(
+        self, launch: Launch, connections: HostConnections, *, since: Mapping[str, int]
+    ) -> None:
+        """`since`: the byte of its event log from which on a host is shown; from now on if it is
+        missing."""
         self.launch = launch
         self._connections = connections
         self._events: list[Event] = []
-        self.hosts = {host.name: SeenHost(-1 if since_now else 0) for host in launch.hosts.hosts}
+        self.hosts = {host.name: SeenHost(since.get(host.name, -1)) for host in launch.hosts.hosts}
 
     @property
     def has_ended(self) -> bool:
@@ -158,11 +161,11 @@ class HostWatch:
 
 
 async def show(
-    launch: Launch, connections: HostConnections, console: Console, *, since_now: bool
+    launch: Launch, connections: HostConnections, console: Console, *, since: Mapping[str, int]
 ) -> int:
     """Show the hosts until all have ended, or the user chooses on Ctrl+C; returns the exit status.
-    Without a terminal to ask at, Ctrl+C detaches; so does SIGTERM."""
-    watch = HostWatch(launch, connections, since_now=since_now)
+    Without a terminal to ask at, Ctrl+C detaches; so does SIGTERM. `since`: as in HostWatch."""
+    watch = HostWatch(launch, connections, since=since)
     choice = await _watched(watch, launch, console)
     if choice == "ended":
         return print_ends(launch, watch.hosts, console)

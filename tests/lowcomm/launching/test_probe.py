@@ -43,6 +43,7 @@ def test_a_host_answers_from_the_standard_input(tmp_path: Path) -> None:
     assert answer["address"] == "127.0.0.1"
     assert (answer["port_fault"], answer["can_write"], answer["runs"]) == ("", True, False)
     assert answer["free_bytes"] > 0
+    assert answer["events_bytes"] == 0
     assert list(tmp_path.iterdir()) == []
 
 

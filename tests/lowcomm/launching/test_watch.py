@@ -23,7 +23,7 @@ def watch_of(*names: str) -> HostWatch:
     file = HostsFile(hosts=hosts)
     run, node = RunConfig(), NodeConfig()
     launch = Launch(Path("hosts.toml"), file, Path("run.toml"), run, node, "runs/first")
-    return HostWatch(launch, HostConnections(), since_now=False)
+    return HostWatch(launch, HostConnections(), since={})
 
 
 def take(watch: HostWatch, name: str, **report: Any) -> None:
