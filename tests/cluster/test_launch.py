@@ -3,14 +3,17 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from lowcomm.launching.supervisor import read_state, supervisor_pid
 from lowcomm.reports.events import Checkpoint, Commit, Left
+from peers.processes.processes import dying_with_us, own_module
 from sims.cluster.process_tree import descendants
 from sims.paced.cluster import paced_command
 from tests.cluster import ssh_server
@@ -182,3 +185,49 @@ def test_nodes_that_ssh_has_started_outlive_its_connection(shell: Shell, tmp_pat
     refused = shell.run("launch", *by_ssh, within_s=60)
     assert refused.popen.returncode == 2
     assert "its host key is not in known_hosts" in " ".join(refused.out.split())
+
+
+@pytest.mark.long
+@pytest.mark.nightly
+@pytest.mark.deadline(120)
+def test_ctrl_c_at_a_terminal_asks_whether_to_stop(shell: Shell, tmp_path: Path) -> None:
+    write_config(tmp_path, peers=1, rounds=1_000_000)
+    write_hosts(tmp_path, "local name=alpha")
+    alpha, shown = tmp_path / "runs" / "tiny" / "alpha", bytearray()
+    master, slave = os.openpty()
+    os.set_blocking(master, False)
+
+    def shows(text: str) -> bool:
+        with suppress(BlockingIOError):
+            shown.extend(os.read(master, 1 << 16))
+        return text.encode() in shown
+
+    argv = [*own_module("lowcomm.cli.main"), "launch", "--", *paced_command(PACE)]
+    view = subprocess.Popen(
+        dying_with_us(argv),
+        cwd=tmp_path,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        until(lambda: shows("training"), within_s=40, what="a live view")
+        for answer in ("c", "s"):
+            shown.clear()
+            view.send_signal(signal.SIGINT)
+            until(lambda: shows("[d/s/c]"), within_s=20, what="a question")
+            since = max(commits(alpha), default=0)
+            os.write(master, f"{answer}\n".encode())
+            if answer == "c":
+                commits_until(alpha, since + 2)
+                until(lambda: shows("training"), within_s=20, what="the view again")
+        until(lambda: shows("alpha ended: it was told to leave"), within_s=40, what="stopped")
+        assert view.wait(20) == 0
+    finally:
+        view.kill()
+        view.wait(10)
+        os.close(master)
+        os.close(slave)
+    assert state_of(alpha) == "ended"
