@@ -15,11 +15,11 @@ from typing import Any
 from benchmarks.codecs import RESULT_CODECS
 from benchmarks.exchanging.systems import ExchangeOrder, Side, System, SystemPeer, new_gate, opened
 from benchmarks.exchanging.worker import Marks
-from lowcomm.cli import ask
 from lowcomm.codecs import codec
 from lowcomm.config import load_config
 from lowcomm.methods import GATHER, GATHERED
 from lowcomm.reports import EVENTS
+from lowcomm.startup import ask
 from sims.cluster import LOG, LocalCluster, LocalNode
 from sims.leader_loss import write_config
 

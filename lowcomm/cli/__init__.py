@@ -14,14 +14,14 @@ from protocols.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from lowcomm.cli.init import issue
-    from lowcomm.cli.status import ask, finished
+    from lowcomm.cli.status import finished
 
-__all__ = ["ask", "finished", "issue"]
+__all__ = ["finished", "issue"]
 
 __getattr__ = lazy_exports(
     __name__,
     {
         "init": "issue",
-        "status": "ask finished",
+        "status": "finished",
     },
 )

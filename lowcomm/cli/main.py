@@ -23,6 +23,7 @@ from lowcomm.config.explain_command import explain, setting_names
 from lowcomm.exit_codes import EXIT_CONFIG, EXIT_FAILED, EXIT_REFUSED
 from lowcomm.exports.export_command import export
 from lowcomm.exports.generate_command import generate
+from lowcomm.launching.command import launch, stop
 from lowcomm.planning.command import plan
 from peers.processes import TOKEN_VARIABLE, AdoptedProgram, adopted_program
 from protocols.types import ConfigError, LowcommError, RefusedError
@@ -62,7 +63,7 @@ COMMANDS = "lowcomm.commands"
 RESUME = "lowcomm.resume"
 """Entry-point group of a function that starts all nodes of a run directory again."""
 RUNS = Path("runs")
-TAKES_PROGRAM = (["peer"], ["sim"], ["ranks"])
+TAKES_PROGRAM = (["peer"], ["sim"], ["ranks"], ["launch"])
 """First words of the commands that take a training program, after `--`."""
 ROOT_KEY = "root-key.pem"
 """A directory with this file is a run's directory that `lowcomm init` made."""
@@ -419,6 +420,8 @@ def witness(
 
 
 app.command()(plan)
+app.command()(launch)
+app.command()(stop)
 app.command()(recover.recover)
 app.command()(revoke.revoke)
 app.command()(log_lists.audit)

@@ -3,7 +3,6 @@
 Must NOT change anything.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -11,29 +10,12 @@ from typing import cast
 from lowcomm.cli.acts_command import utc
 from lowcomm.reports.figure_texts import bytes_text, milliseconds_text
 from lowcomm.startup.identity import node_directories, read_record, runs
+from lowcomm.startup.running_status import ASK_TIMEOUT_S, ask
 from protocols.types import ConfigError
 
-ASK_TIMEOUT_S = 2.0
 NOT_RUNNING = "not running"
 TOLD_WAIT_S = 1.0
 """Waits are shown with their times if they last at least so many seconds."""
-
-
-def ask(directory: Path, *, timeout_s: float = ASK_TIMEOUT_S) -> dict[str, object] | None:
-    """The status of the daemon of a node directory; None if none answers.
-
-    Numbers that are not finite (the loss before the first step) become None, as JSON requires.
-    """
-    from peers.ipc import LinkError, Status, ask_daemon
-
-    record = read_record(directory)
-    if record is None or not record.bus or not Path(record.bus.removeprefix("ipc://")).exists():
-        return None
-    try:
-        answer = ask_daemon(record.bus, Status(), timeout_s=timeout_s)
-    except LinkError:
-        return None
-    return {key: None if _odd(value) else value for key, value in answer.items()}
 
 
 def ask_all(directory: Path) -> list[dict[str, object]]:
@@ -159,7 +141,3 @@ def _text(answer: Mapping[str, object], key: str) -> str:
     from lowcomm.reports.timeline import printable
 
     return printable(str(answer.get(key, "")))
-
-
-def _odd(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

@@ -29,6 +29,7 @@ from lowcomm.reports.events import (
     Lost,
     Member,
     Metrics,
+    Note,
     RanksReady,
     Ready,
     Start,
@@ -191,8 +192,8 @@ class LiveView:
             self._names |= peer_names(self._introductions)
         if self._begin is None:
             self._begin = event.exec_t if isinstance(event, Start) else event.t
-        if isinstance(event, Fault):
-            self._tell(event)  # The program that injects it may be no peer.
+        if isinstance(event, Fault | Note):
+            self._tell(event)  # The program that injects or notes it may be no peer.
             return
         peer = self._peers.setdefault(event.peer, _Peer())
         if (state := STATE_OF.get(type(event))) is not None:

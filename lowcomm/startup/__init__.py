@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from lowcomm.startup.agreement import INTERVALS_AHEAD
     from lowcomm.startup.identity import in_use, node_directories, read_record, recorded_config
     from lowcomm.startup.join_tokens import new_token
+    from lowcomm.startup.running_status import ask
     from lowcomm.startup.startup import last_voters, memory_needed
 
 __all__ = [
     "INTERVALS_AHEAD",
+    "ask",
     "in_use",
     "last_voters",
     "memory_needed",
@@ -34,6 +36,7 @@ __getattr__ = lazy_exports(
         "agreement": "INTERVALS_AHEAD",
         "identity": "in_use node_directories read_record recorded_config",
         "join_tokens": "new_token",
+        "running_status": "ask",
         "startup": "last_voters memory_needed",
     },
 )

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from lowcomm.cli import ask
-from lowcomm.startup import new_token, read_record
+from lowcomm.startup import ask, new_token, read_record
 from peers.processes import TOKEN_VARIABLE, Child, dying_with_us, own_module, start_child
 from peers.storage import make_private
 from protocols.types import LowcommError

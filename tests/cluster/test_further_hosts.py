@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.cli.token_source import TOKEN_VARIABLE
 from lowcomm.reports.events import Commit, RanksLost
+from peers.processes import TOKEN_VARIABLE
 from sims.wan import Place, Wan, WanLink, why_not
 from tests.cluster.running import (
     Command,

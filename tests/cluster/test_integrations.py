@@ -21,7 +21,6 @@ import pytest
 from lowcomm.reports.events import Commit, Layout, Metrics, RanksReady, Traffic
 from tests.cluster import kept_trainer
 from tests.cluster.kept_trainer import DECAY, RATE
-from tests.cluster.marks import NIGHTLY
 from tests.cluster.running import (
     Command,
     Shell,
@@ -35,6 +34,7 @@ from tests.cluster.running import (
     until,
     write_config,
 )
+from tests.marks import NIGHTLY
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TITAN_PACKAGES = EXAMPLES.parent / "build" / "titan"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lowcomm.cli.status import ask, ask_all, finished, print_tables
+from lowcomm.cli.status import ask_all, finished, print_tables
 from lowcomm.reports.event_log import EVENTS
 from lowcomm.startup.identity import RECORD, NodeDirectory, NodeRecord
+from lowcomm.startup.running_status import ask
 from peers.ipc.command_bus import Status, ask_daemon
 from peers.ipc.msgpack_records import LinkError
 

@@ -30,9 +30,9 @@ from peers.ranks.events import RanksFinished
 from protocols.types.errors import ConfigError
 from protocols.types.sample_ranges import SampleRange
 from tests.cluster import layouts_train
-from tests.cluster.marks import NIGHTLY
 from tests.lowcomm import pipeline_ranks, rank_driver
 from tests.lowcomm.forking import run_ranks
+from tests.marks import NIGHTLY
 
 HERE = Path(__file__).parents[1]
 H = 3
