@@ -92,8 +92,7 @@ class Method:
         (and that of `run.optimizer.joiner_warmup_steps`); without one the caller sets it. `names`
         is for a model that other nodes have with other names, fused tensors or another order of
         rows (lowcomm/tensors/run_names.py); buffers, and parameters that need no gradient, keep
-        their names. Raises ConfigError if the model, the optimizer, the names or the agreed method
-        does not fit.
+        their names. Raises ConfigError if one of these, or the method, does not fit the run.
         """
         pause_at_exit()
         with peer.fitting():

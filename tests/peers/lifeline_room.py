@@ -96,7 +96,9 @@ def linked(path: str) -> Generator[RankSocket]:
 
 
 async def heard(server: DaemonSocketServer) -> tuple[DaemonSocket, RankMessage | Closed]:
-    return await asyncio.wait_for(server.receive(), 10)
+    link, message = await asyncio.wait_for(server.receive(), 10)
+    assert isinstance(link, DaemonSocket)
+    return link, message
 
 
 def frame(payload: bytes) -> bytes:

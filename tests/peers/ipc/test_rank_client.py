@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer
+from peers.ipc.daemon_socket import Closed, DaemonSocket, DaemonSocketServer, RankLink
 from peers.ipc.messages import (
     EXIT_DAEMON_GONE,
     EXIT_REFUSED,
@@ -76,7 +76,7 @@ def connect(path: str) -> RankClient:
 
 
 @asynccontextmanager
-async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, DaemonSocket]]:
+async def attached(daemon: Daemon) -> AsyncGenerator[tuple[RankClient, RankLink]]:
     """A client that is ready, and its lifeline."""
     connecting = asyncio.create_task(asyncio.to_thread(connect, daemon.path))
     link, hello = await daemon.daemon_sockets.receive()
@@ -286,6 +286,7 @@ async def test_a_rank_ends_with_its_daemon(when: str) -> None:
     async with serving() as daemon:
         process = await start(daemon.path)
         link, _ = await daemon.daemon_sockets.receive()
+        assert isinstance(link, DaemonSocket)
         assert process.stdout is not None
         if when == "working":
             link.send(Configured(run="", node="", corpus=""))
