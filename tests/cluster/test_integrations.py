@@ -213,16 +213,13 @@ def test_nodes_of_torchtitan_train_together_though_one_joins_and_a_rank_is_kille
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         (("--training.seq_len", "32"), "training.seq_len is 32, but run.data.window, the number"),
-        pytest.param(
-            ("--training.global_batch_size", "8"),
-            "has 8 items (batches of 2, 4 accumulated, 1",
-            marks=pytest.mark.nightly,
-        ),
+        (("--training.global_batch_size", "8"), "has 8 items (batches of 2, 4 accumulated, 1"),
     ],
 )
 def test_a_job_of_torchtitan_that_does_not_fit_the_run_ends_its_node_at_once(
