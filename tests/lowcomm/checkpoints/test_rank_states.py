@@ -18,10 +18,10 @@ def write(directory: Path, round_: int, *names: str) -> Path:
 def test_a_state_is_complete_for_the_ranks_that_all_wrote(tmp_path: Path) -> None:
     ones, halves = "rank-0-of-1.safetensors", "rank-0-of-2.safetensors"
     place = write(tmp_path, 3, halves, ".rank-1-of-2.safetensors.writing", "notes")
-    assert complete_for(place) == set()
+    assert not complete_for(place)
     write(tmp_path, 3, "rank-1-of-2.safetensors", ones, "rank-2-of-3.safetensors")
     assert complete_for(place) == {1, 2}
-    assert complete_for(tmp_path / "none") == set()
+    assert not complete_for(tmp_path / "none")
 
 
 @pytest.mark.parametrize(

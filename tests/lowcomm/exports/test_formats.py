@@ -182,7 +182,11 @@ def test_a_directory_that_cannot_be_replaced_is_told_before_all_is_written(
     with pytest.raises(ConfigError, match="give a new name, as in model"), new_directory(Path()):
         pytest.fail("it is written")
     monkeypatch.chdir("/")
-    monkeypatch.setattr(formats.os.path, "ismount", bool)
+
+    def mounted(_: Path) -> bool:
+        return True
+
+    monkeypatch.setattr(formats.os.path, "ismount", mounted)
     with pytest.raises(ConfigError, match="a disk is mounted there"), new_directory(tmp_path):
         pytest.fail("it is written")
 
