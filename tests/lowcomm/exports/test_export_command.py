@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors import numpy as files
 
 from lowcomm.checkpoints.frozen_file import FROZEN
 from lowcomm.config.schema import RunConfig
@@ -54,7 +54,7 @@ def test_a_model_without_its_frozen_tensors_is_told_as_not_complete(
     write_node(tmp_path / "alpha", written)
     export(tmp_path / "alpha", tmp_path / "out")
     assert "not complete: without 2 tensors that the run does" in capsys.readouterr().out
-    save_file({"base.weight": np.ones((4, 2), np.float16)}, tmp_path / "alpha" / FROZEN)
+    files.save_file({"base.weight": np.ones((4, 2), np.float16)}, tmp_path / "alpha" / FROZEN)
     export(tmp_path / "alpha", tmp_path / "whole")
     out = capsys.readouterr().out
     assert "not complete" not in out
