@@ -177,10 +177,12 @@ class Supervisor:
             since=time.time(),
             until=until,
         )
-        if why and state != "running":
-            print(f"supervisor: {why}", flush=True)  # noqa: T201 (into the log)
         content = json.dumps(asdict(self._state)).encode()
-        write_private(self._directory / STATE, content)
+        # The peer outlives a full disk: its supervisor's notes may be lost.
+        with contextlib.suppress(OSError):
+            write_private(self._directory / STATE, content)
+            if why and state != "running":
+                print(f"supervisor: {why}", flush=True)  # noqa: T201 (into the log)
 
 
 def main(directory: Path) -> None:
