@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from lowcomm.config.explain_command import setting_names
 from protocols.types import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def launch(
             "--set",
             metavar="KEY=VALUE",
             help="Set a key of the run's file, e.g. run.outer_steps=10. Repeatable.",
+            autocompletion=setting_names,
         ),
     ] = None,
     ssh_config: SshConfig = None,
