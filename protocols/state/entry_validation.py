@@ -98,7 +98,7 @@ def objection(run_state: RunState, body: e.Entry) -> str:
 def snapshot_objection(image: RunStateSnapshot, reader: RunState) -> str:
     """Why no log leads to this state; "" if one may. `reader`: the state of the peer that gets
     it."""
-    lineage, signatures = reader.lineage, reader.signatures
+    signatures = reader.signatures
     run, fragments = image.run, range(len(image.run.fragment_elements))
     if why := _run(run):
         return why
@@ -106,7 +106,9 @@ def snapshot_objection(image: RunStateSnapshot, reader: RunState) -> str:
         return "is of another run"
     if why := _acts_of(image, signatures):
         return why
-    if lineage not in (0, image.lineage) and image.restored is None:
+    # A snapshot may be older than what its reader has applied, rollbacks among it.
+    continues = image.index < reader.index or reader.lineage in (0, image.lineage)
+    if not continues and image.restored is None:
         return "changes the lineage without a rollback"
     whole = [granted.cut.versions for granted in image.granted]
     whole += [image.restored.versions] if image.restored is not None else []

@@ -6,7 +6,7 @@ Must NOT know which revocations were requested: faults do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from protocols.acts import act_statement, subject
 from protocols.interface import events as v
@@ -47,6 +47,8 @@ class Revocation:
         """By (leader, term, subject): since when the leader has this act to append."""
         self._looked: dict[PeerId, int] = {}
         """By leader: the index up to which its log was checked."""
+        self._leaving: dict[PeerId, frozenset[PeerId]] = {}
+        """By leader: the peers whose removal it had accepted after its last event."""
 
     # The log --------------------------------------------------------------------------------
 
@@ -112,6 +114,8 @@ class Revocation:
                 self._found(f"{node.peer} leads, and does not append the act {name}")
         seen = max(self._looked.get(node.peer, 0), log.base)
         self._looked[node.peer] = log.last_index
+        accepted = self._leaving.get(node.peer, frozenset[PeerId]())
+        self._leaving[node.peer] = frozenset(leader.vote_changes.leaving if leader else ())
         if log.reconfigured <= seen:
             return
         before = _voters_at(node, raft.commit_index)
@@ -121,11 +125,9 @@ class Revocation:
             mine = entry.term == raft.term  # Not an entry of an earlier leader.
             changes += after != before and mine
             ends = mine and isinstance(entry.body, e.Voter) and not entry.body.votes
-            if ends and entry.index > seen and leader is not None and _is_revoked(entry.body):
-                gone = {*leader.removals.gone, *leader.vote_changes.leaving}
-                stay, here = set(after) - gone, {node.peer, *_heard(node)}
-                if 2 * len(stay & here) <= len(stay):
-                    self._found(f"{node.peer} ends a vote, and no majority stays: {entry.body}")
+            revokes = ends and entry.index > seen and _is_revoked(entry.body)
+            if revokes and leader and not _leaves_majority(node, set(after), accepted):
+                self._found(f"{node.peer} ends a vote, and no majority stays: {entry.body}")
             before = after
         if changes > 1:
             self._found(f"{node.peer} has two changes of voters under way")
@@ -163,6 +165,25 @@ def _heard(node: Node) -> set[PeerId]:
     failure_detector, world = node.core.links.failure_detector, node.world
     since = world.clock.now - HEARD_BEATS * world.settings.rules.heartbeat_interval_s
     return {peer for peer in node.raft.up if failure_detector.heard_since(peer, since)}
+
+
+def _leaves_majority(node: Node, after: set[PeerId], accepted: Set[PeerId]) -> bool:
+    """Does a leader reach a majority of these voters but for those that go? `accepted`: peers whose
+    removal it had accepted before. In the same event it may have accepted more, counting on
+    learners that get a vote first."""
+    led_term = node.core.led_term
+    assert led_term is not None, "it leads"
+    leader, here = led_term.leader, {node.peer, *_heard(node)}
+    changes, run_state = leader.vote_changes, leader.vote_changes.run_state
+    staying = after - set(leader.removals.gone)
+    known = {*run_state.members, *run_state.witnesses}
+    fresh = known & here - {*node.raft.log.voters, *changes.leaving, *run_state.revoked}
+    later = staying - changes.leaving | fresh
+    return _is_majority(here, staying - accepted) and _is_majority(here, later)
+
+
+def _is_majority(here: set[PeerId], voters: set[PeerId]) -> bool:
+    return 2 * len(here & voters) > len(voters)
 
 
 def _is_revoked(entry: e.Entry) -> bool:

@@ -170,7 +170,7 @@ class Alone:
     def fitting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def join(self, tensors: object, *, elements: int, frozen: object) -> NoReturn:
+    def join(self, tensors: object, **_: object) -> NoReturn:
         raise Joined
 
 

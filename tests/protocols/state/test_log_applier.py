@@ -294,6 +294,18 @@ def test_a_snapshot_of_what_we_have_applied_changes_nothing() -> None:
     assert (log_applier.run_state.index, log_applier.raft.log.base) == (5, 0)
 
 
+def test_a_snapshot_from_before_a_rollback_that_we_have_read_changes_nothing() -> None:
+    """Seed 2324994966: a leader with a shorter memory of its reader was accused."""
+    log_applier = reader(*BEGUN)
+    before = log_applier.run_state.lineage
+    back = e.Restore(before, (Version(0, 0, START),), 0, 0, (), 0, False, 1)
+    log_applier.receive(A, append(back, after=5, commit=6), 0.0)
+    assert read(log_applier) == [back]
+    assert log_applier.run_state.lineage != before
+    assert install(log_applier, snapshot(*BEGUN)) == [False]
+    assert log_applier.run_state.index == 6
+
+
 def test_a_snapshot_of_another_run_or_an_earlier_term_is_not_taken() -> None:
     log_applier = reader(*BEGUN[:3])
     assert install(log_applier, snapshot(*BEGUN), number=2) == [False]
