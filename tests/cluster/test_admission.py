@@ -236,6 +236,7 @@ def test_joiners_of_a_run_that_cannot_begin_are_told_why(
     assert "the daemon needs about" in founder.err
 
 
+@pytest.mark.long
 @pytest.mark.deadline(90)
 def test_a_token_admits_no_node_of_the_other_role(run: Run, tmp_path: Path) -> None:
     """The command refuses it, and so does the run, whatever command is used."""

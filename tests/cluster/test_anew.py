@@ -11,7 +11,7 @@ from lowcomm.reports.events import Commit, Forked
 from peers.storage.wal import FILE
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits, commits_until, ending, of, token_of, until, write_config
-from tests.marks import NIGHTLY
+from tests.marks import LONG, NIGHTLY
 
 EVERY = ("--set", "node.checkpoint_every_rounds=2")
 
@@ -34,7 +34,9 @@ def damage(directory: Path) -> bytes:
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize(
-    "gone", [pytest.param(False, marks=NIGHTLY), True], ids=["damaged", "deleted"]
+    "gone",
+    [pytest.param(False, marks=NIGHTLY), pytest.param(True, marks=LONG)],
+    ids=["damaged", "deleted"],
 )
 def test_the_only_node_goes_on_from_its_checkpoint(
     shell: PacedShell, tmp_path: Path, *, gone: bool

@@ -40,6 +40,7 @@ def line_of(command: Command) -> str:
     return line
 
 
+@pytest.mark.long
 def test_a_node_that_runs_is_said_to_run_and_where(shell: PacedShell, tmp_path: Path) -> None:
     """Its port is taken, too: that is no reason to choose another one."""
     alpha = tmp_path / "alpha"

@@ -103,6 +103,7 @@ def test_simulated_nodes_run_the_users_program(shell: Shell, tmp_path: Path) -> 
     assert marked_processes() == {}
 
 
+@pytest.mark.long
 @pytest.mark.deadline(30)
 def test_a_program_that_cannot_be_run_ends_the_simulation(shell: Shell, tmp_path: Path) -> None:
     config = write_config(tmp_path, peers=2, rounds=4)

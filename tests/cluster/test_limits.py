@@ -12,6 +12,7 @@ from protocols.types.limits import TENSORS_MAX
 from sims.paced.rank import RankSpeed
 from tests.cluster.paced_shell import PacedShell, counts_together
 from tests.cluster.running import commits, commits_until, ending, of, token_of, until, write_config
+from tests.marks import LONG
 
 NAME_CHARS = 200
 
@@ -89,7 +90,7 @@ def test_more_tensors_or_longer_names_than_once_fitted_are_trained(
     ("count", "name_chars", "why"),
     [
         (TENSORS_MAX + 1, 0, "the model has 100,001 parameters, at most 100,000"),
-        (4, 1025, "its name takes 1,025 bytes in UTF-8, at most 1,024"),
+        pytest.param(4, 1025, "its name takes 1,025 bytes in UTF-8, at most 1,024", marks=LONG),
     ],
 )
 def test_a_layout_beyond_the_limits_is_refused_once_in_one_line(

@@ -89,8 +89,8 @@ def test_a_slow_node_contributes_what_it_has_and_is_in_every_round(tmp_path: Pat
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(NAMES, id="odd"),
-        pytest.param((*NAMES, "delta"), id="even", marks=pytest.mark.long),
+        pytest.param(NAMES, id="odd", marks=LONG),
+        pytest.param((*NAMES, "delta"), id="even", marks=NIGHTLY),
     ],
 )
 def test_pairs_end_with_the_bits_of_lockstep_and_send_to_one_other(

@@ -121,6 +121,7 @@ def test_a_forged_request_of_a_member_changes_nothing(run: PacedShell, tmp_path:
     assert [acts(run, name) for name in ("alpha", "beta", "gamma")] == [[], [], []]
 
 
+@pytest.mark.long
 @pytest.mark.deadline(150)
 def test_a_leader_that_lies_gets_no_majority_for_it(run: PacedShell, tmp_path: Path) -> None:
     """Neither the other voter nor the victim acknowledges its entry."""

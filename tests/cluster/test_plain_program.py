@@ -115,6 +115,7 @@ def test_the_node_leaves_when_its_program_ends(
     left_in_order(tmp_path / "alpha")
 
 
+@pytest.mark.long
 @pytest.mark.deadline(60)
 def test_the_node_leaves_when_its_program_is_killed_and_can_be_resumed(
     shell: PlainShell, tmp_path: Path

@@ -132,6 +132,7 @@ def test_a_pause_outlives_its_leader_and_a_joiner_may_come(run: PacedShell, tmp_
     assert "ask again" in str(ask_daemon(bus, forged, timeout_s=5.0)["error"])
 
 
+@pytest.mark.long
 @pytest.mark.deadline(180)
 def test_a_removed_node_comes_back_with_its_next_start(run: PacedShell, tmp_path: Path) -> None:
     """alpha leads, votes and hands over first. Voters may ask for it here."""

@@ -43,6 +43,7 @@ def node(shell: Shell, name: str, corpus: str, *arguments: str) -> Command:
     return shell.peer(name, *arguments, *where)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_copies_of_shards_train_together_and_another_shard_is_refused_by_name(
     shell: Shell, tmp_path: Path

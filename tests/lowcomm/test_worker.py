@@ -212,6 +212,7 @@ def test_a_rank_trains_as_a_plain_loop_bit_by_bit_also_after_a_crash(
     rank_driver.drive(lambda: worker(tmp_path / "corpus", 1), play)
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_a_fresh_optimizer_in_the_middle_of_a_run_warms_up_by_its_own_steps(
     corpus: Corpus, tmp_path: Path

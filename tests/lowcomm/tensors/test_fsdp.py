@@ -28,8 +28,8 @@ from tests.lowcomm.forking import run_ranks
 from tests.marks import few
 
 CASES = [
-    *(("grid", 4), ("fsdp", 3), ("tensors", 4)),
-    *(("fsdp", 1), ("fsdp", 2), ("mixed", 2), ("mixed", 3), ("hsdp", 4), ("hsdp-tensors", 4)),
+    *(("fsdp", 2), ("fsdp", 3), ("tensors", 4)),
+    *(("fsdp", 1), ("grid", 4), ("mixed", 2), ("mixed", 3), ("hsdp", 4), ("hsdp-tensors", 4)),
 ]
 
 

@@ -85,6 +85,7 @@ def test_without_a_process_group_all_ranks_hold_what_this_one_does() -> None:
         check_sharded(node_shards(nn.Linear(2, 2), rank=0, world_size=2))
 
 
+@pytest.mark.long
 @pytest.mark.deadline(100)
 def test_stages_of_a_pipeline_have_the_layout_of_the_whole_model(tmp_path: Path) -> None:
     whole = node_ranks.build("stages")

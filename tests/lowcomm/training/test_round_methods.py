@@ -32,7 +32,7 @@ from protocols.types.sample_ranges import SampleRange
 from tests.cluster import layouts_train
 from tests.lowcomm import pipeline_ranks, rank_driver
 from tests.lowcomm.forking import run_ranks
-from tests.marks import NIGHTLY
+from tests.marks import LONG, NIGHTLY
 
 HERE = Path(__file__).parents[1]
 H = 3
@@ -132,7 +132,9 @@ def test_several_optimizers_step_different_parameters() -> None:
         _stepped(model, [*both, torch.optim.SGD([model.bias], lr=1.0)])
 
 
-@pytest.mark.parametrize("shape", [pytest.param("stages", marks=NIGHTLY), "interleaved"])
+@pytest.mark.parametrize(
+    "shape", [pytest.param("stages", marks=NIGHTLY), pytest.param("interleaved", marks=LONG)]
+)
 def test_a_pipeline_of_torch_is_a_node(shape: str, tmp_path: Path) -> None:
     """Its ranks start again with the optimizers' states; the last stage reports the loss."""
     whole = layouts_train.Stage(range(3), last=True)
