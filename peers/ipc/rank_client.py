@@ -90,9 +90,15 @@ class RankClient:
         self._pid = os.getpid()
         self._closed = False
         self._link = RankSocket(socket_path, timeout_s=timeout_s)
-        self._link.watch(self._exit_without_daemon)
-        self._link.send(RankHello(rank=rank, world_size=world_size, attempt=attempt, pid=self._pid))
-        self.configured = self._expect(_CONFIGURED)
+        try:
+            self._link.watch(self._exit_without_daemon)
+            hello = RankHello(rank=rank, world_size=world_size, attempt=attempt, pid=self._pid)
+            self._link.send(hello)
+            self.configured = self._expect(_CONFIGURED)
+        except BaseException:
+            self._closed = True
+            self._link.close()
+            raise
 
     def attach(
         self,

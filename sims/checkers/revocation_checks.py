@@ -48,7 +48,8 @@ class Revocation:
         self._looked: dict[PeerId, int] = {}
         """By leader: the index up to which its log was checked."""
         self._leaving: dict[PeerId, frozenset[PeerId]] = {}
-        """By leader: the peers whose removal it had accepted after its last event."""
+        """By leader: the peers that were to be removed, by all that it had accepted after its last
+        event."""
 
     # The log --------------------------------------------------------------------------------
 
@@ -168,9 +169,9 @@ def _heard(node: Node) -> set[PeerId]:
 
 
 def _leaves_majority(node: Node, after: set[PeerId], accepted: Set[PeerId]) -> bool:
-    """Does a leader reach a majority of these voters but for those that go? `accepted`: peers whose
-    removal it had accepted before. In the same event it may have accepted more, counting on
-    learners that get a vote first."""
+    """Does a leader reach a majority of these voters but for those that go? `accepted`: peers
+    with a removal that it had accepted before. In the same event it may have accepted more,
+    counting on learners that get a vote first."""
     led_term = node.core.led_term
     assert led_term is not None, "it leads"
     leader, here = led_term.leader, {node.peer, *_heard(node)}

@@ -34,6 +34,7 @@ from peers.ipc.messages import (
     StepMetrics,
     TensorPlace,
 )
+from peers.ipc.msgpack_records import LinkError
 from peers.ipc.rank_client import RankClient
 from peers.ipc.shared_memory import COPIES, Slots, SlotsError, SlotsShape
 from protocols.types.sample_ranges import SampleRange
@@ -306,6 +307,23 @@ async def test_a_refused_rank_says_why() -> None:
         _, errors = await asyncio.wait_for(process.communicate(), 10)
         assert process.returncode == EXIT_REFUSED
         assert errors == b"rank 0: refused by its daemon: another model\n"
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_is_never_configured_leaves_no_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def live_on(_: object) -> None:
+        """In place of the end of the process."""
+
+    monkeypatch.setattr(RankClient, "_exit_without_daemon", live_on)
+    async with serving() as daemon:
+        connecting = asyncio.create_task(asyncio.to_thread(connect, daemon.path))
+        link, _ = await daemon.daemon_sockets.receive()
+        assert isinstance(link, DaemonSocket)
+        link.close("the attempt is over")
+        with pytest.raises(LinkError):
+            await connecting
 
 
 def test_no_daemon_is_an_error() -> None:
