@@ -211,8 +211,8 @@ def _moves(world: World) -> Counter[tuple[Role, Role]]:
 def _unfinished(world: World) -> list[str]:
     """Violations of live peers that did not end well."""
     found: list[str] = []
-    if not any(node.disk.kept for node in world.nodes.values()):
-        return found  # The founder died before any peer had a state to go on from.
+    if _is_lost(world):
+        return found
     certification = world.dialer.certification
     for peer, node in world.nodes.items():
         allowed = {"finished", "dropped"}
@@ -237,6 +237,20 @@ def _unfinished(world: World) -> list[str]:
                     f"{peer} did not finish: {node.process.outcome} {node.process.why} {wait}"
                 )
     return found
+
+
+def _is_lost(world: World) -> bool:
+    """True if no peer has a state to go on from, in memory or in a checkpoint: the founder died
+    before there was one, or torn checkpoints were the last of those to which the run had gone
+    back."""
+    nodes = world.nodes.values()
+    run_state = max((node.run_state for node in nodes), key=lambda each: each.index)
+    kept = [node.disk.kept for node in nodes if node.disk.kept is not None]
+    if any(rounds.version >= 0 for node in nodes for rounds in node.core.rounds):
+        return not kept
+    if kept and not world.happened["relapse"]:
+        return False
+    return not any(run_state.is_kept(each.lineage, each.versions) for each in kept)
 
 
 def _met_late_ones(world: World, node: Node) -> bool:
