@@ -246,9 +246,10 @@ def _is_lost(world: World) -> bool:
     nodes = world.nodes.values()
     run_state = max((node.run_state for node in nodes), key=lambda each: each.index)
     kept = [node.disk.kept for node in nodes if node.disk.kept is not None]
-    if any(rounds.version >= 0 for node in nodes for rounds in node.core.rounds):
-        return not kept
-    if kept and not world.happened["relapse"]:
+    if not kept:
+        return True
+    held = any(rounds.version >= 0 for node in nodes for rounds in node.core.rounds)
+    if held or not world.happened["relapse"]:
         return False
     return not any(run_state.is_kept(each.lineage, each.versions) for each in kept)
 

@@ -7,12 +7,9 @@ from lowcomm.rank_control.context import DaemonContext
 from peers.hosts import HostsSpawner, RankHosts
 from peers.processes import Spawner
 from peers.ranks import Elsewhere
-from peers.security import make_secret, secret_tls
+from peers.security import SECRET_FILE, make_secret, secret_tls
 from peers.sockets import bind, parse_address
 from protocols.types import ConfigError
-
-SECRET = "hosts-secret.pem"  # noqa: S105 (a name)
-"""A file in the node's directory, of which each further host has a copy."""
 
 
 def on_all_hosts(
@@ -28,7 +25,7 @@ def on_all_hosts(
             "node.other_hosts needs a daemon that starts the program: use `lowcomm peer run.toml "
             "... -- torchrun train.py`, and `lowcomm ranks` on the other hosts"
         )
-    path = context.path / SECRET
+    path = context.path / SECRET_FILE
     make_secret(path)
     tls = secret_tls(path)
     listening, address = bind(node.other_hosts_listen, key="node.other_hosts_listen")

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from peers.security.admission_shell import AdmissionShell
     from peers.security.certificates import is_signed_by, key_of, untimely
     from peers.security.keys import ROOT_KEY, Key, KeySignatures, OwnKey, check_format
-    from peers.security.node_secret import make_secret, secret_tls
+    from peers.security.node_secret import SECRET_FILE, make_secret, secret_tls
     from peers.security.proofs import new_token, proof_of
     from peers.security.trust_store import TRUSTED, TrustStore
 
 __all__ = [
     "ROOT_KEY",
+    "SECRET_FILE",
     "TRUSTED",
     "Admission",
     "AdmissionShell",
@@ -48,7 +49,7 @@ __getattr__ = lazy_exports(
         "admission_shell": "AdmissionShell",
         "certificates": "is_signed_by key_of untimely",
         "keys": "Key KeySignatures OwnKey ROOT_KEY check_format",
-        "node_secret": "make_secret secret_tls",
+        "node_secret": "SECRET_FILE make_secret secret_tls",
         "proofs": "new_token proof_of",
         "trust_store": "TRUSTED TrustStore",
     },

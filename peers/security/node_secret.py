@@ -15,6 +15,8 @@ from peers.security.certificates import BAD, certificate_of, contexts, load_cert
 from peers.storage.fsync import write_private
 from protocols.types import ConfigError, PeerId
 
+SECRET_FILE = "hosts-secret.pem"  # noqa: S105 (a name)
+"""A file in the node's directory, of which each further host has a copy."""
 _NAME = PeerId("hosts-of-a-node")
 
 
@@ -41,7 +43,7 @@ def secret_tls(path: Path) -> Tls:
     except (OSError, *BAD) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no secret"
         raise ConfigError(
-            f"{path} cannot be used: {why}; copy hosts-secret.pem from the node's directory on the "
+            f"{path} cannot be used: {why}; copy {SECRET_FILE} from the node's directory on the "
             "host of its daemon"
         ) from error
     tls.accepting.verify_mode = ssl.CERT_REQUIRED

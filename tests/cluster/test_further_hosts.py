@@ -11,6 +11,7 @@ import pytest
 
 from lowcomm.reports.events import Commit, RanksLost
 from peers.processes import TOKEN_VARIABLE
+from peers.security.node_secret import SECRET_FILE
 from sims.wan import Place, Wan, WanLink, why_not
 from tests.cluster.running import (
     Command,
@@ -37,7 +38,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def start(shell: Shell, place: Place, *arguments: str, token: str = "") -> Command:
-    """`lowcomm ARGUMENTS` in this place, whose ranks find each other by its device."""
+    """`lowcomm ARGUMENTS` in this place; its ranks find each other by the device."""
     more = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "wan", "COLUMNS": "100"}
     more |= {TOKEN_VARIABLE: token} if token else {}
     environment = {**os.environ, **place.environment, **more}
@@ -73,7 +74,7 @@ def test_a_node_on_two_hosts_trains_with_another_one_and_survives_the_loss_of_a_
             start(shell, first, "peer", "run.toml", "--new", *settings("alpha", first, **hosts))
         ]
         token = token_of(alpha)
-        further = ("ranks", listen, "--secret", str(alpha / "hosts-secret.pem"))
+        further = ("ranks", listen, "--secret", str(alpha / SECRET_FILE))
         host = start(shell, second, *further)
         nodes.append(start(shell, third, "peer", "run.toml", *settings("beta", third), token=token))
         until(lambda: counted(alpha) >= 5, within_s=120, what="contributions of both hosts")

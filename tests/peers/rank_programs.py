@@ -60,7 +60,7 @@ def rank() -> int:
         client.check_untorn(result)
         for word in range(WORDS if behaviour == "talkative" else 0):
             client._link.send(StepMetrics(step=word, tokens=0, loss=2.0, tokens_per_s=0.0))
-        if result.evaluate and number == 1:  # As in a pipeline, whose last stage has the loss.
+        if result.evaluate and number == 1:  # As in a pipeline: its last stage has the loss.
             client.evaluated(loss=1.5, windows=4, sample="rank 1")
         if result.snapshot:
             client.snapshotted(result.snapshot)

@@ -10,9 +10,10 @@ import pytest
 from lowcomm.config.schema import RunConfig
 from lowcomm.daemon.daemon import Daemon
 from lowcomm.methods import AllReduceMethod
-from lowcomm.rank_control.further_hosts import SECRET, on_all_hosts
+from lowcomm.rank_control.further_hosts import on_all_hosts
 from lowcomm.rank_control.rank_control import program_spawner
 from peers.hosts.spawner import HostsSpawner
+from peers.security.node_secret import SECRET_FILE
 from protocols.types import ConfigError
 from tests.lowcomm.daemon.test_daemon import daemon
 
@@ -27,7 +28,7 @@ def test_a_node_on_one_host_has_nothing_more(tmp_path: Path) -> None:
     local = program_spawner(["x"])
     with daemon(tmp_path) as made:
         assert on_all_hosts(local, made.context, adopted=False) == (local, None)
-    assert not (tmp_path / SECRET).exists()
+    assert not (tmp_path / SECRET_FILE).exists()
 
 
 def test_a_node_on_several_hosts_has_a_secret_for_them(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_a_node_on_several_hosts_has_a_secret_for_them(tmp_path: Path) -> None:
         assert isinstance(spawner, HostsSpawner)
         assert elsewhere is not None
         assert spawner.program == "the program `x`"
-        assert stat.S_IMODE((tmp_path / SECRET).stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / SECRET_FILE).stat().st_mode) == 0o600
         asyncio.run(spawner.close())
 
 

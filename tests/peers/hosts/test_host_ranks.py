@@ -1,4 +1,4 @@
-"""A node whose second rank is on another host: rounds, a lost host, and its return."""
+"""A node with its second rank on another host: rounds, a lost host, and its return."""
 
 import asyncio
 import contextlib

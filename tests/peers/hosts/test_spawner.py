@@ -18,7 +18,7 @@ WHOLE = RanksExited(all_ranks=True, index=0, code=0, signal=0, line="")
 
 
 class Ends:
-    """A spawner whose ranks end as a test says. Implements Spawner."""
+    """A spawner of ranks that end as a test says. Implements Spawner."""
 
     program = "the program"
 
